@@ -1,0 +1,131 @@
+// The only pybind11 file: what fastcomm/*.py needs of the native code.
+
+#include <torch/extension.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "c10d/backend.h"
+#include "c10d/exception.h"
+#include "core/env.h"
+#include "kernels/reduce_cpu.h"
+#include "transport/cores.h"
+
+namespace py = pybind11;
+
+namespace fastcomm {
+namespace {
+
+/// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled on the main
+/// thread only: no other takes the GIL for them.
+void check_signals() {
+  if (getpid() != gettid()) return;
+  py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+py::dict explain(const GroupTraits& traits, const std::string& operation, uint64_t count,
+                 const std::string& dtype, const std::string& op) {
+  Query query;
+  query.kind = OpKind::kOther;
+  for (int kind = 1; kind < static_cast<int>(OpKind::kOther); ++kind) {
+    if (operation == op_kind_name(static_cast<OpKind>(kind)))
+      query.kind = static_cast<OpKind>(kind);
+  }
+  query.dtype = DType::kOther;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
+  }
+  const bool reduces = query.kind == OpKind::kAllReduce;
+  query.op = !reduces      ? ReduceOp::kNone
+             : op == "sum" ? ReduceOp::kSum
+             : op == "avg" ? ReduceOp::kAvg
+                           : ReduceOp::kOther;
+  query.bytes = query.kind == OpKind::kBarrier ? 0 : count * dtype_size(query.dtype);
+  const Selection selection = explain_selection(traits, query);
+  py::dict result;
+  result["native"] = selection.algorithm != Algorithm::kStock;
+  result["algorithm"] = algorithm_name(selection.algorithm);
+  result["bytes"] = query.bytes;
+  result["reason"] = selection.reason;
+  return result;
+}
+
+/// The traits of a group that does not exist: `size` ranks on this machine, by this environment.
+GroupTraits imagined_group(int size) {
+  const Environment& env = environment();
+  GroupTraits traits;
+  traits.size = size;
+  traits.native = env.transport != "stock" && size <= kMaxRanks;
+  traits.why_stock = env.transport == "stock"
+                         ? "FASTCOMM_TRANSPORT=stock"
+                         : concat("a native group has at most ", kMaxRanks, " ranks");
+  traits.transport = "shared memory, if a probe confirms it";
+  traits.layout = scratch_layout(env.payload_bytes, env.block_bytes, size);
+  return traits;
+}
+
+py::dict environment_dict() {
+  const Environment& env = environment();
+  py::dict result;
+  result["FASTCOMM_TRANSPORT"] = env.transport;
+  result["FASTCOMM_ISA"] = env.isa;
+  result["FASTCOMM_SEGMENT_MB"] = env.segment_bytes >> 20;
+  result["FASTCOMM_ONE_SHOT_BYTES"] = env.payload_bytes;
+  result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
+  result["FASTCOMM_SPIN_US"] = env.spin_us;
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  g_interrupt_check = check_signals;
+
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (TorchError& e) {
+      PyErr_SetString(e.python_type(), e.what());
+    } catch (const Error& e) {
+      PyErr_SetString(TorchError(e.code(), "").python_type(), e.what());
+    }
+  });
+
+  module.def("register_error_type", [](int code, const py::object& type) {
+    register_error_type(static_cast<ErrorCode>(code), type.ptr());
+  });
+
+  py::module_::import("torch.distributed");  // binds the base class
+  py::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>, ::c10d::Backend>(
+      module, "FastcommBackend")
+      .def_property_readonly("native", [](const FastcommBackend& b) { return b.traits().native; })
+      .def_property_readonly("transport",
+                             [](const FastcommBackend& b) { return b.traits().transport; })
+      .def_property_readonly("why_stock",
+                             [](const FastcommBackend& b) { return b.traits().why_stock; })
+      .def_property_readonly("stock", [](const FastcommBackend& b) { return b.stock(); })
+      .def("explain", [](const FastcommBackend& b, const std::string& operation, uint64_t count,
+                         const std::string& dtype, const std::string& op) {
+        return explain(b.traits(), operation, count, dtype, op);
+      });
+
+  module.def(
+      "create_backend",
+      [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
+         const c10::intrusive_ptr<::c10d::Backend>& stock) {
+        const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock);
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("stock"),
+      py::call_guard<py::gil_scoped_release>());
+
+  module.def("explain", [](int size, const std::string& operation, uint64_t count,
+                           const std::string& dtype, const std::string& op) {
+    return explain(imagined_group(size), operation, count, dtype, op);
+  });
+  module.def("environment", environment_dict);
+  module.def("reduce_isa", [] { return std::string(reduce_isa()); });
+  module.def("usable_cores", usable_cores);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,231 @@
+#include "c10d/backend.h"
+
+#include <ATen/record_function.h>
+
+#include "c10d/compat.h"
+#include "c10d/exception.h"
+#include "c10d/store_bootstrap.h"
+#include "coll/progress.h"
+#include "core/env.h"
+#include "transport/local/thread_group.h"
+#include "transport/shm/shm_group.h"
+
+namespace fastcomm {
+namespace {
+
+/// This process's engine. Never destroyed: its thread may outlive the static objects.
+ProgressEngine& engine() {
+  static auto* shared = new ProgressEngine(Endpoint::instance().doorbell());
+  return *shared;
+}
+
+/// A group of one rank exchanges nothing; its engine never gets anything to do.
+ProgressEngine& idle_engine() {
+  static auto* doorbell = new Doorbell{};
+  static auto* shared = new ProgressEngine(*doorbell);
+  return *shared;
+}
+
+size_t scratch_bytes(const GroupConfig& config, int size) {
+  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+}
+
+struct Formed {
+  std::unique_ptr<PeerGroup> peers;
+  GroupTraits traits;
+};
+
+Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                  Deadline deadline) {
+  Formed formed;
+  const Environment& env = environment();
+  formed.traits.size = size;
+  const GroupConfig wanted{env.payload_bytes, env.block_bytes};
+  if (size == 1) {
+    formed.peers = std::move(make_thread_groups(1, 0).front());
+    formed.traits.native = true;
+    formed.traits.transport = "one rank";
+    formed.traits.layout = scratch_layout(wanted.payload_bytes, wanted.block_bytes, 1);
+    return formed;
+  }
+  if (size > kMaxRanks) {
+    formed.traits.why_stock = concat("a native group has at most ", kMaxRanks, " ranks");
+    return formed;
+  }
+  Endpoint* endpoint = nullptr;
+  std::string why_not;
+  if (env.transport == "stock") {
+    why_not = "FASTCOMM_TRANSPORT=stock";
+  } else {
+    try {
+      endpoint = &Endpoint::instance();
+    } catch (const Error& error) {
+      why_not = error.what();
+    }
+  }
+  StoreBootstrap bootstrap(store);
+  auto result =
+      make_shm_group(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
+  formed.traits.native = result.group != nullptr;
+  formed.traits.why_stock = result.reason;
+  formed.traits.layout =
+      scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);
+  if (endpoint != nullptr) {
+    formed.traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
+  }
+  formed.peers = std::move(result.group);
+  return formed;
+}
+
+void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
+  FC_CHECK(tensors.size() == 1, operation, ": takes one tensor a rank, not ", tensors.size());
+}
+
+}  // namespace
+
+FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                                 Milliseconds timeout, c10::intrusive_ptr<::c10d::Backend> stock)
+    : ::c10d::Backend(rank, size),
+      options_(c10::make_intrusive<Options>(kBackendName, timeout)),
+      stock_(std::move(stock)) {
+  translating([&] {
+    Formed formed = form_group(store, rank, size, deadline_after(timeout));
+    traits_ = formed.traits;
+    if (formed.peers != nullptr) {
+      group_ = std::make_shared<Communicator>(std::move(formed.peers), formed.traits,
+                                              size == 1 ? idle_engine() : engine());
+    }
+  });
+}
+
+FastcommBackend::~FastcommBackend() {
+  if (group_ != nullptr) group_->leave();
+}
+
+void FastcommBackend::shutdown() {
+  if (group_ != nullptr) group_->leave();
+  stock_->shutdown();
+}
+
+void FastcommBackend::abort() {
+  if (group_ != nullptr) group_->abort(concat("rank ", getRank(), " called abort()"));
+  stock_->abort();
+}
+
+Milliseconds FastcommBackend::timeout_or_default(Milliseconds timeout) const {
+  return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
+}
+
+bool FastcommBackend::is_native(const Query& query) const {
+  return select_algorithm(traits_, query) != Algorithm::kStock;
+}
+
+FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
+                                                 Payload payload) {
+  ++calls_;
+  return translating([&]() -> WorkPtr {
+    const Milliseconds limit = timeout_or_default(timeout);
+    if (async) return NativeWork::start(group_, call, limit, std::move(payload));
+    RECORD_FUNCTION(payload.title, std::vector<c10::IValue>());
+    const auto operation = group_->run(call, limit, g_interrupt_check);
+    if (operation->error() != nullptr) {
+      return NativeWork::failed(getRank(), std::move(payload), operation->error());
+    }
+    payload.write_back();
+    return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
+  });
+}
+
+FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
+                                                    const ::c10d::AllreduceOptions& opts) {
+  return translating([&] {
+    check_one(tensors, "all_reduce");
+    const at::Tensor& tensor = tensors[0];
+    if (!is_native_tensor(tensor)) return stock_->allreduce(tensors, opts);
+    Call call;
+    call.kind = OpKind::kAllReduce;
+    call.op = reduce_op_of(opts.reduceOp);
+    Buffer buffer(tensor);
+    call.dtype = buffer.dtype();
+    call.count = buffer.count();
+    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) {
+      return stock_->allreduce(tensors, opts);
+    }
+    call.input = call.output = buffer.data();
+    return launch(call, opts.timeout, opts.asyncOp,
+                  {::c10d::OpType::ALLREDUCE, "fastcomm:all_reduce", tensors, {buffer}});
+  });
+}
+
+FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
+                                                    const ::c10d::BroadcastOptions& opts) {
+  return translating([&] {
+    check_one(tensors, "broadcast");
+    FC_CHECK(opts.rootRank >= 0 && opts.rootRank < getSize(), "broadcast: root ", opts.rootRank,
+             " is not a rank of a group of ", getSize());
+    const at::Tensor& tensor = tensors[0];
+    if (!is_native_tensor(tensor)) return stock_->broadcast(tensors, opts);
+    Call call;
+    call.kind = OpKind::kBroadcast;
+    call.root = static_cast<int>(opts.rootRank);
+    Buffer buffer(tensor);
+    call.dtype = buffer.dtype();
+    call.count = buffer.count();
+    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) {
+      return stock_->broadcast(tensors, opts);
+    }
+    call.output = buffer.data();
+    return launch(call, opts.timeout, opts.asyncOp,
+                  {::c10d::OpType::BROADCAST, "fastcomm:broadcast", tensors, {buffer}});
+  });
+}
+
+FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                                    const ::c10d::AllgatherOptions& opts) {
+  return translating([&] {
+    check_one(inputs, "all_gather");
+    FC_CHECK(outputs.size() == 1, "all_gather: takes one list of outputs, not ", outputs.size());
+    const at::Tensor& input = inputs[0];
+    const Tensors& list = outputs[0];
+    FC_CHECK(static_cast<int>(list.size()) == getSize(), "all_gather: ", list.size(),
+             " output tensors for a group of ", getSize(), " ranks");
+    bool native = is_native_tensor(input);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const at::Tensor& output = list[i];
+      FC_CHECK(output.device() == input.device(), "all_gather: output ", i, " is on ",
+               output.device(), ", the input on ", input.device());
+      FC_CHECK(output.scalar_type() == input.scalar_type(), "all_gather: output ", i, " has dtype ",
+               output.scalar_type(), ", the input ", input.scalar_type());
+      FC_CHECK(output.numel() == input.numel(), "all_gather: output ", i, " has ", output.numel(),
+               " elements, the input ", input.numel(),
+               "; ranks that give tensors of different sizes must pad them");
+      native = native && is_native_tensor(output);
+    }
+    Call call;
+    call.kind = OpKind::kAllGather;
+    if (native) {
+      Payload payload{::c10d::OpType::ALLGATHER, "fastcomm:all_gather", list, {Buffer(input)}, 1};
+      call.dtype = payload.buffers[0].dtype();
+      call.count = payload.buffers[0].count();
+      if (is_native({call.kind, call.dtype, call.op, call.bytes()})) {
+        for (const at::Tensor& output : list) payload.buffers.emplace_back(output);
+        call.input = payload.buffers[0].data();
+        for (size_t i = 1; i < payload.buffers.size(); ++i) {
+          call.outputs.push_back(payload.buffers[i].data());
+        }
+        return launch(call, opts.timeout, opts.asyncOp, std::move(payload));
+      }
+    }
+    return stock_->allgather(outputs, inputs, opts);
+  });
+}
+
+FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
+  Call call;
+  call.kind = OpKind::kBarrier;
+  if (!is_native({call.kind, call.dtype, call.op, 0})) return stock_->barrier(opts);
+  return launch(call, opts.timeout, opts.asyncOp,
+                {::c10d::OpType::BARRIER, "fastcomm:barrier", {}, {}});
+}
+
+}  // namespace fastcomm

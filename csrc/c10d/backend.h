@@ -1,0 +1,98 @@
+// The c10d backend: every operation of a process group, sent to shared memory or to a stock engine.
+//
+// One object a group and rank. The router (coll/select.h) decides by what all ranks agree on, so
+// all of them take the same path; what it does not do natively goes to the Gloo group that was made
+// along with this one. A group whose ranks do not share memory is Gloo's as a whole.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "c10d/work.h"
+#include "coll/communicator.h"
+
+namespace fastcomm {
+
+constexpr const char* kBackendName = "fastcomm";
+
+/// Thread-safe as c10d asks: operations of a group must be issued in the same order on every rank.
+class FastcommBackend final : public ::c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+
+  /// Collective: returns once all ranks have found whether they share memory. `stock` is a group of
+  /// the same ranks. Raises TorchError.
+  FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Backend> stock);
+  ~FastcommBackend() override;
+
+  const GroupTraits& traits() const { return traits_; }
+  const c10::intrusive_ptr<::c10d::Backend>& stock() const { return stock_; }
+
+  // Native where the router says so.
+  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
+
+  // Stock (stock_operations.cpp).
+  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const ::c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const ::c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // The life of the group.
+  const std::string getBackendName() const override { return kBackendName; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return calls_; }
+  /// Says goodbye; peers finish what this rank has taken part in. Idempotent, never blocks on
+  /// peers.
+  void shutdown() override;
+  /// Gives the group up here and on every peer. Idempotent.
+  void abort() override;
+
+ private:
+  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, Payload payload);
+  Milliseconds timeout_or_default(Milliseconds timeout) const;
+  bool is_native(const Query& query) const;
+
+  c10::intrusive_ptr<Options> options_;
+  c10::intrusive_ptr<::c10d::Backend> stock_;
+  GroupTraits traits_;
+  std::shared_ptr<Communicator> group_;  // nullptr where the group is Gloo's
+  std::atomic<uint64_t> calls_{0};
+};
+
+}  // namespace fastcomm

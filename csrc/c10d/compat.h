@@ -1,0 +1,12 @@
+// The only place that looks at torch's version (2.11 to 2.14).
+//
+// The backend overrides the old names of the virtual functions (_allgather_base,
+// _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and the older
+// ones know no others. So far nothing else differs.
+#pragma once
+
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11
+#error "fastcomm needs torch 2.11 or later: pip install 'torch>=2.11,<2.15'"
+#endif

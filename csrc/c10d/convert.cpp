@@ -1,0 +1,65 @@
+#include "c10d/convert.h"
+
+#include <ATen/ATen.h>
+
+namespace fastcomm {
+
+DType dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kByte:
+      return DType::kUInt8;
+    case at::kShort:
+      return DType::kInt16;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kBool:
+      return DType::kBool;
+    default:
+      return DType::kOther;
+  }
+}
+
+ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
+  if (op == ::c10d::ReduceOp::SUM) return ReduceOp::kSum;
+  if (op == ::c10d::ReduceOp::AVG) return ReduceOp::kAvg;
+  return ReduceOp::kOther;
+}
+
+namespace {
+
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor.resolve_neg();
+}
+
+}  // namespace
+
+Buffer::Buffer(const at::Tensor& tensor)
+    : user_(tensor), flat_(as_real(tensor.detach()).contiguous()) {
+  dtype_ = dtype_of(flat_.scalar_type());
+  count_ = dtype_ == DType::kOther ? flat_.nbytes() : static_cast<uint64_t>(flat_.numel());
+}
+
+void Buffer::write_back() const {
+  if (flat_.is_alias_of(user_)) return;
+  const at::Tensor result = user_.is_complex() ? at::view_as_complex(flat_) : flat_;
+  at::NoGradGuard no_grad;
+  user_.detach().copy_(result);
+}
+
+bool is_native_tensor(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized();
+}
+
+}  // namespace fastcomm

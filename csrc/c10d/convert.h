@@ -1,0 +1,45 @@
+// torch's tensors and options as the lower layers' calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "core/types.h"
+
+namespace fastcomm {
+
+/// DType::kOther for a type that is moved as bytes.
+DType dtype_of(at::ScalarType type);
+
+/// ReduceOp::kOther for a reduction without a native kernel.
+ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
+
+/// A tensor as one run of memory that an operation reads or writes, and how to get it back.
+///
+/// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it.
+/// A tensor that is not contiguous, or conjugated, gets a contiguous stand-in: write_back() copies
+/// it to where the user looks.
+class Buffer {
+ public:
+  explicit Buffer(const at::Tensor& tensor);
+
+  void* data() const { return flat_.data_ptr(); }
+  DType dtype() const { return dtype_; }
+  /// Elements of dtype(); bytes for DType::kOther.
+  uint64_t count() const { return count_; }
+  void write_back() const;
+
+ private:
+  at::Tensor user_;
+  at::Tensor flat_;  // contiguous
+  DType dtype_;
+  uint64_t count_;
+};
+
+/// Whether the native path takes this tensor: dense, strided, on the CPU.
+bool is_native_tensor(const at::Tensor& tensor);
+
+}  // namespace fastcomm

@@ -1,0 +1,34 @@
+#include "c10d/exception.h"
+
+#include <array>
+
+namespace fastcomm {
+namespace {
+
+constexpr int kCodes = static_cast<int>(ErrorCode::kForked) + 1;
+std::array<PyObject*, kCodes> g_types{};
+
+}  // namespace
+
+PyObject* TorchError::python_type() {
+  PyObject* type = g_types[static_cast<int>(code_)];
+  return type == nullptr ? PyExc_RuntimeError : type;
+}
+
+std::exception_ptr as_torch_error(const std::exception_ptr& error) {
+  if (error == nullptr) return nullptr;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return std::make_exception_ptr(TorchError(e.code(), e.what()));
+  } catch (...) {
+    return error;
+  }
+}
+
+void register_error_type(ErrorCode code, PyObject* type) {
+  Py_INCREF(type);
+  g_types.at(static_cast<size_t>(code)) = type;
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,46 @@
+// How errors of the lower layers become Python exceptions.
+//
+// torch turns a C++ exception into a Python one in several places. All of them keep the type of an
+// exception that derives from torch::PyTorchError, also the autograd engine on the way out of
+// backward(), which makes a plain pybind-registered exception a RuntimeError.
+#pragma once
+
+#include <Python.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <exception>
+#include <string>
+
+#include "core/error.h"
+
+namespace fastcomm {
+
+class TorchError : public torch::PyTorchError {
+ public:
+  TorchError(ErrorCode code, std::string message)
+      : torch::PyTorchError(std::move(message)), code_(code) {}
+  /// The class of fastcomm/errors.py that register_error_types() was given. Needs the GIL.
+  PyObject* python_type() override;
+  ErrorCode code() const { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+/// A fastcomm::Error as a TorchError; anything else as it is.
+std::exception_ptr as_torch_error(const std::exception_ptr& error);
+
+/// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
+void register_error_type(ErrorCode code, PyObject* type);
+
+/// Runs `body`, letting fastcomm::Error out as TorchError.
+template <class Body>
+auto translating(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw TorchError(error.code(), error.what());
+  }
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,59 @@
+#include "c10d/work.h"
+
+#include "c10d/exception.h"
+
+namespace fastcomm {
+
+std::function<void()> g_interrupt_check;
+
+NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload)
+    : ::c10d::Work(rank, payload.type, payload.title, payload.outputs),
+      group_(std::move(group)),
+      payload_(std::move(payload)),
+      future_(
+          c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
+}
+
+c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> group,
+                                                 const Call& call, Milliseconds timeout,
+                                                 Payload payload) {
+  const int rank = group->rank();
+  auto work = c10::make_intrusive<NativeWork>(std::move(group), rank, std::move(payload));
+  // The operation holds the work, and through it the tensors, until it is done.
+  work->operation_ = work->group_->start(
+      call, timeout, [work](const std::exception_ptr& error) { work->complete(error); });
+  work->sequence_ = work->operation_->header().sequence;
+  return work;
+}
+
+c10::intrusive_ptr<NativeWork> NativeWork::failed(int rank, Payload payload,
+                                                  const std::exception_ptr& error) {
+  auto work = c10::make_intrusive<NativeWork>(nullptr, rank, std::move(payload));
+  work->complete(error);
+  return work;
+}
+
+void NativeWork::complete(const std::exception_ptr& error) {
+  const std::exception_ptr translated = as_torch_error(error);
+  if (translated == nullptr) payload_.write_back();
+  finish(translated);
+  if (translated == nullptr) {
+    future_->markCompleted(c10::IValue(payload_.outputs));
+  } else {
+    future_->setError(translated);
+  }
+}
+
+bool NativeWork::wait(std::chrono::milliseconds timeout) {
+  if (!isCompleted()) {
+    translating([&] {
+      const bool forever = timeout == kNoTimeout;
+      group_->wait(*operation_, forever ? Deadline::max() : Clock::now() + timeout,
+                   g_interrupt_check);
+    });
+  }
+  if (const auto error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,64 @@
+// A native operation as c10d sees it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "c10d/convert.h"
+#include "coll/communicator.h"
+
+namespace fastcomm {
+
+/// What every native operation carries besides its Call: what to keep alive, what to write back,
+/// and what its future's value is.
+struct Payload {
+  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+  const char* title = "";           // for the profiler: "fastcomm:all_reduce"
+  std::vector<at::Tensor> outputs;  // the future's value
+  std::vector<Buffer> buffers;      // keep the memory alive until the operation is done
+  size_t first_output = 0;          // buffers from here on are written back
+
+  void write_back() const {
+    for (size_t i = first_output; i < buffers.size(); ++i) buffers[i].write_back();
+  }
+};
+
+/// Thread-safe. The tensors live until the operation is done, whoever lets go of the Work. The
+/// future's value is a list of tensors, complete when the future is; errors come out of wait(), of
+/// the future and of exception(), each with its own type.
+class NativeWork final : public ::c10d::Work {
+ public:
+  /// Starts the operation; never blocks.
+  static c10::intrusive_ptr<NativeWork> start(std::shared_ptr<Communicator> group, const Call& call,
+                                              Milliseconds timeout, Payload payload);
+  /// A synchronous operation that failed.
+  static c10::intrusive_ptr<NativeWork> failed(int rank, Payload payload,
+                                               const std::exception_ptr& error);
+
+  NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload);
+
+  /// Helps until the operation is done. Raises its error; CollectiveTimeoutError when `timeout`
+  /// passes first, which leaves the operation and the group as they are.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::vector<at::Tensor> result() override { return payload_.outputs; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  void complete(const std::exception_ptr& error);
+
+  std::shared_ptr<Communicator> group_;
+  std::shared_ptr<Operation> operation_;
+  Payload payload_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  uint64_t sequence_ = 0;
+};
+
+/// Called now and then while a caller waits; may throw. Set once, from bindings.cpp.
+extern std::function<void()> g_interrupt_check;
+
+}  // namespace fastcomm

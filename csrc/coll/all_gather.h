@@ -1,0 +1,85 @@
+// all_gather: every rank gets every rank's bytes, in one output per rank.
+//
+// AllGatherOneShot, for small messages. Cost: 1 wait.
+//   step 0   copy the input to this rank's payload slot
+//   step 1   copy every peer's payload slot out, and the input to this rank's own output
+//
+// AllGatherPipelined over blocks b = 0 .. B-1 of each rank's input. Cost: B + 1 waits; N bytes
+// staged, (n-1) N read from peers.
+//   step 0   nothing (see all_reduce.h)
+//   step k   stage block k-1, and copy it to the own output; copy block k-2 of every peer out
+//
+// Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written
+// again in step k+2. An output may be the input of its own rank.
+#pragma once
+
+#include "coll/plan.h"
+#include "coll/schedule.h"
+#include "core/hd.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+struct AllGatherArgs {
+  const PeerView& peers;  // outlives the schedule
+  ScratchLayout layout;
+  const char* input;
+  uint64_t bytes;  // of each rank
+  uint64_t block;  // bytes a step of the pipelined schedule
+  uint64_t parity;
+  char* outputs[kMaxRanks] = {};
+};
+
+struct AllGatherOneShot {
+  AllGatherArgs args;
+
+  FC_HD uint32_t steps() const { return 2; }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    const PeerView& peers = args.peers;
+    const uint64_t slot = args.layout.payload(args.parity);
+    if (step == 0) {
+      executor.copy_span(peers.scratch[peers.rank] + slot, args.input, args.bytes);
+      return;
+    }
+    for (int hop = 0; hop < peers.size; ++hop) {
+      const int owner = (peers.rank + hop) % peers.size;
+      const char* source = owner == peers.rank ? args.input : peers.scratch[owner] + slot;
+      executor.copy_span(args.outputs[owner], source, args.bytes);
+    }
+  }
+};
+
+struct AllGatherPipelined {
+  AllGatherArgs args;
+
+  FC_HD uint32_t steps() const {
+    return static_cast<uint32_t>(ceil_div(args.bytes, args.block)) + 2;
+  }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    const PeerView& peers = args.peers;
+    if (step >= 1) {
+      const uint64_t b = step - 1;
+      const Span block = cut(args.bytes, args.block, b);
+      const char* source = args.input + block.first;
+      executor.copy_span(peers.scratch[peers.rank] + args.layout.stage(b), source, block.count);
+      executor.copy_span(args.outputs[peers.rank] + block.first, source, block.count);
+    }
+    if (step >= 2) {
+      const uint64_t b = step - 2;
+      const Span block = cut(args.bytes, args.block, b);
+      for (int hop = 1; hop < peers.size; ++hop) {
+        const int owner = (peers.rank + hop) % peers.size;
+        executor.copy_span(args.outputs[owner] + block.first,
+                           peers.scratch[owner] + args.layout.stage(b), block.count);
+      }
+    }
+  }
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,140 @@
+// all_reduce: every rank gets the sum over ranks, in the order of the fixed tree.
+//
+// AllReduceOneShot, for small messages. Cost: 1 wait; N bytes staged, (n-1) N bytes read from
+// peers.
+//   step 0   copy the input to this rank's payload slot
+//   step 1   reduce all payload slots into the output
+//
+// AllReduceTwoShot, pipelined over blocks b = 0 .. B-1. Cost: B + 2 waits; about N bytes staged,
+// (n-1)/n N read to reduce, (n-1)/n N read to copy out, N written.
+//   step 0   nothing: its publication says that this rank has left the operation before
+//   step k   stage block k-1: the slices that peers reduce, from the input to the stage slot
+//            reduce block k-2: this rank's slice, own input and the peers' stage slots, into the
+//                              output and the result slot
+//            copy out block k-3: the peers' slices from their result slots to the output
+//
+// Slot reuse. The payload slot of operation s is chosen by the parity of s; its owner writes it
+// again in operation s+2, after it saw every rank publish step 0 of s+1, hence leave s. A stage
+// slot written in step k is read by peers in step k+1 and written again in step k+2, whose wait
+// says that all peers have finished step k+1; the same holds for a result slot one step later.
+//
+// In place: input and output may be the same memory. The slices of a block that peers reduce are
+// staged before anything is copied over them; this rank's own slice is read and written at equal
+// positions.
+#pragma once
+
+#include "coll/plan.h"
+#include "coll/schedule.h"
+#include "core/hd.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+struct AllReduceArgs {
+  const PeerView& peers;  // outlives the schedule; on a device it stays in parameter space
+  ScratchLayout layout;
+  const char* input;
+  char* output;
+  uint64_t count;         // elements
+  uint32_t element_size;  // bytes
+  uint64_t block;         // elements a step of the two-shot schedule; a slice must fit a slot
+  uint64_t parity;        // of the operation
+};
+
+struct AllReduceOneShot {
+  AllReduceArgs args;
+
+  FC_HD uint32_t steps() const { return 2; }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    const PeerView& peers = args.peers;
+    const uint64_t slot = args.layout.payload(args.parity);
+    if (step == 0) {
+      executor.copy_span(peers.scratch[peers.rank] + slot, args.input,
+                         args.count * args.element_size);
+    } else {
+      // The own source is the input: it may be the output too, at equal positions.
+      executor.reduce_span(
+          args.output, nullptr,
+          [&](int peer) -> const char* {
+            return peer == peers.rank ? args.input : peers.scratch[peer] + slot;
+          },
+          args.count);
+    }
+  }
+};
+
+struct AllReduceTwoShot {
+  AllReduceArgs args;
+  BlockCut cut;
+
+  FC_HD explicit AllReduceTwoShot(const AllReduceArgs& a)
+      : args(a), cut(cut_blocks(a.count, a.block, a.peers.size, kLineBytes / a.element_size)) {}
+
+  FC_HD uint32_t steps() const { return static_cast<uint32_t>(cut.blocks) + 3; }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    if (step >= 1) stage(executor, step - 1);
+    if (step >= 2) reduce(executor, step - 2);
+    if (step >= 3) copy_out(executor, step - 3);
+  }
+
+ private:
+  /// Bytes from the start of the message to the start of block `b`.
+  FC_HD uint64_t block_at(uint64_t b) const { return b * args.block * args.element_size; }
+  FC_HD Span bytes_of(const Span& span) const {
+    return Span{span.first * args.element_size, span.count * args.element_size};
+  }
+
+  template <class Executor>
+  FC_HD void stage(Executor& executor, uint64_t b) const {
+    if (b >= cut.blocks) return;
+    const PeerView& peers = args.peers;
+    char* slot = peers.scratch[peers.rank] + args.layout.stage(b);
+    const char* block = args.input + block_at(b);
+    for (int owner = 0; owner < peers.size; ++owner) {
+      const Span span = bytes_of(cut.slice(b, owner));
+      if (owner != peers.rank && span.count != 0) {
+        executor.copy_span(slot + span.first, block + span.first, span.count);
+      }
+    }
+  }
+
+  template <class Executor>
+  FC_HD void reduce(Executor& executor, uint64_t b) const {
+    if (b >= cut.blocks) return;
+    const PeerView& peers = args.peers;
+    const Span span = cut.slice(b, peers.rank);
+    if (span.count == 0) return;
+    const uint64_t within = span.first * args.element_size;
+    const uint64_t stage = args.layout.stage(b) + within;
+    const uint64_t at = block_at(b) + within;
+    executor.reduce_span(
+        args.output + at, peers.scratch[peers.rank] + args.layout.result(b),
+        [&](int peer) -> const char* {
+          return peer == peers.rank ? args.input + at : peers.scratch[peer] + stage;
+        },
+        span.count);
+  }
+
+  template <class Executor>
+  FC_HD void copy_out(Executor& executor, uint64_t b) const {
+    const PeerView& peers = args.peers;
+    const uint64_t result = args.layout.result(b);
+    char* block = args.output + block_at(b);
+    int owner = peers.rank;
+    for (int hop = 1; hop < peers.size; ++hop) {  // start behind the own rank: spread the readers
+      owner = owner + 1 == peers.size ? 0 : owner + 1;
+      const Span span = bytes_of(cut.slice(b, owner));
+      if (span.count != 0) {
+        executor.copy_span(block + span.first, peers.scratch[owner] + result, span.count);
+      }
+    }
+  }
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,37 @@
+// One call of a collective operation by one rank: what is asked for, and where the data lies.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+#include "transport/pad.h"
+
+namespace fastcomm {
+
+struct Call {
+  OpKind kind = OpKind::kNone;
+  DType dtype = DType::kOther;
+  ReduceOp op = ReduceOp::kNone;
+  int root = -1;
+  uint64_t count = 0;           // elements of one rank's message
+  const void* input = nullptr;  // all_reduce, all_gather
+  void* output = nullptr;       // all_reduce (may be the input), broadcast
+  std::vector<void*> outputs;   // all_gather: one a rank
+  uint64_t bytes() const { return count * dtype_size(dtype); }
+};
+
+/// What peers compare: equal on every rank, or the ranks did not call the same operation.
+CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm);
+
+/// True if two ranks called the same operation.
+inline bool same_call(const CallHeader& a, const CallHeader& b) {
+  return a.sequence == b.sequence && a.count == b.count && a.root == b.root && a.kind == b.kind &&
+         a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm;
+}
+
+/// "all_reduce(sum, float32, 1024 elements), sequence 7"
+std::string describe_call(const CallHeader& header);
+
+}  // namespace fastcomm

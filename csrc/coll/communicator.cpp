@@ -1,0 +1,272 @@
+#include "coll/communicator.h"
+
+#include "coll/progress.h"
+#include "core/error.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+const char* name_of(const CallHeader& header) {
+  return op_kind_name(static_cast<OpKind>(header.kind));
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "interrupted";
+  }
+}
+
+}  // namespace
+
+std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence) {
+  const std::string blamed = peer < 0 ? "" : concat("peer ", peer, ", ");
+  return concat("[rank ", rank, " of ", size, ", ", blamed, operation, ", sequence ", sequence,
+                "] ");
+}
+
+Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
+                           ProgressEngine& engine)
+    : peers_(std::move(peers)),
+      traits_(std::move(traits)),
+      engine_(engine),
+      policy_(wait_policy(peers_->oversubscribed())) {}
+
+Communicator::~Communicator() { leave(); }
+
+std::string Communicator::where(const Operation& operation, int peer) const {
+  return message_front(rank(), size(), peer, name_of(operation.header()),
+                       operation.header().sequence);
+}
+
+bool Communicator::pending() const {
+  std::lock_guard<std::mutex> lock(state_);
+  return !queue_.empty();
+}
+
+std::shared_ptr<Operation> Communicator::head() const {
+  std::lock_guard<std::mutex> lock(state_);
+  return queue_.empty() ? nullptr : queue_.front();
+}
+
+std::shared_ptr<Operation> Communicator::enqueue(
+    const Call& call, Milliseconds timeout,
+    std::function<void(const std::exception_ptr&)> on_finish) {
+  std::shared_ptr<Operation> operation;
+  std::exception_ptr failure;
+  if (forked_from_endpoint()) {
+    throw Error(ErrorCode::kForked,
+                message_front(rank(), size(), -1, op_kind_name(call.kind), sequence_) +
+                    "this is a child of fork(): a process group cannot be used here. Start workers "
+                    "before init_process_group, with the spawn method, or keep them off the group");
+  }
+  {
+    std::lock_guard<std::mutex> lock(state_);
+    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_, base_, timeout);
+    operation->on_finish = std::move(on_finish);
+    failure = failure_;
+    if (failure == nullptr) {
+      ++sequence_;
+      base_ = operation->end_base();
+      queue_.push_back(operation);
+    }
+  }
+  if (failure != nullptr) operation->finish(failure);
+  return operation;
+}
+
+std::shared_ptr<Operation> Communicator::admit(
+    const Call& call, Milliseconds timeout,
+    std::function<void(const std::exception_ptr&)> on_finish) {
+  try {
+    return enqueue(call, timeout, std::move(on_finish));
+  } catch (const Error& error) {  // no memory left: the peers must not wait for this rank
+    if (error.code() == ErrorCode::kSystem) abort(error.what());
+    throw;
+  }
+}
+
+std::shared_ptr<Operation> Communicator::run(const Call& call, Milliseconds timeout,
+                                             const std::function<void()>& interrupted) {
+  auto operation = admit(call, timeout, nullptr);
+  if (operation->done()) return operation;
+  try {
+    wait(*operation, Deadline::max(), interrupted);
+  } catch (...) {  // Ctrl-C: the peers cannot finish without this rank
+    abort(concat("rank ", rank(), " was interrupted in ", describe_call(operation->header())));
+    throw;
+  }
+  return operation;
+}
+
+std::shared_ptr<Operation> Communicator::start(
+    const Call& call, Milliseconds timeout,
+    std::function<void(const std::exception_ptr&)> on_finish) {
+  auto operation = admit(call, timeout, std::move(on_finish));
+  if (operation->done()) return operation;
+  // A one-shot operation is a small copy and a look at the flags: cheaper here than a wake-up of
+  // the engine. Anything longer would keep the caller from its own work.
+  if (operation->algorithm() != Algorithm::kPipelined) progress();
+  if (!operation->done()) engine_.add(shared_from_this());
+  return operation;
+}
+
+void Communicator::wait(Operation& operation, Deadline deadline,
+                        const std::function<void()>& interrupted) {
+  const auto ready = [&] {
+    if (operation.done()) return true;
+    progress();
+    return operation.done();
+  };
+  auto last_signal_check = Clock::now();
+  const auto check = [&] {
+    examine();
+    if (interrupted && Clock::now() - last_signal_check > std::chrono::milliseconds(10)) {
+      interrupted();
+      last_signal_check = Clock::now();
+    }
+    if (Clock::now() > deadline && !operation.done()) {
+      throw Error(ErrorCode::kTimeout, concat(where(operation, operation.awaited_peer()),
+                                              "wait() reached its timeout; the operation goes on"));
+    }
+  };
+  wait_until(policy_, peers_->own_doorbell(), ready, check);
+  // The engine may have gone to sleep because this thread was driving: what is left is its again.
+  if (pending()) ring_if_asleep(peers_->own_doorbell());
+}
+
+bool Communicator::progress() {
+  Finished finished;
+  bool moved = false;
+  if (drive_.try_lock()) {
+    moved = drive(finished);
+    drive_.unlock();
+  }
+  finish(finished);
+  return moved;
+}
+
+bool Communicator::drive(Finished& finished) {
+  bool moved = false;
+  while (auto operation = head()) {
+    const uint32_t step = operation->step();
+    try {
+      if (!operation->advance()) return moved || operation->step() != step;
+    } catch (const Error& error) {
+      fail(std::make_exception_ptr(Error(error.code(), where(*operation, -1) + error.what())),
+           finished);
+      return true;
+    }
+    moved = true;
+    std::lock_guard<std::mutex> lock(state_);
+    if (queue_.empty() || queue_.front() != operation) return true;  // given up meanwhile
+    queue_.pop_front();
+    finished.emplace_back(std::move(operation), nullptr);
+  }
+  return moved;
+}
+
+void Communicator::examine() {
+  Finished finished;
+  if (drive_.try_lock()) {
+    if (auto operation = head()) {
+      if (auto error = trouble(*operation)) fail(std::move(error), finished);
+    }
+    drive_.unlock();
+  }
+  finish(finished);
+}
+
+std::exception_ptr Communicator::trouble(const Operation& operation) const {
+  const auto error = [&](ErrorCode code, int peer, const std::string& text) {
+    return std::make_exception_ptr(Error(code, where(operation, peer) + text));
+  };
+  for (int peer = 0; peer < size(); ++peer) {
+    Pad& pad = peers_->pad(peer);
+    if (peer != rank() && pad.poisoned.load(std::memory_order_acquire) != 0) {
+      return error(ErrorCode::kPoisoned, peer,
+                   concat(peers_->describe(peer), " gave the group up: ", pad.reason));
+    }
+    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
+    // Goodbye first, then the flag: all that the peer published came before its goodbye.
+    if (peer != rank() && goodbye != 0 && operation.awaits(peer)) {
+      return error(ErrorCode::kPeerLeft, peer,
+                   concat(peers_->describe(peer), " destroyed its process group after ",
+                          goodbye - 1, " operations; this one was never called there"));
+    }
+  }
+  const int lost = peers_->lost_peer();
+  // A process that said goodbye and ended did not die on us.
+  if (lost >= 0 && peers_->pad(lost).goodbye.load(std::memory_order_acquire) == 0) {
+    return error(ErrorCode::kPeerLost, lost,
+                 concat(peers_->describe(lost),
+                        " died. Look at its own output for the cause; this "
+                        "process group cannot be used any more"));
+  }
+  if (Clock::now() > operation.deadline()) {
+    std::string late;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (operation.awaits(peer)) late += concat(late.empty() ? "" : ", ", peers_->describe(peer));
+    }
+    return error(ErrorCode::kTimeout, operation.awaited_peer(),
+                 concat(describe_call(operation.header()), " did not end within ",
+                        operation.timeout().count(), " ms; not arrived: ",
+                        late.empty() ? "nobody (this rank was late itself)" : late,
+                        ". Look what they are doing, or raise timeout="));
+  }
+  return nullptr;
+}
+
+void Communicator::fail(std::exception_ptr error, Finished& finished) {
+  std::lock_guard<std::mutex> lock(state_);
+  if (failure_ == nullptr) {
+    failure_ = error;
+    peers_->own_pad().poison(text_of(error).c_str());
+    peers_->wake_peers();
+  }
+  for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);
+  queue_.clear();
+}
+
+void Communicator::finish(Finished& finished) {
+  if (finished.empty()) return;
+  for (auto& [operation, error] : finished) operation->finish(error);
+  // Another thread of this process may sleep until one of them is done.
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // doorbell.h: change first, then look
+  ring_if_asleep(peers_->own_doorbell());
+}
+
+void Communicator::leave() {
+  Finished finished;
+  {
+    std::lock_guard<std::mutex> lock(state_);
+    if (left_) return;
+    left_ = true;
+    if (failure_ == nullptr) {
+      failure_ = std::make_exception_ptr(
+          Error(ErrorCode::kPoisoned, message_front(rank(), size(), -1, "none", sequence_) +
+                                          "this process group was destroyed; create a new one"));
+    }
+    for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);
+    const uint64_t completed = sequence_ - queue_.size();
+    queue_.clear();
+    // Release: peers that see the goodbye see every flag published before it.
+    peers_->own_pad().goodbye.store(completed + 1, std::memory_order_release);
+  }
+  peers_->wake_peers();
+  finish(finished);
+}
+
+void Communicator::abort(const std::string& why) {
+  Finished finished;
+  fail(std::make_exception_ptr(Error(ErrorCode::kPoisoned,
+                                     message_front(rank(), size(), -1, "abort", sequence_) + why)),
+       finished);
+  finish(finished);
+}
+
+}  // namespace fastcomm

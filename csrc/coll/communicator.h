@@ -1,0 +1,98 @@
+// A group of ranks at work: the order of its operations, who drives them, and how it ends.
+//
+// Operations of a group run one after the other, in the order in which they were issued. Whoever
+// has time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
+// the progress engine. Two locks, never held together but in this order:
+//   drive_  who drives; only its holder advances an operation. Nobody waits for it while another
+//           drives: all look again later
+//   state_  the queue, the counters, the failure; held for moments only
+// Completion runs outside of both, so a continuation may issue operations of the same group.
+//
+// Thread-safe. On every rank the operations must be issued in the same order.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "coll/operation.h"
+#include "transport/wait.h"
+
+namespace fastcomm {
+
+class ProgressEngine;
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  /// `engine` drives asynchronous operations and outlives the communicator.
+  Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits, ProgressEngine& engine);
+  ~Communicator();
+
+  const GroupTraits& traits() const { return traits_; }
+  int rank() const { return peers_->rank(); }
+  int size() const { return peers_->size(); }
+
+  /// Runs behind whatever is pending, in the calling thread. `interrupted`, if given, is called now
+  /// and then while waiting and may throw to give up. The operation holds its error, if any.
+  std::shared_ptr<Operation> run(const Call& call, Milliseconds timeout,
+                                 const std::function<void()>& interrupted);
+
+  /// Starts and returns at once; `on_finish` runs once, on whichever thread completes it, possibly
+  /// this one before start() returns.
+  std::shared_ptr<Operation> start(const Call& call, Milliseconds timeout,
+                                   std::function<void(const std::exception_ptr&)> on_finish);
+
+  /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
+  void wait(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
+
+  /// Drives what can be driven; true if anything moved. Never blocks.
+  bool progress();
+  /// Looks for deaths, goodbyes, poison and deadlines. Never blocks.
+  void examine();
+  bool pending() const;
+
+  /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
+  /// anything later. Pending operations end in an error. Idempotent; never blocks.
+  void leave();
+  /// Gives the group up: pending operations end in an error here and on every peer.
+  void abort(const std::string& why);
+
+ private:
+  using Finished = std::vector<std::pair<std::shared_ptr<Operation>, std::exception_ptr>>;
+
+  std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
+                                     std::function<void(const std::exception_ptr&)> on_finish);
+  std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
+                                   std::function<void(const std::exception_ptr&)> on_finish);
+  std::shared_ptr<Operation> head() const;
+  bool drive(Finished& finished);
+  /// The operation that cannot go on, as an exception; nullptr while nothing is wrong.
+  std::exception_ptr trouble(const Operation& operation) const;
+  void fail(std::exception_ptr error, Finished& finished);
+  void finish(Finished& finished);
+  std::string where(const Operation& operation, int peer) const;
+
+  std::unique_ptr<PeerGroup> peers_;
+  GroupTraits traits_;
+  ProgressEngine& engine_;
+  WaitPolicy policy_;
+
+  std::mutex drive_;
+  mutable std::mutex state_;
+  std::deque<std::shared_ptr<Operation>> queue_;
+  uint64_t sequence_ = 0;
+  uint32_t base_ = 0;
+  std::exception_ptr failure_;
+  bool left_ = false;
+};
+
+/// "[rank 0 of 2, peer 1, all_reduce, sequence 7]": the front of every message about an operation.
+/// fastcomm/errors.py reads it back. `peer` < 0: no peer is to blame.
+std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence);
+
+}  // namespace fastcomm

@@ -1,0 +1,162 @@
+#include "coll/operation.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+AnySchedule all_reduce(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                       Algorithm algorithm, uint64_t sequence) {
+  const auto element_size = static_cast<uint32_t>(dtype_size(call.dtype));
+  const AllReduceArgs args{peers,
+                           layout,
+                           static_cast<const char*>(call.input),
+                           static_cast<char*>(call.output),
+                           call.count,
+                           element_size,
+                           layout.block_bytes / element_size,
+                           sequence};
+  if (algorithm == Algorithm::kOneShot) return AllReduceOneShot{args};
+  return AllReduceTwoShot{args};
+}
+
+AnySchedule broadcast(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                      Algorithm algorithm, uint64_t sequence) {
+  const BroadcastArgs args{
+      peers,     layout,  static_cast<char*>(call.output), call.bytes(), layout.block_bytes,
+      call.root, sequence};
+  if (algorithm == Algorithm::kOneShot) return BroadcastOneShot{args};
+  return BroadcastPipelined{args};
+}
+
+AnySchedule all_gather(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                       Algorithm algorithm, uint64_t sequence) {
+  AllGatherArgs args{
+      peers,   layout, static_cast<const char*>(call.input), call.bytes(), layout.block_bytes,
+      sequence};
+  for (int peer = 0; peer < peers.size; ++peer) {
+    args.outputs[peer] = static_cast<char*>(call.outputs[peer]);
+  }
+  if (algorithm == Algorithm::kOneShot) return AllGatherOneShot{args};
+  return AllGatherPipelined{args};
+}
+
+/// What a group of one rank has to do: at most a copy.
+void run_alone(const Call& call) {
+  void* to = call.kind == OpKind::kAllGather ? call.outputs[0] : call.output;
+  if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kAllGather) {
+    if (to != call.input && call.bytes() != 0) std::memcpy(to, call.input, call.bytes());
+  }
+}
+
+template <class Visitor>
+auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& visitor) {
+  return std::visit(
+      [&](const auto& s) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(s)>, std::monostate>) {
+          return alone;
+        } else {
+          return visitor(s);
+        }
+      },
+      schedule);
+}
+
+ReduceFunction reduction_of(const Call& call) {
+  return call.kind == OpKind::kAllReduce ? reduce_function(call.dtype) : nullptr;
+}
+
+}  // namespace
+
+AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
+                          Algorithm algorithm, uint64_t sequence) {
+  if (algorithm == Algorithm::kNothing) return std::monostate{};
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+      return all_reduce(call, peers, group.layout, algorithm, sequence);
+    case OpKind::kBroadcast:
+      return broadcast(call, peers, group.layout, algorithm, sequence);
+    case OpKind::kAllGather:
+      return all_gather(call, peers, group.layout, algorithm, sequence);
+    case OpKind::kBarrier:
+      return Barrier{peers.size};
+    default:
+      throw Error(ErrorCode::kUnsupported, "no native schedule for this operation");
+  }
+}
+
+uint32_t publications(const AnySchedule& schedule) {
+  return visit_steps(schedule, 0u, [](const auto& s) { return s.steps() - 1; });
+}
+
+Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
+                     uint64_t sequence, uint32_t base, Milliseconds timeout)
+    : peers_(peers),
+      header_(make_header(call, sequence,
+                          static_cast<uint8_t>(select_algorithm(
+                              group, {call.kind, call.dtype, call.op, call.bytes()})))),
+      schedule_(make_schedule(call, peers.view(), group, algorithm(), sequence)),
+      executor_(peers.view(), peers.doorbells(), reduction_of(call),
+                call.op == ReduceOp::kAvg ? peers.size() : 1),
+      base_(base),
+      timeout_(timeout),
+      started_(Clock::now()),
+      deadline_(timeout.count() <= 0 ? Deadline::max() : started_ + timeout) {
+  if (algorithm() == Algorithm::kNothing) run_alone(call);
+  peers.reserve_scratch();
+}
+
+bool Operation::advance() {
+  return std::visit(
+      [this](const auto& schedule) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
+          return true;
+        } else {
+          // Step 0 publishes the header: it must be in place before.
+          if (step_ == 0) peers_.own_pad().headers[header_.sequence & 1].call = header_;
+          return fastcomm::advance(schedule, executor_, base_, step_, [this](uint32_t step) {
+            if (step == 1) check_headers();
+          });
+        }
+      },
+      schedule_);
+}
+
+bool Operation::awaits(int peer) const {
+  if (step_ == 0 || peer == peers_.rank()) return false;
+  const uint32_t not_waited = visit_steps(schedule_, 1u, [&](const auto& s) {
+    const WaitFor wait = s.wait_for(step_);
+    return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;
+  });
+  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base_ + step_);
+}
+
+int Operation::awaited_peer() const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (awaits(peer)) return peer;
+  }
+  return -1;
+}
+
+void Operation::check_headers() const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
+    if (same_call(theirs, header_)) continue;
+    throw Error(ErrorCode::kMismatch,
+                concat("the ranks called different operations: rank ", peers_.rank(), " called ",
+                       describe_call(header_), "; rank ", peer, " called ", describe_call(theirs),
+                       ". No memory was touched. Make every rank issue the same operations in the "
+                       "same order with equal sizes and dtypes"));
+  }
+}
+
+void Operation::finish(std::exception_ptr error) {
+  error_ = std::move(error);
+  if (on_finish) on_finish(error_);
+  // Release: whoever sees done() sees the results and the error.
+  done_.store(true, std::memory_order_release);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,83 @@
+// A running operation of one rank: a schedule, how far it is, and how it ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <variant>
+
+#include "coll/all_gather.h"
+#include "coll/all_reduce.h"
+#include "coll/barrier.h"
+#include "coll/broadcast.h"
+#include "coll/call.h"
+#include "coll/select.h"
+#include "core/clock.h"
+#include "kernels/span_cpu.h"
+#include "transport/peer_group.h"
+
+namespace fastcomm {
+
+using AnySchedule =
+    std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
+                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined>;
+
+/// The schedule of a call. monostate: nothing is exchanged (one rank).
+AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
+                          Algorithm algorithm, uint64_t sequence);
+
+/// Flags that the schedule publishes: how far the next operation's base lies from this one's.
+uint32_t publications(const AnySchedule& schedule);
+
+class Operation {
+ public:
+  Operation(const Call& call, PeerGroup& peers, const GroupTraits& group, uint64_t sequence,
+            uint32_t base, Milliseconds timeout);
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// Runs as many steps as the peers allow; true when done. Never blocks. Raises Error(kMismatch)
+  /// when a peer's header is unlike this call's. One thread at a time.
+  bool advance();
+
+  const CallHeader& header() const { return header_; }
+  uint32_t end_base() const { return base_ + publications(schedule_); }
+  Deadline deadline() const { return deadline_; }
+  Milliseconds timeout() const { return timeout_; }
+  Clock::time_point started() const { return started_; }
+  uint32_t step() const { return step_; }
+  Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
+
+  /// The first rank that the current step waits for and that is not there, or -1.
+  int awaited_peer() const;
+  /// The same question for one rank.
+  bool awaits(int peer) const;
+
+  /// Set once, by finish(): readable from any thread.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  /// Why it failed, or nullptr; valid once done().
+  std::exception_ptr error() const { return error_; }
+  /// Ends the operation: on_finish, then done(). Called outside of every lock of the group.
+  void finish(std::exception_ptr error);
+
+  /// Set before the operation is submitted; runs once, before done() holds.
+  std::function<void(const std::exception_ptr&)> on_finish;
+
+ private:
+  void check_headers() const;
+
+  PeerGroup& peers_;
+  CallHeader header_;
+  AnySchedule schedule_;
+  CpuExecutor executor_;
+  uint32_t base_;
+  uint32_t step_ = 0;
+  Milliseconds timeout_;
+  Clock::time_point started_;
+  Deadline deadline_;
+  std::atomic<bool> done_{false};
+  std::exception_ptr error_;
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,87 @@
+// Pure arithmetic: how a message is cut into blocks and slices, and where slots lie in scratch.
+//
+// block   what one step of a pipelined schedule moves
+// slice   the part of a block that one rank reduces
+// slot    one of the two copies (by parity) of a piece of scratch
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/hd.h"
+
+namespace fastcomm {
+
+struct Span {
+  uint64_t first;  // in elements
+  uint64_t count;
+};
+
+FC_HD uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+FC_HD uint64_t round_up(uint64_t a, uint64_t b) { return ceil_div(a, b) * b; }
+FC_HD uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/// Piece `index` of `total` elements cut into pieces of `piece` elements; empty past the end.
+FC_HD Span cut(uint64_t total, uint64_t piece, uint64_t index) {
+  const uint64_t first = smaller(index * piece, total);
+  return Span{first, smaller(piece, total - first)};
+}
+
+/// A message cut into blocks, and each block into one slice a rank. Holds every number that needs a
+/// division, so that a step needs none: a GPU has no instruction for a 64-bit division.
+struct BlockCut {
+  uint64_t blocks;
+  uint64_t full_block;  // elements of every block but the last
+  uint64_t full_slice;  // elements of a slice of such a block
+  uint64_t last_block;
+  uint64_t last_slice;
+
+  /// Slice `index` of block `b` (b < blocks); `first` counts from the start of the block.
+  FC_HD Span slice(uint64_t b, int index) const {
+    const bool last = b + 1 == blocks;
+    return cut(last ? last_block : full_block, last ? last_slice : full_slice,
+               static_cast<uint64_t>(index));
+  }
+};
+
+/// Elements of each of `parts` slices of `total` elements (the last ones may be shorter or empty).
+FC_HD uint64_t slice_elements(uint64_t total, int parts, uint64_t align) {
+  return round_up(ceil_div(total, static_cast<uint64_t>(parts)), align);
+}
+
+/// Cuts `count` elements into blocks of `block`, and those into `parts` slices whose boundaries are
+/// multiples of `align` elements.
+FC_HD BlockCut cut_blocks(uint64_t count, uint64_t block, int parts, uint64_t align) {
+  const uint64_t blocks = ceil_div(count, block);
+  const uint64_t last = blocks == 0 ? 0 : count - (blocks - 1) * block;
+  return BlockCut{blocks, block, slice_elements(block, parts, align), last,
+                  slice_elements(last, parts, align)};
+}
+
+/// Slice `index` of `parts` of `total` elements; boundaries are multiples of `align` elements.
+FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
+  return cut(total, slice_elements(total, parts, align), static_cast<uint64_t>(index));
+}
+
+/// Where the slots of one rank's scratch lie, in bytes. `payload` serves one-shot schedules and is
+/// chosen by the parity of the operation; `stage` and `result` serve pipelined ones and are chosen
+/// by the parity of the block. The two kinds never share memory, so a one-shot operation may write
+/// its payload while a peer still reads the blocks of the operation before.
+struct ScratchLayout {
+  uint64_t payload_bytes;  // each of two payload slots
+  uint64_t block_bytes;    // each of two stage slots
+  uint64_t result_bytes;   // each of two result slots
+  uint64_t origin = 0;     // where this channel's slots begin
+
+  FC_HD uint64_t payload(uint64_t parity) const { return origin + (parity & 1) * payload_bytes; }
+  FC_HD uint64_t stage(uint64_t parity) const {
+    return origin + 2 * payload_bytes + (parity & 1) * block_bytes;
+  }
+  FC_HD uint64_t result(uint64_t parity) const {
+    return origin + 2 * (payload_bytes + block_bytes) + (parity & 1) * result_bytes;
+  }
+  /// Bytes that one channel takes.
+  FC_HD uint64_t total() const { return 2 * (payload_bytes + block_bytes + result_bytes); }
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,85 @@
+#include "coll/progress.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "coll/communicator.h"
+#include "transport/wait.h"
+
+namespace fastcomm {
+
+struct ProgressEngine::Shared {
+  explicit Shared(Doorbell& bell) : doorbell(bell) {}
+
+  Doorbell& doorbell;
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Communicator>> groups;
+  std::atomic<bool> changed{false};  // `groups` grew, or the engine is to stop
+  bool stop = false;
+  std::thread thread;
+
+  std::vector<std::shared_ptr<Communicator>> snapshot() {
+    std::lock_guard<std::mutex> lock(mutex);
+    changed.store(false, std::memory_order_relaxed);
+    groups.erase(std::remove_if(groups.begin(), groups.end(),
+                                [](const auto& group) { return !group->pending(); }),
+                 groups.end());
+    return groups;
+  }
+};
+
+ProgressEngine::ProgressEngine(Doorbell& doorbell) : shared_(std::make_shared<Shared>(doorbell)) {}
+
+ProgressEngine::~ProgressEngine() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->stop = true;
+    shared_->changed.store(true, std::memory_order_seq_cst);
+  }
+  ring(shared_->doorbell);
+  if (shared_->thread.joinable()) shared_->thread.join();
+}
+
+void ProgressEngine::add(std::shared_ptr<Communicator> group) {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    auto& groups = shared_->groups;
+    if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
+      groups.push_back(std::move(group));
+    }
+    if (!shared_->thread.joinable()) {
+      shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
+    }
+    // Sequentially consistent, and before the look at the sleepers (doorbell.h).
+    shared_->changed.store(true, std::memory_order_seq_cst);
+  }
+  ring_if_asleep(shared_->doorbell);
+}
+
+void ProgressEngine::run(Shared& shared) {
+  // A spinning engine would take the core from the computation that it is to overlap with.
+  const WaitPolicy policy{std::chrono::microseconds(0), std::chrono::microseconds(50)};
+  for (;;) {
+    auto groups = shared.snapshot();
+    {
+      std::lock_guard<std::mutex> lock(shared.mutex);
+      if (shared.stop) return;
+    }
+    if (groups.empty()) {
+      sleep_on(shared.doorbell, Deadline::max(), [&] { return shared.changed.load(); });
+      continue;
+    }
+    const auto moved = [&] {
+      bool any = shared.changed.load(std::memory_order_seq_cst);
+      for (const auto& group : groups) any |= group->progress() || !group->pending();
+      return any;
+    };
+    const auto check = [&] {
+      for (const auto& group : groups) group->examine();
+    };
+    wait_until(policy, shared.doorbell, moved, check);
+  }
+}
+
+}  // namespace fastcomm

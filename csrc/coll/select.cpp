@@ -1,0 +1,71 @@
+#include "coll/select.h"
+
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+bool reduces_natively(const Query& query) {
+  if (query.dtype == DType::kOther) return false;
+  if (query.op == ReduceOp::kAvg) return query.dtype != DType::kBool;
+  return query.op == ReduceOp::kSum;
+}
+
+}  // namespace
+
+const char* algorithm_name(Algorithm algorithm) {
+  constexpr const char* kNames[] = {"stock", "nothing", "one-shot", "pipelined", "flags"};
+  return kNames[static_cast<int>(algorithm)];
+}
+
+Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
+  if (!group.native || query.kind == OpKind::kOther) return Algorithm::kStock;
+  if (query.kind == OpKind::kAllReduce && !reduces_natively(query)) return Algorithm::kStock;
+  if (group.size == 1) return Algorithm::kNothing;
+  if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
+  return query.bytes <= group.layout.payload_bytes ? Algorithm::kOneShot : Algorithm::kPipelined;
+}
+
+Selection explain_selection(const GroupTraits& group, const Query& query) {
+  Selection selection;
+  selection.algorithm = select_algorithm(group, query);
+  const uint64_t limit = group.layout.payload_bytes;
+  switch (selection.algorithm) {
+    case Algorithm::kStock:
+      if (!group.native) {
+        selection.reason = group.why_stock;
+      } else if (query.kind == OpKind::kOther) {
+        selection.reason = "this operation has no native schedule";
+      } else {
+        selection.reason =
+            concat("no native kernel for this reduction of ", dtype_name(query.dtype));
+      }
+      break;
+    case Algorithm::kNothing:
+      selection.reason = "the group has one rank";
+      break;
+    case Algorithm::kFlags:
+      selection.reason = concat("no data; ", group.transport);
+      break;
+    case Algorithm::kOneShot:
+      selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ", limit,
+                                "; ", group.transport);
+      break;
+    case Algorithm::kPipelined:
+      selection.reason = concat(query.bytes, " bytes are more than the one-shot limit of ", limit,
+                                "; blocks of ", group.layout.block_bytes, "; ", group.transport);
+      break;
+  }
+  return selection;
+}
+
+ScratchLayout scratch_layout(uint64_t payload_bytes, uint64_t block_bytes, int size) {
+  constexpr uint64_t kLine = 64;
+  ScratchLayout layout{};
+  layout.payload_bytes = round_up(payload_bytes, kLine);
+  layout.block_bytes = round_up(block_bytes, kLine);
+  layout.result_bytes = round_up(ceil_div(layout.block_bytes, static_cast<uint64_t>(size)), kLine);
+  return layout;
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,56 @@
+// Which algorithm, and why: one pure function of what all ranks agree on.
+//
+// Ranks that chose differently would wait for steps that never come, so nothing here may depend on
+// an address, on the load, or on a setting of one rank: sizes, types, the group's configuration and
+// its transport only. `explain` prints the reason that stands beside each choice.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "coll/plan.h"
+#include "core/types.h"
+
+namespace fastcomm {
+
+enum class Algorithm : uint8_t {
+  kStock = 0,      // a stock engine (Gloo) does it
+  kNothing = 1,    // one rank: at most a copy
+  kOneShot = 2,    // everything in one step
+  kPipelined = 3,  // blocks through double-buffered slots
+  kFlags = 4,      // flags alone
+};
+
+const char* algorithm_name(Algorithm algorithm);
+
+/// What every rank of a group holds in common.
+struct GroupTraits {
+  int size = 1;
+  bool native = false;    // the ranks share memory
+  std::string why_stock;  // where they do not
+  std::string transport;  // "shared memory (memfd)"
+  ScratchLayout layout{};
+};
+
+struct Query {
+  OpKind kind = OpKind::kNone;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kNone;
+  uint64_t bytes = 0;  // of one rank's message
+};
+
+struct Selection {
+  Algorithm algorithm = Algorithm::kStock;
+  std::string reason;
+};
+
+/// The choice without its reason: the hot path.
+Algorithm select_algorithm(const GroupTraits& group, const Query& query);
+
+/// The same choice with its reason.
+Selection explain_selection(const GroupTraits& group, const Query& query);
+
+/// The scratch of a group of `size` ranks whose configuration names these sizes.
+ScratchLayout scratch_layout(uint64_t payload_bytes, uint64_t block_bytes, int size);
+
+}  // namespace fastcomm

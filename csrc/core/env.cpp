@@ -1,0 +1,54 @@
+#include "core/env.h"
+
+#include <cstdlib>
+#include <initializer_list>
+
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+std::string choice(const char* name, std::initializer_list<const char*> allowed) {
+  const char* text = std::getenv(name);
+  const std::string value = text == nullptr || *text == '\0' ? *allowed.begin() : text;
+  std::string listed;
+  for (const char* candidate : allowed) {
+    if (value == candidate) return value;
+    listed += concat(listed.empty() ? "" : ", ", candidate);
+  }
+  throw Error(ErrorCode::kInvalidArgument, concat(name, "=", value, ": may be one of ", listed));
+}
+
+int64_t number(const char* name, int64_t fallback, int64_t low, int64_t high) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  FC_CHECK(*end == '\0' && value >= low && value <= high, name, "=", text,
+           ": must be a whole number from ", low, " to ", high);
+  return value;
+}
+
+}  // namespace
+
+Environment parse_environment() {
+  constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
+  Environment env;
+  env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "stock"});
+  env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
+  env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 1024, 8, 1 << 20)) * kMiB;
+  env.payload_bytes =
+      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 16 * kKiB, 64, 4 * kMiB)) / 64 * 64;
+  env.block_bytes =
+      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 512 * kKiB, 4 * kKiB, 64 * kMiB)) /
+      4096 * 4096;
+  env.spin_us = number("FASTCOMM_SPIN_US", -1, -1, 1000 * 1000);
+  return env;
+}
+
+const Environment& environment() {
+  static const Environment env = parse_environment();
+  return env;
+}
+
+}  // namespace fastcomm

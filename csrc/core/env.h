@@ -1,0 +1,25 @@
+// Every FASTCOMM_* variable that the native code reads, in one place. Parsed once a process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fastcomm {
+
+struct Environment {
+  std::string transport = "auto";  // FASTCOMM_TRANSPORT: auto, memfd, posix or stock
+  std::string isa = "auto";        // FASTCOMM_ISA: auto, generic, avx2 or avx512
+  uint64_t segment_bytes = 0;      // FASTCOMM_SEGMENT_MB: shared memory a process may use at most
+  uint64_t payload_bytes = 0;      // FASTCOMM_ONE_SHOT_BYTES: largest one-shot message
+  uint64_t block_bytes = 0;        // FASTCOMM_BLOCK_BYTES: what one step of a pipeline moves
+  int64_t spin_us = -1;            // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
+};
+
+/// The parsed environment. Raises Error(kInvalidArgument) naming the variable, what it was and what
+/// it may be.
+const Environment& environment();
+
+/// Parses anew; environment() is the result of the first call.
+Environment parse_environment();
+
+}  // namespace fastcomm

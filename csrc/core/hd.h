@@ -1,0 +1,127 @@
+// Host and device portability: FC_HD, and the flag operations with their device twins.
+//
+// All PTX of the project stands in this file. A flag is one 32-bit word with one writer; both sides
+// always use the full width, because the PTX memory model gives no order to accesses that overlap
+// only in part. Device flags have system scope (.sys): a narrower scope is wrong between two GPUs
+// and looks right on one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#if defined(FC_SHIM)
+#include "core/interleave.h"
+#else
+#define FC_INTERLEAVE() ((void)0)
+#define FC_YIELD() ((void)0)
+#endif
+
+#if defined(__CUDACC__)
+#define FC_HD __host__ __device__ __forceinline__
+#define FC_DEVICE __device__ __forceinline__
+#define FC_DEVICE_COLD __device__ __noinline__ static
+#else
+#define FC_HD inline
+#define FC_DEVICE inline
+#define FC_DEVICE_COLD inline
+#endif
+
+#if defined(__CUDACC__)
+#define FC_UNROLL _Pragma("unroll")
+#else
+#define FC_UNROLL
+#endif
+
+namespace fastcomm {
+
+/// True if `seen` has reached `target`; counters wrap, so the distance is compared as signed.
+/// Holds while two counters are less than 2^31 steps apart.
+FC_HD bool reached(uint32_t seen, uint32_t target) {
+  return static_cast<int32_t>(seen - target) >= 0;
+}
+
+/// Order of a flag access on the host. The negative controls of the tests weaken it on purpose
+/// (FC_WEAKEN_PUBLISH, FC_WEAKEN_WAIT): they must be reported by ThreadSanitizer.
+#if defined(FC_WEAKEN_PUBLISH)
+constexpr std::memory_order kPublishOrder = std::memory_order_relaxed;
+#else
+constexpr std::memory_order kPublishOrder = std::memory_order_release;
+#endif
+#if defined(FC_WEAKEN_WAIT)
+constexpr std::memory_order kWaitOrder = std::memory_order_relaxed;
+#else
+constexpr std::memory_order kWaitOrder = std::memory_order_acquire;
+#endif
+
+/// Makes every earlier write of this thread (on a device: of the block, after a barrier) visible
+/// to whoever sees `value` through load_flag. Release: nothing earlier moves below the store.
+FC_HD void store_flag(uint32_t* flag, uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+#else
+  FC_INTERLEAVE();
+  reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, kPublishOrder);
+#endif
+}
+
+/// Reads a flag; everything the writer did before its store_flag is visible afterwards. Acquire:
+/// nothing later moves above the load.
+FC_HD uint32_t load_flag(const uint32_t* flag) {
+#if defined(__CUDA_ARCH__)
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+#else
+  FC_INTERLEAVE();
+  return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(kWaitOrder);
+#endif
+}
+
+/// Reads a word that orders nothing: a request to give up, never data.
+FC_HD uint32_t load_relaxed(const uint32_t* word) {
+#if defined(__CUDA_ARCH__)
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return reinterpret_cast<const std::atomic<uint32_t>*>(word)->load(std::memory_order_relaxed);
+#endif
+}
+
+/// Nanoseconds of a clock that never goes back; its zero means nothing. A device's advances in
+/// steps of up to a microsecond.
+FC_HD uint64_t clock_ns() {
+#if defined(__CUDA_ARCH__)
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#else
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+#endif
+}
+
+#if !defined(__CUDA_ARCH__)
+/// The host's publication where a peer may sleep: a store_flag that also takes part in the single
+/// order of sequentially consistent operations (transport/doorbell.h says what that is for).
+inline void publish_flag(uint32_t* flag, uint32_t value) {
+#if defined(FC_WEAKEN_PUBLISH)
+  store_flag(flag, value);
+#else
+  reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
+#endif
+}
+
+/// Tells the core that this is a spin loop.
+inline void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+#endif
+
+}  // namespace fastcomm

@@ -1,0 +1,78 @@
+// Names shared by every layer: element types, reductions, operations.
+//
+// The numeric values of these enumerations travel between processes in call headers
+// (coll/header.h): append, never renumber.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastcomm {
+
+enum class DType : uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kBFloat16 = 3,
+  kInt8 = 4,
+  kUInt8 = 5,
+  kInt16 = 6,
+  kInt32 = 7,
+  kInt64 = 8,
+  kBool = 9,
+  kOther = 10,  // moved as bytes, never reduced
+};
+constexpr int kNumDTypes = 11;
+
+enum class ReduceOp : uint8_t {
+  kNone = 0,  // the operation does not reduce
+  kSum = 1,
+  kAvg = 2,
+  kOther = 3,  // a reduction without a native kernel
+};
+
+enum class OpKind : uint8_t {
+  kNone = 0,
+  kAllReduce = 1,
+  kBroadcast = 2,
+  kAllGather = 3,
+  kBarrier = 4,
+  kOther = 5,  // an operation without a native schedule
+};
+
+constexpr size_t dtype_size(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kInt16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+constexpr const char* dtype_name(DType dtype) {
+  constexpr const char* kNames[kNumDTypes] = {"float32", "float64", "float16", "bfloat16",
+                                              "int8",    "uint8",   "int16",   "int32",
+                                              "int64",   "bool",    "bytes"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+constexpr const char* reduce_op_name(ReduceOp op) {
+  constexpr const char* kNames[] = {"none", "sum", "avg", "other"};
+  return kNames[static_cast<int>(op)];
+}
+
+constexpr const char* op_kind_name(OpKind kind) {
+  constexpr const char* kNames[] = {"none",       "all_reduce", "broadcast",
+                                    "all_gather", "barrier",    "other"};
+  return kNames[static_cast<int>(kind)];
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,56 @@
+// The CPU executor of a schedule: one thread, memcpy and the SIMD loops of reduce_cpu.h.
+//
+// publish() stores the flag and then looks whether a peer sleeps. Both with sequential consistency,
+// for the reason argued in transport/doorbell.h.
+#pragma once
+
+#include <cstring>
+
+#include "core/hd.h"
+#include "kernels/reduce_cpu.h"
+#include "transport/doorbell.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+class CpuExecutor {
+ public:
+  /// `doorbells` holds one pointer a rank, or is nullptr where nobody ever sleeps.
+  CpuExecutor(const PeerView& peers, Doorbell* const* doorbells, ReduceFunction reduce, int divisor)
+      : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor) {}
+
+  void copy_span(void* dst, const void* src, size_t bytes) const {
+    if (dst != src && bytes != 0) std::memcpy(dst, src, bytes);
+  }
+
+  template <class Sources>
+  void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count) const {
+    const void* pointers[kMaxRanks];
+    for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
+    reduce_(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor_});
+  }
+
+  void publish(uint32_t steps) const {
+    publish_flag(peers_.flag(peers_.rank, 0), steps);
+    if (doorbells_ == nullptr) return;
+    for (int peer = 0; peer < peers_.size; ++peer) {
+      if (peer != peers_.rank) ring_if_asleep(*doorbells_[peer]);
+    }
+  }
+
+  /// Looks once, and does not wait.
+  bool arrived(const WaitFor& wait, uint32_t target) const {
+    for (int peer = wait.first; peer < wait.first + wait.count; ++peer) {
+      if (peer != peers_.rank && !reached(load_flag(peers_.flag(peer, 0)), target)) return false;
+    }
+    return true;
+  }
+
+ private:
+  const PeerView& peers_;
+  Doorbell* const* doorbells_;
+  ReduceFunction reduce_;
+  int divisor_;
+};
+
+}  // namespace fastcomm

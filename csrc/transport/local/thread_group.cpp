@@ -1,0 +1,75 @@
+#include "transport/local/thread_group.h"
+
+#include <new>
+#include <string>
+
+#include "core/error.h"
+#include "transport/cores.h"
+
+namespace fastcomm {
+namespace {
+
+struct Window {
+  Pad* pad;
+  Doorbell* doorbell;
+  char* scratch;
+};
+
+/// Every rank's window, zeroed, in one aligned allocation.
+class Windows {
+ public:
+  Windows(int size, size_t scratch_bytes) : bytes_(sizeof(Pad) + sizeof(Doorbell) + scratch_bytes) {
+    bytes_ = (bytes_ + 4095) / 4096 * 4096;
+    memory_.reset(static_cast<char*>(::operator new(bytes_ * size, std::align_val_t(4096))));
+    std::memset(memory_.get(), 0, bytes_ * size);
+  }
+  Window window(int rank) const {
+    char* base = memory_.get() + rank * bytes_;
+    return {reinterpret_cast<Pad*>(base), reinterpret_cast<Doorbell*>(base + sizeof(Pad)),
+            base + sizeof(Pad) + sizeof(Doorbell)};
+  }
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(4096)); }
+  };
+  size_t bytes_;
+  std::unique_ptr<char, Free> memory_;
+};
+
+class ThreadGroup final : public PeerGroup {
+ public:
+  ThreadGroup(int rank, int size, std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {
+    view_.rank = rank;
+    view_.size = size;
+    for (int peer = 0; peer < size; ++peer) {
+      const Window window = windows_->window(peer);
+      pads_[peer] = window.pad;
+      doorbells_[peer] = window.doorbell;
+      view_.flags[peer] = &window.pad->flag;
+      view_.scratch[peer] = window.scratch;
+    }
+  }
+
+  void reserve_scratch() override {}
+  int lost_peer() const override { return -1; }
+  std::string describe(int rank) const override { return concat("rank ", rank, " (a thread)"); }
+  bool oversubscribed() const override { return size() > usable_cores(); }
+
+ private:
+  std::shared_ptr<Windows> windows_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<PeerGroup>> make_thread_groups(int size, size_t scratch_bytes) {
+  FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
+  auto windows = std::make_shared<Windows>(size, scratch_bytes);
+  std::vector<std::unique_ptr<PeerGroup>> groups;
+  for (int rank = 0; rank < size; ++rank) {
+    groups.push_back(std::make_unique<ThreadGroup>(rank, size, windows));
+  }
+  return groups;
+}
+
+}  // namespace fastcomm

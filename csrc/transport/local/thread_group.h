@@ -1,0 +1,18 @@
+// A group whose ranks are threads of one process, over ordinary memory.
+//
+// For the tests (it is what ThreadSanitizer can see: one mapping) and for CPU slots of one process.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "transport/peer_group.h"
+
+namespace fastcomm {
+
+/// One PeerGroup for each of `size` ranks, each with `scratch_bytes` of scratch. The groups share
+/// the memory and may be destroyed in any order, from any thread.
+std::vector<std::unique_ptr<PeerGroup>> make_thread_groups(int size, size_t scratch_bytes);
+
+}  // namespace fastcomm

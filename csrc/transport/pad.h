@@ -1,0 +1,56 @@
+// The control part of a rank's window, for groups of CPU ranks.
+//
+//   line 0      the flag (one channel)
+//   line 1      how this rank stands: at work, gone (goodbye), or poisoned
+//   lines 2-3   call headers, by the parity of the operation
+//   4 lines     why the group is poisoned, as text
+//   then        scratch (coll/plan.h)
+//
+// Everything here is written by its owner alone. A header is written before step 0 is published and
+// read after the wait of step 1, so the flag orders it; it is written again two operations later,
+// when every rank has left the operation (the argument of coll/all_reduce.h for payload slots).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+/// What a rank says of the operation that it takes part in. Compared field by field.
+struct CallHeader {
+  uint64_t sequence;
+  uint64_t count;
+  int32_t root;
+  uint8_t kind;   // OpKind
+  uint8_t dtype;  // DType
+  uint8_t op;     // ReduceOp
+  uint8_t algorithm;
+};
+static_assert(sizeof(CallHeader) == 24, "travels between processes");
+
+struct Pad {
+  alignas(kLineBytes) uint32_t flag;
+
+  alignas(kLineBytes) std::atomic<uint64_t> goodbye;  // 1 + the operations finished before leaving
+  std::atomic<uint32_t> poisoned;                     // `reason` is complete when this is not zero
+
+  struct alignas(kLineBytes) HeaderLine {
+    CallHeader call;
+  } headers[2];
+
+  alignas(kLineBytes) char reason[4 * kLineBytes];
+
+  /// Publishes `text` as this rank's reason to give the group up. The first reason stays.
+  void poison(const char* text) {
+    if (poisoned.load(std::memory_order_relaxed) != 0) return;
+    std::strncpy(reason, text, sizeof(reason) - 1);
+    // Release: whoever sees the mark with acquire reads the whole text.
+    poisoned.store(1, std::memory_order_release);
+  }
+};
+static_assert(sizeof(Pad) % kLineBytes == 0, "scratch behind it is aligned");
+
+}  // namespace fastcomm

@@ -1,0 +1,60 @@
+// The interface of every transport: a host-side object that owns a group's memory, and the view of
+// it that schedules get.
+//
+// Implementations: transport/local (ranks are threads of one process), transport/shm (ranks are
+// processes of one host).
+#pragma once
+
+#include <string>
+
+#include "transport/doorbell.h"
+#include "transport/pad.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+class PeerGroup {
+ public:
+  PeerGroup() = default;
+  PeerGroup(const PeerGroup&) = delete;
+  PeerGroup& operator=(const PeerGroup&) = delete;
+  virtual ~PeerGroup() = default;
+
+  int rank() const { return view_.rank; }
+  int size() const { return view_.size; }
+  const PeerView& view() const { return view_; }
+
+  Pad& pad(int rank) const { return *pads_[rank]; }
+  Pad& own_pad() const { return *pads_[view_.rank]; }
+
+  /// One a rank; several ranks may share one. A rank sleeps on its own.
+  Doorbell* const* doorbells() const { return doorbells_; }
+  Doorbell& own_doorbell() const { return *doorbells_[view_.rank]; }
+
+  /// Makes sure that the scratch behind the pad is backed by memory. Raises Error(kSystem) where
+  /// there is none left, instead of a bus fault later. Cheap when called again.
+  virtual void reserve_scratch() = 0;
+
+  /// The rank of a peer that has died, or -1. Any thread.
+  virtual int lost_peer() const = 0;
+
+  /// How messages call a peer: "rank 2 (pid 4711)".
+  virtual std::string describe(int rank) const = 0;
+
+  /// True if the ranks outnumber the cores that this process may use.
+  virtual bool oversubscribed() const = 0;
+
+  /// Wakes every peer that sleeps, after a change that is not a published flag.
+  void wake_peers() const {
+    // The change must come before the looks at the sleepers in the single order (doorbell.h).
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (int peer = 0; peer < size(); ++peer) ring_if_asleep(*doorbells_[peer]);
+  }
+
+ protected:
+  PeerView view_;
+  Pad* pads_[kMaxRanks] = {};
+  Doorbell* doorbells_[kMaxRanks] = {};
+};
+
+}  // namespace fastcomm

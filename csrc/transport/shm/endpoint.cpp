@@ -1,0 +1,92 @@
+#include "transport/shm/endpoint.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/env.h"
+#include "core/error.h"
+#include "transport/bootstrap.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+Fd open_own_pidfd() {
+#if defined(SYS_pidfd_open)
+  Fd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  FC_SYSCALL(fd.get() >= 0, "pidfd_open");
+  return fd;
+#else
+  throw Error(ErrorCode::kSystem, "this system has no pidfd_open (Linux 5.3)");
+#endif
+}
+
+}  // namespace
+
+Endpoint::Endpoint(const std::string& segment_kind)
+    : id_{random_bits(), random_bits()},
+      segment_(segment_kind, environment().segment_bytes),
+      pidfd_(open_own_pidfd()),
+      watch_(std::make_unique<DeathWatch>([this] { ring(doorbell()); })) {}
+
+Endpoint& Endpoint::instance() {
+  static Endpoint* endpoint = [] {
+    watch_for_forks();
+    return new Endpoint(environment().transport);
+  }();
+  return *endpoint;
+}
+
+Hello Endpoint::hello(uint64_t nonce) const {
+  Hello hello{};
+  hello.pid = getpid();
+  hello.id = id_;
+  hello.nonce = nonce;
+  hello.segment_bytes = segment_.mapping().bytes();
+  return hello;
+}
+
+std::shared_ptr<PeerProcess> Endpoint::find(const EndpointId& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = peers_.find(id);
+  return it == peers_.end() ? nullptr : it->second.lock();
+}
+
+std::shared_ptr<PeerProcess> Endpoint::adopt(Introduction introduction) {
+  auto peer = std::make_shared<PeerProcess>();
+  peer->id = introduction.hello.id;
+  peer->pid = introduction.hello.pid;
+  peer->mapping =
+      std::make_shared<Mapping>(introduction.segment.get(), introduction.hello.segment_bytes, true);
+  watch_->watch(std::move(introduction.pidfd), peer->dead);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  }
+  peers_[peer->id] = peer;
+  return peer;
+}
+
+void Endpoint::free_later(uint64_t offset, size_t bytes, std::function<bool()> unused) {
+  watch_->prune();
+  std::lock_guard<std::mutex> lock(mutex_);
+  leftovers_.push_back({offset, bytes, std::move(unused)});
+}
+
+uint64_t Endpoint::allocate(size_t bytes) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    leftovers_.erase(std::remove_if(leftovers_.begin(), leftovers_.end(),
+                                    [this](const Leftover& leftover) {
+                                      if (!leftover.unused()) return false;
+                                      segment_.free(leftover.offset, leftover.bytes);
+                                      return true;
+                                    }),
+                     leftovers_.end());
+  }
+  return segment_.allocate(bytes);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,69 @@
+// What one process has and knows, for all its groups: its segment, and the processes it shares
+// memory with. One connection to a process serves every group that has both.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/shm/death_watch.h"
+#include "transport/shm/handshake.h"
+#include "transport/shm/segment.h"
+
+namespace fastcomm {
+
+/// Another process, or this one. Alive until the death watch says otherwise.
+struct PeerProcess {
+  EndpointId id;
+  int pid = 0;
+  std::shared_ptr<const Mapping> mapping;
+  std::shared_ptr<std::atomic<bool>> dead = std::make_shared<std::atomic<bool>>(false);
+};
+
+class Endpoint {
+ public:
+  explicit Endpoint(const std::string& segment_kind);
+  ~Endpoint() = default;
+
+  /// This process's endpoint, made on first use and never destroyed: its threads may outlive the
+  /// static objects. Raises Error(kSystem) where the machine has no shared memory or no pidfd.
+  static Endpoint& instance();
+
+  EndpointId id() const { return id_; }
+  Segment& segment() { return segment_; }
+  Doorbell& doorbell() { return segment_.mapping().header().doorbell; }
+  /// A pidfd of this process, to hand to peers.
+  int pidfd() const { return pidfd_.get(); }
+  Hello hello(uint64_t nonce) const;
+
+  /// The process if a living group shares memory with it, else nullptr.
+  std::shared_ptr<PeerProcess> find(const EndpointId& id);
+  /// Maps what a peer handed over, and watches the peer.
+  std::shared_ptr<PeerProcess> adopt(Introduction introduction);
+
+  /// Frees a window once `unused()` says that no peer can touch it any more; looked at whenever a
+  /// window is allocated.
+  void free_later(uint64_t offset, size_t bytes, std::function<bool()> unused);
+  uint64_t allocate(size_t bytes);
+
+ private:
+  struct Leftover {
+    uint64_t offset;
+    size_t bytes;
+    std::function<bool()> unused;
+  };
+
+  EndpointId id_;
+  Segment segment_;
+  Fd pidfd_;
+  std::unique_ptr<DeathWatch> watch_;
+  std::mutex mutex_;
+  std::map<EndpointId, std::weak_ptr<PeerProcess>> peers_;
+  std::vector<Leftover> leftovers_;
+};
+
+}  // namespace fastcomm

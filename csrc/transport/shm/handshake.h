@@ -1,0 +1,70 @@
+// How two processes hand each other their shared memory: one exchange over a Unix socket.
+//
+// Each side sends a Hello with two descriptors, its segment and a pidfd of itself, and checks that
+// the kernel says the other side runs as the same user. The socket lives in the abstract namespace:
+// nothing in the file system, nothing to unlink; its name is no secret, which is why both ends
+// check. The connection is closed afterwards: death is told by the pidfd, because a socket's end of
+// file is held back by any forked child.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/clock.h"
+#include "transport/shm/segment.h"
+
+namespace fastcomm {
+
+constexpr uint32_t kProtocolVersion = 1;
+
+/// Names a process: random, so that a reused process id is not taken for an old peer.
+struct EndpointId {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  bool operator==(const EndpointId& other) const { return high == other.high && low == other.low; }
+  bool operator<(const EndpointId& other) const {
+    return high != other.high ? high < other.high : low < other.low;
+  }
+};
+
+struct Hello {
+  uint64_t magic;
+  uint32_t version;
+  int32_t pid;  // as the sender sees it; for messages only
+  EndpointId id;
+  uint64_t nonce;  // of the group that is being formed
+  uint64_t segment_bytes;
+};
+
+/// What the other side sent.
+struct Introduction {
+  Hello hello{};
+  Fd segment;
+  Fd pidfd;
+};
+
+/// A listening socket with a random name.
+class Listener {
+ public:
+  Listener();
+  const std::string& name() const { return name_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  std::string name_;
+  Fd fd_;
+};
+
+/// Connects to a listener, and sends the own introduction without waiting for an answer. Raises
+/// Error(kSystem) where the name does not exist: another host, or another network namespace.
+Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
+
+/// The next connection whose peer is of this user and sent a valid Hello of the group; others are
+/// dropped. Sends the own introduction back. Raises Error(kTimeout) at `deadline`.
+Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
+                                 Deadline deadline);
+
+/// The answer on a socket that introduce() returned.
+Introduction await_answer(const Fd& socket, uint64_t nonce, Deadline deadline);
+
+}  // namespace fastcomm

@@ -1,0 +1,148 @@
+#include "transport/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <iterator>
+#include <new>
+
+#include "core/error.h"
+#include "transport/bootstrap.h"
+
+namespace fastcomm {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+Fd open_memfd(std::string& why_not) {
+  Fd fd(memfd_create("fastcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) why_not += errno_text(" memfd_create");
+  return fd;
+}
+
+Fd open_posix(std::string& why_not) {
+  const std::string name = "/fastcomm-" + hex(random_bits());
+  Fd fd(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (fd.get() < 0) {
+    why_not += errno_text(" shm_open");
+  } else {
+    shm_unlink(name.c_str());  // peers get the descriptor: the name is not needed
+  }
+  return fd;
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+Fd::~Fd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int Fd::release() {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
+  struct stat status{};
+  FC_SYSCALL(fstat(fd, &status) == 0, "fstat of a shared memory segment");
+  if (static_cast<uint64_t>(status.st_size) != bytes || bytes < sizeof(SegmentHeader)) {
+    throw Error(ErrorCode::kSystem, concat("a shared memory segment has ", status.st_size,
+                                           " bytes where ", bytes, " were announced"));
+  }
+  // A peer that could shrink its file could kill this process with a bus fault. Files without
+  // seals (POSIX shared memory) answer EINVAL, and rest on the check of the peer's user.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (check_header && seals >= 0 && (seals & kSeals) != kSeals) {
+    throw Error(ErrorCode::kSystem, "a peer's shared memory segment is not sealed");
+  }
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  FC_SYSCALL(base != MAP_FAILED, "mmap of a shared memory segment");
+  base_ = static_cast<char*>(base);
+  madvise(base_, bytes_, MADV_DONTFORK);
+  if (check_header && (header().magic != kSegmentMagic || header().bytes != bytes)) {
+    munmap(base_, bytes_);
+    throw Error(ErrorCode::kSystem, "a peer's shared memory segment has no valid header");
+  }
+}
+
+Mapping::~Mapping() { munmap(base_, bytes_); }
+
+Segment::Segment(const std::string& kind, size_t bytes) {
+  std::string why_not;
+  if (kind != "posix") {
+    fd_ = open_memfd(why_not);
+    kind_ = "memfd";
+  }
+  if (fd_.get() < 0 && kind != "memfd") {
+    fd_ = open_posix(why_not);
+    kind_ = "posix";
+  }
+  if (fd_.get() < 0) throw Error(ErrorCode::kSystem, "no shared memory:" + why_not);
+  bytes = pages(bytes);
+  FC_SYSCALL(ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0, "ftruncate of shared memory");
+  fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL);  // EINVAL for POSIX shared memory
+  reserve(0, kPage);
+  mapping_ = std::make_unique<Mapping>(fd_.get(), bytes, false);
+  new (&mapping_->header()) SegmentHeader{kSegmentMagic, bytes, {}};
+  free_[kPage] = bytes - kPage;
+}
+
+uint64_t Segment::allocate(size_t bytes) {
+  const uint64_t wanted = pages(bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [offset, available] = *it;
+    if (available < wanted) continue;
+    free_.erase(it);
+    if (available > wanted) free_[offset + wanted] = available - wanted;
+    return offset;
+  }
+  throw Error(
+      ErrorCode::kSystem,
+      concat("the shared memory segment of ", mapping_->bytes() >> 20, " MiB has no ", wanted,
+             " bytes in one piece left; destroy groups that are not used, or raise "
+             "FASTCOMM_SEGMENT_MB"));
+}
+
+void Segment::free(uint64_t offset, size_t bytes) {
+  uint64_t length = pages(bytes);
+  fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+            static_cast<off_t>(length));
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + length) {
+    length += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += length;
+      return;
+    }
+  }
+  free_[offset] = length;
+}
+
+void Segment::reserve(uint64_t offset, size_t bytes) {
+  const int error =
+      posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(pages(bytes)));
+  errno = error;
+  FC_SYSCALL(error == 0, "reserving shared memory (posix_fallocate)");
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,87 @@
+// One process's shared memory: a sealed memory file, its mapping, and who holds which part of it.
+//
+// The file is as large as the process may ever use (FASTCOMM_SEGMENT_MB) but sparse; reserve()
+// backs a part of it before use, so that running out of memory is an error and not a bus fault. A
+// memfd has no name and is not bounded by the size of /dev/shm; where the kernel has none, a POSIX
+// shared memory object is unlinked as soon as it is open. Either way nothing is left when the last
+// process is gone. Mappings are MADV_DONTFORK: a forked child has none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "transport/doorbell.h"
+
+namespace fastcomm {
+
+/// A closed-on-destruction file descriptor.
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd();
+  int get() const { return fd_; }
+  int release();
+
+ private:
+  int fd_;
+};
+
+/// The start of every segment.
+struct SegmentHeader {
+  uint64_t magic;
+  uint64_t bytes;
+  Doorbell doorbell;
+};
+constexpr uint64_t kSegmentMagic = 0x31306d6d6f637366;  // "fscomm01"
+
+/// A mapped segment, a peer's or the own one.
+class Mapping {
+ public:
+  /// Maps all of `fd`. A peer's file must be sealed against shrinking where the kernel can seal,
+  /// and begin with a valid header. Raises Error(kSystem).
+  Mapping(int fd, size_t bytes, bool check_header);
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  char* at(uint64_t offset) const { return base_ + offset; }
+  size_t bytes() const { return bytes_; }
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+
+ private:
+  char* base_;
+  size_t bytes_;
+};
+
+/// The own segment. Thread-safe.
+class Segment {
+ public:
+  /// `kind` is auto, memfd or posix. Raises Error(kSystem) with the reason of each kind tried.
+  Segment(const std::string& kind, size_t bytes);
+
+  int fd() const { return fd_.get(); }
+  const char* kind() const { return kind_; }
+  const Mapping& mapping() const { return *mapping_; }
+
+  /// Takes a page-aligned range. Raises Error(kSystem) naming FASTCOMM_SEGMENT_MB when it is full.
+  uint64_t allocate(size_t bytes);
+  /// Gives a range back, and its memory to the system.
+  void free(uint64_t offset, size_t bytes);
+  /// Backs a range with memory. Raises Error(kSystem) where there is none left.
+  void reserve(uint64_t offset, size_t bytes);
+
+ private:
+  const char* kind_ = "";
+  Fd fd_;
+  std::unique_ptr<Mapping> mapping_;
+  std::mutex mutex_;
+  std::map<uint64_t, uint64_t> free_;  // offset -> bytes, coalesced
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,68 @@
+"""fastcomm: a torch.distributed backend for the ranks of one host.
+
+    import torch.distributed as dist
+    dist.init_process_group("fastcomm")
+
+``import torch`` alone makes the backend known, and so does ``import fastcomm``. torch imports
+this package while torch itself is only half imported, so nothing here may load the native library
+or fail: every public name is looked up when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from fastcomm import _register
+
+if TYPE_CHECKING:
+    from fastcomm._explain import explain
+    from fastcomm._native import NativeLibraryError, is_available
+    from fastcomm.errors import (
+        CollectiveMismatchError,
+        CollectiveTimeoutError,
+        FastcommError,
+        PeerLeftError,
+        PeerLostError,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "FastcommError",
+    "NativeLibraryError",
+    "PeerLeftError",
+    "PeerLostError",
+    "__version__",
+    "explain",
+    "is_available",
+]
+
+_MODULE_OF = {
+    "CollectiveMismatchError": "fastcomm.errors",
+    "CollectiveTimeoutError": "fastcomm.errors",
+    "FastcommError": "fastcomm.errors",
+    "NativeLibraryError": "fastcomm._native",
+    "PeerLeftError": "fastcomm.errors",
+    "PeerLostError": "fastcomm.errors",
+    "explain": "fastcomm._explain",
+    "is_available": "fastcomm._native",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the module that holds a public name when the name is first used (PEP 562)."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+_register.autoload()

@@ -1,0 +1,82 @@
+"""``python -m fastcomm {env,explain,bench}``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``"4096"``, ``"64KiB"`` or ``"25 MiB"`` means."""
+    number = text.rstrip("KMGiB ")
+    unit = text[len(number) :].strip()
+    if unit not in _UNITS or not number.strip().isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4096, 64KiB or 25MiB")
+    return int(number) * _UNITS[unit]
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    from fastcomm import env
+
+    found = env.collect()
+    print(json.dumps(found, indent=2, default=str) if arguments.json else env.format_text(found))
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from fastcomm import explain
+
+    dtype = getattr(torch, arguments.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        print(f"{arguments.dtype!r} is no dtype of torch", file=sys.stderr)
+        return 2
+    count = -(-arguments.size // dtype.itemsize)
+    for operation in arguments.operation:
+        print(
+            explain(
+                operation,
+                op=arguments.op,
+                count=count,
+                dtype=dtype,
+                world_size=arguments.world_size,
+            )
+        )
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    arguments_left = list(sys.argv[1:] if argv is None else argv)
+    if arguments_left[:1] == ["bench"]:
+        from fastcomm.bench.cli import main as bench
+
+        return bench(arguments_left[1:])
+    parser = argparse.ArgumentParser(prog="python -m fastcomm", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    env = commands.add_parser("env", help="versions, build, processor and settings")
+    env.add_argument("--json", action="store_true", help="print JSON")
+    env.set_defaults(run=_env)
+
+    explain = commands.add_parser("explain", help="which path an operation takes, and why")
+    explain.add_argument("operation", nargs="+", help="all_reduce, broadcast, all_gather, barrier")
+    explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 25MiB")
+    explain.add_argument("--dtype", default="float32", help="torch's name of the element type")
+    explain.add_argument("--op", default="sum", help="reduction of all_reduce")
+    explain.add_argument("--world-size", type=int, default=2, help="ranks of the group")
+    explain.set_defaults(run=_explain)
+
+    commands.add_parser("bench", help="measure against other backends; 'bench --help' for more")
+    arguments = parser.parse_args(arguments_left)
+    status: int = arguments.run(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Tell which path an operation takes, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import backend as _backend
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the router does with one call; ``str()`` is a sentence.
+
+    Attributes:
+        operation: name of the operation, as in ``torch.distributed``.
+        native: True for shared memory, False for a stock engine (Gloo).
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"flags"``, ``"nothing"`` or ``"stock"``.
+        bytes: size of one rank's message.
+        reason: why.
+    """
+
+    operation: str
+    native: bool
+    algorithm: str
+    bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        path = f"native, {self.algorithm}" if self.native else "Gloo"
+        return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
+
+
+def explain(
+    operation: str,
+    tensor: torch.Tensor | None = None,
+    *,
+    op: dist.ReduceOp.RedOpType | str = "sum",
+    group: dist.ProcessGroup | None = None,
+    count: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    world_size: int | None = None,
+) -> Explanation:
+    """Tell which path ``torch.distributed.<operation>`` takes for such a call, and why.
+
+    Nothing is sent; every rank gets the same answer, and none needs the others for it.
+
+    Args:
+        operation: ``"all_reduce"``, ``"broadcast"``, ``"all_gather"``, ``"barrier"``, or any other
+            name, which then goes to the stock engine.
+        tensor: this rank's message, of any shape; gives ``count`` and ``dtype``.
+        op: the reduction, for ``all_reduce``.
+        group: a process group of backend fastcomm. None is the default group if there is one, and
+            else a group of ``world_size`` ranks as this machine and environment would form it.
+        count: elements, where no tensor is given (default 1).
+        dtype: element type, where no tensor is given.
+        world_size: ranks of the group that is imagined (default 2); not with ``group``.
+
+    Raises:
+        ValueError: the group is not of backend fastcomm.
+    """
+    elements = count if count is not None else 1
+    device = "cpu"
+    if tensor is not None:
+        elements, dtype, device = tensor.numel(), tensor.dtype, tensor.device.type
+    if dtype.is_complex:
+        elements, dtype = 2 * elements, dtype.to_real()
+    name = _dtype_name(dtype)
+    if name == "bytes":
+        elements *= dtype.itemsize
+    reduction = _reduction_name(op)
+    if world_size is None and (group is not None or dist.is_initialized()):
+        backend = _backend.backend_of(group)
+        if backend is None:
+            raise ValueError("explain() needs a process group of backend fastcomm")
+        if device != "cpu" and operation != "barrier":
+            reason = f"tensors on {device} have no native path yet"
+            size = elements * dtype.itemsize
+            return Explanation(operation, False, "stock", size, reason)
+        answer = backend.explain(operation, elements, name, reduction)
+    else:
+        answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
+    return Explanation(operation, **answer)
+
+
+_NATIVE_DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.bool: "bool",
+}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return _NATIVE_DTYPES.get(dtype, "bytes")
+
+
+def _reduction_name(op: dist.ReduceOp.RedOpType | str) -> str:
+    return (op if isinstance(op, str) else str(op).rsplit(".", 1)[-1]).lower()

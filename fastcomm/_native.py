@@ -1,0 +1,105 @@
+"""Load ``fastcomm._C``, after comparing what it was built for with what is running.
+
+A C++ extension of torch works with exactly the torch it was compiled against; with another one
+the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
+left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
+what differs and what to type.
+
+    from fastcomm import _native
+    native = _native.load()
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+
+_LIBRARY = "fastcomm._C"
+_REBUILD = (
+    "Build it for this environment, in fastcomm's source folder:\n"
+    "    pip install --no-build-isolation --no-deps --force-reinstall ."
+)
+
+
+class NativeLibraryError(ImportError):
+    """fastcomm's native library is missing, or was built for something else."""
+
+
+def load() -> ModuleType:
+    """Return ``fastcomm._C``; the first call opens it, with torch imported before.
+
+    Raises:
+        NativeLibraryError: the library is missing, was built for another torch, CUDA or Python,
+            or cannot be opened. The text says what to type.
+    """
+    loaded = sys.modules.get(_LIBRARY)
+    if loaded is not None:
+        return loaded
+    running = _running_versions()
+    built = _built_versions()
+    # A library without CUDA code (None) does not care about CUDA's version.
+    differing = [part for part, version in built.items() if version not in (None, running[part])]
+    if differing:
+        raise NativeLibraryError(
+            f"fastcomm was built for {_in_words(built, differing)}, "
+            f"but this process has {_in_words(running, differing)}.\n{_REBUILD}"
+        )
+    if importlib.util.find_spec(_LIBRARY) is None:
+        raise NativeLibraryError(f"fastcomm's native library is missing.\n{_REBUILD}")
+    try:
+        return importlib.import_module(_LIBRARY)
+    except ImportError as error:
+        raise NativeLibraryError(
+            f"fastcomm's native library does not load: {error}.\n{_REBUILD}"
+        ) from error
+
+
+def is_available() -> bool:
+    """Tell whether process groups can be created here: torch.distributed and the library work."""
+    return unavailable_reason() is None
+
+
+def unavailable_reason() -> str | None:
+    """Return why :func:`is_available` is False, None where it is True."""
+    try:
+        load()
+    except NativeLibraryError as error:
+        return str(error)
+    import torch.distributed
+
+    if not torch.distributed.is_available():
+        return "this torch was built without torch.distributed"
+    return None
+
+
+def _running_versions() -> dict[str, str | None]:
+    try:
+        import torch
+    except ImportError as error:
+        raise NativeLibraryError(
+            f"fastcomm needs torch, which does not import ({error}). Type:\n"
+            '    pip install "torch>=2.11,<2.15"'
+        ) from error
+    return {
+        "torch": str(torch.__version__),
+        "CUDA": torch.version.cuda,
+        "Python": sys.implementation.cache_tag,
+    }
+
+
+def _built_versions() -> dict[str, str | None]:
+    try:
+        info = importlib.import_module("fastcomm._build_info")
+        return {"torch": info.TORCH_VERSION, "CUDA": info.CUDA_VERSION, "Python": info.PYTHON_TAG}
+    except ModuleNotFoundError as error:
+        raise NativeLibraryError(f"fastcomm has not been built here.\n{_REBUILD}") from error
+    except Exception as error:
+        raise NativeLibraryError(
+            f"fastcomm's record of its build cannot be read ({error!r}).\n{_REBUILD}"
+        ) from error
+
+
+def _in_words(versions: dict[str, str | None], parts: list[str]) -> str:
+    return ", ".join(f"{part} {versions[part] or '(none)'}" for part in parts)

@@ -1,0 +1,68 @@
+"""Make the name "fastcomm" known to torch.distributed, and do nothing else.
+
+torch calls :func:`autoload` through the entry point ``torch.backends`` before its own import has
+finished, in every program of the environment, whether the program uses fastcomm or not. So this
+module imports nothing heavy, loads no native code, and never lets an exception reach
+``import torch``. The backend itself is imported when the first group is created.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import Backend as C10dBackend
+
+NAME = "fastcomm"
+# A list: torch would walk through a string letter by letter. Listing the devices does not make
+# fastcomm their default backend; Gloo and NCCL keep that place.
+DEVICES = ["cpu", "cuda"]
+
+
+def autoload() -> None:
+    """Register the backend; harmless when repeated, and a warning at worst.
+
+    Works in both import orders. Where ``import fastcomm`` comes first, torch is imported here,
+    torch calls this function again from within, and the outer call finds the work done.
+    """
+    try:
+        _register()
+    except Exception as error:
+        _warn(f"fastcomm could not register itself with torch.distributed: {error!r}")
+
+
+def _register() -> None:
+    try:
+        import torch.distributed
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            return  # Without torch there is nothing to register with, and nothing to warn of.
+        raise
+    if not torch.distributed.is_available():
+        return
+    from torch.distributed.distributed_c10d import Backend
+
+    if NAME not in Backend.backend_list:
+        Backend.register_backend(NAME, _create_backend, extended_api=True, devices=DEVICES)
+
+
+def _create_backend(options: object, backend_options: object) -> C10dBackend:
+    """Build the backend of one process group; torch calls this on every member.
+
+    Args:
+        options: torch's ``_DistributedBackendOptions`` (store, rank, size, timeout, group name).
+        backend_options: what the user gave as ``pg_options``, None by default.
+    """
+    from fastcomm.backend import create
+
+    return create(options, backend_options)
+
+
+def _warn(message: str) -> None:
+    """Warn, also where the user turns warnings into errors: torch must still import."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        print(f"warning: {message}", file=sys.stderr)

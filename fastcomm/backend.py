@@ -1,0 +1,83 @@
+"""Create the backend of one process group."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from fastcomm import _native, errors
+
+if TYPE_CHECKING:
+    from fastcomm._C import FastcommBackend
+
+logger = logging.getLogger("fastcomm")
+
+
+def create(options: Any, backend_options: object) -> FastcommBackend:
+    """Form the group with the other ranks; collective, called by torch on every member.
+
+    Next to the native group stands a Gloo group of the same ranks, for what has no native schedule.
+    Where the ranks do not all share memory, Gloo does everything, and a warning of the logger
+    ``fastcomm`` says why (on the group's first rank).
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
+        backend_options: ``pg_options`` of the user; fastcomm has none.
+
+    Raises:
+        TypeError: ``backend_options`` is not None.
+        CollectiveTimeoutError: a rank did not arrive within the group's timeout.
+    """
+    if backend_options is not None:
+        raise TypeError(
+            f"fastcomm takes no backend options, got {type(backend_options).__name__}: "
+            "leave pg_options out; what can be set is set by FASTCOMM_* variables, see "
+            "'python -m fastcomm env'"
+        )
+    native = load()
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    stock = dist.ProcessGroupGloo(
+        dist.PrefixStore("gloo/", options.store), rank, size, timeout=timeout
+    )
+    backend: FastcommBackend = native.create_backend(
+        dist.PrefixStore("fastcomm/", options.store),
+        rank,
+        size,
+        _seconds(timeout),
+        stock,
+    )
+    if not backend.native and rank == 0:
+        logger.warning(
+            "this group of %d ranks runs on Gloo, not on shared memory: %s", size, backend.why_stock
+        )
+    return backend
+
+
+def load() -> Any:
+    """Return ``fastcomm._C``, with its errors registered."""
+    native = _native.load()
+    errors.register(native)
+    return native
+
+
+def backend_of(group: dist.ProcessGroup | None = None) -> FastcommBackend | None:
+    """Return the fastcomm backend that serves a group's CPU tensors, or None.
+
+    Args:
+        group: a process group; None is the default group.
+    """
+    import torch
+
+    pg = group if group is not None else dist.distributed_c10d._get_default_group()
+    try:
+        backend = pg._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None
+    return backend if isinstance(backend, load().FastcommBackend) else None
+
+
+def _seconds(timeout: timedelta) -> float:
+    return timeout.total_seconds()

@@ -1,0 +1,54 @@
+"""What fastcomm sees of this machine and process: ``python -m fastcomm env``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from typing import Any
+
+from fastcomm import __version__, _native
+
+
+def collect() -> dict[str, Any]:
+    """Return versions, build, processor and settings, without starting anything.
+
+    Never raises: where the native library does not load, ``native`` says why.
+    """
+    found: dict[str, Any] = {
+        "fastcomm": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+    reason = _native.unavailable_reason()
+    if reason is not None:
+        found["native"] = f"not available: {reason}"
+        return found
+    import torch
+
+    native = _native.load()
+    build = importlib.import_module("fastcomm._build_info")
+    found["torch"] = torch.__version__
+    found["native"] = "available"
+    found["build"] = {
+        name.lower(): getattr(build, name) for name in sorted(dir(build)) if name.isupper()
+    }
+    found["usable cores"] = native.usable_cores()
+    found["instruction set"] = native.reduce_isa()
+    found["settings"] = native.environment()
+    found["set in the environment"] = {
+        name: value for name, value in sorted(os.environ.items()) if name.startswith("FASTCOMM_")
+    }
+    return found
+
+
+def format_text(found: dict[str, Any]) -> str:
+    """Return :func:`collect`'s answer as lines of text."""
+    lines = []
+    for name, value in found.items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:")
+            lines.extend(f"  {key} = {item}" for key, item in value.items())
+        else:
+            lines.append(f"{name}: {value}")
+    return "\n".join(lines)
