@@ -7,16 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that ``"4096"``, ``"64KiB"`` or ``"25 MiB"`` means."""
-    number = text.rstrip("KMGiB ")
-    unit = text[len(number) :].strip()
-    if unit not in _UNITS or not number.strip().isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4096, 64KiB or 25MiB")
-    return int(number) * _UNITS[unit]
+from fastcomm.bench.units import parse_size
 
 
 def _env(arguments: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     explain = commands.add_parser("explain", help="which path an operation takes, and why")
     explain.add_argument("operation", nargs="+", help="all_reduce, broadcast, all_gather, barrier")
-    explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 25MiB")
+    explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 64K or 25M")
     explain.add_argument("--dtype", default="float32", help="torch's name of the element type")
     explain.add_argument("--op", default="sum", help="reduction of all_reduce")
     explain.add_argument("--world-size", type=int, default=2, help="ranks of the group")

@@ -1,0 +1,95 @@
+# Every target does its own set-up in $(VENV): Linux, python3 (3.10 or later, with venv), g++ and
+# make are enough. Work that is done is not done again: stamps lie in $(VENV)/stamps.
+#
+#   make test  ARGS="-k all_reduce -x"
+#   make demo  TORCH="torch==2.12.0"
+#   make build TORCH="torch==2.14.1"
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMPS := $(VENV)/stamps
+# Named after the text of TORCH, so that another torch is installed as soon as it is asked for.
+TORCH_STAMP := $(STAMPS)/torch-$(shell printf '%s' '$(TORCH)' | cksum | cut -d ' ' -f 1)
+BUILD_LOG := $(VENV)/build.log
+
+# Folders are listed too: their time changes when a file comes or goes.
+SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
+
+.PHONY: help build test demo bench lint format compdb clean distclean FORCE
+
+help: ## list the targets
+	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+
+build: $(STAMPS)/build ## set up .venv and compile
+
+test: $(STAMPS)/build ## build and run every test; pytest's arguments in ARGS
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: $(STAMPS)/build ## train over fastcomm and over Gloo, measure both, plot
+	$(BIN)/python benchmarks/demo.py $(ARGS)
+
+bench: $(STAMPS)/build ## the microbenchmarks; arguments in ARGS
+	$(BIN)/python -m fastcomm.bench $(ARGS)
+
+lint: $(STAMPS)/dev ## ruff, mypy and clang-format, as in CI
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	  | xargs $(BIN)/clang-format --dry-run -Werror
+
+format: $(STAMPS)/dev ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	  | xargs $(BIN)/clang-format -i
+
+compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
+	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }
+	@echo "compile_commands.json is up to date"
+
+clean: ## remove everything built, keep .venv
+	rm -rf build dist *.egg-info fastcomm/_C*.so fastcomm/_build_info.py compile_commands.json
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis $(STAMPS)/build
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv too
+	rm -rf $(VENV) demo-results
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "fastcomm needs Python 3.10 or later; set PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+# pip's progress bar is for terminals only; the lines before it tell what is going on elsewhere.
+$(TORCH_STAMP): $(STAMPS)/venv
+	@echo "installing $(TORCH) into $(VENV): some minutes the first time"
+	$(PIP) install $(TORCH)
+	@rm -f $(STAMPS)/torch-* $(STAMPS)/build && touch $@
+
+$(STAMPS)/dev: $(TORCH_STAMP) $(wildcard requirements/*.txt)
+	$(PIP) install -r requirements/dev.txt
+	@touch $@
+
+# The extension is rebuilt when a source is newer or when somebody removed it. One line for each
+# file is shown; the whole output is kept in the log, and shown when the build fails.
+$(STAMPS)/build: $(STAMPS)/dev $(SOURCES) $(if $(wildcard fastcomm/_C*.so),,FORCE)
+	@echo "building fastcomm; the whole output goes to $(BUILD_LOG)"
+	@$(PIP) install -v --no-build-isolation -e . 2>&1 | tee $(BUILD_LOG) | sed -u -n -E \
+	  -e 's/^ *(\[[0-9]+\/[0-9]+\]) .* -c [^ ]*(csrc\/[^ ]+) .*/  \1 torch: \2/p;t' \
+	  -e 's/^ *(\[[0-9]+\/[0-9]+\] .{1,90})$$/  \1/p;t' \
+	  -e '/fastcomm: |[Ee]rror: |[^ ]: warning: |Successfully installed/p' \
+	  || { tail -n 80 $(BUILD_LOG); echo "the build failed, see $(BUILD_LOG)" >&2; exit 1; }
+	@touch $@

@@ -1,0 +1,162 @@
+"""Command line of the harness: ``python -m fastcomm bench`` or ``python -m fastcomm.bench``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import datetime, timezone
+from pathlib import Path
+
+from fastcomm.bench.records import Records, RecordWriter, read_records
+from fastcomm.bench.units import format_size, parse_size, size_range
+
+DEFAULT_OPS = "all_reduce,broadcast,all_gather,barrier"
+_NEEDED = ("tabulate", "tqdm", "matplotlib")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options; sizes are checked while parsing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fastcomm bench",
+        description="Measure collectives over several backends, interleaved in one run. "
+        "The last backend is the baseline of the ratio.",
+    )
+    parser.add_argument("--ops", type=_names, default=_names(DEFAULT_OPS), help=DEFAULT_OPS)
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        default=_sizes("8,64M,8"),
+        metavar="MIN,MAX,FACTOR",
+        help="in bytes, with K, M, G for binary units (8,64M,8)",
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="processes to start (2)")
+    parser.add_argument("--dtype", default="float32", help="element type, a name in torch")
+    parser.add_argument("--backends", type=_names, default=_names("fastcomm,gloo"), help="A,B,...")
+    parser.add_argument(
+        "--budget", type=float, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
+    )
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare results exactly before and after each measurement (on)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write JSON lines and a plot into this folder"
+    )
+    parser.add_argument("--style", default="simple", help="table style: simple, github, ...")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="only plot a result file")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="only print a result file")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 if all went well, 1 with the reason on standard error if not."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
+        return 1
+    if options.table or options.plot:
+        return _show(options.table, options.plot, options.style)
+
+    # Only now, so that --help and --plot do not pay for importing torch.distributed.
+    from fastcomm.bench.cases import CASES
+
+    unknown = [op for op in options.ops if op not in CASES]
+    if unknown:
+        parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
+    return _run(options, ["python -m fastcomm bench", *argv])
+
+
+def _run(options: argparse.Namespace, command: list[str]) -> int:
+    from fastcomm.bench.environment import describe, summary_line
+    from fastcomm.bench.launch import RankError
+    from fastcomm.bench.plot import write_plot
+    from fastcomm.bench.sweep import SweepOptions
+    from fastcomm.bench.table import format_table
+
+    sweep = SweepOptions(
+        ops=options.ops,
+        sizes=tuple(options.sizes),
+        backends=options.backends,
+        ranks=options.ranks,
+        dtype=options.dtype,
+        budget_s=options.budget,
+        check=options.check,
+    )
+    rows: list[dict[str, object]] = []
+    stem = f"bench-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    path = options.out / f"{stem}.jsonl" if options.out else None
+    try:
+        with RecordWriter(path, command) if path else nullcontext() as writer:
+            environment = writer.environment if writer else describe(command)
+            print(f"{summary_line(environment)}; {sweep.ranks} ranks, {sweep.dtype}")
+            _measure(sweep, rows, writer)
+    except (RankError, FileExistsError) as error:
+        print(f"bench failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; what was measured so far:", file=sys.stderr)
+        print(format_table(rows, options.style))
+        return 130
+    print(format_table(rows, options.style))
+    if path:
+        write_plot(Records(environment, rows), path.with_suffix(".png"))
+        print(f"\nwrote {path} and {path.with_suffix('.png').name}")
+    return 0
+
+
+def _measure(sweep: object, rows: list[dict[str, object]], writer: RecordWriter | None) -> None:
+    """Run the sweep under a progress bar; rows go to ``rows`` and to the file at once."""
+    from tqdm import tqdm
+
+    from fastcomm.bench.sweep import SweepOptions, run_sweep
+
+    assert isinstance(sweep, SweepOptions)
+    total = len(list(sweep.points())) * len(sweep.backends)
+    bar = tqdm(total=total, unit="row", ncols=90, dynamic_ncols=False)
+
+    def on_row(row: dict[str, object]) -> None:
+        rows.append(row)
+        if writer:
+            writer.write(row)
+        size = row["bytes"]
+        bar.set_description(f"{row['op']} {format_size(size) if isinstance(size, int) else ''}")
+        bar.update()
+
+    with bar:
+        run_sweep(sweep, on_row)
+
+
+def _show(table: Path | None, plot: Path | None, style: str) -> int:
+    """Print or plot a file that exists."""
+    from fastcomm.bench.plot import write_plot
+    from fastcomm.bench.table import format_table
+
+    try:
+        if table:
+            print(format_table(read_records(table).rows, style))
+        if plot:
+            write_plot(read_records(plot), plot.with_suffix(".png"))
+            print(f"wrote {plot.with_suffix('.png')}")
+    except (OSError, ValueError) as error:
+        print(f"cannot show it: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        smallest, largest, factor = text.split(",")
+        return size_range(parse_size(smallest), parse_size(largest), int(factor))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error} (wanted MIN,MAX,FACTOR)") from None

@@ -1,0 +1,80 @@
+"""Describe the machine and the software of a run, so that a result can be judged later.
+
+Results are published: nothing here may name the host, the user or a folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fastcomm
+
+
+def describe(command: Sequence[str]) -> dict[str, Any]:
+    """The environment as values for JSON; ``command`` are the words of the command line."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(hide_paths(word) for word in command),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fastcomm": fastcomm.__version__,
+        "build": build_info(),
+        "variables": {
+            name: hide_paths(value)
+            for name, value in sorted(os.environ.items())
+            if name.startswith("FASTCOMM_") or name in ("GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS")
+        },
+    }
+
+
+def summary_line(environment: dict[str, Any]) -> str:
+    """One line for titles: processor, cores, versions, date."""
+    return (
+        f"{environment.get('cpu', '?')}, {environment.get('affinity', '?')} cores, "
+        f"torch {environment.get('torch', '?')}, fastcomm {environment.get('fastcomm') or '?'}, "
+        f"{str(environment.get('date', '?'))[:10]}"
+    )
+
+
+def hide_paths(text: str) -> str:
+    """``text`` with ``<path>`` for every path that is not below the working directory."""
+    words = re.split(r"([\s=,:;'\"]+)", text)
+    return "".join("<path>" if re.match(r"/|~|\.\./", word) else word for word in words)
+
+
+def cpu_model() -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def build_info() -> dict[str, Any] | None:
+    """What the native library was built for; None where there is none."""
+    try:
+        module = importlib.import_module("fastcomm._build_info")
+    except ImportError:
+        return None
+    values = {name.lower(): value for name, value in vars(module).items() if name.isupper()}
+    return {
+        name: hide_paths(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if isinstance(value, str | int | float | bool | None)
+    }

@@ -1,0 +1,189 @@
+"""Start ranks as processes on this machine, collect what they return, and never hang.
+
+Every rank is a fresh interpreter (``spawn``).  The parent hosts the store, as torchrun does, so no
+port is guessed and ``dist.init_process_group(backend)`` works in a rank without further arguments.
+
+Failure: the first exception of a rank (or its death) is raised in the parent as `RankError` with
+the rank's traceback; the other ranks are killed at once.  The same happens when ``timeout_s`` runs
+out.  A rank ends itself when its parent dies, so a killed parent leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
+_EXIT_GRACE_S = 30.0
+
+
+class RankError(RuntimeError):
+    """A rank failed; ``__cause__`` is its own exception where that could be carried over."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"rank {rank}: {reason}")
+        self.rank = rank
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank knows about itself.  ``report`` may be called from one thread only."""
+
+    rank: int
+    size: int
+    pipe: Connection
+
+    def report(self, message: object) -> None:
+        """Send ``message`` (picklable) to the parent's ``on_message`` while the rank goes on."""
+        self.pipe.send(("message", time.monotonic_ns(), message))
+
+
+def launch(
+    function: Callable[..., Any],
+    size: int,
+    *args: Any,
+    timeout_s: float,
+    on_message: Callable[[int, Any], None] | None = None,
+) -> list[Any]:
+    """Run ``function(Rank, *args)`` in ``size`` processes; the results in order of rank.
+
+    Args:
+        function: importable from a module (it is pickled by name), as are ``args``.
+        size: number of ranks, at least 1.
+        timeout_s: seconds for everything, start-up included.
+        on_message: called in the parent as ``on_message(rank, message)`` for `Rank.report`.
+
+    Raises:
+        RankError: a rank raised, died, or did not return or exit in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    pipes: list[Connection] = []
+    try:
+        for rank in range(size):
+            pipe, child_pipe = context.Pipe()
+            settings = _rank_environment(rank, size, store.port)
+            process = context.Process(
+                target=_rank_main,
+                args=(function, Rank(rank, size, child_pipe), settings, args),
+                daemon=True,
+            )
+            process.start()
+            child_pipe.close()  # else the end of a dead rank's pipe would never be seen
+            processes.append(process)
+            pipes.append(pipe)
+        results = _collect(processes, pipes, deadline, on_message)
+        for rank, process in enumerate(processes):
+            process.join(_EXIT_GRACE_S)
+            if process.is_alive():
+                raise RankError(rank, f"returned, but its process lives on after {_EXIT_GRACE_S} s")
+        return results
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _collect(
+    processes: list[SpawnProcess],
+    pipes: list[Connection],
+    deadline: float,
+    on_message: Callable[[int, Any], None] | None,
+) -> list[Any]:
+    """Receive until every rank has returned."""
+    results: dict[int, Any] = {}
+    while len(results) < len(pipes):
+        pending = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
+        ready = wait(pending, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            late = [rank for rank in range(len(pipes)) if rank not in results]
+            raise RankError(late[0], f"no result in time; ranks {late} were killed")
+        # One failure makes others fail a moment later: look at the earliest of those at hand.
+        received = []
+        for rank, pipe in enumerate(pipes):
+            if pipe in ready:
+                received.append((rank, *_receive(rank, pipe, processes[rank])))
+        for rank, kind, _, payload in sorted(received, key=lambda item: item[2]):
+            if kind == "error":
+                cause, text = payload
+                raise RankError(rank, text) from cause
+            if kind == "result":
+                results[rank] = payload
+            elif on_message is not None:
+                on_message(rank, payload)
+    return [results[rank] for rank in range(len(pipes))]
+
+
+def _receive(rank: int, pipe: Connection, process: SpawnProcess) -> tuple[str, int, Any]:
+    """The next report of ``rank``; its death is turned into one."""
+    try:
+        kind, when, payload = pipe.recv()
+    except (EOFError, OSError):
+        process.join(_EXIT_GRACE_S)
+        reason = f"its process ended with code {process.exitcode} and without a result"
+        return "error", time.monotonic_ns(), (None, reason)
+    if kind == "error":
+        with contextlib.suppress(Exception):  # an exception may not survive pickling
+            return kind, when, (pickle.loads(payload[0]), payload[1])
+        return kind, when, (None, payload[1])
+    return kind, when, payload
+
+
+def _rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """The variables of ``init_method="env://"`` with a store hosted by the parent."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # All ranks are on this machine; without it Gloo may warn that it cannot resolve its name.
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def _rank_main(
+    function: Callable[..., Any], rank: Rank, settings: dict[str, str], args: tuple[Any, ...]
+) -> None:
+    """Body of a rank's process."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.update(settings)
+    torch.set_num_threads(1)
+    try:
+        report: tuple[str, int, Any] = ("result", time.monotonic_ns(), function(rank, *args))
+    except BaseException as error:
+        when = time.monotonic_ns()
+        pickled = b""
+        with contextlib.suppress(Exception):
+            pickled = pickle.dumps(error)
+        text = "".join(traceback.format_exception(error)).strip()
+        report = ("error", when, (pickled, text))
+    with contextlib.suppress(BrokenPipeError):
+        rank.pipe.send(report)
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,83 @@
+"""Results as JSON lines: the first line describes the environment, each further one is a row.
+
+A file is created once and never overwritten.  Rows are flushed as they come, so a run that was
+stopped leaves what it had measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from fastcomm.bench.environment import describe
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """A file read back: ``rows`` are all lines but the first, without their ``type``."""
+
+    environment: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class RecordWriter:
+    """Writes one file; a context manager.  Not for use from several threads.
+
+    Raises:
+        FileExistsError: ``path`` exists already.
+    """
+
+    def __init__(self, path: Path, command: Sequence[str]) -> None:
+        self.path = path
+        self.environment = describe(command)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file: TextIO = path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise FileExistsError(f"{path} exists; results are never overwritten") from None
+        self._line({"type": "environment", "schema": SCHEMA, **self.environment})
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row."""
+        self._line({"type": "row", **row})
+
+    def _line(self, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> Records:
+    """Read a file of `RecordWriter`.
+
+    Raises:
+        ValueError: the file is none, or of another schema.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    parsed = [json.loads(line) for line in lines if line.strip()]
+    if not parsed or parsed[0].pop("type", None) != "environment":
+        raise ValueError(f"{path}: the first line does not describe the environment")
+    if parsed[0].pop("schema", None) != SCHEMA:
+        raise ValueError(f"{path}: not of schema {SCHEMA}")
+    for row in parsed[1:]:
+        row.pop("type", None)
+    return Records(parsed[0], parsed[1:])

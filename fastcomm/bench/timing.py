@@ -1,0 +1,126 @@
+"""Measure one operation over several backends, interleaved, for a given time.
+
+What is measured: the wall time of every single blocking call, on every rank, with
+``time.perf_counter_ns``; the time of an iteration is the **maximum over the ranks** of the i-th
+call.  Calls follow each other without pause inside a batch.
+
+Why batches are interleaved: the speed of a machine changes while a run goes on (clock, neighbours,
+the distance between two virtual cores), so only batches that lie close together can be compared.
+Each round runs one batch on every backend, and every other round in reverse order.
+
+Ranks must make the same number of calls.  All counts are therefore chosen by rank 0 and sent to the
+others over the control group, which is no group under test.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+Call = Callable[[], object]
+
+ROUNDS = 5
+MAX_ITERATIONS = 20_000  # of one backend over all rounds: enough for 200 samples above p99
+MIN_ITERATIONS = 10
+_WARM_UP_S = 0.02
+_MAX_WARM_UP = 200
+# A batch follows one on another backend: its first calls find cold caches and sleeping threads.
+_UNTIMED_PER_BATCH = 2
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Times in ns, maximum over ranks, of one backend: ``batches[round][iteration]``."""
+
+    batches: list[list[int]]
+
+    @property
+    def times_ns(self) -> list[int]:
+        """All iterations of all rounds."""
+        return [time_ns for batch in self.batches for time_ns in batch]
+
+
+def agree(values: Sequence[int], control: dist.ProcessGroup) -> list[int]:
+    """Rank 0's ``values`` on every rank (the others' are ignored, only their number counts)."""
+    tensor = torch.tensor(list(values), dtype=torch.int64)
+    dist.broadcast(tensor, 0, group=control)
+    return [int(value) for value in tensor]
+
+
+def time_batch(call: Call, iterations: int) -> list[int]:
+    """Times of ``iterations`` calls in ns on this rank, without the garbage collector."""
+    clock = time.perf_counter_ns
+    times = [0] * iterations
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for index in range(iterations):
+            start = clock()
+            call()
+            times[index] = clock() - start
+    finally:
+        if enabled:
+            gc.enable()
+    return times
+
+
+def max_over_ranks(times_ns: Sequence[int], control: dist.ProcessGroup) -> list[int]:
+    """For every iteration the time of its slowest rank; all ranks call it with equal lengths."""
+    tensor = torch.tensor(list(times_ns), dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=control)
+    return [int(value) for value in tensor.tolist()]
+
+
+def choose_iterations(
+    costs_ns: Sequence[float], budget_s: float, rounds: int = ROUNDS
+) -> list[int]:
+    """Calls in one batch of every backend, so that all batches take about ``budget_s`` together.
+
+    Every backend gets the same share of the time, between MIN_ITERATIONS and MAX_ITERATIONS calls
+    over all rounds.
+    """
+    share_ns = budget_s * 1e9 / len(costs_ns) / rounds
+    least, most = -(-MIN_ITERATIONS // rounds), MAX_ITERATIONS // rounds
+    return [max(least, min(most, int(share_ns / max(cost, 1.0)))) for cost in costs_ns]
+
+
+def measure(
+    calls: Sequence[Call], control: dist.ProcessGroup, budget_s: float, rounds: int = ROUNDS
+) -> list[Samples]:
+    """Time ``calls``, one for each backend, for about ``budget_s`` seconds in all.
+
+    Called by all ranks with calls in the same order.  ``budget_s`` counts on rank 0 only.
+    """
+    start = time.perf_counter()
+    costs = [_pilot(call, control) for call in calls]
+    left = budget_s - (time.perf_counter() - start)
+    iterations = agree(choose_iterations(costs, left, rounds), control)
+    batches: list[list[list[int]]] = [[] for _ in calls]
+    order = list(range(len(calls)))
+    for number in range(rounds):
+        for index in order if number % 2 == 0 else reversed(order):
+            dist.barrier(group=control)
+            for _ in range(_UNTIMED_PER_BATCH):
+                calls[index]()
+            batches[index].append(time_batch(calls[index], iterations[index]))
+    return [
+        Samples([max_over_ranks(batch, control) for batch in of_backend]) for of_backend in batches
+    ]
+
+
+def _pilot(call: Call, control: dist.ProcessGroup) -> float:
+    """Warm up and estimate the cost of one call in ns, on the slowest rank.
+
+    The root of a broadcast may return early: its own times would lead to far too many calls.
+    """
+    dist.barrier(group=control)
+    call()
+    (cost,) = max_over_ranks(time_batch(call, 1), control)
+    (more,) = agree([min(_MAX_WARM_UP, int(_WARM_UP_S * 1e9 / max(cost, 1)))], control)
+    return statistics.median(max_over_ranks(time_batch(call, more), control)) if more else cost

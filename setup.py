@@ -1,0 +1,173 @@
+"""Build fastcomm's native library; all metadata is in pyproject.toml.
+
+    pip install --no-build-isolation .
+
+compiles against the torch that is already installed, since a C++ extension of torch works with
+no other. Two steps: the layers below torch become a static library (tools/native_build.py), then
+torch's extension builder compiles the rest (c10d, ops, bindings, CUDA) and links both.
+
+Environment:
+    FASTCOMM_CUDA          1 or 0: with or without CUDA. Default: with it where both nvcc and a
+                           CUDA build of torch are present.
+    FASTCOMM_DEBUG         1: -O0 -g instead of -O3.
+    MAX_JOBS               number of compilers that run at once.
+    TORCH_CUDA_ARCH_LIST   GPU architectures, in torch's notation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import cuda_toolkit  # noqa: E402
+import native_build  # noqa: E402
+
+try:
+    import torch
+except ImportError as error:
+    raise SystemExit(
+        f"fastcomm is compiled against the PyTorch you use, and this Python has none ({error}).\n"
+        "Build isolation hides an installed one. Type these two lines:\n"
+        '    pip install "torch>=2.11,<2.15" "setuptools>=77" ninja\n'
+        "    pip install --no-build-isolation ."
+    ) from None
+
+TORCH_RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+if TORCH_RELEASE < (2, 11):
+    raise SystemExit(
+        f"fastcomm needs torch 2.11 or later, found {torch.__version__}. Type:\n"
+        '    pip install "torch>=2.11,<2.15"'
+    )
+
+# torch looks for ninja on PATH only, and an environment that is not activated is not on it.
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(native_build.find_ninja()).parent), os.environ.get("PATH", "")]
+)
+
+
+def choose_cuda_home() -> str | None:
+    """Return the toolkit to compile CUDA sources with, None for the CPU-only flavour."""
+    wish = os.environ.get("FASTCOMM_CUDA", "")
+    if wish not in ("", "0", "1"):
+        raise SystemExit(f"fastcomm: FASTCOMM_CUDA must be 0 or 1, not {wish!r}")
+    home = None if wish == "0" else cuda_toolkit.find_cuda_home()
+    missing = [
+        what
+        for what, there in (("nvcc", home), ("a CUDA build of torch", torch.version.cuda))
+        if not there
+    ]
+    if wish == "1" and missing:
+        raise SystemExit(f"fastcomm: FASTCOMM_CUDA=1 needs {' and '.join(missing)}")
+    return None if missing else home
+
+
+CUDA_HOME = choose_cuda_home()
+ARCHITECTURES = ""
+if CUDA_HOME:
+    ARCHITECTURES, REASON = cuda_toolkit.choose_architectures(torch, CUDA_HOME)
+    os.environ["CUDA_HOME"] = CUDA_HOME
+    os.environ["TORCH_CUDA_ARCH_LIST"] = ARCHITECTURES
+    print(f"fastcomm: CUDA flavour, {CUDA_HOME}, architectures {ARCHITECTURES} ({REASON})")
+else:
+    print("fastcomm: CPU-only flavour")
+
+# Reads CUDA_HOME once, when it is imported.
+from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension  # noqa: E402
+
+FLAVOUR = "cuda" if CUDA_HOME else "cpu"
+# Objects for different torches, Pythons and flavours never mix.
+BUILD_DIR = ROOT / "build" / f"{FLAVOUR}-torch{torch.__version__}-{sys.implementation.cache_tag}"
+NATIVE_DIR = BUILD_DIR / "native"
+CODE_FLAGS = [*native_build.CODE_FLAGS]
+if os.environ.get("FASTCOMM_DEBUG") == "1":
+    CODE_FLAGS += ["-O0", "-g"]
+
+
+def extension() -> CppExtension:
+    """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
+    layers = [ROOT / "csrc" / "c10d", ROOT / "csrc" / "ops"]
+    sources = [ROOT / "csrc" / "bindings.cpp"]
+    sources += [path for layer in layers for path in sorted(layer.rglob("*.cpp"))]
+    macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
+    flags = {"cxx": [*CODE_FLAGS, "-Wall"]}
+    kind = CppExtension
+    if CUDA_HOME:
+        kind = CUDAExtension
+        cuda_sources = sorted((ROOT / "csrc").rglob("*.cu"))
+        sources += [path for path in cuda_sources if "shim" not in path.relative_to(ROOT).parts]
+        macros.append(("FC_WITH_CUDA", "1"))
+        host_flags = [*native_build.NUMERIC_FLAGS, "-fvisibility=hidden"]
+        flags["nvcc"] = ["-O3", "-fmad=false"]
+        flags["nvcc"] += [word for flag in host_flags for word in ("-Xcompiler", flag)]
+    return kind(
+        "fastcomm._C",
+        [str(path.relative_to(ROOT)) for path in sources],
+        include_dirs=[str(ROOT / "csrc")],
+        define_macros=macros,
+        extra_compile_args=flags,
+        extra_objects=[str(NATIVE_DIR / native_build.LIBRARY_NAME)],
+    )
+
+
+def native_flags() -> list[str]:
+    """Return the flags of the torch-free layers for this flavour."""
+    cuda = ["-DFC_WITH_CUDA=1", "-isystem", f"{CUDA_HOME}/include"] if CUDA_HOME else []
+    return ["-fPIC", "-pthread", "-DNDEBUG", *native_build.WARNING_FLAGS, *CODE_FLAGS, *cuda]
+
+
+class BuildNative(BuildExtension):
+    """Build the static library, the extension, then the record of what they were built for."""
+
+    def finalize_options(self) -> None:
+        """Keep objects in a lasting folder; an editable install would use a temporary one."""
+        super().finalize_options()
+        self.build_temp = str(BUILD_DIR)
+
+    def run(self) -> None:
+        """Build, and in place leave the record beside the sources too."""
+        super().run()
+        if self.inplace:
+            shutil.copyfile(self._build_info_path(), ROOT / "fastcomm" / "_build_info.py")
+
+    def build_extensions(self) -> None:
+        """Compile everything that has changed."""
+        native_build.build(NATIVE_DIR, native_flags())
+        super().build_extensions()
+        self._build_info_path().write_text(build_info(self.distribution.get_version()))
+        commands = native_build.compile_commands(NATIVE_DIR, BUILD_DIR)
+        (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=1) + "\n")
+
+    def _build_info_path(self) -> Path:
+        package = Path(self.build_lib, "fastcomm")
+        package.mkdir(parents=True, exist_ok=True)
+        return package / "_build_info.py"
+
+
+def build_info(version: str) -> str:
+    """Return the text of ``fastcomm/_build_info.py``, which ``fastcomm._native`` compares."""
+    compiler = subprocess.run(
+        [*native_build.compiler(), "--version"], check=True, capture_output=True, text=True
+    ).stdout.splitlines()[0]
+    record = {
+        "FASTCOMM_VERSION": version,
+        "TORCH_VERSION": str(torch.__version__),
+        "CUDA_VERSION": torch.version.cuda if CUDA_HOME else None,
+        "PYTHON_TAG": sys.implementation.cache_tag,
+        "FLAVOUR": FLAVOUR,
+        "CUDA_ARCHITECTURES": ARCHITECTURES,
+        "COMPILER": compiler,
+    }
+    lines = ['"""What fastcomm._C was built for. Written by setup.py; do not edit."""', ""]
+    return "\n".join(lines + [f"{name} = {value!r}" for name, value in record.items()]) + "\n"
+
+
+setup(ext_modules=[extension()], cmdclass={"build_ext": BuildNative})

@@ -1,0 +1,67 @@
+"""Helpers to look at the package from fresh interpreters and in broken copies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# An editable install has a finder that answers for every submodule of fastcomm, also for those
+# that a broken copy lacks on purpose.
+WITHOUT_EDITABLE_FINDER = (
+    "import sys; sys.meta_path[:] ="
+    " [one for one in sys.meta_path if 'editable' not in getattr(one, '__module__', '')]"
+)
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Run:
+    """Run code in a fresh interpreter, in an empty folder; ``path`` is searched first."""
+
+    def run(
+        code: str, *options: str, path: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "PYTHONWARNINGS", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+        }
+        if path is not None:
+            code = f"{WITHOUT_EDITABLE_FINDER}\n{code}"
+            environment["PYTHONPATH"] = str(path)
+        folder = tmp_path / "empty"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, *options, "-c", code],
+            env=inherited | environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def package_copy(tmp_path: Path) -> Path:
+    """A folder with a copy of the package without native library and record of the build."""
+    folder = tmp_path / "copy"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
+    shutil.copytree(ROOT / "fastcomm", folder / "fastcomm", ignore=ignored)
+    return folder

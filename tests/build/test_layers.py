@@ -1,0 +1,98 @@
+"""Includes point down only: bindings -> {ops, c10d} -> coll -> kernels -> transport -> core.
+
+Kernels may see the views of transport, whose flags an executor publishes and waits for; transport
+never sees what runs on the data.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+BELOW = {
+    "core": set(),
+    "transport": {"core"},
+    "kernels": {"transport", "core"},
+    "coll": {"kernels", "transport", "core"},
+    "c10d": {"coll", "kernels", "transport", "core"},
+    "ops": {"coll", "kernels", "transport", "core"},
+}
+BELOW["bindings"] = set(BELOW)
+SEES_TORCH = {"c10d", "ops", "bindings"}
+TORCH_HEADER = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h$")
+PYBIND_HEADER = re.compile(r"pybind11/|torch/extension\.h$|torch/csrc/utils/pybind\.h$")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+SOURCES = {".h", ".inc", ".hpp", ".cuh", ".cpp", ".cu"}
+
+
+def violations(csrc: Path) -> list[str]:
+    """Return one line for each include that points up, sideways, or at torch from below it."""
+    found = []
+    for path in sorted(path for path in csrc.rglob("*") if path.suffix in SOURCES):
+        relative = path.relative_to(csrc)
+        layer = relative.parts[0] if len(relative.parts) > 1 else relative.stem
+        if layer not in BELOW:
+            found.append(f"{relative}: belongs to no layer")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            include = INCLUDE.match(line)
+            reason = include and reason_against(layer, path, include.group(1), csrc)
+            if reason:
+                found.append(f"{relative}:{number}: {reason}")
+    return found
+
+
+def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | None:
+    """Return why a file of ``layer`` may not include ``target``, None where it may."""
+    if TORCH_HEADER.match(target) and layer not in SEES_TORCH:
+        return f"{layer} is below torch and includes {target}"
+    if PYBIND_HEADER.match(target) and layer != "bindings":
+        return f"only bindings.cpp may see pybind11, {layer} includes {target}"
+    resolved = next(
+        (base / target for base in (path.parent, csrc) if (base / target).is_file()), None
+    )
+    if resolved is None:
+        first = target.split("/")[0]
+        return f"{target} does not exist" if first in BELOW and first != "c10d" else None
+    other = resolved.resolve().relative_to(csrc.resolve()).parts[0]
+    if other != layer and other not in BELOW[layer]:
+        return f"{layer} includes {target} of {other}, which is not below it"
+    return None
+
+
+def test_includes_point_down(root):
+    assert violations(root / "csrc") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "reason"),
+    [
+        ("core/a.cpp", '#include "coll/plan.h"', "core includes coll/plan.h of coll"),
+        ("core/a.cpp", '#include "../coll/plan.h"', "core includes ../coll/plan.h of coll"),
+        ("transport/a.cu", '#  include "kernels/sum.h"', "transport includes kernels/sum.h"),
+        ("ops/a.cpp", '#include "c10d/work.h"', "ops includes c10d/work.h of c10d"),
+        ("coll/cuda/a.cu", "#include <ATen/ATen.h>", "coll is below torch"),
+        ("transport/shm/a.h", "#include <c10/util/Exception.h>", "transport is below torch"),
+        ("core/a.cpp", "#include <pybind11/pybind11.h>", "core is below torch"),
+        ("c10d/a.cpp", "#include <torch/extension.h>", "only bindings.cpp may see pybind11"),
+        ("core/a.cpp", '#include "coll/gone.h"', "coll/gone.h does not exist"),
+        ("extra/a.cpp", "", "belongs to no layer"),
+    ],
+)
+def test_checker_reports_a_planted_violation(tmp_path, path, line, reason):
+    for name in ("coll/plan.h", "kernels/sum.h", "c10d/work.h", path):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / path).write_text(f"#pragma once\n{line}\n")
+    found = violations(tmp_path)
+    assert len(found) == 1 and reason in found[0]
+
+
+def test_checker_accepts_what_is_allowed(tmp_path):
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "types.h").write_text('#include "numeric.h"\n#include <vector>\n')
+    (tmp_path / "core" / "numeric.h").touch()
+    (tmp_path / "bindings.cpp").write_text('#include <torch/extension.h>\n#include "core/types.h"')
+    assert violations(tmp_path) == []

@@ -1,0 +1,96 @@
+"""The library is opened only by what it was built for; otherwise the error says what to type."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+RECORD = {
+    "TORCH_VERSION": str(torch.__version__),
+    "CUDA_VERSION": torch.version.cuda,
+    "PYTHON_TAG": sys.implementation.cache_tag,
+}
+LOAD = (
+    "from fastcomm import _native\ntry: _native.load()\nexcept ImportError as error: print(error)"
+)
+
+
+def write_record(package: Path, **changes: str | None) -> None:
+    lines = [f"{name} = {value!r}" for name, value in (RECORD | changes).items()]
+    (package / "fastcomm" / "_build_info.py").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("changes", "built", "found"),
+    [
+        ({"TORCH_VERSION": "2.10.0"}, "torch 2.10.0", f"torch {torch.__version__}"),
+        ({"CUDA_VERSION": "9.2"}, "CUDA 9.2", f"CUDA {torch.version.cuda or '(none)'}"),
+        ({"PYTHON_TAG": "cpython-27"}, "Python cpython-27", f"Python {RECORD['PYTHON_TAG']}"),
+    ],
+)
+def test_mismatch_is_reported_before_the_library_is_opened(
+    run_python, package_copy, changes, built, found
+):
+    write_record(package_copy, **changes)
+    # Not an ELF file: opening it would be reported in other words.
+    (package_copy / "fastcomm" / "_C.so").write_text("no library")
+    done = run_python(LOAD, path=package_copy)
+    first, *rest = done.stdout.splitlines()
+    assert first == f"fastcomm was built for {built}, but this process has {found}.", done.stderr
+    assert "pip install --no-build-isolation" in "\n".join(rest)
+
+
+@pytest.mark.parametrize(
+    ("record", "library", "message"),
+    [
+        (None, None, "fastcomm has not been built here."),
+        ("good", None, "fastcomm's native library is missing."),
+        ("good", "no library", "fastcomm's native library does not load: "),
+        ("1 +", None, "fastcomm's record of its build cannot be read (SyntaxError"),
+        ("X = 1", None, "fastcomm's record of its build cannot be read (AttributeError"),
+    ],
+)
+def test_what_is_missing_or_broken(run_python, package_copy, record, library, message):
+    if record == "good":
+        write_record(package_copy)
+    elif record is not None:
+        (package_copy / "fastcomm" / "_build_info.py").write_text(record)
+    if library is not None:
+        (package_copy / "fastcomm" / "_C.so").write_text(library)
+    done = run_python(LOAD, path=package_copy)
+    assert done.stdout.startswith(message), done.stdout + done.stderr
+    assert "pip install --no-build-isolation" in done.stdout
+
+
+def test_cpu_only_library_does_not_ask_for_cuda(run_python, package_copy):
+    write_record(package_copy, CUDA_VERSION=None)
+    done = run_python(LOAD, path=package_copy)
+    assert done.stdout.startswith("fastcomm's native library is missing."), done.stderr
+
+
+def test_without_torch_the_error_says_so(run_python, package_copy):
+    done = run_python(f"import sys\nsys.modules['torch'] = None\n{LOAD}", path=package_copy)
+    assert done.stdout.startswith("fastcomm needs torch"), done.stdout + done.stderr
+
+
+def test_is_available_agrees_with_its_reason():
+    from fastcomm import _native
+
+    assert _native.is_available() == (_native.unavailable_reason() is None)
+    assert _native.is_available(), _native.unavailable_reason()
+
+
+def test_library_links_neither_the_driver_nor_nccl(root):
+    libraries = sorted((root / "fastcomm").glob("_C*.so"))
+    assert libraries, "the library has not been built in place"
+    for library in libraries:
+        command = ["readelf", "-d", str(library)]
+        dynamic = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        needed = [line for line in dynamic.splitlines() if "NEEDED" in line]
+        assert needed
+        assert not [line for line in needed if "libcuda.so" in line or "nccl" in line]
+        assert "RPATH" not in dynamic and "RUNPATH" not in dynamic

@@ -1,0 +1,107 @@
+"""The backend's name is known after ``import torch`` alone, and never at torch's expense."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+BROKEN = "def _register() -> None:\n    raise RuntimeError('broken on purpose')\n"
+KNOWN = "print(torch.distributed.is_backend_available('fastcomm'))"
+
+installed = pytest.mark.skipif(
+    not entry_points(group="torch.backends", name="fastcomm"),
+    reason="fastcomm is not installed in this environment, so torch cannot find its entry point",
+)
+
+
+@installed
+def test_import_torch_alone_is_enough(run_python):
+    done = run_python(f"import torch, torch.distributed; {KNOWN}", "-W", "error")
+    assert done.stdout.split() == ["True"], done.stderr
+
+
+@pytest.mark.parametrize("order", ["import torch, fastcomm", "import fastcomm, torch"])
+@pytest.mark.parametrize("autoload", ["0", "1"])
+def test_both_import_orders(run_python, root, order, autoload):
+    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+    done = run_python(f"{order}; {KNOWN}", "-W", "error", path=root, **environment)
+    assert done.stdout.split() == ["True"], done.stderr
+
+
+@installed
+def test_autoload_can_be_switched_off(run_python):
+    done = run_python(f"import torch; {KNOWN}", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+@pytest.mark.parametrize("first", ["torch", "fastcomm"])
+def test_nothing_heavy_is_loaded(run_python, root, first):
+    code = f"""
+        import {first}, sys
+        import torch, fastcomm
+        print(sorted(name for name in sys.modules if name.startswith('fastcomm')))
+    """
+    done = run_python("\n".join(line.strip() for line in code.splitlines()), path=root)
+    assert done.stdout.strip() == "['fastcomm', 'fastcomm._register']", done.stderr
+
+
+def test_defaults_of_devices_stay(run_python, root):
+    code = (
+        "import torch.distributed as dist, fastcomm; known = dist.Backend;"
+        "print(known.default_device_backend_map['cpu'], known.default_device_backend_map['cuda'],"
+        "      known.backend_capability['fastcomm'], known.backend_list.count('fastcomm'))"
+    )
+    done = run_python(code, path=root)
+    assert done.stdout.strip() == "gloo nccl ['cpu', 'cuda'] 1", done.stderr
+
+
+@installed
+@pytest.mark.parametrize("record", [None, "TORCH_VERSION = '0.0'", "this is no Python"])
+def test_a_broken_build_does_not_break_torch(run_python, package_copy: Path, record):
+    if record is not None:
+        (package_copy / "fastcomm" / "_build_info.py").write_text(record)
+    code = (
+        f"import torch, fastcomm; print(fastcomm.__file__); {KNOWN}; print(fastcomm.is_available())"
+    )
+    done = run_python(code, "-W", "error", path=package_copy)
+    assert done.stdout.split() == [f"{package_copy}/fastcomm/__init__.py", "True", "False"], (
+        done.stderr
+    )
+
+
+@installed
+@pytest.mark.parametrize("options", [[], ["-W", "error"]])
+def test_a_failing_registration_is_only_a_warning(run_python, package_copy: Path, options):
+    register = package_copy / "fastcomm" / "_register.py"
+    register.write_text(register.read_text().replace("def _register() -> None:", BROKEN))
+    done = run_python("import torch; print(torch.ones(1).item())", *options, path=package_copy)
+    assert done.stdout.split() == ["1.0"], done.stderr
+    assert "fastcomm could not register" in done.stderr
+    assert "broken on purpose" in done.stderr
+
+
+def test_import_without_torch(run_python, root):
+    code = "import sys; sys.modules['torch'] = None; import fastcomm; print(fastcomm.__version__)"
+    done = run_python(code, "-W", "error", path=root)
+    assert done.returncode == 0, done.stderr
+
+
+def test_torch_without_distributed(run_python, root):
+    code = (
+        "import torch.distributed as dist; dist.is_available = lambda: False;"
+        "import fastcomm; print('fastcomm' in dist.Backend.backend_list)"
+    )
+    done = run_python(code, "-W", "error", path=root, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert done.stdout.split() == ["False"], done.stderr
+
+
+def test_public_names():
+    import fastcomm
+
+    assert set(fastcomm.__all__) <= set(dir(fastcomm))
+    for name in fastcomm.__all__:
+        assert getattr(fastcomm, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = fastcomm.absent

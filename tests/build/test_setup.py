@@ -1,0 +1,86 @@
+"""setup.py refuses with the lines to type; a wheel works away from the sources."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+WITHOUT_TORCH = """
+import runpy, sys
+sys.modules["torch"] = None
+sys.argv = ["setup.py", "--version"]
+runpy.run_path("setup.py")
+"""
+
+
+def run(command: list[str], root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=root,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def test_without_torch_the_two_lines_are_printed(root):
+    done = run([sys.executable, "-c", WITHOUT_TORCH], root)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [
+        '    pip install "torch>=2.11,<2.15" "setuptools>=77" ninja',
+        "    pip install --no-build-isolation .",
+    ]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [("yes", "FASTCOMM_CUDA must be 0 or 1, not 'yes'"), ("1", "FASTCOMM_CUDA=1 needs ")],
+)
+def test_impossible_flavour(root, tmp_path, wish, message):
+    environment = {"FASTCOMM_CUDA": wish, "PATH": str(tmp_path), "CUDA_HOME": "", "CUDA_PATH": ""}
+    if wish == "1" and torch.version.cuda and Path("/usr/local/cuda/bin/nvcc").exists():
+        pytest.skip("this environment has both nvcc and a CUDA build of torch")
+    done = run([sys.executable, "setup.py", "--version"], root, **environment)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_torch_chooses_the_language_standard(root):
+    assert "-std" not in (root / "setup.py").read_text()
+
+
+def test_torch_is_no_build_requirement(root):
+    text = (root / "pyproject.toml").read_text()
+    requirements = text.split("[build-system]")[1].split("]")[0]
+    assert "setuptools" in requirements and "torch" not in requirements
+
+
+@pytest.mark.slow
+def test_wheel_works_away_from_the_sources(root, tmp_path, run_python):
+    target = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
+    flavour = "1" if "cuda" in _built_flavour() else "0"
+    done = run([*command, "--no-deps", "--target", str(target), "."], root, FASTCOMM_CUDA=flavour)
+    assert done.returncode == 0, done.stdout + done.stderr
+    present = {path.name for path in (target / "fastcomm").iterdir()}
+    assert {"py.typed", "_build_info.py"} <= present
+    code = (
+        "import fastcomm; from fastcomm import _native; print(_native.load().__file__);"
+        "from importlib.metadata import version; print(version('fastcomm') == fastcomm.__version__)"
+    )
+    done = run_python(code, path=target)
+    library, agrees = done.stdout.split()
+    assert Path(library).parent == target / "fastcomm" and agrees == "True", done.stderr
+
+
+def _built_flavour() -> str:
+    from fastcomm import _build_info
+
+    return str(_build_info.FLAVOUR)

@@ -1,0 +1,34 @@
+"""The hand-kept stub names exactly what the library has."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+
+def stub_names(text: str) -> set[str]:
+    """Public names that a stub defines at its top level; imports do not count."""
+    names: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_stub_equals_library(root):
+    stub = root / "fastcomm" / "_C.pyi"
+    if not stub.exists():
+        pytest.skip("fastcomm/_C.pyi is not there yet")
+    from fastcomm import _native
+
+    library = _native.load()
+    public = {name for name in dir(library) if not name.startswith("_")}
+    assert stub_names(stub.read_text()) == public
+
+
+def test_reader_of_stubs():
+    text = "import x\nfrom y import z\n_B: int\nA: int\ndef f() -> None: ...\nclass C:\n    m: int"
+    assert stub_names(text) == {"A", "f", "C"}

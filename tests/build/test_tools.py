@@ -1,0 +1,134 @@
+"""Sources and flags of the torch-free layers; the CUDA toolkit's place and architectures."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+
+def load_tool(root: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"tool_{name}", root / "tools" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def native_build(root, tmp_path, monkeypatch):
+    """The builder over a small tree of sources, each of which checks its own macros."""
+    tool = load_tool(root, "native_build")
+    texts = {
+        "core/plain.cpp": "#ifdef __AVX2__\n#error leak\n#endif\nint plain() { return 1; }\n",
+        "kernels/sum_avx2.cpp": "#ifndef __AVX2__\n#error no\n#endif\nint a2() { return 2; }\n",
+        "kernels/sum_avx512.cpp": "#ifndef __AVX512BW__\n#error no\n#endif\nint a5();\n",
+        "kernels/shim/run.cpp": "#error not part of the library\n",
+        "c10d/backend.cpp": "#error not below torch\n",
+    }
+    for name, text in texts.items():
+        path = tmp_path / "csrc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    monkeypatch.setattr(tool, "CSRC", tmp_path / "csrc")
+    return tool
+
+
+@pytest.mark.parametrize(
+    ("machine", "names", "macros"),
+    [
+        (
+            "x86_64",
+            ["plain.cpp", "sum_avx2.cpp", "sum_avx512.cpp"],
+            ["FC_HAVE_AVX2", "FC_HAVE_AVX512"],
+        ),
+        ("aarch64", ["plain.cpp"], []),
+    ],
+)
+def test_variants_belong_to_their_architecture(native_build, monkeypatch, machine, names, macros):
+    monkeypatch.setattr(native_build.platform, "machine", lambda: machine)
+    sources = native_build.native_sources()
+    assert [path.name for path in sources] == names
+    assert native_build.variant_macros(sources) == macros
+
+
+def test_library_is_built_once(native_build, tmp_path, capfd):
+    build_dir = tmp_path / "build"
+    library = native_build.build(build_dir, ["-fPIC"])
+    first = library.stat().st_mtime_ns
+    assert len(native_build.compile_commands(build_dir)) == len(native_build.native_sources())
+    assert native_build.build(build_dir, ["-fPIC"]).stat().st_mtime_ns == first
+    assert "no work to do" in capfd.readouterr().out
+
+
+def test_compile_error_stops_the_build(native_build, tmp_path):
+    (tmp_path / "csrc" / "core" / "plain.cpp").write_text("#error on purpose\n")
+    with pytest.raises(SystemExit, match="do not compile"):
+        native_build.build(tmp_path / "build", [])
+
+
+@pytest.mark.parametrize(
+    ("default", "flags"), [("201402L", ["-std=gnu++17"]), ("201703L", []), ("202002L", [])]
+)
+def test_old_compilers_are_asked_for_cpp17(root, monkeypatch, default, flags):
+    tool = load_tool(root, "native_build")
+    answer = SimpleNamespace(stdout=f"#define X 1\n#define __cplusplus {default}\n")
+    monkeypatch.setattr(tool.subprocess, "run", lambda *_, **__: answer)
+    assert tool.standard_flags(["g++"]) == flags
+
+
+@pytest.fixture
+def fake_toolkit(tmp_path, monkeypatch):
+    """A toolkit whose nvcc is reached through a wrapper script in another folder."""
+    nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
+    wrapper = tmp_path / "bin" / "nvcc"
+    listed = "compute_75 compute_80 compute_90 compute_100"
+    texts = {
+        nvcc: f'case "$1" in --list-gpu-arch) printf "%s\\n" {listed};;\n'
+        f"*) echo '#$ _HERE_={nvcc.parent}' >&2;; esac\n",
+        wrapper: f'exec {nvcc} "$@"\n',
+    }
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
+    for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+    return nvcc.parent.parent
+
+
+def fake_torch(*capabilities: tuple[int, int]) -> SimpleNamespace:
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(capabilities),
+        device_count=lambda: len(capabilities),
+        get_device_capability=lambda index: capabilities[index],
+    )
+    return SimpleNamespace(cuda=cuda)
+
+
+def test_toolkit_is_found_behind_a_wrapper(root, fake_toolkit):
+    assert load_tool(root, "cuda_toolkit").find_cuda_home() == str(fake_toolkit)
+
+
+def test_architectures(root, fake_toolkit, monkeypatch):
+    tool = load_tool(root, "cuda_toolkit")
+    home = str(fake_toolkit)
+    # This nvcc does not know 12.0 yet.
+    assert tool.choose_architectures(fake_torch(), home)[0] == "8.0;9.0;10.0+PTX"
+    visible = fake_torch((9, 0), (8, 0), (9, 0))
+    assert tool.choose_architectures(visible, home) == ("8.0;9.0", "the visible GPUs")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5")
+    assert tool.choose_architectures(visible, home) == ("7.5", "TORCH_CUDA_ARCH_LIST")
+
+
+def test_command_line(root, tmp_path):
+    command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--cxxflags" in done.stdout
