@@ -1,0 +1,8 @@
+"""Measure the collectives; the same as ``python -m fastcomm bench``, with all its options."""
+
+import sys
+
+from fastcomm.bench.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

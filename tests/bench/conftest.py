@@ -1,0 +1,37 @@
+"""Rows as a sweep makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def rows() -> list[Row]:
+    """Two operations of two sizes and a barrier, over two backends; the first 20 times faster."""
+    result = []
+    points = [(op, size) for op in ("all_reduce", "broadcast") for size in (8, 65536)]
+    for op, size in [*points, ("barrier", 0)]:
+        for backend, median in (("fastcomm", 10.0), ("gloo", 200.0)):
+            result.append(
+                {
+                    "op": op,
+                    "bytes": size,
+                    "dtype": "float32",
+                    "ranks": 2,
+                    "backend": backend,
+                    "iterations": 100,
+                    "min_us": median / 2,
+                    "median_us": median,
+                    "p99_us": median * 3,
+                    "mean_us": median,
+                    "batch_median_us": [median],
+                    "algbw_gbs": size / median / 1e3,
+                    "busbw_gbs": size / median / 1e3,
+                    "checked": True,
+                }
+            )
+    return result

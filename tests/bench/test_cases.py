@@ -1,0 +1,55 @@
+import pytest
+import torch
+from support import bench_ranks
+
+from fastcomm.bench.cases import CASES, pattern
+from fastcomm.bench.launch import launch
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "factor"),
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 4, 1.5),
+        ("all_reduce", 1, 0.0),
+        ("all_gather", 2, 0.5),
+        ("all_gather", 8, 0.875),
+        ("broadcast", 2, 1.0),
+        ("broadcast", 8, 1.0),
+        ("barrier", 2, 0.0),
+    ],
+)
+def test_bus_factor(op: str, ranks: int, factor: float) -> None:
+    assert CASES[op].bus_factor(ranks) == factor
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sizes_are_of_one_rank_or_of_the_result(ranks: int) -> None:
+    reduce = CASES["all_reduce"](4096, torch.float32, 0, ranks)
+    assert (reduce.nbytes, reduce.numel) == (4096, 1024)
+    gather = CASES["all_gather"](4096, torch.float32, 0, ranks)
+    assert gather.numel == 1024 // ranks
+    assert gather.nbytes == gather.numel * ranks * 4
+    # At least one element for each rank, and the size says so.
+    assert CASES["all_gather"](4, torch.float64, 0, ranks).nbytes == 8 * ranks
+    assert CASES["barrier"](4096, torch.float32, 0, ranks).nbytes == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float16, torch.float32])
+def test_sums_of_the_pattern_are_exact(dtype: torch.dtype) -> None:
+    parts = [pattern(20_000, dtype, rank) for rank in range(8)]
+    total = torch.zeros(20_000, dtype=dtype)
+    for part in parts:
+        total += part
+    exact = sum(part.to(torch.int64) for part in parts)
+    assert torch.equal(total.to(torch.int64), exact)
+
+
+def test_checks_pass_on_gloo_and_see_an_operation_that_does_nothing() -> None:
+    for rank, found in enumerate(launch(bench_ranks.check_cases, 2, timeout_s=60)):
+        for (name, dtype), (good, broken) in found.items():
+            assert good == 0, (name, dtype)
+            # The root of a broadcast holds the right values, and the last to reach a barrier may
+            # leave it at once.
+            untouched = (name, rank) in {("broadcast", 0), ("barrier", 1)}
+            assert (broken == 0) == untouched, (name, rank)

@@ -1,0 +1,109 @@
+"""The training script and the demonstration in ``benchmarks/``, run as a user runs them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastcomm
+from fastcomm.bench.launch import RankError
+from fastcomm.bench.records import read_records
+from fastcomm.bench.sweep import label_backends
+
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+ROOT = Path(__file__).parents[2]
+STEPS = ["--max-steps", "9"]
+# Where the native library is not built, Gloo against itself still tests the scripts.
+BACKENDS = ["fastcomm", "gloo"] if fastcomm.is_available() else ["gloo", "gloo"]
+RECORDS = [f"digits-{label}.jsonl" for label in label_backends(tuple(BACKENDS))]
+
+
+def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a short demonstration leaves."""
+    out = tmp_path_factory.mktemp("demo")
+    words = ["--backends", ",".join(BACKENDS), "--sizes", "8,64,8", "--budget", "0.5"]
+    done = run("demo.py", *words, *STEPS, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "yes  all losses are equal bit for bit (9 steps on 2 ranks)" in done.stdout
+    (folder,) = out.iterdir()
+    return folder
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    (record,) = read_records(path).rows
+    return record
+
+
+def test_the_demo_leaves_records_and_a_plot(demo_folder: Path) -> None:
+    assert len(list(demo_folder.glob("bench-*.jsonl"))) == 1
+    assert len(list(demo_folder.glob("bench-*.png"))) == 1
+    for name in RECORDS:
+        assert str(demo_folder) not in (demo_folder / name).read_text()
+
+
+def test_every_run_gives_the_same_bits(demo_folder: Path, tmp_path: Path) -> None:
+    done = run("digits.py", "--backend", "gloo", *STEPS, "--out", str(tmp_path / "a.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no warning of anything
+    record = record_of(tmp_path / "a.jsonl")
+    for name in RECORDS:
+        other = record_of(demo_folder / name)
+        assert other["losses"] == record["losses"]
+        assert other["weights_sha256"] == record["weights_sha256"]
+    assert record["weights_equal_on_all_ranks"]
+    assert [len(losses) for losses in record["losses"]] == [9, 9]
+    values = [[float.fromhex(loss) for loss in losses] for losses in record["losses"]]
+    assert values[0] != values[1]  # the ranks see different images
+    assert record["step_ms"] > 0
+    assert 0 <= record["communication_share"] < 1
+
+
+def test_a_failing_demo_is_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import demo
+    import digits
+
+    def fail(options: object) -> dict[str, Any]:
+        raise RankError(1, "planted")
+
+    monkeypatch.setattr(digits, "run", fail)
+    monkeypatch.setattr(demo, "bench", lambda words: 0)
+    assert demo.main(["--out", str(tmp_path)]) == 1
+    assert "FAILED: training over fastcomm" in capsys.readouterr().err
+
+
+def test_the_demo_sees_one_bit(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import demo
+
+    first, second = (record_of(demo_folder / RECORDS[0]) for _ in range(2))
+    problems = demo.Problems()
+    demo.compare(first, second, problems)
+    assert not problems.found
+    loss = second["losses"][1][4]
+    second["losses"][1][4] = loss.replace("p", "1p") if len(loss) < 20 else "0x1.0p+0"
+    demo.compare(first, second, problems)
+    assert len(problems.found) == 1
+    assert "first difference: step 4, rank 1" in capsys.readouterr().out

@@ -1,0 +1,44 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastcomm.bench.records import Records
+from fastcomm.bench.table import backends_of
+
+pytest.importorskip("matplotlib")
+
+from fastcomm.bench.plot import draw, write_plot
+
+ENVIRONMENT = {"cpu": "A Processor", "affinity": 2, "torch": "2.13.0", "date": "2026-01-02T03:04"}
+
+
+def test_a_png_is_written(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    path = tmp_path / "new" / "a.png"
+    write_plot(Records(ENVIRONMENT, rows), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+
+
+def test_every_operation_has_a_panel_with_both_backends(rows: list[dict[str, Any]]) -> None:
+    figure = draw(Records(ENVIRONMENT, rows))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert {"all_reduce", "broadcast", "barrier", "speed-up: gloo / fastcomm"} <= set(titles)
+    assert "A Processor" in figure.get_suptitle()
+    for axes in figure.axes:
+        if axes.get_title() in ("all_reduce", "broadcast"):
+            assert [line.get_label() for line in axes.lines] == backends_of(rows)
+            assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "barrier"])
+def test_one_backend_or_one_operation_is_enough(
+    tmp_path: Path, rows: list[dict[str, Any]], op: str
+) -> None:
+    few = [row for row in rows if row["op"] == op and row["backend"] == "gloo"]
+    write_plot(Records(ENVIRONMENT, few), tmp_path / "a.png")
+
+
+def test_nothing_to_plot_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        draw(Records(ENVIRONMENT, []))

@@ -1,0 +1,41 @@
+from typing import Any
+
+import torch
+
+from fastcomm.bench.cases import CASES
+from fastcomm.bench.sweep import SweepOptions, label_backends, make_row, run_sweep
+from fastcomm.bench.timing import Samples
+
+
+def test_repeated_backends_are_numbered() -> None:
+    assert label_backends(("fastcomm", "gloo")) == ["fastcomm", "gloo"]
+    assert label_backends(("gloo", "gloo", "gloo")) == ["gloo", "gloo-2", "gloo-3"]
+
+
+def test_an_operation_without_size_occurs_once() -> None:
+    options = SweepOptions(("barrier", "broadcast"), (8, 64), ("gloo",))
+    assert list(options.points()) == [("barrier", 0), ("broadcast", 8), ("broadcast", 64)]
+
+
+def test_a_row_has_the_bandwidths_of_the_median() -> None:
+    options = SweepOptions(("all_reduce",), (4096,), ("gloo",), ranks=4)
+    case = CASES["all_reduce"](4096, torch.float32, 0, 4)
+    row = make_row(case, "gloo", options, Samples([[1000, 2000], [4096, 9000, 9000]]))
+    assert (row["iterations"], row["min_us"], row["median_us"]) == (5, 1.0, 4.096)
+    assert (row["algbw_gbs"], row["busbw_gbs"]) == (1.0, 1.5)
+    assert row["batch_median_us"] == [1.5, 9.0]
+
+
+def test_three_ranks_and_another_type() -> None:
+    rows: list[dict[str, Any]] = []
+    ops = ("all_reduce", "all_gather", "barrier")
+    options = SweepOptions(ops, (8, 1000), ("gloo",), ranks=3, dtype="int64", budget_s=0.5)
+    run_sweep(options, rows.append)
+    assert [(row["op"], row["bytes"]) for row in rows] == [
+        ("all_reduce", 8),
+        ("all_reduce", 1000),
+        ("all_gather", 24),
+        ("all_gather", 984),
+        ("barrier", 0),
+    ]
+    assert all(row["checked"] and row["ranks"] == 3 for row in rows)

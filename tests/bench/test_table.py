@@ -1,0 +1,37 @@
+from typing import Any
+
+import pytest
+
+from fastcomm.bench.table import format_table, ratios
+
+pytest.importorskip("tabulate")
+
+
+def test_ratios_are_medians_of_the_baseline_over_this(rows: list[dict[str, Any]]) -> None:
+    assert ratios(rows, "gloo") == [20.0, None] * 5
+    assert ratios([rows[0]], "gloo") == [None]
+
+
+def test_the_table_names_units_and_shows_every_row(rows: list[dict[str, Any]]) -> None:
+    lines = format_table(rows).splitlines()
+    for title in ("min [µs]", "median [µs]", "p99 [µs]", "algbw [GB/s]", "busbw [GB/s]"):
+        assert title in lines[0]
+    assert "gloo / this" in lines[0]
+    assert len(lines) == 2 + len(rows)
+    assert lines[4].split() == [
+        "64",
+        "KiB",
+        "fastcomm",
+        "5.00",
+        "10.00",
+        "30.00",
+        "6.55",
+        "6.55",
+        "20.0",
+    ]
+    assert lines[-2].split() == ["barrier", "fastcomm", "5.00", "10.00", "30.00", "20.0"]
+
+
+def test_the_style_is_tabulates(rows: list[dict[str, Any]]) -> None:
+    assert format_table(rows, "github").startswith("| operation")
+    assert "operation" in format_table([])

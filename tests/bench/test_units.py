@@ -1,0 +1,34 @@
+import pytest
+
+from fastcomm.bench.units import format_size, parse_size, size_range
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("8", 8), ("8B", 8), ("64K", 65536), ("64 KiB", 65536), ("25m", 25 << 20), ("1G", 1 << 30)],
+)
+def test_sizes_are_parsed(text: str, nbytes: int) -> None:
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1.5M", "8T"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["8 B", "1000 B", "32 KiB", "1025 KiB", "64 MiB", "2 GiB"])
+def test_printed_sizes_parse_back(text: str) -> None:
+    assert format_size(parse_size(text)) == text
+
+
+def test_a_range_ends_at_its_largest_size() -> None:
+    assert size_range(8, 100, 4) == [8, 32, 100]
+    assert size_range(8, 128, 4) == [8, 32, 128]
+    assert size_range(8, 8, 2) == [8]
+
+
+@pytest.mark.parametrize("arguments", [(0, 8, 2), (16, 8, 2), (8, 16, 1)])
+def test_bad_ranges_are_refused(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="sizes need"):
+        size_range(*arguments)

@@ -1,0 +1,80 @@
+"""What ranks run in the tests of `fastcomm.bench`; in a module, so that a new process finds it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from fastcomm.bench.cases import CASES
+from fastcomm.bench.launch import Rank
+from fastcomm.bench.timing import Samples, agree, max_over_ranks, measure
+
+
+def add(rank: Rank, number: int) -> int:
+    """Report a message, return a value."""
+    rank.report(f"hello from {rank.rank}")
+    return rank.rank + number
+
+
+def sum_over_gloo(rank: Rank) -> float:
+    """Join the default group without arguments."""
+    dist.init_process_group("gloo")
+    tensor = torch.full((4,), float(rank.rank + 1))
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    assert torch.get_num_threads() == 1
+    return float(tensor.sum())
+
+
+def raise_on_one(rank: Rank, folder: str) -> None:
+    """Rank 1 raises, the others sleep; every rank leaves its process id."""
+    Path(folder, str(rank.rank)).write_text(str(os.getpid()))
+    if rank.rank == 1:
+        while len(list(Path(folder).iterdir())) < rank.size:
+            time.sleep(0.01)
+        raise ValueError("planted")
+    time.sleep(600)
+
+
+def die_on_one(rank: Rank) -> None:
+    """Rank 1 is killed, as the kernel does when memory runs out."""
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def sleep(rank: Rank) -> None:
+    """Outlive any timeout."""
+    time.sleep(600)
+
+
+def check_cases(rank: Rank) -> dict[tuple[str, str], tuple[int, int]]:
+    """For (case, dtype) the wrong elements of a good group, and of one that does nothing."""
+    dist.init_process_group("gloo")
+    control = dist.group.WORLD
+    found = {}
+    for name, dtype in itertools.product(CASES, ("float32", "bfloat16", "int64")):
+        case = CASES[name](1000, getattr(torch, dtype), rank.rank, rank.size)
+        good = case.check(control, control)
+        case.bind = lambda group: lambda: None  # type: ignore[method-assign]
+        found[name, dtype] = (good, case.check(control, control))
+    dist.destroy_process_group()
+    return found
+
+
+def time_two(rank: Rank) -> tuple[list[int], list[int], list[Samples]]:
+    """`agree`, `max_over_ranks` and `measure` with calls of known length."""
+    dist.init_process_group("gloo")
+    control = dist.group.WORLD
+    chosen = agree([10 + rank.rank], control)
+    slowest = max_over_ranks([rank.rank, 5 - rank.rank], control)
+    calls = [lambda: time.sleep(0.001), lambda: time.sleep(0.004 * rank.rank)]
+    samples = measure(calls, control, 0.4)
+    dist.destroy_process_group()
+    return chosen, slowest, samples
