@@ -1,6 +1,6 @@
 // The only pybind11 file: what fastcomm/*.py needs of the native code.
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 

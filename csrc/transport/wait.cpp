@@ -6,10 +6,12 @@ namespace fastcomm {
 
 WaitPolicy wait_policy(bool oversubscribed) {
   using std::chrono::microseconds;
-  // A sleep and its wake cost 10 to 20 us, a yield to a runnable peer about 1 us; a spin of a few
-  // such costs loses little when the peer is late and everything is gained when it is not.
+  // A peer that runs answers within a microsecond or two; one that does not run may be waiting for
+  // this very core, where the scheduler has put both: then only a yield lets it go on. A yield
+  // costs a fraction of a microsecond where nobody else wants the core, a sleep and its wake 10 to
+  // 20. So: a short spin, then many yields, then sleep.
   const int64_t wanted = environment().spin_us;
-  const microseconds spin(wanted >= 0 ? wanted : oversubscribed ? 0 : 100);
+  const microseconds spin(wanted >= 0 ? wanted : oversubscribed ? 0 : 5);
   return WaitPolicy{spin, microseconds(oversubscribed ? 200 : 500)};
 }
 

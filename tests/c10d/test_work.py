@@ -1,0 +1,155 @@
+"""Work and Future: what asynchronous calls return, and how they end."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+
+
+def _contract(world: World) -> None:
+    world.init()
+    size, total = world.size, world.size * (world.size + 1) / 2
+    for count in (1, 1_000_000):  # one-shot and pipelined
+        tensor = torch.full((count,), float(world.rank + 1))
+        work = dist.all_reduce(tensor, async_op=True)
+        assert work is not None
+        value = work.get_future().wait()
+        assert isinstance(value, list) and len(value) == 1 and value[0] is not None
+        assert work.is_completed() and work.is_success()
+        assert torch.equal(value[0], torch.full((count,), total))
+        assert value[0].data_ptr() == tensor.data_ptr()
+        assert work.wait() is True
+
+        outputs = [torch.empty(count) for _ in range(size)]
+        work = dist.all_gather(outputs, tensor, async_op=True)
+        assert len(work.get_future().wait()) == size
+
+        work = dist.broadcast(tensor, 0, async_op=True)
+        work.wait()
+        assert len(work.result()) == 1
+    assert dist.barrier(async_op=True).get_future().wait() == []
+    assert dist.all_reduce(torch.ones(1)) is None
+
+
+def test_work_and_future() -> None:
+    run_ranks(2, _contract)
+    run_ranks(4, _contract)
+
+
+def _never_blocks(world: World) -> None:
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        time.sleep(1.0)
+    tensors = [torch.ones(300_000) for _ in range(4)] + [torch.ones(1) for _ in range(4)]
+    start = time.monotonic()
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    issued = time.monotonic() - start
+    assert world.rank == 1 or issued < 0.5, issued
+    # A synchronous call runs behind what is pending.
+    dist.all_reduce(last := torch.ones(1))
+    assert all(work.is_completed() for work in works)
+    assert all(t.eq(world.size).all() for t in [*tensors, last])
+
+
+def test_an_asynchronous_call_never_blocks() -> None:
+    run_ranks(2, _never_blocks)
+
+
+def _opposite_order(world: World) -> None:
+    world.init()
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    order = groups if world.rank == 0 else groups[::-1]
+    for count in (10, 400_000):
+        for _ in range(20):
+            tensors = [torch.ones(count), torch.ones(count)]
+            works = [
+                dist.all_reduce(tensor, group=group, async_op=True)
+                for tensor, group in zip(tensors, order, strict=True)
+            ]
+            works[0].wait()
+            works[1].wait()
+            assert all(tensor.eq(2).all() for tensor in tensors)
+
+
+def test_two_groups_in_opposite_order_do_not_deadlock() -> None:
+    run_ranks(2, _opposite_order)
+
+
+def _continuations(world: World) -> None:
+    world.init()
+    tensor = torch.ones(200_000)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    halved = future.then(lambda done: done.value()[0] / world.size)
+    assert halved.wait().eq(1).all()
+
+    def chain(done: torch.futures.Future) -> torch.Tensor:
+        again = done.value()[0]
+        dist.all_reduce(again)  # from the thread that completed the first
+        return again
+
+    future = dist.all_reduce(torch.ones(5), async_op=True).get_future()
+    assert future.then(chain).wait().eq(world.size**2).all()
+
+
+def test_continuations_run_and_may_communicate() -> None:
+    run_ranks(2, _continuations)
+
+
+def _tensors_are_kept_alive(world: World) -> None:
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        time.sleep(0.3)
+    for _ in range(50):
+        dist.all_reduce(torch.ones(100_000), async_op=True)  # nobody holds work or tensor
+    dist.all_reduce(last := torch.ones(1))
+    assert last.item() == world.size
+
+
+def test_a_dropped_work_still_completes() -> None:
+    run_ranks(2, _tensors_are_kept_alive)
+
+
+def _wait_timeout(world: World) -> None:
+    import fastcomm
+
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        time.sleep(0.6)
+    work = dist.all_reduce(tensor := torch.ones(10), async_op=True)
+    if world.rank == 0:
+        start = time.monotonic()
+        try:
+            work.wait(timedelta(seconds=0.2))
+            raise AssertionError("the wait should have timed out")
+        except fastcomm.CollectiveTimeoutError as error:
+            assert 0.2 <= time.monotonic() - start < 0.4
+            assert error.peer == 1 and error.operation == "all_reduce"
+    work.wait()
+    dist.all_reduce(tensor)
+    assert tensor.eq(4).all()
+
+
+def test_the_timeout_of_a_wait_harms_nothing() -> None:
+    run_ranks(2, _wait_timeout)
+
+
+def _profiled(world: World) -> list[str]:
+    world.init()
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(10), async_op=True).wait()
+        dist.barrier()
+    return [event.key for event in profile.key_averages()]
+
+
+def test_operations_have_names_in_a_profile() -> None:
+    names = run_ranks(2, _profiled)[0]
+    assert "fastcomm:all_reduce" in names
+    assert "fastcomm:barrier" in names

@@ -1,0 +1,44 @@
+"""An exception as data, so that a rank can hand it to the test that started it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_ATTRIBUTES = ("rank", "world_size", "peer", "operation", "sequence")
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What was raised, and when (seconds of the machine-wide monotonic clock)."""
+
+    kind: str
+    bases: tuple[str, ...]
+    text: str
+    seconds: float
+    at: float
+    rank: int | None = None
+    world_size: int | None = None
+    peer: int | None = None
+    operation: str | None = None
+    sequence: int | None = None
+
+
+def catch(function: Callable[..., Any], *arguments: Any, **options: Any) -> Caught:
+    """Call ``function``, which must raise, and return what it raised.
+
+    Raises:
+        AssertionError: it returned.
+    """
+    start = time.monotonic()
+    try:
+        value = function(*arguments, **options)
+    except BaseException as error:
+        now = time.monotonic()
+        attributes = {name: getattr(error, name, None) for name in _ATTRIBUTES}
+        bases = tuple(base.__name__ for base in type(error).__mro__)
+        kind = type(error).__name__
+        return Caught(kind, bases, str(error), now - start, now, **attributes)
+    raise AssertionError(f"{function} raised nothing and returned {value!r}")
