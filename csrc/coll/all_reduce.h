@@ -5,7 +5,7 @@
 //   step 0   copy the input to this rank's payload slot
 //   step 1   reduce all payload slots into the output
 //
-// AllReduceTwoShot, pipelined over blocks b = 0 .. B-1. Cost: B + 2 waits; about N bytes staged,
+// AllReduceTwoShot, pipelined over blocks b = 0 .. B-1. Cost: B + 2 waits; (n-1)/n N bytes staged,
 // (n-1)/n N read to reduce, (n-1)/n N read to copy out, N written.
 //   step 0   nothing: its publication says that this rank has left the operation before
 //   step k   stage block k-1: the slices that peers reduce, from the input to the stage slot

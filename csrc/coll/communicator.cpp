@@ -11,13 +11,21 @@ const char* name_of(const CallHeader& header) {
   return op_kind_name(static_cast<OpKind>(header.kind));
 }
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "interrupted";
+/// Advances until the operation is done (true), or waits for a peer for longer than `spin`.
+bool advance_for(Operation& operation, Clock::duration spin) {
+  constexpr int kLooksPerClockRead = 32;
+  if (operation.advance()) return true;
+  if (spin.count() <= 0) return false;
+  Deadline end = Clock::now() + spin;
+  for (;;) {
+    const uint32_t step = operation.step();
+    for (int look = 0; look < kLooksPerClockRead; ++look) {
+      cpu_relax();
+      if (operation.advance()) return true;
+    }
+    const auto now = Clock::now();
+    if (operation.step() != step) end = now + spin;  // each wait has its own bound
+    if (now > end) return false;
   }
 }
 
@@ -34,7 +42,8 @@ Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
     : peers_(std::move(peers)),
       traits_(std::move(traits)),
       engine_(engine),
-      policy_(wait_policy(peers_->oversubscribed())) {}
+      policy_(wait_policy(peers_->oversubscribed())),
+      base_(load_flag(peers_->view().flag(peers_->rank(), 0))) {}
 
 Communicator::~Communicator() { leave(); }
 
@@ -66,7 +75,8 @@ std::shared_ptr<Operation> Communicator::enqueue(
   }
   {
     std::lock_guard<std::mutex> lock(state_);
-    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_, base_, timeout);
+    operation =
+        std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), base_, timeout);
     operation->on_finish = std::move(on_finish);
     failure = failure_;
     if (failure == nullptr) {
@@ -110,7 +120,8 @@ std::shared_ptr<Operation> Communicator::start(
   if (operation->done()) return operation;
   // A one-shot operation is a small copy and a look at the flags: cheaper here than a wake-up of
   // the engine. Anything longer would keep the caller from its own work.
-  if (operation->algorithm() != Algorithm::kPipelined) progress();
+  // So would the operations in front of it.
+  if (operation->algorithm() != Algorithm::kPipelined && head() == operation) progress();
   if (!operation->done()) engine_.add(shared_from_this());
   return operation;
 }
@@ -134,31 +145,39 @@ void Communicator::wait(Operation& operation, Deadline deadline,
                                               "wait() reached its timeout; the operation goes on"));
     }
   };
-  wait_until(policy_, peers_->own_doorbell(), ready, check);
   // The engine may have gone to sleep because this thread was driving: what is left is its again.
-  if (pending()) ring_if_asleep(peers_->own_doorbell());
+  const auto hand_over = [&] {
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
+    if (pending()) ring_if_asleep(peers_->own_doorbell());
+  };
+  try {
+    if (!ready() && !operation.crowded()) progress(policy_.spin);
+    wait_until(policy_, peers_->own_doorbell(), ready, check, [&] { return operation.crowded(); });
+  } catch (...) {
+    hand_over();
+    throw;
+  }
+  hand_over();
 }
 
-bool Communicator::progress() {
+bool Communicator::progress(Clock::duration spin) {
   Finished finished;
   bool moved = false;
-  if (drive_.try_lock()) {
-    moved = drive(finished);
-    drive_.unlock();
+  if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
+    moved = drive(finished, spin);
   }
   finish(finished);
   return moved;
 }
 
-bool Communicator::drive(Finished& finished) {
+bool Communicator::drive(Finished& finished, Clock::duration spin) {
   bool moved = false;
   while (auto operation = head()) {
     const uint32_t step = operation->step();
     try {
-      if (!operation->advance()) return moved || operation->step() != step;
+      if (!advance_for(*operation, spin)) return moved || operation->step() != step;
     } catch (const Error& error) {
-      fail(std::make_exception_ptr(Error(error.code(), where(*operation, -1) + error.what())),
-           finished);
+      fail({error.code(), -1, where(*operation, -1) + error.what()}, finished);
       return true;
     }
     moved = true;
@@ -172,40 +191,45 @@ bool Communicator::drive(Finished& finished) {
 
 void Communicator::examine() {
   Finished finished;
-  if (drive_.try_lock()) {
+  if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
     if (auto operation = head()) {
-      if (auto error = trouble(*operation)) fail(std::move(error), finished);
+      if (const auto found = trouble(*operation)) fail(*found, finished);
     }
-    drive_.unlock();
   }
   finish(finished);
 }
 
-std::exception_ptr Communicator::trouble(const Operation& operation) const {
+std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {
+  auto found = evidence(operation);
+  // First the evidence, then the flags: all that a peer published before it gave up, left or died
+  // is seen here. An operation that waits for nobody goes on, whatever happened: it ends well, or
+  // finds by itself what a faster peer has found (a mismatch).
+  if (found && operation.awaited_peer() < 0) found.reset();
+  return found;
+}
+
+std::optional<Communicator::Trouble> Communicator::evidence(const Operation& operation) const {
   const auto error = [&](ErrorCode code, int peer, const std::string& text) {
-    return std::make_exception_ptr(Error(code, where(operation, peer) + text));
+    return Trouble{code, peer, where(operation, peer) + text};
   };
   for (int peer = 0; peer < size(); ++peer) {
-    Pad& pad = peers_->pad(peer);
-    if (peer != rank() && pad.poisoned.load(std::memory_order_acquire) != 0) {
-      return error(ErrorCode::kPoisoned, peer,
-                   concat(peers_->describe(peer), " gave the group up: ", pad.reason));
-    }
+    if (peer == rank()) continue;
+    const Pad& pad = peers_->pad(peer);
+    // Before its goodbye and its death, which may follow from it and say less.
+    if (pad.poisoned.load(std::memory_order_acquire) != 0) return told_by(peer, operation);
     const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
-    // Goodbye first, then the flag: all that the peer published came before its goodbye.
-    if (peer != rank() && goodbye != 0 && operation.awaits(peer)) {
+    if (goodbye != 0 && operation.awaits(peer)) {
       return error(ErrorCode::kPeerLeft, peer,
                    concat(peers_->describe(peer), " destroyed its process group after ",
                           goodbye - 1, " operations; this one was never called there"));
     }
-  }
-  const int lost = peers_->lost_peer();
-  // A process that said goodbye and ended did not die on us.
-  if (lost >= 0 && peers_->pad(lost).goodbye.load(std::memory_order_acquire) == 0) {
-    return error(ErrorCode::kPeerLost, lost,
-                 concat(peers_->describe(lost),
-                        " died. Look at its own output for the cause; this "
-                        "process group cannot be used any more"));
+    // A process that said goodbye and ended did not die on us.
+    if (goodbye == 0 && peers_->lost(peer)) {
+      return error(ErrorCode::kPeerLost, peer,
+                   concat(peers_->describe(peer),
+                          " died. Look at its own output for the cause; this "
+                          "process group cannot be used any more"));
+    }
   }
   if (Clock::now() > operation.deadline()) {
     std::string late;
@@ -214,18 +238,38 @@ std::exception_ptr Communicator::trouble(const Operation& operation) const {
     }
     return error(ErrorCode::kTimeout, operation.awaited_peer(),
                  concat(describe_call(operation.header()), " did not end within ",
-                        operation.timeout().count(), " ms; not arrived: ",
-                        late.empty() ? "nobody (this rank was late itself)" : late,
+                        operation.timeout().count(), " ms; not arrived: ", late,
                         ". Look what they are doing, or raise timeout="));
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-void Communicator::fail(std::exception_ptr error, Finished& finished) {
+Communicator::Trouble Communicator::told_by(int peer, const Operation& operation) const {
+  const Pad& pad = peers_->pad(peer);
+  auto cause = static_cast<ErrorCode>(pad.cause);
+  int blamed = pad.blamed;
+  // Whichever rank notices first, all of them raise the same error for the same cause.
+  switch (cause) {
+    case ErrorCode::kMismatch:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kPeerLost:
+    case ErrorCode::kPeerLeft:
+      break;
+    default:
+      cause = ErrorCode::kPoisoned;
+      blamed = peer;
+  }
+  return {cause, blamed,
+          where(operation, blamed) +
+              concat(peers_->describe(peer), " gave the group up: ", pad.reason)};
+}
+
+void Communicator::fail(const Trouble& trouble, Finished& finished) {
   std::lock_guard<std::mutex> lock(state_);
   if (failure_ == nullptr) {
-    failure_ = error;
-    peers_->own_pad().poison(text_of(error).c_str());
+    failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
+    const auto code = static_cast<uint32_t>(trouble.code);
+    peers_->own_pad().poison(code, trouble.peer, trouble.text.c_str());
     peers_->wake_peers();
   }
   for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);
@@ -241,8 +285,10 @@ void Communicator::finish(Finished& finished) {
 }
 
 void Communicator::leave() {
+  if (forked_from_endpoint()) return;  // no mapping, maybe locked mutexes: a child keeps away
   Finished finished;
   {
+    std::lock_guard<std::mutex> driving(drive_);
     std::lock_guard<std::mutex> lock(state_);
     if (left_) return;
     left_ = true;
@@ -262,10 +308,13 @@ void Communicator::leave() {
 }
 
 void Communicator::abort(const std::string& why) {
+  if (forked_from_endpoint()) return;
   Finished finished;
-  fail(std::make_exception_ptr(Error(ErrorCode::kPoisoned,
-                                     message_front(rank(), size(), -1, "abort", sequence_) + why)),
-       finished);
+  {
+    std::lock_guard<std::mutex> driving(drive_);
+    fail({ErrorCode::kPoisoned, -1, message_front(rank(), size(), -1, "none", sequence_) + why},
+         finished);
+  }
   finish(finished);
 }
 

@@ -4,7 +4,8 @@
 // has time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
 // the progress engine. Two locks, never held together but in this order:
 //   drive_  who drives; only its holder advances an operation. Nobody waits for it while another
-//           drives: all look again later
+//           drives: all look again later. Only leave() and abort() do, for the step that runs: when
+//           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
 // Completion runs outside of both, so a continuation may issue operations of the same group.
 //
@@ -17,10 +18,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coll/operation.h"
+#include "core/error.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
@@ -50,14 +53,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
   void wait(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
 
-  /// Drives what can be driven; true if anything moved. Never blocks.
-  bool progress();
+  /// Drives what can be driven; true if anything moved. Never blocks otherwise.
+  /// With a spin, the first operation is looked at for so long before it is given up.
+  bool progress(Clock::duration spin = Clock::duration::zero());
   /// Looks for deaths, goodbyes, poison and deadlines. Never blocks.
   void examine();
   bool pending() const;
 
   /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
-  /// anything later. Pending operations end in an error. Idempotent; never blocks.
+  /// anything later. Pending operations end in an error. Idempotent; waits for no peer.
   void leave();
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
@@ -65,15 +69,25 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   using Finished = std::vector<std::pair<std::shared_ptr<Operation>, std::exception_ptr>>;
 
+  /// Why the group cannot go on.
+  struct Trouble {
+    ErrorCode code;
+    int peer;  // the rank at fault, or -1
+    std::string text;
+  };
+
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
                                      std::function<void(const std::exception_ptr&)> on_finish);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
                                    std::function<void(const std::exception_ptr&)> on_finish);
   std::shared_ptr<Operation> head() const;
-  bool drive(Finished& finished);
-  /// The operation that cannot go on, as an exception; nullptr while nothing is wrong.
-  std::exception_ptr trouble(const Operation& operation) const;
-  void fail(std::exception_ptr error, Finished& finished);
+  bool drive(Finished& finished, Clock::duration spin);
+  /// Why the operation cannot go on; nothing while nothing is wrong.
+  std::optional<Trouble> trouble(const Operation& operation) const;
+  std::optional<Trouble> evidence(const Operation& operation) const;
+  /// What a peer that gave the group up says of it.
+  Trouble told_by(int peer, const Operation& operation) const;
+  void fail(const Trouble& trouble, Finished& finished);
   void finish(Finished& finished);
   std::string where(const Operation& operation, int peer) const;
 
@@ -85,7 +99,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_{0};  // written under state_, read by messages without
   uint32_t base_ = 0;
   std::exception_ptr failure_;
   bool left_ = false;

@@ -1,5 +1,7 @@
 #include "coll/operation.h"
 
+#include <sched.h>
+
 #include <cstring>
 
 #include "core/error.h"
@@ -22,20 +24,34 @@ AnySchedule all_reduce(const Call& call, const PeerView& peers, const ScratchLay
   return AllReduceTwoShot{args};
 }
 
+/// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.
+uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
+  constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024;
+  const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLineBytes);
+  return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
+}
+
 AnySchedule broadcast(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                       Algorithm algorithm, uint64_t sequence) {
-  const BroadcastArgs args{
-      peers,     layout,  static_cast<char*>(call.output), call.bytes(), layout.block_bytes,
-      call.root, sequence};
+  const BroadcastArgs args{peers,
+                           layout,
+                           static_cast<char*>(call.output),
+                           call.bytes(),
+                           overlapping_block(call.bytes(), layout),
+                           call.root,
+                           sequence};
   if (algorithm == Algorithm::kOneShot) return BroadcastOneShot{args};
   return BroadcastPipelined{args};
 }
 
 AnySchedule all_gather(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                        Algorithm algorithm, uint64_t sequence) {
-  AllGatherArgs args{
-      peers,   layout, static_cast<const char*>(call.input), call.bytes(), layout.block_bytes,
-      sequence};
+  AllGatherArgs args{peers,
+                     layout,
+                     static_cast<const char*>(call.input),
+                     call.bytes(),
+                     overlapping_block(call.bytes(), layout),
+                     sequence};
   for (int peer = 0; peer < peers.size; ++peer) {
     args.outputs[peer] = static_cast<char*>(call.outputs[peer]);
   }
@@ -64,6 +80,14 @@ auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& vis
       schedule);
 }
 
+/// Peers read the line while they wait: write it only when it changes.
+void note_cpu(Pad& pad) {
+  const auto cpu = static_cast<uint32_t>(sched_getcpu());
+  if (pad.cpu.load(std::memory_order_relaxed) != cpu) {
+    pad.cpu.store(cpu, std::memory_order_relaxed);
+  }
+}
+
 ReduceFunction reduction_of(const Call& call) {
   return call.kind == OpKind::kAllReduce ? reduce_function(call.dtype) : nullptr;
 }
@@ -73,6 +97,10 @@ ReduceFunction reduction_of(const Call& call) {
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
                           Algorithm algorithm, uint64_t sequence) {
   if (algorithm == Algorithm::kNothing) return std::monostate{};
+  if (algorithm == Algorithm::kStock) {
+    throw Error(ErrorCode::kUnsupported,
+                "this call has no native schedule: the router sends it on");
+  }
   switch (call.kind) {
     case OpKind::kAllReduce:
       return all_reduce(call, peers, group.layout, algorithm, sequence);
@@ -102,10 +130,10 @@ Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& grou
                 call.op == ReduceOp::kAvg ? peers.size() : 1),
       base_(base),
       timeout_(timeout),
-      started_(Clock::now()),
-      deadline_(timeout.count() <= 0 ? Deadline::max() : started_ + timeout) {
+      deadline_(deadline_after(timeout)) {
   if (algorithm() == Algorithm::kNothing) run_alone(call);
-  peers.reserve_scratch();
+  peers.reserve_scratch(algorithm() == Algorithm::kPipelined ? group.layout.total()
+                                                             : 2 * group.layout.payload_bytes);
 }
 
 bool Operation::advance() {
@@ -115,22 +143,30 @@ bool Operation::advance() {
           return true;
         } else {
           // Step 0 publishes the header: it must be in place before.
-          if (step_ == 0) peers_.own_pad().headers[header_.sequence & 1].call = header_;
-          return fastcomm::advance(schedule, executor_, base_, step_, [this](uint32_t step) {
-            if (step == 1) check_headers();
-          });
+          uint32_t at = step();
+          if (at == 0) {
+            peers_.own_pad().headers[header_.sequence & 1].call = header_;
+            note_cpu(peers_.own_pad());
+          }
+          const bool done =
+              fastcomm::advance(schedule, executor_, base_, at, [this](uint32_t next) {
+                if (next == 1) check_headers();
+              });
+          step_.store(at, std::memory_order_relaxed);
+          return done;
         }
       },
       schedule_);
 }
 
 bool Operation::awaits(int peer) const {
-  if (step_ == 0 || peer == peers_.rank()) return false;
+  const uint32_t at = step();
+  if (at == 0 || peer == peers_.rank()) return false;
   const uint32_t not_waited = visit_steps(schedule_, 1u, [&](const auto& s) {
-    const WaitFor wait = s.wait_for(step_);
+    const WaitFor wait = s.wait_for(at);
     return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;
   });
-  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base_ + step_);
+  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base_ + at);
 }
 
 int Operation::awaited_peer() const {
@@ -138,6 +174,12 @@ int Operation::awaited_peer() const {
     if (awaits(peer)) return peer;
   }
   return -1;
+}
+
+bool Operation::crowded() const {
+  const int peer = awaited_peer();
+  return peer >= 0 && peers_.pad(peer).cpu.load(std::memory_order_relaxed) ==
+                          peers_.own_pad().cpu.load(std::memory_order_relaxed);
 }
 
 void Operation::check_headers() const {
@@ -154,7 +196,10 @@ void Operation::check_headers() const {
 
 void Operation::finish(std::exception_ptr error) {
   error_ = std::move(error);
-  if (on_finish) on_finish(error_);
+  // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
+  const auto callback = std::move(on_finish);
+  on_finish = nullptr;
+  if (callback) callback(error_);
   // Release: whoever sees done() sees the results and the error.
   done_.store(true, std::memory_order_release);
 }

@@ -45,13 +45,14 @@ class Operation {
   uint32_t end_base() const { return base_ + publications(schedule_); }
   Deadline deadline() const { return deadline_; }
   Milliseconds timeout() const { return timeout_; }
-  Clock::time_point started() const { return started_; }
-  uint32_t step() const { return step_; }
+  uint32_t step() const { return step_.load(std::memory_order_relaxed); }
   Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
 
   /// The first rank that the current step waits for and that is not there, or -1.
   int awaited_peer() const;
-  /// The same question for one rank.
+  /// True if that rank last ran on the core that this thread runs on. A hint (transport/wait.h).
+  bool crowded() const;
+  /// Whether the current step waits for one rank, and it is not there.
   bool awaits(int peer) const;
 
   /// Set once, by finish(): readable from any thread.
@@ -72,9 +73,8 @@ class Operation {
   AnySchedule schedule_;
   CpuExecutor executor_;
   uint32_t base_;
-  uint32_t step_ = 0;
+  std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else
   Milliseconds timeout_;
-  Clock::time_point started_;
   Deadline deadline_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;

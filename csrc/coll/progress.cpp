@@ -31,14 +31,18 @@ struct ProgressEngine::Shared {
 
 ProgressEngine::ProgressEngine(Doorbell& doorbell) : shared_(std::make_shared<Shared>(doorbell)) {}
 
-ProgressEngine::~ProgressEngine() {
+ProgressEngine::~ProgressEngine() { stop(); }
+
+void ProgressEngine::stop() {
+  std::thread thread;
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     shared_->stop = true;
     shared_->changed.store(true, std::memory_order_seq_cst);
+    thread = std::move(shared_->thread);
   }
   ring(shared_->doorbell);
-  if (shared_->thread.joinable()) shared_->thread.join();
+  if (thread.joinable()) thread.join();
 }
 
 void ProgressEngine::add(std::shared_ptr<Communicator> group) {
@@ -48,6 +52,7 @@ void ProgressEngine::add(std::shared_ptr<Communicator> group) {
     if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
       groups.push_back(std::move(group));
     }
+    if (shared_->stop) return;
     if (!shared_->thread.joinable()) {
       shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
     }
@@ -78,7 +83,7 @@ void ProgressEngine::run(Shared& shared) {
     const auto check = [&] {
       for (const auto& group : groups) group->examine();
     };
-    wait_until(policy, shared.doorbell, moved, check);
+    wait_until(policy, shared.doorbell, moved, check, [] { return false; });
   }
 }
 

@@ -20,10 +20,14 @@ class ProgressEngine {
   /// Sleeps on `doorbell`, which must be the one that the groups' peers ring, and must outlive the
   /// engine's thread.
   explicit ProgressEngine(Doorbell& doorbell);
-  /// Stops the thread after its current round and waits for it.
-  ~ProgressEngine();
+  ~ProgressEngine();  // stop()
   ProgressEngine(const ProgressEngine&) = delete;
   ProgressEngine& operator=(const ProgressEngine&) = delete;
+
+  /// Stops the thread after its current round and waits for it. From then on operations move only
+  /// while somebody waits for them. For the end of a program: continuations that users attach must
+  /// not run when the interpreter is gone. Idempotent.
+  void stop();
 
   /// Drives the group until it has no pending operation.
   void add(std::shared_ptr<Communicator> group);

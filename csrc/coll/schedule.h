@@ -16,9 +16,9 @@
 //     template <class Executor> void run(Executor&, uint32_t step) const
 // and an Executor has
 //     copy_span(dst, src, bytes)
-//     reduce_span(dst, second_dst or nullptr, sources, count)    sources(j) is the address at rank
-//     j publish(step_count) bool arrived(WaitFor, target)       CPU: looks once      CUDA: waits,
-//     false after its bound
+//     reduce_span(dst, second_dst or nullptr, sources, count)    sources(j): where rank j's lies
+//     publish(step_count)
+//     bool arrived(WaitFor, target)    CPU: looks once    CUDA: waits, false after its bound
 //
 // Memory ordering. publish is a release store of this rank's flag, arrived an acquire load of the
 // peers' flags: what a peer wrote in steps before the awaited one happens before what this rank
@@ -28,7 +28,7 @@
 //
 // Numbering. Flags never go back: a schedule of S steps publishes S - 1 times, from `base` on, and
 // the next operation starts at base + S - 1 on every rank. The last step needs no publication: the
-// first wait of the next operation says the same (see header.h).
+// first wait of the next operation says the same (transport/pad.h).
 #pragma once
 
 #include <cstdint>

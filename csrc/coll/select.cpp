@@ -11,6 +11,13 @@ bool reduces_natively(const Query& query) {
   return query.op == ReduceOp::kSum;
 }
 
+/// A one-shot all_reduce reads the message of every peer, a pipelined one reads about two messages
+/// whatever the number of ranks.
+uint64_t one_shot_limit(const GroupTraits& group, OpKind kind) {
+  const auto peers = static_cast<uint64_t>(kind == OpKind::kAllReduce ? group.size - 1 : 1);
+  return group.layout.payload_bytes / peers;
+}
+
 }  // namespace
 
 const char* algorithm_name(Algorithm algorithm) {
@@ -23,13 +30,13 @@ Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
   if (query.kind == OpKind::kAllReduce && !reduces_natively(query)) return Algorithm::kStock;
   if (group.size == 1) return Algorithm::kNothing;
   if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
-  return query.bytes <= group.layout.payload_bytes ? Algorithm::kOneShot : Algorithm::kPipelined;
+  return query.bytes <= one_shot_limit(group, query.kind) ? Algorithm::kOneShot
+                                                          : Algorithm::kPipelined;
 }
 
 Selection explain_selection(const GroupTraits& group, const Query& query) {
   Selection selection;
   selection.algorithm = select_algorithm(group, query);
-  const uint64_t limit = group.layout.payload_bytes;
   switch (selection.algorithm) {
     case Algorithm::kStock:
       if (!group.native) {
@@ -48,12 +55,13 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
       selection.reason = concat("no data; ", group.transport);
       break;
     case Algorithm::kOneShot:
-      selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ", limit,
-                                "; ", group.transport);
+      selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ",
+                                one_shot_limit(group, query.kind), "; ", group.transport);
       break;
     case Algorithm::kPipelined:
-      selection.reason = concat(query.bytes, " bytes are more than the one-shot limit of ", limit,
-                                "; blocks of ", group.layout.block_bytes, "; ", group.transport);
+      selection.reason = concat(query.bytes, " bytes are more than the one-shot limit of ",
+                                one_shot_limit(group, query.kind), "; blocks of at most ",
+                                group.layout.block_bytes, "; ", group.transport);
       break;
   }
   return selection;

@@ -36,12 +36,12 @@ Environment parse_environment() {
   Environment env;
   env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "stock"});
   env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
-  env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 1024, 8, 1 << 20)) * kMiB;
+  env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, 8, 1 << 20)) * kMiB;
   env.payload_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 16 * kKiB, 64, 4 * kMiB)) / 64 * 64;
+      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 64 * kKiB, 64, 4 * kMiB)) / 64 * 64;
   env.block_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 512 * kKiB, 4 * kKiB, 64 * kMiB)) /
-      4096 * 4096;
+      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 2 * kMiB, 4 * kKiB, 64 * kMiB)) / 4096 *
+      4096;
   env.spin_us = number("FASTCOMM_SPIN_US", -1, -1, 1000 * 1000);
   return env;
 }

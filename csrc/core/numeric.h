@@ -159,7 +159,7 @@ struct Numeric<Bool> {  // True + True is True, as in torch
 };
 
 /// The largest power of two below n (n >= 2): the size of the left half of a balanced tree over n.
-constexpr int tree_left(int n) {
+FC_HD constexpr int tree_left(int n) {
   int left = 1;
   while (left * 2 < n) left *= 2;
   return left;

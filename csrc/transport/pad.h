@@ -1,10 +1,12 @@
 // The control part of a rank's window, for groups of CPU ranks.
 //
 //   line 0      the flag (one channel)
-//   line 1      how this rank stands: at work, gone (goodbye), or poisoned
+//   line 1      how this rank stands: at work, gone (goodbye), or poisoned, and by whose fault;
+//               on which core it ran last
 //   lines 2-3   call headers, by the parity of the operation
 //   4 lines     why the group is poisoned, as text
-//   then        scratch (coll/plan.h)
+//
+// Scratch (coll/plan.h) lies behind it.
 //
 // Everything here is written by its owner alone. A header is written before step 0 is published and
 // read after the wait of step 1, so the flag orders it; it is written again two operations later,
@@ -35,7 +37,10 @@ struct Pad {
   alignas(kLineBytes) uint32_t flag;
 
   alignas(kLineBytes) std::atomic<uint64_t> goodbye;  // 1 + the operations finished before leaving
-  std::atomic<uint32_t> poisoned;                     // `reason` is complete when this is not zero
+  std::atomic<uint32_t> cpu;                          // where this rank last ran: a hint, no more
+  std::atomic<uint32_t> poisoned;  // what follows and `reason` are complete when this is not zero
+  uint32_t cause;                  // ErrorCode
+  int32_t blamed;                  // the rank at fault, or -1
 
   struct alignas(kLineBytes) HeaderLine {
     CallHeader call;
@@ -43,9 +48,11 @@ struct Pad {
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
 
-  /// Publishes `text` as this rank's reason to give the group up. The first reason stays.
-  void poison(const char* text) {
+  /// Publishes why this rank gives the group up. The first reason stays.
+  void poison(uint32_t code, int peer, const char* text) {
     if (poisoned.load(std::memory_order_relaxed) != 0) return;
+    cause = code;
+    blamed = peer;
     std::strncpy(reason, text, sizeof(reason) - 1);
     // Release: whoever sees the mark with acquire reads the whole text.
     poisoned.store(1, std::memory_order_release);

@@ -31,12 +31,12 @@ class PeerGroup {
   Doorbell* const* doorbells() const { return doorbells_; }
   Doorbell& own_doorbell() const { return *doorbells_[view_.rank]; }
 
-  /// Makes sure that the scratch behind the pad is backed by memory. Raises Error(kSystem) where
+  /// Makes sure that the first `bytes` of the scratch are backed by memory. Raises Error(kSystem) where
   /// there is none left, instead of a bus fault later. Cheap when called again.
-  virtual void reserve_scratch() = 0;
+  virtual void reserve_scratch(size_t bytes) = 0;
 
-  /// The rank of a peer that has died, or -1. Any thread.
-  virtual int lost_peer() const = 0;
+  /// True if the process of a peer has died. Any thread.
+  virtual bool lost(int peer) const = 0;
 
   /// How messages call a peer: "rank 2 (pid 4711)".
   virtual std::string describe(int rank) const = 0;

@@ -1,4 +1,5 @@
-// Waiting for peers: spin for a bounded time, then yield, then sleep on the doorbell.
+// Waiting for peers: yield for a bounded time, then sleep on the doorbell. Before both comes a bounded
+// spin, in Communicator::wait, which keeps its lock meanwhile.
 //
 // Spinning is right only where every rank has a core: when ranks outnumber cores, the spinner holds
 // the core that the awaited peer needs. The slow part of a wait (`check`) runs every few yields and
@@ -6,6 +7,8 @@
 #pragma once
 
 #include <sched.h>
+
+#include <algorithm>
 
 #include "core/clock.h"
 #include "core/hd.h"
@@ -21,34 +24,33 @@ struct WaitPolicy {
 /// For a rank of `oversubscribed` or not; FASTCOMM_SPIN_US overrides the spin.
 WaitPolicy wait_policy(bool oversubscribed);
 
-/// The longest sleep in one piece: what is told by no ring is seen within it.
-constexpr auto kLongestSleep = std::chrono::milliseconds(50);
+/// The longest sleep in one piece: what is told by no ring is seen within it. Shorter at first, a
+/// sixteenth of the wait so far, so that a deadline is seen with little delay however short it is.
+constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(50);
+constexpr Clock::duration kShortestSleep = std::chrono::milliseconds(1);
 
 /// Returns when `ready()` holds; `check()` raises to give up. `ready` may do work of its own.
-template <class Ready, class Check>
+/// `crowded()` tells that what is awaited seems to share this core: then to sleep is the fastest way
+/// to let it run, and the wake-up lets the scheduler move one of the two to a free core, which a
+/// yield never does.
+template <class Ready, class Check, class Crowded>
 void wait_until(const WaitPolicy& policy, Doorbell& doorbell, const Ready& ready,
-                const Check& check) {
-  constexpr int kLooksPerClockRead = 64;
+                const Check& check, const Crowded& crowded) {
+  constexpr int kYieldsPerCheck = 8;
   if (ready()) return;
   const auto start = Clock::now();
-  while (policy.spin.count() > 0) {
-    for (int look = 0; look < kLooksPerClockRead; ++look) {
-      if (ready()) return;
-      cpu_relax();
-    }
-    if (Clock::now() - start > policy.spin) break;
-  }
-  const auto spun = Clock::now();
-  do {
-    for (int look = 0; look < kLooksPerClockRead / 8; ++look) {
+  while (!crowded() && Clock::now() - start < policy.yield) {
+    for (int look = 0; look < kYieldsPerCheck; ++look) {
       sched_yield();
       if (ready()) return;
     }
     check();
-  } while (Clock::now() - spun < policy.yield);
+  }
   for (;;) {
     bool done = false;
-    sleep_on(doorbell, Clock::now() + kLongestSleep, [&] { return done = ready(); });
+    const auto now = Clock::now();
+    const auto piece = std::clamp((now - start) / 16, kShortestSleep, kLongestSleep);
+    sleep_on(doorbell, now + piece, [&] { return done = ready(); });
     if (done || ready()) return;
     check();
   }

@@ -20,7 +20,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 _context = mp.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "fastcomm", "fastcomm.backend"])
+# torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
+_context.set_forkserver_preload(["torch._dynamo", "torch.distributed", "fastcomm.backend"])
 
 
 class RankFailedError(AssertionError):

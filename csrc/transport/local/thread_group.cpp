@@ -51,8 +51,8 @@ class ThreadGroup final : public PeerGroup {
     }
   }
 
-  void reserve_scratch() override {}
-  int lost_peer() const override { return -1; }
+  void reserve_scratch(size_t) override {}
+  bool lost(int) const override { return false; }
   std::string describe(int rank) const override { return concat("rank ", rank, " (a thread)"); }
   bool oversubscribed() const override { return size() > usable_cores(); }
 

@@ -72,7 +72,11 @@ void DeathWatch::run(const std::shared_ptr<Shared>& shared) {
       for (const auto& watch : watches) entries.push_back({watch.pidfd.get(), POLLIN, 0});
     }
     // Only this thread closes descriptors, so those polled here stay what they are.
-    if (poll(entries.data(), entries.size(), -1) < 0) continue;
+    if (poll(entries.data(), entries.size(), -1) < 0) {
+      // EINTR, or a limit of descriptors lowered below their number: try again, but not at once.
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
     uint64_t drained;
     [[maybe_unused]] const ssize_t got = read(shared->wake.get(), &drained, sizeof(drained));
     bool death = false;

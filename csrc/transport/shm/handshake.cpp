@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -141,6 +142,9 @@ Listener::Listener() : name_("fastcomm-" + hex(random_bits()) + hex(random_bits(
 
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd) {
   Fd fd = new_socket();
+  // connect() waits while the listener's queue is full, which strangers can bring about.
+  const timeval bound{10, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof(bound));
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
   int result;

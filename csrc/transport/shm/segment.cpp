@@ -63,10 +63,12 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
     throw Error(ErrorCode::kSystem, concat("a shared memory segment has ", status.st_size,
                                            " bytes where ", bytes, " were announced"));
   }
-  // A peer that could shrink its file could kill this process with a bus fault. Files without
-  // seals (POSIX shared memory) answer EINVAL, and rest on the check of the peer's user.
+  // A peer that could shrink its file could kill this process with a bus fault. Files that cannot
+  // be sealed (POSIX shared memory) have F_SEAL_SEAL alone or answer EINVAL, and rest on the check
+  // of the peer's user.
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (check_header && seals >= 0 && (seals & kSeals) != kSeals) {
+  const bool can_be_sealed = seals >= 0 && seals != F_SEAL_SEAL;
+  if (check_header && can_be_sealed && (seals & kSeals) != kSeals) {
     throw Error(ErrorCode::kSystem, "a peer's shared memory segment is not sealed");
   }
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);

@@ -1,12 +1,13 @@
-// Forming a group takes four rounds through the store, each one value a rank:
+// Forming a group: the ranks agree on a nonce, then take five rounds through the store, each one
+// value a rank:
 //
-//   record     who I am, where my listening socket and my window are, or why I have no shared
-//   memory known      which of the others this process shares memory with already, from other
-//   groups reached    pairs that do not both know each other: the higher rank connects to the lower
-//   and
+//   config     sizes of blocks and slots; rank 0's are taken
+//   record     who I am, where my listening socket and my window are, or why I have no memory
+//   known      which of the others this process shares memory with already, from other groups
+//   reached    of the pairs that do not know each other, the higher rank connects to the lower and
 //              sends its descriptors; which of its connections came about
-//   verdict    after the lower rank has answered and both have mapped and probed: "ok", or what is
-//              wrong
+//   verdict    after the lower rank has answered and both have mapped and probed: "ok", or what
+//              is wrong
 //
 // Every rank reads all verdicts, so all decide alike. No round waits on a socket whose other end
 // did not say that it is there.
@@ -21,6 +22,7 @@
 
 #include "core/error.h"
 #include "transport/cores.h"
+#include "transport/fork.h"
 
 namespace fastcomm {
 namespace {
@@ -35,8 +37,6 @@ struct Record {
   EndpointId id;
   int32_t pid;
   uint32_t version;
-  GroupConfig config;
-  uint64_t nonce;
   uint64_t window;    // offset in the segment
   char listener[64];  // empty: no shared memory here
   char why_not[160];
@@ -98,6 +98,7 @@ class ShmGroup final : public PeerGroup {
   }
 
   ~ShmGroup() override {
+    if (forked_from_endpoint()) return;  // a child of fork() has no mapping, and nothing to say
     Pad& pad = own_pad();
     if (pad.goodbye.load() == 0) pad.goodbye.store(1);
     wake_peers();
@@ -115,18 +116,13 @@ class ShmGroup final : public PeerGroup {
     endpoint_.free_later(window_, sizeof(WindowHeader) + scratch_bytes_, std::move(unused));
   }
 
-  void reserve_scratch() override {
-    if (reserved_) return;
-    endpoint_.segment().reserve(window_, sizeof(WindowHeader) + scratch_bytes_);
-    reserved_ = true;
+  void reserve_scratch(size_t bytes) override {
+    if (bytes <= reserved_) return;
+    endpoint_.segment().reserve(window_, sizeof(WindowHeader) + bytes);
+    reserved_ = bytes;
   }
 
-  int lost_peer() const override {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peers_[peer]->dead->load(std::memory_order_relaxed)) return peer;
-    }
-    return -1;
-  }
+  bool lost(int peer) const override { return peers_[peer]->dead->load(std::memory_order_relaxed); }
 
   std::string describe(int rank) const override {
     return concat("rank ", rank, " (pid ", peers_[rank]->pid, ")");
@@ -141,7 +137,7 @@ class ShmGroup final : public PeerGroup {
   size_t scratch_bytes_;
   std::vector<std::shared_ptr<PeerProcess>> peers_;
   std::vector<WindowHeader*> windows_;
-  bool reserved_ = false;
+  size_t reserved_ = 0;  // bytes of scratch
 };
 
 /// One attempt: holds what must be undone when the ranks find that they do not share memory.
@@ -208,6 +204,7 @@ class Forming {
       for (int peer = rank_ + 1; peer < size_; ++peer) {
         if (unknown(known, peer) && reached[peer][rank_] == '1') ++expected;
       }
+      // A peer whose memory cannot be mapped must not keep the others from their answers.
       for (; expected > 0; --expected) {
         adopt(records,
               accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->segment().fd(),
@@ -253,9 +250,14 @@ class Forming {
 
   void adopt(const std::vector<Record>& records, Introduction introduction) {
     const EndpointId id = introduction.hello.id;
-    std::shared_ptr<PeerProcess> process = endpoint_->adopt(std::move(introduction));
     for (int peer = 0; peer < size_; ++peer) {
-      if (records[peer].id == id) peers_[peer] = process;
+      if (!(records[peer].id == id)) continue;
+      try {
+        peers_[peer] = endpoint_->adopt(std::move(introduction));
+      } catch (const Error& error) {
+        complain(peer, error.what());
+      }
+      return;
     }
   }
 
@@ -263,7 +265,8 @@ class Forming {
     if (peers_[peer] == nullptr) return complain(peer, "it did not connect");
     const Mapping& mapping = *peers_[peer]->mapping;
     const uint64_t window = records[peer].window;
-    if (window % kLineBytes != 0 || window + window_bytes_ > mapping.bytes()) {
+    if (window % kLineBytes != 0 || window > mapping.bytes() ||
+        window_bytes_ > mapping.bytes() - window) {
       return complain(peer, "its window lies outside of its segment");
     }
     const auto* header = reinterpret_cast<const WindowHeader*>(mapping.at(window));
@@ -289,6 +292,7 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
                               const std::string& why_not, const GroupConfig& wanted,
                               size_t (*scratch_bytes)(const GroupConfig&, int size),
                               Deadline deadline) {
+  FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
   const uint64_t nonce = agree_on_nonce(store, rank, size, deadline);
   Rounds rounds(store, nonce, rank, size, deadline);
   ShmGroupResult result;
@@ -304,8 +308,6 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
   Forming forming(endpoint, rank, size, nonce, deadline);
   Record record{};
   record.version = kProtocolVersion;
-  record.config = config;
-  record.nonce = nonce;
   record.pid = getpid();
   std::unique_ptr<Listener> listener;
   std::string problem = why_not;

@@ -1,0 +1,108 @@
+// What every torch-free C++ test needs: checks that count failures and go on, random inputs, and a
+// table of named cases.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/numeric.h"
+#include "core/types.h"
+
+namespace fastcomm::testing {
+
+inline std::atomic<int> failures{0};
+
+inline void report(bool good, const char* file, int line, const std::string& text) {
+  if (good) return;
+  if (failures.fetch_add(1) < 20) std::printf("%s:%d: %s\n", file, line, text.c_str());
+}
+
+/// Counts a failure unless `condition` holds, and prints the further arguments.
+#define EXPECT(condition, ...)                                                  \
+  ::fastcomm::testing::report(static_cast<bool>(condition), __FILE__, __LINE__, \
+                              ::fastcomm::concat("not true: " #condition ": ", ##__VA_ARGS__))
+
+/// Random bytes of `count` elements that depend on the seed alone. Floating point values cancel and
+/// differ in size, so that the order of a sum shows; no sum of 64 of them overflows fp16.
+inline std::vector<char> random_input(DType dtype, size_t count, uint64_t seed) {
+  std::mt19937_64 bits(seed * 0x9e3779b97f4a7c15u + 1);
+  std::vector<char> data(count * dtype_size(dtype));
+  const auto real = [&] {
+    const int mantissa = static_cast<int>(bits() % 1999) - 999;
+    return std::ldexp(static_cast<double>(mantissa), static_cast<int>(bits() % 16) - 16);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    char* at = data.data() + i * dtype_size(dtype);
+    const auto put = [&](auto value) { std::memcpy(at, &value, sizeof(value)); };
+    switch (dtype) {
+      case DType::kFloat32:
+        put(static_cast<float>(real()));
+        break;
+      case DType::kFloat64:
+        put(real() + real() * 1e-12);
+        break;
+      case DType::kFloat16:
+        put(float_to_half(static_cast<float>(real())));
+        break;
+      case DType::kBFloat16:
+        put(float_to_bfloat16(static_cast<float>(real())));
+        break;
+      case DType::kBool:
+        put(static_cast<uint8_t>(bits() % 4 == 0));
+        break;
+      default: {
+        const uint64_t value = bits();
+        std::memcpy(at, &value, dtype_size(dtype));
+      }
+    }
+  }
+  return data;
+}
+
+/// The Error that `body` raises, or nothing.
+template <class Body>
+std::string error_of(const Body& body, ErrorCode* code = nullptr) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (code != nullptr) *code = error.code();
+    return error.what();
+  }
+  return "";
+}
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+using Cases = std::vector<std::pair<const char*, std::function<void(uint64_t seed)>>>;
+
+/// main() of a test: `program CASE [SEED]`, or all cases.
+inline int run_cases(int argc, char** argv, const Cases& cases) {
+  const std::string wanted = argc > 1 ? argv[1] : "all";
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  bool found = false;
+  for (const auto& [name, body] : cases) {
+    if (wanted != "all" && wanted != name) continue;
+    found = true;
+    const auto start = std::chrono::steady_clock::now();
+    body(seed);
+    std::printf("%s: seed %llu, %d failures, %.2f s\n", name, static_cast<unsigned long long>(seed),
+                failures.load(), seconds_since(start));
+    std::fflush(stdout);
+  }
+  if (!found) std::printf("no case '%s'\n", wanted.c_str());
+  return found && failures == 0 ? 0 : 1;
+}
+
+}  // namespace fastcomm::testing

@@ -1,0 +1,269 @@
+// How operations of a communicator fail: ranks that are late, gone, dead, or call something else.
+//
+//   communicator_failures_test CASE SEED
+#include "check.h"
+#include "rank_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr auto kTimeout = Milliseconds(60000);
+
+struct Failure {
+  bool failed = false;
+  ErrorCode code{};
+  std::string text;
+};
+
+Failure failure_of(const Operation& operation) {
+  Failure failure;
+  if (operation.error() == nullptr) return failure;
+  failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
+  failure.failed = true;
+  return failure;
+}
+
+bool names(const std::string& text, int rank) {
+  return text.find(concat("rank ", rank)) != std::string::npos;
+}
+
+void pause(uint64_t microseconds) {
+  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+}
+
+/// Every rank learns that the calls differ, whoever looks first, and nothing is written.
+void test_mismatch(uint64_t seed) {
+  for (int round = 0; round < 40; ++round) {
+    const int size = 2 + round % 4;
+    RankWorld world(size);
+    world.run([&](int rank) {
+      std::mt19937_64 own(seed + 100 * round + rank);
+      std::vector<float> data(4000, static_cast<float>(rank)), before = data;
+      // The last rank differs in size, kind, root or algorithm.
+      Call call = sum_call(data.data(), 1000);
+      if (rank == size - 1) {
+        switch (round % 5) {
+          case 0:
+            call.count = 1001;
+            break;
+          case 1:
+            call.count = 3;
+            break;
+          case 2:
+            call = broadcast_call(data.data(), 1000, 0);
+            break;
+          case 3:
+            call = barrier_call();
+            break;
+          default:
+            call.dtype = DType::kInt32;
+        }
+      }
+      pause(own() % 400);
+      std::shared_ptr<Operation> operation;
+      if (own() % 2 == 0) {
+        operation = world.at(rank).run(call, kTimeout, nullptr);
+      } else {
+        operation = world.at(rank).start(call, kTimeout, nullptr);
+        world.at(rank).wait(*operation, Deadline::max(), nullptr);
+      }
+      const Failure failure = failure_of(*operation);
+      EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
+      // Its own finding, with both calls, not hearsay.
+      EXPECT(failure.text.find("No memory was touched") != std::string::npos, failure.text);
+      EXPECT(failure.text.find("gave the group up") == std::string::npos, failure.text);
+      EXPECT(data == before, "memory was touched");
+      auto later = world.at(rank).run(barrier_call(), kTimeout, nullptr);
+      EXPECT(failure_of(*later).failed);
+    });
+  }
+}
+
+/// Operations that the leaving rank took part in end well on every rank; the next one does not.
+void test_leave(uint64_t seed) {
+  for (int round = 0; round < 60; ++round) {
+    const int size = 2 + round % 4;
+    const int leaver = static_cast<int>((seed + round) % size);
+    RankWorld world(size);
+    world.run([&](int rank) {
+      std::vector<float> data(round % 2 == 0 ? 3000 : 8, 1.f);
+      Call call = sum_call(data.data(), data.size());
+      if (round % 3 == 0) call = broadcast_call(data.data(), data.size(), round % size);
+      auto first = world.at(rank).run(call, kTimeout, nullptr);
+      EXPECT(!failure_of(*first).failed, failure_of(*first).text);
+      if (rank == leaver) return world.at(rank).leave();
+      float value = 0;
+      auto second = world.at(rank).start(sum_call(&value, 1), kTimeout, nullptr);
+      world.at(rank).wait(*second, Deadline::max(), nullptr);
+      const Failure failure = failure_of(*second);
+      EXPECT(failure.failed && failure.code == ErrorCode::kPeerLeft, failure.text);
+      EXPECT(names(failure.text, leaver), failure.text);
+    });
+    EXPECT(failure_of(*world.at(leaver).run(barrier_call(), kTimeout, nullptr)).code ==
+           ErrorCode::kPoisoned);
+  }
+}
+
+/// The error comes on time and names who is late; `timeout` in ms.
+void test_late(uint64_t) {
+  for (const int timeout : {100, 400}) {
+    double worst = 0;
+    for (int attempt = 0; attempt < 3; ++attempt) {  // the machine may be busy once or twice
+      worst = 0;
+      RankWorld world(3);
+      std::atomic<double> taken[3] = {};
+      world.run([&](int rank) {
+        if (rank == 1) return pause(timeout * 2000);
+        std::vector<float> data(2000, 1.f);
+        const auto start = Clock::now();
+        auto operation =
+            world.at(rank).run(sum_call(data.data(), data.size()), Milliseconds(timeout), nullptr);
+        taken[rank] = seconds_since(start);
+        const Failure failure = failure_of(*operation);
+        EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
+        EXPECT(names(failure.text, 1), failure.text);
+        EXPECT(data[0] == 1.f && data[1999] == 1.f);
+      });
+      for (int rank : {0, 2}) {
+        // A rank may hear of the other's timeout a moment before its own.
+        EXPECT(taken[rank] > timeout * 0.97e-3, taken[rank].load());
+        worst = std::max(worst, taken[rank].load());
+      }
+      if (worst < timeout * 1.1e-3) break;
+    }
+    EXPECT(worst < timeout * 1.1e-3, worst, " s instead of ", timeout, " ms");
+  }
+}
+
+/// wait(timeout) that expires harms nothing: the operation goes on, also without anybody's help.
+void test_wait_timeout(uint64_t) {
+  RankWorld world(2);
+  world.run([&](int rank) {
+    std::vector<float> data(3000, 1.f);
+    if (rank == 1) pause(300000);
+    auto operation = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout, nullptr);
+    if (rank == 0) {
+      for (int i = 0; i < 4; ++i) {
+        ErrorCode code{};
+        const std::string text = error_of(
+            [&] { world.at(0).wait(*operation, Clock::now() + Milliseconds(30), nullptr); }, &code);
+        EXPECT(code == ErrorCode::kTimeout && text.find("goes on") != std::string::npos, text);
+      }
+      const auto start = Clock::now();
+      while (!operation->done() && seconds_since(start) < 20) pause(1000);  // the engine alone
+    }
+    world.at(rank).wait(*operation, Deadline::max(), nullptr);
+    EXPECT(!failure_of(*operation).failed && data[2999] == 2.f);
+    EXPECT(!failure_of(*world.at(rank).run(barrier_call(), kTimeout, nullptr)).failed);
+  });
+}
+
+/// After abort() or leave() nobody touches the memory of pending operations any more, not even an
+/// engine in the middle of a step, and peers learn of it.
+void test_abort(uint64_t seed) {
+  for (int round = 0; round < 20; ++round) {
+    // Large slots: a step takes long enough to be met in the middle.
+    RankWorld world(2, 1, 0, scratch_layout(256, 1 << 18, 2));
+    std::atomic<bool> aborted{false};
+    world.run([&](int rank) {
+      std::mt19937_64 own(seed + round);
+      std::vector<float> data(1 << 19, 1.f);
+      auto operation = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout, nullptr);
+      if (rank == 0) {
+        pause(own() % 3000);
+        const bool was_done = operation->done();
+        if (round % 2 == 0) {
+          world.at(0).abort("rank 0 wants no more");
+        } else {
+          world.at(0).leave();
+        }
+        world.at(0).wait(*operation, Deadline::max(), nullptr);  // it may have ended well just now
+        if (was_done || failure_of(*operation).failed) data.assign(data.size(), 5.f);  // or a race
+        aborted.store(true);
+        return;
+      }
+      world.at(rank).wait(*operation, Deadline::max(), nullptr);
+      auto later = world.at(rank).run(barrier_call(), kTimeout, nullptr);
+      const Failure failure = failure_of(*later);
+      EXPECT(failure.failed, "nobody told of the abort");
+      const bool left = failure.code == ErrorCode::kPeerLeft;
+      EXPECT(left == (round % 2 == 1), failure.text);
+      EXPECT(left || failure.text.find("wants no more") != std::string::npos, failure.text);
+    });
+  }
+}
+
+/// A synchronous call that a signal interrupts: the caller's exception comes out, peers hear of it.
+void test_interrupt(uint64_t) {
+  RankWorld world(2);
+  world.run([&](int rank) {
+    if (rank == 1) {
+      pause(100000);
+      auto operation = world.at(1).run(barrier_call(), kTimeout, nullptr);
+      auto later = world.at(1).run(barrier_call(), kTimeout, nullptr);
+      EXPECT(failure_of(*later).code == ErrorCode::kPoisoned, failure_of(*later).text);
+      EXPECT(failure_of(*later).text.find("was interrupted") != std::string::npos);
+      return;
+    }
+    bool came_out = false;
+    try {
+      world.at(0).run(barrier_call(), kTimeout, [] { throw 42; });
+    } catch (int signal) {
+      came_out = signal == 42;
+    }
+    EXPECT(came_out);
+    EXPECT(!world.at(0).pending());
+  });
+}
+
+/// A dead peer is named even where another one said goodbye, and then died, before.
+void test_lost(uint64_t) {
+  RankWorld world(3);
+  std::thread deaths([&] {
+    pause(50000);
+    world.at(0).leave();
+    world.bells().dead[0].store(true);
+    pause(50000);
+    world.bells().dead[1].store(true);
+  });
+  // Rank 0 has come to the operation and gone; rank 1 never comes.
+  auto first = world.at(0).start(barrier_call(), kTimeout, nullptr);
+  const auto start = Clock::now();
+  auto operation = world.at(2).run(barrier_call(), Milliseconds(5000), nullptr);
+  const Failure failure = failure_of(*operation);
+  deaths.join();
+  EXPECT(failure.code == ErrorCode::kPeerLost && names(failure.text, 1), failure.text);
+  EXPECT(seconds_since(start) < 1);
+}
+
+/// A small operation that is started behind a large one leaves that to the engine.
+void test_start_is_short(uint64_t) {
+  RankWorld world(2, 1, 0, scratch_layout(256, 1 << 16, 2));
+  std::thread::id where[2];
+  world.run([&](int rank) {
+    std::vector<float> data(1 << 20, 1.f);
+    float one = 1.f;
+    auto large = world.at(rank).start(
+        sum_call(data.data(), data.size()), kTimeout,
+        [&, rank](const std::exception_ptr&) { where[rank] = std::this_thread::get_id(); });
+    auto small = world.at(rank).start(sum_call(&one, 1), kTimeout, nullptr);
+    while (!small->done()) pause(200);
+    EXPECT(where[rank] != std::this_thread::get_id(), "the caller drove the large operation");
+  });
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(argc, argv,
+                   {{"mismatch", test_mismatch},
+                    {"leave", test_leave},
+                    {"late", test_late},
+                    {"wait_timeout", test_wait_timeout},
+                    {"abort", test_abort},
+                    {"interrupt", test_interrupt},
+                    {"lost", test_lost},
+                    {"start_is_short", test_start_is_short}});
+}

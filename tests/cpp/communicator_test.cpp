@@ -1,0 +1,270 @@
+// Communicators of ranks as threads: random sequences of operations against the plain reference.
+// How operations fail is in communicator_failures_test.cpp.
+//
+//   communicator_test CASE SEED
+#include "check.h"
+#include "rank_world.h"
+#include "reference_tree.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr auto kTimeout = Milliseconds(60000);
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                             DType::kInt8,    DType::kUInt8,   DType::kInt16,   DType::kInt32,
+                             DType::kInt64,   DType::kBool};
+
+/// One operation as all ranks see it.
+struct Spec {
+  OpKind kind;
+  DType dtype;
+  ReduceOp op;
+  uint64_t count;
+  int root;
+  bool in_place;
+  bool async;  // each rank tosses for itself when this is set
+  uint64_t seed;
+};
+
+Spec random_spec(std::mt19937_64& bits, int size) {
+  constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kAllReduce, OpKind::kBroadcast,
+                               OpKind::kAllGather, OpKind::kBarrier};
+  // None, one, one-shot, a block, several blocks, and odd counts around the limits.
+  constexpr uint64_t kCounts[] = {0, 1, 3, 31, 64, 127, 200, 512, 777, 1500};
+  Spec spec{};
+  spec.kind = kKinds[bits() % 5];
+  spec.dtype = kDTypes[bits() % std::size(kDTypes)];
+  spec.op = bits() % 3 == 0 && spec.dtype != DType::kBool ? ReduceOp::kAvg : ReduceOp::kSum;
+  spec.count = kCounts[bits() % std::size(kCounts)];
+  spec.root = static_cast<int>(bits() % size);
+  spec.in_place = bits() % 2 == 0;
+  spec.async = bits() % 2 == 0;
+  spec.seed = bits();
+  return spec;
+}
+
+/// Memory for a message between guards, at an address that is a multiple of the element size only.
+class Message {
+ public:
+  Message(size_t bytes, size_t element, size_t shift)
+      : bytes_(bytes), at_(64 + shift % 7 * element), data_(at_ + bytes + 64, '\x5a') {}
+  char* data() { return data_.data() + at_; }
+  bool holds(const std::vector<char>& wanted) {
+    return wanted.empty() || std::memcmp(data(), wanted.data(), wanted.size()) == 0;
+  }
+  bool guarded() const {
+    const auto guard = [](char c) { return c == '\x5a'; };
+    return std::all_of(data_.begin(), data_.begin() + at_, guard) &&
+           std::all_of(data_.begin() + at_ + bytes_, data_.end(), guard);
+  }
+
+ private:
+  size_t bytes_;
+  size_t at_;
+  std::vector<char> data_;
+};
+
+/// One operation of one rank: its memory, and what must be there in the end.
+struct Running {
+  Spec spec;
+  std::vector<Message> messages;  // the input, then the outputs
+  std::vector<std::vector<char>> wanted;
+  std::shared_ptr<Operation> operation;
+  std::atomic<int> finished{0};
+
+  Call prepare(const Spec& wish, int rank, int size) {
+    spec = wish;
+    const size_t element = dtype_size(spec.dtype);
+    const size_t bytes = spec.count * element;
+    std::vector<std::vector<char>> inputs;
+    for (int peer = 0; peer < size; ++peer) {
+      inputs.push_back(random_input(spec.dtype, spec.count, spec.seed + peer));
+    }
+    Call call;
+    call.kind = spec.kind;
+    if (spec.kind == OpKind::kBarrier) return call;
+    call.dtype = spec.dtype;
+    call.count = spec.count;
+    const auto message = [&](const char* content) {
+      messages.emplace_back(bytes, element, spec.seed + messages.size() + rank);
+      if (content != nullptr && bytes != 0) std::memcpy(messages.back().data(), content, bytes);
+      return messages.back().data();
+    };
+    messages.reserve(size + 1);
+    call.input = message(inputs[rank].data());
+    if (spec.kind == OpKind::kAllReduce) {
+      call.op = spec.op;
+      const int divisor = spec.op == ReduceOp::kAvg ? size : 1;
+      const auto sum = reference::reduce(spec.dtype, inputs, divisor);
+      call.output = messages[0].data();
+      wanted.push_back(spec.in_place ? sum : inputs[rank]);
+      if (!spec.in_place) call.output = message(nullptr), wanted.push_back(sum);
+    } else if (spec.kind == OpKind::kBroadcast) {
+      call.root = spec.root;
+      call.output = messages[0].data();
+      wanted.push_back(inputs[spec.root]);
+    } else {
+      wanted.push_back(inputs[rank]);
+      for (int peer = 0; peer < size; ++peer) {
+        const bool own = spec.in_place && peer == rank;
+        call.outputs.push_back(own ? messages[0].data() : message(nullptr));
+        if (!own) wanted.push_back(inputs[peer]);
+      }
+    }
+    return call;
+  }
+
+  void check(int rank) {
+    EXPECT(operation->done() && operation->error() == nullptr, "rank ", rank);
+    EXPECT(!spec.async || finished == 1, "finished ", finished.load(), " times");
+    for (size_t i = 0; i < messages.size(); ++i) {
+      EXPECT(messages[i].holds(wanted[i]) && messages[i].guarded(), "rank ", rank, ", message ", i,
+             " of ", describe_call(operation->header()));
+    }
+  }
+};
+
+/// `operations` random operations in one group.
+void run_random(RankWorld& world, uint64_t seed, int operations) {
+  world.run([&](int rank) {
+    std::mt19937_64 shared(seed), own(seed * 31 + rank);
+    std::vector<std::unique_ptr<Running>> all;
+    Communicator& group = world.at(rank);
+    for (int i = 0; i < operations; ++i) {
+      all.push_back(std::make_unique<Running>());
+      Running& running = *all.back();
+      Spec spec = random_spec(shared, world.size());
+      spec.async = spec.async && own() % 4 != 0;  // ranks need not agree on it
+      const Call call = running.prepare(spec, rank, world.size());
+      if (spec.async) {
+        running.operation = group.start(call, kTimeout, [&running](const std::exception_ptr&) {
+          running.finished.fetch_add(1);
+        });
+      } else {
+        running.operation = group.run(call, kTimeout, nullptr);
+      }
+      if (own() % 8 == 0) {  // wait for one of those that were started
+        group.wait(*all[own() % all.size()]->operation, Deadline::max(), nullptr);
+      }
+      if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
+    }
+    for (auto& running : all) {
+      group.wait(*running->operation, Deadline::max(), nullptr);
+      running->check(rank);
+    }
+    EXPECT(!group.pending());
+  });
+}
+
+/// 2 to 8 ranks.
+void test_random(uint64_t seed) {
+  const int operations = std::getenv("FC_TEST_OPERATIONS") != nullptr
+                             ? std::atoi(std::getenv("FC_TEST_OPERATIONS"))
+                             : 60;
+  for (int size = 1; size <= 8; ++size) {
+    RankWorld world(size);
+    run_random(world, seed * 100 + size, operations);
+  }
+}
+
+/// Flags that start just below 2^32 and wrap while operations run.
+void test_wrap(uint64_t seed) {
+  for (int size : {2, 3, 5}) {
+    for (uint32_t below : {1u, 2u, 3u, 50u}) {
+      RankWorld world(size, 1, 0u - below);
+      run_random(world, seed + below, 30);
+      EXPECT(world.at(0).pending() == false);
+    }
+    RankWorld world(size, 1, 0x7fffffffu - 20);  // the signed distance must not care either
+    run_random(world, seed, 30);
+  }
+}
+
+/// Two groups, used in opposite order by even and odd ranks: nobody may wait for the other group.
+void test_opposite(uint64_t seed) {
+  for (int size : {2, 3, 4}) {
+    RankWorld world(size, 2);
+    world.run([&](int rank) {
+      std::mt19937_64 own(seed + rank);
+      for (int round = 0; round < 20; ++round) {
+        std::vector<float> data[2];
+        std::shared_ptr<Operation> operations[2];
+        for (int turn = 0; turn < 2; ++turn) {
+          const int group = (turn + rank) % 2;
+          data[group].assign(1000 * group + 100, static_cast<float>(rank + group));
+          operations[group] =
+              world.at(rank, group)
+                  .start(sum_call(data[group].data(), data[group].size()), kTimeout, nullptr);
+          if (own() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        for (int turn = 0; turn < 2; ++turn) {  // wait in opposite order too
+          const int group = (turn + rank) % 2;
+          world.at(rank, group).wait(*operations[group], Deadline::max(), nullptr);
+          const float sum = static_cast<float>(size * (size - 1) / 2 + size * group);
+          EXPECT(operations[group]->error() == nullptr);
+          EXPECT(data[group].front() == sum && data[group].back() == sum, "round ", round);
+        }
+      }
+    });
+  }
+}
+
+/// A synchronous call behind asynchronous ones, several threads that wait for the same operation,
+/// and continuations that issue operations of their own.
+void test_threads(uint64_t) {
+  RankWorld world(3);
+  world.run([&](int rank) {
+    Communicator& group = world.at(rank);
+    for (int round = 0; round < 30; ++round) {
+      std::vector<float> first(2000, 1.f), second(2000, 2.f), third(10, 3.f);
+      std::shared_ptr<Operation> nested;
+      std::atomic<bool> issued{false};
+      auto a = group.start(sum_call(first.data(), first.size()), kTimeout,
+                           [&](const std::exception_ptr&) {
+                             nested = group.start(barrier_call(), kTimeout, nullptr);
+                             issued.store(true);
+                           });
+      std::thread helper([&] { group.wait(*a, Deadline::max(), nullptr); });
+      group.wait(*a, Deadline::max(), nullptr);
+      helper.join();
+      EXPECT(issued.load() && first[7] == 3.f);
+      auto b = group.start(sum_call(second.data(), second.size()), kTimeout, nullptr);
+      auto c = group.run(sum_call(third.data(), third.size()), kTimeout, nullptr);
+      // What stood before it has run, but another thread may not have told its waiters yet.
+      EXPECT(c->done() && second[1999] == 6.f && third[9] == 9.f);
+      group.wait(*nested, Deadline::max(), nullptr);
+      group.wait(*b, Deadline::max(), nullptr);
+    }
+  });
+}
+
+/// A finished operation lets go of its callback and of what that holds.
+void test_release(uint64_t) {
+  RankWorld world(2);
+  world.run([&](int rank) {
+    float value = 1.f;
+    auto held = std::make_shared<int>(1);
+    const std::weak_ptr<int> watch = held;
+    auto operation = world.at(rank).start(sum_call(&value, 1), kTimeout,
+                                          [held](const std::exception_ptr&) { (void)*held; });
+    held.reset();
+    world.at(rank).wait(*operation, Deadline::max(), nullptr);
+    EXPECT(watch.expired());
+  });
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+#if defined(FC_SHIM)
+  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+#endif
+  return run_cases(argc, argv,
+                   {{"random", test_random},
+                    {"wrap", test_wrap},
+                    {"opposite", test_opposite},
+                    {"threads", test_threads},
+                    {"release", test_release}});
+}

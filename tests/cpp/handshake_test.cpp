@@ -1,0 +1,250 @@
+// Hostile and broken peers in the handshake: always an Error, never a crash or a leaked descriptor.
+//
+//   handshake_test CASE SEED
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstddef>
+
+#include "fork_world.h"
+#include "transport/shm/endpoint.h"
+#include "transport/shm/handshake.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr size_t kSegment = size_t{8} << 20;
+constexpr uint64_t kNonce = 0x1234567890abcdef;
+constexpr uint64_t kMagic = 0x6f6c6c65686d6366;
+
+Deadline within(int ms) { return Clock::now() + std::chrono::milliseconds(ms); }
+int descriptors() { return count_entries("/proc/self/fd"); }
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+Fd raw_connect(const std::string& name) {
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  socklen_t length;
+  const sockaddr_un address = address_of(name, length);
+  EXPECT(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
+  return fd;
+}
+
+void raw_send(int socket, const void* data, size_t bytes, const std::vector<int>& fds) {
+  iovec part{const_cast<void*>(data), bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(32 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  EXPECT(sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
+}
+
+/// What a peer may send instead of a proper introduction.
+struct Attack {
+  const char* name;
+  std::vector<char> bytes;
+  std::vector<int> fds;
+};
+
+std::vector<Attack> attacks(const Hello& good, int segment, int pidfd, uint64_t seed) {
+  const auto bytes_of = [](const Hello& hello) {
+    const char* begin = reinterpret_cast<const char*>(&hello);
+    return std::vector<char>(begin, begin + sizeof(hello));
+  };
+  const std::vector<int> pair = {segment, pidfd};
+  std::vector<Attack> all;
+  std::mt19937_64 bits(seed);
+  for (size_t length :
+       {size_t{1}, sizeof(Hello) - 1, sizeof(Hello), sizeof(Hello) + 1, size_t{5000}}) {
+    std::vector<char> garbage(length);
+    for (char& c : garbage) c = static_cast<char>(bits());
+    all.push_back({"garbage", garbage, pair});
+    all.push_back({"garbage without descriptors", garbage, {}});
+  }
+  const std::vector<char> whole = bytes_of(good);
+  for (size_t length : {size_t{1}, size_t{8}, sizeof(Hello) / 2, sizeof(Hello) - 1}) {
+    all.push_back({"truncated", std::vector<char>(whole.begin(), whole.begin() + length), pair});
+  }
+  std::vector<char> longer = whole;
+  longer.push_back(0);
+  all.push_back({"too long", longer, pair});
+  Hello other = good;
+  other.version += 1;
+  all.push_back({"wrong version", bytes_of(other), pair});
+  other = good;
+  other.nonce ^= 1;
+  all.push_back({"wrong nonce", bytes_of(other), pair});
+  other = good;
+  other.magic ^= 1;
+  all.push_back({"wrong magic", bytes_of(other), pair});
+  all.push_back({"no descriptors", whole, {}});
+  all.push_back({"one descriptor", whole, {segment}});
+  all.push_back({"three descriptors", whole, {segment, pidfd, segment}});
+  all.push_back({"many descriptors", whole, std::vector<int>(30, segment)});
+  return all;
+}
+
+Hello good_hello(const Endpoint& endpoint) {
+  Hello hello = endpoint.hello(kNonce);
+  hello.magic = kMagic;
+  hello.version = kProtocolVersion;
+  return hello;
+}
+
+/// Whatever strangers send, the listener goes on, and takes the peer that comes after them.
+void test_accept(uint64_t seed) {
+  Endpoint endpoint("memfd");
+  Listener listener;
+  const Hello own = endpoint.hello(kNonce);
+  const int before = descriptors();
+  const auto accept = [&](int ms) {
+    return accept_introduction(listener, own, endpoint.segment().fd(), endpoint.pidfd(),
+                               within(ms));
+  };
+  for (const Attack& attack :
+       attacks(good_hello(endpoint), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+    {
+      const Fd stranger = raw_connect(listener.name());
+      raw_send(stranger.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
+      ErrorCode code{};
+      const std::string text = error_of([&] { accept(20); }, &code);
+      EXPECT(code == ErrorCode::kTimeout, attack.name, ": ", text);
+    }
+    EXPECT(descriptors() == before, attack.name, " leaked");
+  }
+  // One that connects and goes, and then the real one.
+  {
+    const Fd gone = raw_connect(listener.name());
+  }
+  const Fd real = introduce(listener.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+  const Introduction taken = accept(5000);
+  EXPECT(taken.hello.id == own.id && taken.segment.get() >= 0 && taken.pidfd.get() >= 0);
+  const Introduction answer = await_answer(real, kNonce, within(1000));
+  EXPECT(answer.hello.id == own.id);
+  EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, 0, 0); }).empty());
+}
+
+/// The same from the other side: a listener that answers nonsense, or nothing, or hangs up.
+void test_answer(uint64_t seed) {
+  Endpoint endpoint("memfd");
+  const Hello own = endpoint.hello(kNonce);
+  Listener hostile;
+  const int before = descriptors();
+  const auto connected = [&](auto&& answer) {
+    const Fd socket = introduce(hostile.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+    Fd other(accept4(hostile.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    answer(other);
+    ErrorCode code{};
+    const std::string text = error_of([&] { await_answer(socket, kNonce, within(100)); }, &code);
+    EXPECT(!text.empty() && (code == ErrorCode::kSystem || code == ErrorCode::kTimeout), text);
+  };
+  for (const Attack& attack :
+       attacks(good_hello(endpoint), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+    connected([&](const Fd& other) {
+      raw_send(other.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
+    });
+    EXPECT(descriptors() == before, attack.name, " leaked");
+  }
+  connected([](const Fd&) {});
+  connected([](Fd& other) { other = Fd(); });
+  EXPECT(descriptors() == before);
+}
+
+/// A proper Hello with a segment that is not what it says.
+void test_segment(uint64_t) {
+  Endpoint endpoint("memfd");
+  const int before = descriptors();
+  const auto refused = [&](const char* name, Fd file, uint64_t announced, bool header) {
+    if (header) {
+      const SegmentHeader content{kSegmentMagic, announced, {}};
+      EXPECT(pwrite(file.get(), &content, sizeof(content), 0) ==
+             static_cast<ssize_t>(sizeof(content)));
+    }
+    Introduction introduction;
+    introduction.hello = good_hello(endpoint);
+    introduction.hello.id = {1, 2};
+    introduction.hello.segment_bytes = announced;
+    introduction.segment = std::move(file);
+    introduction.pidfd = Fd(dup(endpoint.pidfd()));
+    ErrorCode code{};
+    const std::string text = error_of([&] { endpoint.adopt(std::move(introduction)); }, &code);
+    EXPECT(!text.empty() && code == ErrorCode::kSystem, name, ": ", text);
+    EXPECT(endpoint.find({1, 2}) == nullptr);
+    EXPECT(descriptors() == before, name, " leaked");
+  };
+  const auto memfd = [](size_t bytes, int seals) {
+    Fd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT(ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    if (seals != 0) EXPECT(fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
+    return fd;
+  };
+  constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW;
+  refused("smaller than announced", memfd(4096, kSealed), kSegment, true);
+  refused("larger than announced", memfd(2 * kSegment, kSealed), kSegment, true);
+  refused("empty", memfd(0, kSealed), 0, false);
+  refused("huge", memfd(4096, kSealed), ~uint64_t{0}, false);
+  refused("unsealed", memfd(kSegment, 0), kSegment, true);
+  refused("half sealed", memfd(kSegment, F_SEAL_GROW), kSegment, true);
+  refused("no header", memfd(kSegment, kSealed), kSegment, false);
+  refused("a directory", Fd(open("/", O_RDONLY | O_CLOEXEC)), kSegment, false);
+  refused("a socket", Fd(socket(AF_UNIX, SOCK_STREAM, 0)), kSegment, false);
+  refused("no file", Fd(), kSegment, false);
+}
+
+/// Another user of the machine, who knows everything, is refused at both ends.
+void test_other_user(uint64_t) {
+  if (geteuid() != 0) {
+    std::printf("SKIPPED: only root can become another user\n");
+    return;
+  }
+  Endpoint endpoint("memfd");
+  Listener listener;
+  const Hello hello = good_hello(endpoint);
+  run_processes(1, [&](int) {
+    EXPECT(seteuid(65534) == 0);
+    const std::string text = error_of(
+        [&] { introduce(listener.name(), hello, endpoint.segment().fd(), endpoint.pidfd()); });
+    EXPECT(text.find("a process of user 0 is at the socket") != std::string::npos, text);
+    const Fd stranger = raw_connect(listener.name());
+    raw_send(stranger.get(), &hello, sizeof(hello), {endpoint.segment().fd(), endpoint.pidfd()});
+    EXPECT(seteuid(0) == 0);  // a leak checker needs it
+  });
+  // The strangers are still in the queue of the listener.
+  ErrorCode code{};
+  const std::string text = error_of(
+      [&] {
+        accept_introduction(listener, hello, endpoint.segment().fd(), endpoint.pidfd(),
+                            within(100));
+      },
+      &code);
+  EXPECT(code == ErrorCode::kTimeout, text);
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  setenv("FASTCOMM_SEGMENT_MB", "8", 1);  // what kSegment says
+  return run_cases(argc, argv,
+                   {{"accept", test_accept},
+                    {"answer", test_answer},
+                    {"segment", test_segment},
+                    {"other_user", test_other_user}});
+}

@@ -1,0 +1,117 @@
+// Ranks as threads of one process, each with a communicator and a progress engine of its own.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "coll/communicator.h"
+#include "coll/progress.h"
+#include "transport/local/thread_group.h"
+
+namespace fastcomm::testing {
+
+/// What a process has in shared memory: here one a rank, for all groups.
+struct Bells {
+  std::array<Doorbell, kMaxRanks> bells{};
+  std::array<std::atomic<bool>, kMaxRanks> dead{};
+};
+
+/// A group of threads that rings the doorbells of `bells` and believes its deaths.
+class RankGroup final : public PeerGroup {
+ public:
+  RankGroup(std::unique_ptr<PeerGroup> inner, std::shared_ptr<Bells> bells)
+      : inner_(std::move(inner)), bells_(std::move(bells)) {
+    view_ = inner_->view();
+    for (int peer = 0; peer < size(); ++peer) {
+      pads_[peer] = &inner_->pad(peer);
+      doorbells_[peer] = &bells_->bells[peer];
+    }
+  }
+  void reserve_scratch(size_t) override {}
+  bool lost(int peer) const override { return bells_->dead[peer].load(); }
+  std::string describe(int rank) const override { return inner_->describe(rank); }
+  bool oversubscribed() const override { return inner_->oversubscribed(); }
+
+ private:
+  std::unique_ptr<PeerGroup> inner_;
+  std::shared_ptr<Bells> bells_;
+};
+
+/// Slots so small that a few kilobytes are many blocks.
+inline ScratchLayout small_layout(int size) { return scratch_layout(256, 512, size); }
+
+/// `groups` groups of the same `size` ranks. Flags start at `first_base`.
+class RankWorld {
+ public:
+  explicit RankWorld(int size, int groups = 1, uint32_t first_base = 0,
+                     ScratchLayout layout = ScratchLayout{})
+      : size_(size), bells_(std::make_shared<Bells>()), communicators_(groups) {
+    if (layout.block_bytes == 0) layout = small_layout(size);
+    for (int rank = 0; rank < size; ++rank) {
+      engines_.push_back(std::make_unique<ProgressEngine>(bells_->bells[rank]));
+    }
+    GroupTraits traits;
+    traits.size = size;
+    traits.native = true;
+    traits.transport = "threads";
+    traits.layout = layout;
+    for (auto& group : communicators_) {
+      auto inner = make_thread_groups(size, layout.total());
+      for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flag(rank, 0) = first_base;
+      for (int rank = 0; rank < size; ++rank) {
+        auto peers = std::make_unique<RankGroup>(std::move(inner[rank]), bells_);
+        group.push_back(std::make_shared<Communicator>(std::move(peers), traits, *engines_[rank]));
+      }
+    }
+  }
+
+  int size() const { return size_; }
+  Communicator& at(int rank, int group = 0) { return *communicators_[group][rank]; }
+  Bells& bells() { return *bells_; }
+
+  /// Calls `body(rank)` on one thread a rank and waits for all.
+  template <class Body>
+  void run(const Body& body) const {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size_; ++rank) ranks.emplace_back([&body, rank] { body(rank); });
+    for (std::thread& rank : ranks) rank.join();
+  }
+
+ private:
+  int size_;
+  std::shared_ptr<Bells> bells_;
+  std::vector<std::unique_ptr<ProgressEngine>> engines_;  // outlive the communicators
+  std::vector<std::vector<std::shared_ptr<Communicator>>> communicators_;
+};
+
+inline Call barrier_call() {
+  Call call;
+  call.kind = OpKind::kBarrier;
+  return call;
+}
+
+/// SUM of `count` floats in place.
+inline Call sum_call(float* data, uint64_t count) {
+  Call call;
+  call.kind = OpKind::kAllReduce;
+  call.dtype = DType::kFloat32;
+  call.op = ReduceOp::kSum;
+  call.count = count;
+  call.input = data;
+  call.output = data;
+  return call;
+}
+
+inline Call broadcast_call(float* data, uint64_t count, int root) {
+  Call call;
+  call.kind = OpKind::kBroadcast;
+  call.dtype = DType::kFloat32;
+  call.root = root;
+  call.count = count;
+  call.output = data;
+  return call;
+}
+
+}  // namespace fastcomm::testing
