@@ -1,0 +1,39 @@
+// What a channel of a CUDA grid keeps between operations, and what it reports when a wait fails.
+//
+// Each struct has one writer: the channel's block on its own rank. Seen by host and device.
+#pragma once
+
+#include <cstdint>
+
+namespace fastcomm {
+
+/// In device memory, zeroed before the first operation. Lives and advances on the device, so that
+/// a captured graph counts on at every replay; read at the start of a kernel and written at its
+/// end, so the order of the stream orders it.
+struct alignas(64) ChannelState {
+  uint32_t base;        // steps published before this operation
+  uint32_t operations;  // operations done; their parity chooses the payload slot
+  uint32_t failed;      // not 0: a wait failed, and every later operation returns at once
+};
+
+enum class WaitFailure : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2 };
+
+/// In host memory that the device has mapped, zeroed before the first operation. `failure` is
+/// stored last, with release: a host that sees it not kNone sees the rest. The first failure stays.
+struct alignas(64) WaitRecord {
+  uint64_t missing;    // bit r: rank r had not come
+  uint32_t operation;  // ChannelState::operations when it began
+  uint32_t step;       // of the schedule, the wait before it
+  int32_t peer;        // the first missing rank; -1 if an abort came when all were there
+  uint32_t expected;   // flag value that was waited for
+  uint32_t seen;       // flag value of `peer`
+  uint32_t failure;    // a WaitFailure, written last
+};
+
+/// How long a wait may last.
+struct WaitBounds {
+  uint64_t timeout_ns;         // of one wait, by the device's clock
+  const uint32_t* abort_word;  // host memory; not 0: give up. May be nullptr.
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,154 @@
+// Enough of CUDA to run a kernel on the host: every CUDA thread is a host thread, every block of a
+// grid runs at once, __syncthreads is a barrier of mutex and condition variable, which
+// ThreadSanitizer understands. A launch returns when its grid has finished; ranks are host threads
+// that launch at the same time, in one address range.
+//
+// For tests (FC_SHIM), with blocks of at most kMaxBlockThreads threads. What it cannot show: warps,
+// the device's memory model, and anything that PTX does (core/hd.h has the twins).
+#pragma once
+
+#if !defined(FC_SHIM)
+#error "kernels/shim/shim.h stands in for CUDA in builds with FC_SHIM alone"
+#endif
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/interleave.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace fastcomm::shim {
+
+constexpr unsigned kMaxBlockThreads = 8;
+
+/// What the threads of a block have in common: the barrier and the __shared__ variables.
+class Block {
+ public:
+  explicit Block(unsigned threads) : threads_(threads) {}
+
+  /// Waits for all threads of the block; true if all of them voted true.
+  bool barrier(bool vote) {
+    fastcomm::interleave();
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_ = all_ && vote;
+    if (++arrived_ == threads_) {
+      arrived_ = 0;
+      ++round_;
+      result_ = all_;  // nobody is in the next round yet, so nobody still reads the last result
+      all_ = true;
+      everybody_.notify_all();
+    } else {
+      const uint64_t round = round_;
+      everybody_.wait(lock, [&] { return round_ != round; });
+    }
+    return result_;
+  }
+
+  /// The block's storage for the variable known by `key`; not initialised, as on a device.
+  void* shared(const void* key, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<std::max_align_t[]>& storage = shared_[key];
+    if (storage == nullptr) {
+      storage.reset(new std::max_align_t[bytes / sizeof(std::max_align_t) + 1]);
+    }
+    return storage.get();
+  }
+
+ private:
+  const unsigned threads_;
+  std::mutex mutex_;
+  std::condition_variable everybody_;
+  unsigned arrived_ = 0;
+  uint64_t round_ = 0;
+  bool all_ = true;
+  bool result_ = true;
+  std::map<const void*, std::unique_ptr<std::max_align_t[]>> shared_;
+};
+
+inline thread_local Block* block = nullptr;
+
+template <class T>
+T* shared_array(const void* key, size_t count) {
+  return static_cast<T*>(block->shared(key, count * sizeof(T)));
+}
+
+/// Runs the grid and waits for it. One-dimensional grids and blocks only.
+template <class Kernel, class... Args>
+void launch(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
+  if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
+  std::deque<Block> blocks;
+  for (unsigned b = 0; b < grid.x; ++b) blocks.emplace_back(threads.x);
+  std::vector<std::thread> running;
+  for (unsigned b = 0; b < grid.x; ++b) {
+    for (unsigned t = 0; t < threads.x; ++t) {
+      running.emplace_back([&, b, t] {
+        block = &blocks[b];
+        threadIdx = dim3(t);
+        blockIdx = dim3(b);
+        blockDim = threads;
+        gridDim = grid;
+        kernel(args...);
+      });
+    }
+  }
+  for (std::thread& thread : running) thread.join();
+}
+
+}  // namespace fastcomm::shim
+
+inline void __syncthreads() { fastcomm::shim::block->barrier(true); }
+inline int __syncthreads_and(int vote) { return fastcomm::shim::block->barrier(vote != 0); }
+
+#define FC_SHARED(type, name, count) \
+  static const char name##_key = 0;  \
+  type* const name = ::fastcomm::shim::shared_array<type>(&name##_key, count)
+
+#define FC_LAUNCH(kernel, grid, block, stream, ...) \
+  ((void)(stream), ::fastcomm::shim::launch(kernel, grid, block, __VA_ARGS__))
+
+// The few calls of the runtime that launchers make.
+using cudaError_t = int;
+using cudaStream_t = void*;
+constexpr cudaError_t cudaSuccess = 0;
+constexpr int cudaDevAttrMultiProcessorCount = 16;
+struct cudaFuncAttributes {};
+inline const char* cudaGetErrorString(cudaError_t) { return "none"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) { return *device = 0; }
+inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
+  *value = 1024;
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
+  return cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
