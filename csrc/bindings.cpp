@@ -81,6 +81,10 @@ py::dict environment_dict() {
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
 
+  // A thread that comes from C++ into an interpreter that is going down aborts the process.
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function(stop_progress, py::call_guard<py::gil_scoped_release>()));
+
   py::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);

@@ -40,7 +40,8 @@ class FastcommError(DistBackendError):
         super().__init__(message)
         front = _FRONT.search(message)
         if front is not None:
-            rank, size, peer, self.operation, sequence = front.groups()
+            rank, size, peer, operation, sequence = front.groups()
+            self.operation = None if operation == "none" else operation
             self.rank, self.world_size, self.sequence = int(rank), int(size), int(sequence)
             self.peer = None if peer is None else int(peer)
 

@@ -4,18 +4,25 @@
 
 #include "c10d/compat.h"
 #include "c10d/exception.h"
+#include "c10d/stock_support.h"
 #include "c10d/store_bootstrap.h"
 #include "coll/progress.h"
 #include "core/env.h"
+#include "transport/fork.h"
 #include "transport/local/thread_group.h"
 #include "transport/shm/shm_group.h"
 
 namespace fastcomm {
 namespace {
 
+std::atomic<ProgressEngine*> g_engine{nullptr};
+
 /// This process's engine. Never destroyed: its thread may outlive the static objects.
 ProgressEngine& engine() {
-  static auto* shared = new ProgressEngine(Endpoint::instance().doorbell());
+  static auto* shared = [] {
+    g_engine = new ProgressEngine(Endpoint::instance().doorbell());
+    return g_engine.load();
+  }();
   return *shared;
 }
 
@@ -83,6 +90,11 @@ void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
 
 }  // namespace
 
+void stop_progress() {
+  if (forked_from_endpoint()) return;
+  if (auto* engine = g_engine.load()) engine->stop();
+}
+
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Backend> stock)
     : ::c10d::Backend(rank, size),
@@ -100,14 +112,18 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
 
 FastcommBackend::~FastcommBackend() {
   if (group_ != nullptr) group_->leave();
+  // The stock group joins its threads, which a child of fork() does not have.
+  if (forked_from_endpoint()) stock_.release();
 }
 
 void FastcommBackend::shutdown() {
+  if (forked_from_endpoint()) return;
   if (group_ != nullptr) group_->leave();
   stock_->shutdown();
 }
 
 void FastcommBackend::abort() {
+  if (forked_from_endpoint()) return;
   if (group_ != nullptr) group_->abort(concat("rank ", getRank(), " called abort()"));
   stock_->abort();
 }
@@ -120,18 +136,20 @@ bool FastcommBackend::is_native(const Query& query) const {
   return select_algorithm(traits_, query) != Algorithm::kStock;
 }
 
+template <class WriteBack, class MakePayload>
 FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
-                                                 Payload payload) {
+                                                 const char* title, const WriteBack& write_back,
+                                                 const MakePayload& make_payload) {
   ++calls_;
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
-    if (async) return NativeWork::start(group_, call, limit, std::move(payload));
-    RECORD_FUNCTION(payload.title, std::vector<c10::IValue>());
+    if (async) return NativeWork::start(group_, call, limit, make_payload());
+    RECORD_FUNCTION(title, std::vector<c10::IValue>());
     const auto operation = group_->run(call, limit, g_interrupt_check);
     if (operation->error() != nullptr) {
-      return NativeWork::failed(getRank(), std::move(payload), operation->error());
+      return NativeWork::failed(getRank(), make_payload(), operation->error());
     }
-    payload.write_back();
+    write_back();
     return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
   });
 }
@@ -141,19 +159,23 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
   return translating([&] {
     check_one(tensors, "all_reduce");
     const at::Tensor& tensor = tensors[0];
-    if (!is_native_tensor(tensor)) return stock_->allreduce(tensors, opts);
+    const auto stock = [&] {
+      require_stock_all_reduce(tensor, opts.reduceOp);
+      return stock_->allreduce(tensors, opts);
+    };
+    if (!is_native_tensor(tensor)) return stock();
     Call call;
     call.kind = OpKind::kAllReduce;
     call.op = reduce_op_of(opts.reduceOp);
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) {
-      return stock_->allreduce(tensors, opts);
-    }
+    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) return stock();
     call.input = call.output = buffer.data();
-    return launch(call, opts.timeout, opts.asyncOp,
-                  {::c10d::OpType::ALLREDUCE, "fastcomm:all_reduce", tensors, {buffer}});
+    constexpr const char* kTitle = "fastcomm:all_reduce";
+    return launch(
+        call, opts.timeout, opts.asyncOp, kTitle, [&] { buffer.write_back(); },
+        [&] { return Payload{::c10d::OpType::ALLREDUCE, kTitle, tensors, {buffer}}; });
   });
 }
 
@@ -164,7 +186,10 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     FC_CHECK(opts.rootRank >= 0 && opts.rootRank < getSize(), "broadcast: root ", opts.rootRank,
              " is not a rank of a group of ", getSize());
     const at::Tensor& tensor = tensors[0];
-    if (!is_native_tensor(tensor)) return stock_->broadcast(tensors, opts);
+    if (!is_native_tensor(tensor)) {
+      require_stock("broadcast", tensor);
+      return stock_->broadcast(tensors, opts);
+    }
     Call call;
     call.kind = OpKind::kBroadcast;
     call.root = static_cast<int>(opts.rootRank);
@@ -175,8 +200,10 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
       return stock_->broadcast(tensors, opts);
     }
     call.output = buffer.data();
-    return launch(call, opts.timeout, opts.asyncOp,
-                  {::c10d::OpType::BROADCAST, "fastcomm:broadcast", tensors, {buffer}});
+    constexpr const char* kTitle = "fastcomm:broadcast";
+    return launch(
+        call, opts.timeout, opts.asyncOp, kTitle, [&] { buffer.write_back(); },
+        [&] { return Payload{::c10d::OpType::BROADCAST, kTitle, tensors, {buffer}}; });
   });
 }
 
@@ -213,9 +240,12 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
         for (size_t i = 1; i < payload.buffers.size(); ++i) {
           call.outputs.push_back(payload.buffers[i].data());
         }
-        return launch(call, opts.timeout, opts.asyncOp, std::move(payload));
+        return launch(
+            call, opts.timeout, opts.asyncOp, payload.title, [&] { payload.write_back(); },
+            [&] { return std::move(payload); });
       }
     }
+    require_stock("all_gather", input);
     return stock_->allgather(outputs, inputs, opts);
   });
 }
@@ -224,8 +254,10 @@ FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& 
   Call call;
   call.kind = OpKind::kBarrier;
   if (!is_native({call.kind, call.dtype, call.op, 0})) return stock_->barrier(opts);
-  return launch(call, opts.timeout, opts.asyncOp,
-                {::c10d::OpType::BARRIER, "fastcomm:barrier", {}, {}});
+  constexpr const char* kTitle = "fastcomm:barrier";
+  return launch(
+      call, opts.timeout, opts.asyncOp, kTitle, [] {},
+      [] { return Payload{::c10d::OpType::BARRIER, kTitle, {}, {}}; });
 }
 
 }  // namespace fastcomm

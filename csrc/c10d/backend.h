@@ -19,6 +19,9 @@ namespace fastcomm {
 
 constexpr const char* kBackendName = "fastcomm";
 
+/// Stops what runs by itself in this process, at the end of the program. Call it without the GIL.
+void stop_progress();
+
 /// Thread-safe as c10d asks: operations of a group must be issued in the same order on every rank.
 class FastcommBackend final : public ::c10d::Backend {
  public:
@@ -76,6 +79,7 @@ class FastcommBackend final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}
+  /// Counts native operations: Gloo counts its own.
   uint64_t getSequenceNumberForGroup() override { return calls_; }
   /// Says goodbye; peers finish what this rank has taken part in. Idempotent, never blocks on
   /// peers.
@@ -84,7 +88,11 @@ class FastcommBackend final : public ::c10d::Backend {
   void abort() override;
 
  private:
-  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, Payload payload);
+  /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
+  /// does without, so it is made on demand.
+  template <class WriteBack, class MakePayload>
+  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, const char* title,
+                 const WriteBack& write_back, const MakePayload& make_payload);
   Milliseconds timeout_or_default(Milliseconds timeout) const;
   bool is_native(const Query& query) const;
 

@@ -45,14 +45,15 @@ at::Tensor as_real(const at::Tensor& tensor) {
 
 }  // namespace
 
-Buffer::Buffer(const at::Tensor& tensor)
-    : user_(tensor), flat_(as_real(tensor.detach()).contiguous()) {
+Buffer::Buffer(const at::Tensor& tensor) : user_(tensor) {
+  const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg();
+  flat_ = plain ? tensor : as_real(tensor.detach()).contiguous();
   dtype_ = dtype_of(flat_.scalar_type());
   count_ = dtype_ == DType::kOther ? flat_.nbytes() : static_cast<uint64_t>(flat_.numel());
 }
 
 void Buffer::write_back() const {
-  if (flat_.is_alias_of(user_)) return;
+  if (flat_.is_same(user_) || flat_.is_alias_of(user_)) return;
   const at::Tensor result = user_.is_complex() ? at::view_as_complex(flat_) : flat_;
   at::NoGradGuard no_grad;
   user_.detach().copy_(result);

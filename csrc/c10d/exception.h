@@ -19,7 +19,7 @@ class TorchError : public torch::PyTorchError {
  public:
   TorchError(ErrorCode code, std::string message)
       : torch::PyTorchError(std::move(message)), code_(code) {}
-  /// The class of fastcomm/errors.py that register_error_types() was given. Needs the GIL.
+  /// The class of fastcomm/errors.py that register_error_type() was given. Needs the GIL.
   PyObject* python_type() override;
   ErrorCode code() const { return code_; }
 

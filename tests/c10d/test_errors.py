@@ -1,0 +1,122 @@
+"""One family of errors: the same class and attributes by whichever way an error comes out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import fastcomm
+from fastcomm import errors
+
+WAYS = ["sync", "wait", "future", "future value", "backward", "backward with a hook"]
+
+
+def _hook(state, bucket):  # torch would refuse annotations that are strings
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def _backward(world: World, way: str) -> Caught:
+    model = nn.Sequential(nn.Linear(8, 300), nn.Linear(300, 300), nn.Linear(300, 2))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.01)
+    if way == "backward with a hook":
+        ddp.register_comm_hook(None, _hook)
+    ddp(torch.ones(2, 8)).sum().backward()
+    loss = ddp(torch.ones(2, 8)).sum()
+    if world.rank == 1:
+        model[1].weight.register_hook(lambda gradient: os.kill(os.getpid(), signal.SIGKILL))
+    return catch(loss.backward)
+
+
+def _die_in_front_of(world: World, way: str) -> Caught:
+    world.init()
+    dist.barrier()
+    if way.startswith("backward"):
+        return _backward(world, way)
+    if world.rank == 1:
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    tensor = torch.ones(4)
+    if way == "sync":
+        return catch(dist.all_reduce, tensor)
+    work = dist.all_reduce(tensor, async_op=True)
+    if way == "wait":
+        return catch(work.wait)
+    future = work.get_future()
+    if way == "future":
+        return catch(future.wait)
+    while not future.done():
+        time.sleep(0.01)
+    return catch(future.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lost_peer_is_the_same_error_every_way(way: str) -> None:
+    survivor = run_outcomes(2, _die_in_front_of, way, timeout=30)[0]
+    assert survivor.error is None, survivor.error
+    caught: Caught = survivor.value
+    if way == "backward with a hook":  # torch keeps only the text on the way through then()
+        assert "RuntimeError" in caught.bases
+        assert "rank 1 (pid" in caught.text
+        return
+    assert caught.kind == "PeerLostError"
+    assert (caught.rank, caught.world_size, caught.peer) == (0, 2, 1)
+    assert caught.operation == "all_reduce"
+    assert caught.sequence is not None
+    assert caught.sequence >= 1
+    assert {"FastcommError", "DistBackendError", "RuntimeError"} <= set(caught.bases)
+
+
+def _mismatch(world: World) -> list[Caught]:
+    told = []
+    for way in ("sync", "wait", "future"):
+        world.init(name=way)
+        dist.barrier()
+        tensor = torch.ones(4 + world.rank)
+        if way == "sync":
+            told.append(catch(dist.all_reduce, tensor))
+        else:
+            work = dist.all_reduce(tensor, async_op=True)
+            told.append(catch(work.wait if way == "wait" else work.get_future().wait))
+            assert not work.is_success()
+        told.append(catch(dist.barrier))
+        dist.destroy_process_group()
+    return told
+
+
+def test_a_mismatch_is_the_same_error_every_way() -> None:
+    for rank, told in enumerate(run_ranks(3, _mismatch)):
+        for caught in told:
+            assert caught.kind == "CollectiveMismatchError", caught
+            assert (caught.rank, caught.world_size) == (rank, 3)
+            assert (caught.operation, caught.sequence) == ("all_reduce", 1)
+
+
+def test_the_classes_and_what_they_also_are() -> None:
+    for kind in errors.BY_CODE:
+        assert issubclass(kind, fastcomm.FastcommError)
+        assert issubclass(kind, dist.DistBackendError)
+        assert issubclass(kind, RuntimeError)
+    assert issubclass(errors.CollectiveTimeoutError, TimeoutError)
+    assert issubclass(errors.CollectiveArgumentError, ValueError)
+    assert issubclass(errors.UnsupportedError, NotImplementedError)
+    assert issubclass(errors.CommunicationSystemError, OSError)
+
+
+def test_the_attributes_come_from_the_message() -> None:
+    error: Any = errors.PeerLostError("[rank 3 of 8, peer 5, all_gather, sequence 17] it died")
+    assert (error.rank, error.world_size, error.peer) == (3, 8, 5)
+    assert (error.operation, error.sequence) == ("all_gather", 17)
+    assert str(error) == "[rank 3 of 8, peer 5, all_gather, sequence 17] it died"
+    plain: Any = errors.FastcommError("no operation")
+    assert (plain.rank, plain.peer, plain.sequence) == (None, None, None)

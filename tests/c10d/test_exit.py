@@ -1,0 +1,69 @@
+"""A program that ends without destroy_process_group ends quietly, with work pending or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("fastcomm", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+tensor = torch.ones(1 << 20)
+dist.all_reduce(tensor)
+dist.all_reduce(tensor, async_op=True).wait()
+if rank == 0 and mode != "idle":
+    work = dist.all_reduce(tensor, async_op=True)
+    small = dist.all_reduce(torch.ones(4), async_op=True)
+    if mode == "callback":
+        future = work.get_future().then(lambda done: print("called back", flush=True))
+        small.get_future().add_done_callback(lambda done: print("called back", flush=True))
+if mode == "raise":
+    raise SystemExit(f"rank {rank} gives up")
+print("done", flush=True)
+"""
+MODES = {"idle": 0, "pending": 0, "callback": 0, "raise": 1}
+
+
+def _start(mode: str, folder: Path) -> list[subprocess.Popen[str]]:
+    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / mode), mode],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "idle",
+        "callback",
+        *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("pending", "raise")),
+    ],
+)
+def test_the_interpreter_exits_quietly(mode: str, tmp_path: Path) -> None:
+    processes = _start(mode, tmp_path)
+    deadline = time.monotonic() + 60
+    try:
+        for rank, process in enumerate(processes):
+            output, errors = process.communicate(timeout=max(1, deadline - time.monotonic()))
+            assert process.returncode == MODES[mode], (rank, output, errors)
+            for noise in ("terminate called", "Aborted", "Fatal", "Segmentation", "Traceback"):
+                assert noise not in errors, errors
+            assert ("done" in output) == (mode != "raise")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

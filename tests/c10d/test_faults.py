@@ -1,0 +1,177 @@
+"""One rank dies: every survivor is told which, soon, and lives on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import Outcome, World, run_outcomes
+
+SMALL, LARGE = 16, 1 << 20
+
+
+def _die(world: World) -> None:
+    """Leave pid and time behind, and end as no handler can notice."""
+    path = Path(world.directory, "death")
+    path.with_suffix(".new").write_text(f"{os.getpid()} {time.monotonic()}")
+    path.with_suffix(".new").rename(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reduce_for_ever(elements: int) -> None:
+    tensor = torch.zeros(elements)
+    while True:
+        dist.all_reduce(tensor)
+
+
+def _reduce_async_for_ever(elements: int) -> None:
+    tensors = [torch.zeros(elements) for _ in range(4)]
+    while True:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
+
+def _fork_a_holder(world: World) -> None:
+    """Leave a child that holds every descriptor of this process."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    Path(world.directory, "holder").write_text(str(child))
+
+
+def _victim(world: World, how: str) -> None:
+    if how == "forked holder":
+        _fork_a_holder(world)
+    if how == "in a loop":
+        threading.Timer(0.2, _die, [world]).start()
+        _reduce_for_ever(LARGE)
+    elif how == "in a loop, asynchronous":
+        threading.Timer(0.2, _die, [world]).start()
+        _reduce_async_for_ever(SMALL)
+    elif how == "asynchronous, pending":
+        dist.all_reduce(torch.zeros(LARGE), async_op=True)
+    time.sleep(0.2)
+    _die(world)
+
+
+def _survivor(how: str) -> Caught:
+    if how == "in a loop":
+        return catch(_reduce_for_ever, LARGE)
+    if how == "in a loop, asynchronous":
+        return catch(_reduce_async_for_ever, SMALL)
+    if how == "asynchronous, pending":
+        works = [dist.all_reduce(torch.zeros(LARGE), async_op=True) for _ in range(3)]
+        return [catch(work.wait) for work in works[1:]][-1]
+    if how == "before a broadcast":
+        return catch(dist.broadcast, torch.zeros(LARGE), src=0)
+    if how == "before a barrier":
+        return catch(dist.barrier)
+    return catch(dist.all_reduce, torch.zeros(SMALL))
+
+
+def _kill_one(world: World, victim: int, how: str) -> dict[str, Any]:
+    world.init()
+    dist.barrier()
+    if world.rank == victim:
+        _victim(world, how)
+    first = _survivor(how)
+    again = [catch(dist.all_reduce, torch.zeros(SMALL)), catch(dist.barrier)]
+    pid, died = Path(world.directory, "death").read_text().split()
+    holder = Path(world.directory, "holder")
+
+    dist.destroy_process_group()
+    rest = World(world.rank - (world.rank > victim), world.size - 1, world.directory)
+    rest.init(name="second")
+    tensor = torch.full((LARGE,), float(rest.rank))
+    dist.all_reduce(tensor)
+    dist.barrier()
+    if rest.rank == 0 and holder.exists():
+        os.kill(int(holder.read_text()), signal.SIGKILL)
+    return {
+        "first": first,
+        "again": again,
+        "pid": int(pid),
+        "delay": first.at - float(died),
+        "sum": set(tensor.tolist()),
+    }
+
+
+KILLS = [
+    "between operations",
+    "in a loop",
+    "in a loop, asynchronous",
+    "asynchronous, pending",
+    "before a broadcast",
+    "before a barrier",
+    "forked holder",
+]
+
+
+@pytest.mark.parametrize("how", KILLS)
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (4, 2)])
+def test_survivors_learn_who_died_and_go_on(size: int, victim: int, how: str) -> None:
+    outcomes = run_outcomes(size, _kill_one, victim, how, timeout=40)
+    assert outcomes[victim].exitcode == -signal.SIGKILL
+    for outcome in outcomes:
+        if outcome.rank != victim:
+            _check_survivor(outcome, size, victim)
+
+
+def _check_survivor(outcome: Outcome, size: int, victim: int) -> None:
+    assert outcome.error is None, outcome.error
+    assert outcome.exitcode == 0
+    told = outcome.value
+    first: Caught = told["first"]
+    assert first.kind == "PeerLostError", first
+    assert (first.rank, first.world_size, first.peer) == (outcome.rank, size, victim)
+    assert str(told["pid"]) in first.text
+    assert told["delay"] < 1, f"told after {told['delay']:.2f} s"
+    for later in told["again"]:
+        assert (later.kind, later.peer) == ("PeerLostError", victim), later
+        assert later.seconds < 0.1
+    assert told["sum"] == {float(sum(range(size - 1)))}
+
+
+def _all_die(world: World, in_an_operation: bool) -> None:
+    world.init()
+    for elements in (SMALL, LARGE):
+        dist.all_reduce(torch.zeros(elements))
+    if in_an_operation:
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        _reduce_for_ever(LARGE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _left_behind() -> set[str]:
+    """Whatever in the system carries fastcomm's name: files, sockets, open memory files."""
+    found = {str(path) for path in Path("/dev/shm").glob("*fastcomm*")}
+    found |= {
+        line.split()[-1]
+        for line in Path("/proc/net/unix").read_text().splitlines()
+        if "fastcomm-" in line
+    }
+    return found
+
+
+@pytest.mark.parametrize("transport", ["memfd", "posix"])
+@pytest.mark.parametrize("in_an_operation", [False, True])
+def test_killing_every_rank_leaves_nothing(transport: str, in_an_operation: bool) -> None:
+    before, files = _left_behind(), set(os.listdir("/dev/shm"))
+    outcomes = run_outcomes(
+        3, _all_die, in_an_operation, environment={"FASTCOMM_TRANSPORT": transport}
+    )
+    assert [outcome.exitcode for outcome in outcomes] == [-signal.SIGKILL] * 3
+    deadline = time.monotonic() + 2
+    while _left_behind() - before and time.monotonic() < deadline:
+        time.sleep(0.05)  # another test run on this machine may form a group at this moment
+    assert _left_behind() <= before
+    assert not [name for name in set(os.listdir("/dev/shm")) - files if "fastcomm" in name]

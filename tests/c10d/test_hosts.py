@@ -1,0 +1,144 @@
+"""A group whose ranks share no memory runs on Gloo as a whole, and says why."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.hosts import Host, two_hosts, why_no_hosts
+from support.ranks import World, run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+import fastcomm
+
+
+class _Log(logging.Handler):
+    """Keeps what the package's logger says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        logging.getLogger("fastcomm").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname}: {record.getMessage()}")
+
+
+def _train(rank: int) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    torch.manual_seed(rank + 1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 7)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def _report(rank: int, size: int, log: _Log) -> dict[str, Any]:
+    """Use the default group of backend fastcomm, and say what it is."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    total = torch.full((100_000,), float(rank))
+    dist.all_reduce(total)
+    average = torch.full((4,), float(rank))
+    dist.all_reduce(average, op=dist.ReduceOp.AVG)
+    parts = [torch.empty(3) for _ in range(size)]
+    dist.all_gather(parts, torch.full((3,), float(rank)))
+    root = torch.full((5,), float(rank))
+    dist.broadcast(root, src=size - 1)
+    dist.barrier()
+    assert torch.equal(total, torch.full((100_000,), float(sum(range(size)))))
+    assert torch.equal(average, torch.full((4,), sum(range(size)) / size))
+    assert [part.tolist() for part in parts] == [[float(peer)] * 3 for peer in range(size)]
+    assert torch.equal(root, torch.full((5,), float(size - 1)))
+    return {
+        "native": backend.native,
+        "why": backend.why_stock,
+        "explain": str(fastcomm.explain("all_reduce", total)),
+        "log": log.lines,
+    }
+
+
+def _on_two_hosts(world: World, hosts: list[Host], port: int) -> dict[str, Any]:
+    log = _Log()
+    hosts[world.rank * 2 // world.size].enter()
+    weights = []
+    for number, backend in enumerate(("fastcomm", "gloo")):
+        store = dist.TCPStore(
+            hosts[0].address,
+            port + number,
+            world.size,
+            is_master=world.rank == 0,
+            timeout=world.timeout,
+        )
+        dist.init_process_group(
+            backend, store=store, rank=world.rank, world_size=world.size, timeout=world.timeout
+        )
+        if backend == "fastcomm":
+            report = _report(world.rank, world.size, log)
+        weights.append(_train(world.rank))
+        dist.barrier()
+        dist.destroy_process_group()
+    assert all(torch.equal(ours, stock) for ours, stock in zip(*weights, strict=True))
+    report["weights"] = [weight.tolist() for weight in weights[0]]
+    return report
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Any:
+    if (reason := why_no_hosts()) is not None:
+        pytest.skip(reason)
+    with two_hosts() as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_two_hosts_run_on_gloo_and_say_so(hosts: list[Host], size: int) -> None:
+    reports = run_ranks(size, _on_two_hosts, hosts, 29500 + 10 * size)
+    for report in reports:
+        assert not report["native"]
+        assert "shares no memory with" in report["why"]
+        assert report["why"] == reports[0]["why"]
+        assert "Gloo" in report["explain"]
+        assert report["why"] in report["explain"]
+        assert report["weights"] == reports[0]["weights"]
+    (warning,) = reports[0]["log"]
+    assert warning.startswith("WARNING")
+    assert f"{size} ranks runs on Gloo" in warning
+    assert reports[0]["why"] in warning
+    assert not any(report["log"] for report in reports[1:])
+
+
+def _with_transport(world: World, transports: list[str]) -> dict[str, Any]:
+    os.environ["FASTCOMM_TRANSPORT"] = transports[world.rank % len(transports)]
+    log = _Log()
+    world.init()
+    return {**_report(world.rank, world.size, log), "weights": _train(world.rank)[0].tolist()}
+
+
+@pytest.mark.parametrize("transports", [["stock"], ["auto", "stock"], ["memfd", "posix", "stock"]])
+def test_one_rank_without_shared_memory_is_enough_for_gloo(transports: list[str]) -> None:
+    reports = run_ranks(3, _with_transport, transports)
+    for report in reports:
+        assert not report["native"]
+        assert "FASTCOMM_TRANSPORT=stock" in report["why"]
+        assert report["why"] == reports[0]["why"]
+        assert report["why"] in report["explain"]
+        assert report["weights"] == reports[0]["weights"]
+    assert len(reports[0]["log"]) == 1
+
+
+@pytest.mark.parametrize("transports", [["posix"], ["memfd"], ["memfd", "posix"]])
+def test_every_kind_of_shared_memory_works(transports: list[str]) -> None:
+    reports = run_ranks(3, _with_transport, transports)
+    for rank, report in enumerate(reports):
+        assert report["native"], report["why"]
+        assert transports[rank % len(transports)] in report["explain"]
+        assert not report["log"]
+        assert report["weights"] == reports[0]["weights"]

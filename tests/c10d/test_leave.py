@@ -1,0 +1,221 @@
+"""A rank leaves the group in good order, is late, or forks: what the others, and it, are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from threading import Timer
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_ranks
+
+LARGE = 1 << 20
+
+
+def _leave_early(world: World) -> Caught | None:
+    world.init()
+    tensors = [torch.full((LARGE,), float(world.rank + i)) for i in range(3)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    if world.rank == 1:
+        for work in works:
+            work.wait()
+        dist.destroy_process_group()
+        return None
+    time.sleep(1)
+    for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
+        work.wait()
+        assert torch.equal(tensor, torch.full((LARGE,), float(sum(range(world.size)))) + 3 * i)
+    return catch(dist.all_reduce, torch.zeros(4))
+
+
+def test_what_was_begun_ends_and_later_operations_say_who_left() -> None:
+    told = run_ranks(3, _leave_early)
+    for rank in (0, 2):
+        assert told[rank].kind == "PeerLeftError"
+        assert (told[rank].peer, told[rank].sequence) == (1, 3)
+        assert told[rank].seconds < 0.2
+
+
+def _leave_while_others_wait(world: World) -> float | Caught:
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        time.sleep(0.3)
+        left = time.monotonic()
+        dist.destroy_process_group()
+        return left
+    return catch(dist.broadcast, torch.zeros(LARGE), src=1)
+
+
+def test_a_waiting_rank_hears_the_goodbye_at_once() -> None:
+    waiting, left = run_ranks(2, _leave_while_others_wait)
+    assert waiting.kind == "PeerLeftError"
+    assert waiting.at - left < 0.2
+
+
+def _late(world: World, asynchronous: bool) -> list[Caught]:
+    world.init()
+    dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=1.5))
+    if world.rank == 1:
+        time.sleep(2.5)
+        # All that it needs for a small operation is there; a later one cannot work.
+        works = [dist.all_reduce(torch.zeros(4), async_op=True) for _ in range(2)]
+        return [catch(works[1].wait)]
+    if not asynchronous:
+        first = catch(dist.all_reduce, torch.zeros(4))
+    else:
+        first = catch(dist.all_reduce(torch.zeros(4), async_op=True).wait)
+    return [first, catch(dist.barrier)]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_timeout_is_exact_and_names_who_is_late(asynchronous: bool) -> None:
+    told = run_ranks(3, _late, asynchronous)
+    for rank in (0, 2):
+        first, again = told[rank]
+        assert first.kind == "CollectiveTimeoutError", first
+        assert "TimeoutError" in first.bases
+        assert first.peer == 1
+        assert "rank 1 (pid" in first.text
+        assert 1.5 <= first.seconds <= 1.65
+        assert again.kind == "CollectiveTimeoutError"
+        assert again.seconds < 0.1
+    (learned,) = told[1]
+    assert (learned.kind, learned.peer) == ("CollectiveTimeoutError", 1)  # what it did itself
+    assert learned.seconds < 0.1
+
+
+def _stopped(world: World, patience: float) -> Caught | list[float]:
+    world.init()
+    path = Path(world.directory, "pid")
+    if world.rank == 1:
+        path.write_text(str(os.getpid()))
+    dist.barrier()
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        Timer(1, os.kill, [int(path.read_text()), signal.SIGCONT]).start()
+        dist.group.WORLD.set_timeout(timedelta(seconds=patience))
+    tensor = torch.full((4,), float(world.rank))
+    if patience < 1 and world.rank == 0:
+        return catch(dist.all_reduce, tensor)
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def test_a_stopped_rank_is_late_and_not_dead() -> None:
+    assert run_ranks(2, _stopped, 60.0) == [[1.0] * 4] * 2
+
+
+def test_a_stopped_rank_runs_into_the_timeout() -> None:
+    told, _ = run_ranks(2, _stopped, 0.5)
+    assert (told.kind, told.peer) == ("CollectiveTimeoutError", 1)
+    assert 0.5 <= told.seconds <= 0.55
+
+
+def _short_wait(world: World) -> tuple[Caught | None, list[float]]:
+    world.init()
+    dist.barrier()
+    tensor = torch.ones(LARGE)
+    expired = None
+    if world.rank == 1:
+        time.sleep(0.6)
+    work = dist.all_reduce(tensor, async_op=True)
+    if world.rank == 0:
+        expired = catch(work.wait, timedelta(milliseconds=200))
+        assert not work.is_completed()
+    work.wait()
+    dist.all_reduce(tensor)
+    return expired, sorted(set(tensor.tolist()))
+
+
+def test_the_expiry_of_wait_harms_nothing() -> None:
+    (expired, first), (_, second) = run_ranks(2, _short_wait)
+    assert expired is not None
+    assert expired.kind == "CollectiveTimeoutError"
+    assert 0.2 <= expired.seconds <= 0.3
+    assert first == second == [4.0]
+
+
+def _interrupt(world: World, operation: str) -> tuple[Caught | None, float]:
+    world.init()
+    dist.barrier()
+    tensor = torch.ones(4)
+    call = dist.barrier if operation == "barrier" else lambda: dist.all_reduce(tensor)
+    if world.rank == 1:
+        time.sleep(0.8)
+        call()  # the peer had done its part
+        return None if operation == "wait" else catch(call), tensor.sum().item()
+    Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    if operation != "wait":
+        return catch(call), 0
+    work = dist.all_reduce(tensor, async_op=True)
+    caught = catch(work.wait)
+    work.wait()  # the operation itself goes on
+    return caught, tensor.sum().item()
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "barrier", "wait"])
+def test_ctrl_c_ends_a_blocked_call_at_once(operation: str) -> None:
+    (caught, mine), (other, theirs) = run_ranks(2, _interrupt, operation)
+    assert caught is not None
+    assert caught.kind == "KeyboardInterrupt"
+    assert 0.25 < caught.seconds < 0.5
+    if operation == "wait":
+        assert mine == theirs == 8
+    else:
+        assert other is not None
+        assert (other.kind, other.peer) == ("GroupPoisonedError", 0)
+        assert "was interrupted" in other.text
+
+
+def _use_in_a_child(how: str) -> None:
+    """Runs in a forked child; its exit status tells how it went: 0 is as it should be."""
+    if how == "return":
+        return
+    if how == "destroy":
+        dist.destroy_process_group()
+        return
+    if how == "barrier":
+        caught = catch(dist.barrier)
+    elif how == "asynchronous":
+        caught = catch(lambda: dist.all_reduce(torch.zeros(4), async_op=True).wait())
+    else:
+        caught = catch(dist.all_reduce, torch.zeros(4))
+    assert caught.kind == "ForkedProcessError", caught
+
+
+def _fork(world: World, how: str) -> tuple[int, float]:
+    world.init()
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()  # now the progress engine runs
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _use_in_a_child(how)
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = time.monotonic() + 10
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    return (ended[1] if ended != (0, 0) else -1), tensor[0].item()
+
+
+@pytest.mark.parametrize("how", ["all_reduce", "asynchronous", "barrier", "destroy", "return"])
+def test_a_forked_child_gets_an_error_and_its_parent_goes_on(how: str) -> None:
+    assert run_ranks(2, _fork, how, timeout=40) == [(0, 16.0)] * 2
