@@ -1,0 +1,92 @@
+"""explain(): it must say what the backend does, so it is compared with what the backend does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+
+import fastcomm
+
+
+def test_without_a_group_it_imagines_one() -> None:
+    small = fastcomm.explain("all_reduce", count=10)
+    assert small.native and small.algorithm == "one-shot" and small.bytes == 40
+    large = fastcomm.explain("broadcast", torch.empty(1 << 20), world_size=4)
+    assert large.native and large.algorithm == "pipelined" and large.bytes == 4 << 20
+    # A one-shot all_reduce reads every peer's message: its limit falls with their number.
+    limit = fastcomm.explain("all_reduce", count=16_384)
+    assert limit.algorithm == "one-shot"
+    assert fastcomm.explain("all_reduce", count=16_384, world_size=3).algorithm == "pipelined"
+    assert fastcomm.explain("broadcast", count=16_384, world_size=8).algorithm == "one-shot"
+    assert fastcomm.explain("barrier").algorithm == "flags"
+    assert fastcomm.explain("all_reduce", count=3, world_size=1).algorithm == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("operation", "op", "dtype", "words"),
+    [
+        ("reduce_scatter", "sum", torch.float32, "no native schedule"),
+        ("all_reduce", "max", torch.float32, "no native kernel for this reduction of float32"),
+        ("all_reduce", dist.ReduceOp.AVG, torch.bool, "reduction of bool"),
+        ("all_reduce", "sum", torch.float8_e5m2, "no native kernel"),
+    ],
+)
+def test_what_is_not_native_has_a_reason(
+    operation: str, op: str | dist.ReduceOp.RedOpType, dtype: torch.dtype, words: str
+) -> None:
+    answer = fastcomm.explain(operation, count=8, op=op, dtype=dtype)
+    assert not answer.native and answer.algorithm == "stock"
+    assert words in str(answer) and "Gloo" in str(answer)
+
+
+def test_complex_is_taken_as_pairs_and_unknown_types_as_bytes() -> None:
+    assert fastcomm.explain("all_reduce", torch.empty(8, dtype=torch.complex64)).bytes == 64
+    answer = fastcomm.explain("broadcast", torch.empty(8, dtype=torch.float8_e5m2))
+    assert answer.native and answer.bytes == 8
+
+
+def _in_a_group(world: World) -> list[tuple[bool, str, str]]:
+    with pytest.raises(ValueError, match="needs a process group of backend fastcomm"):
+        _gloo_only(world)
+    world.init(name="second")
+    answers = [
+        fastcomm.explain("all_reduce", torch.empty(count)) for count in (1, 16_384, 16_385, 100_000)
+    ]
+    return [(answer.native, answer.algorithm, answer.reason) for answer in answers]
+
+
+def _gloo_only(world: World) -> None:
+    world.init("gloo")
+    try:
+        fastcomm.explain("all_reduce")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_every_rank_gives_the_same_answer_for_its_group() -> None:
+    first, second = run_ranks(2, _in_a_group)
+    assert first == second
+    assert [algorithm for _, algorithm, _ in first] == ["one-shot"] * 2 + ["pipelined"] * 2
+    assert all(native and "shared memory (memfd)" in reason for native, _, reason in first)
+
+
+def _settings(world: World) -> str:
+    world.init()
+    return fastcomm.explain("all_reduce", torch.empty(1000)).algorithm
+
+
+def test_rank_0_decides_for_all_where_settings_differ() -> None:
+    assert run_ranks(2, _differing) == ["pipelined", "pipelined"]
+    assert run_ranks(2, _settings) == ["one-shot", "one-shot"]
+
+
+def _differing(world: World) -> str:
+    import os
+
+    os.environ["FASTCOMM_ONE_SHOT_BYTES"] = "1024" if world.rank == 0 else "65536"
+    world.init()
+    dist.all_reduce(tensor := torch.ones(1000))  # would hang if the ranks chose differently
+    assert tensor.eq(2).all()
+    return fastcomm.explain("all_reduce", tensor).algorithm
