@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -29,9 +31,12 @@ def test_the_quick_start_runs_under_torchrun(tmp_path: Path) -> None:
     assert len(sums) == 2 and sums["0"] == sums["1"], result.stdout
 
 
-def test_the_table_is_that_of_the_committed_measurement() -> None:
-    (section,) = re.findall(r"<!-- measured:begin -->(.*)<!-- measured:end -->", README, re.DOTALL)
-    (record,) = re.findall(r"\]\((benchmarks/results/\S+\.jsonl)\)", section)
+(MEASURED,) = re.findall(r"<!-- measured:begin -->(.*)<!-- measured:end -->", README, re.DOTALL)
+RECORDS = re.findall(r"\]\((benchmarks/results/\S+\.jsonl)\)", MEASURED)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_the_table_is_that_of_the_committed_measurement(record: str) -> None:
     table = subprocess.run(
         [sys.executable, "-m", "fastcomm", "bench", "--table", record, "--style", "github"],
         cwd=ROOT,
@@ -41,5 +46,5 @@ def test_the_table_is_that_of_the_committed_measurement() -> None:
         check=True,
     ).stdout
     rows = [line for line in table.splitlines() if line.startswith("|")]
-    assert len(rows) > 10
-    assert [row for row in rows if row not in section.splitlines()] == []
+    assert len(rows) > 3
+    assert [row for row in rows if row not in MEASURED.splitlines()] == []
