@@ -216,7 +216,10 @@ std::optional<Communicator::Trouble> Communicator::evidence(const Operation& ope
     if (peer == rank()) continue;
     const Pad& pad = peers_->pad(peer);
     // Before its goodbye and its death, which may follow from it and say less.
-    if (pad.poisoned.load(std::memory_order_acquire) != 0) return told_by(peer, operation);
+    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
+      if (operation.header().sequence >= pad.first_failed) return told_by(peer, operation);
+      continue;  // it has done its part of this one
+    }
     const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
     if (goodbye != 0 && operation.awaits(peer)) {
       return error(ErrorCode::kPeerLeft, peer,
@@ -268,8 +271,8 @@ void Communicator::fail(const Trouble& trouble, Finished& finished) {
   std::lock_guard<std::mutex> lock(state_);
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
-    const auto code = static_cast<uint32_t>(trouble.code);
-    peers_->own_pad().poison(code, trouble.peer, trouble.text.c_str());
+    peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer,
+                             sequence_ - queue_.size(), trouble.text.c_str());
     peers_->wake_peers();
   }
   for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);

@@ -41,6 +41,7 @@ struct Pad {
   std::atomic<uint32_t> poisoned;  // what follows and `reason` are complete when this is not zero
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
+  uint64_t first_failed;           // the sequence number of the first operation not finished here
 
   struct alignas(kLineBytes) HeaderLine {
     CallHeader call;
@@ -48,11 +49,13 @@ struct Pad {
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
 
-  /// Publishes why this rank gives the group up. The first reason stays.
-  void poison(uint32_t code, int peer, const char* text) {
+  /// Publishes why this rank gives the group up, and from which operation on: it has finished those
+  /// before. The first reason stays.
+  void poison(uint32_t code, int peer, uint64_t sequence, const char* text) {
     if (poisoned.load(std::memory_order_relaxed) != 0) return;
     cause = code;
     blamed = peer;
+    first_failed = sequence;
     std::strncpy(reason, text, sizeof(reason) - 1);
     // Release: whoever sees the mark with acquire reads the whole text.
     poisoned.store(1, std::memory_order_release);

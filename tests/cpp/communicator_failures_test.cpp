@@ -104,6 +104,48 @@ void test_leave(uint64_t seed) {
   }
 }
 
+/// Trouble in a later operation does not reach a rank that is still in an earlier one: the peers
+/// that are in trouble have done their part of it.
+void test_trouble_later(uint64_t) {
+  constexpr int kSlow = 0, kFast = 1, kRoot = 2, kLeaver = 3, kSize = 4;
+  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps a round
+  RankWorld world(kSize);
+  world.stop_engines();
+  std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
+  std::fill(data[kRoot].begin(), data[kRoot].end(), 7.f);
+  std::vector<std::shared_ptr<Operation>> first;
+  for (int rank = 0; rank < kSize; ++rank) {
+    const Call call = broadcast_call(data[rank].data(), kCount, kRoot);
+    first.push_back(world.at(rank).start(call, kTimeout, nullptr));
+  }
+  // As far behind as the schedule allows: the root waits for this rank once more, nobody else does.
+  const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
+  for (int round = 0; round < 1000 && !first[kLeaver]->done(); ++round) {
+    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).progress();
+    if (first[kSlow]->step() < blocks) world.at(kSlow).progress();
+  }
+  EXPECT(first[kFast]->done() && first[kLeaver]->done());
+  EXPECT(!first[kSlow]->done() && !first[kRoot]->done());
+  world.at(kLeaver).leave();
+  float value = 0;
+  auto second = world.at(kFast).start(sum_call(&value, 1), kTimeout, nullptr);
+  world.at(kFast).examine();
+  EXPECT(failure_of(*second).code == ErrorCode::kPeerLeft, failure_of(*second).text);
+  for (int round = 0; round < 1000 && !(first[kRoot]->done() && first[kSlow]->done()); ++round) {
+    for (int rank : {kRoot, kSlow}) {
+      world.at(rank).examine();
+      world.at(rank).progress();
+    }
+  }
+  for (int rank = 0; rank < kSize; ++rank) {
+    EXPECT(!failure_of(*first[rank]).failed, failure_of(*first[rank]).text);
+    EXPECT(data[rank] == data[kRoot], "rank ", rank);
+  }
+  second = world.at(kRoot).start(sum_call(&value, 1), kTimeout, nullptr);
+  world.at(kRoot).examine();
+  EXPECT(failure_of(*second).code == ErrorCode::kPeerLeft, failure_of(*second).text);
+}
+
 /// The error comes on time and names who is late; `timeout` in ms.
 void test_late(uint64_t) {
   for (const int timeout : {100, 400}) {
@@ -260,6 +302,7 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"mismatch", test_mismatch},
                     {"leave", test_leave},
+                    {"trouble_later", test_trouble_later},
                     {"late", test_late},
                     {"wait_timeout", test_wait_timeout},
                     {"abort", test_abort},

@@ -70,6 +70,10 @@ class RankWorld {
   int size() const { return size_; }
   Communicator& at(int rank, int group = 0) { return *communicators_[group][rank]; }
   Bells& bells() { return *bells_; }
+  /// From now on operations move only when the test moves them.
+  void stop_engines() {
+    for (auto& engine : engines_) engine->stop();
+  }
 
   /// Calls `body(rank)` on one thread a rank and waits for all.
   template <class Body>
