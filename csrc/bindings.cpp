@@ -6,6 +6,7 @@
 
 #include "c10d/backend.h"
 #include "c10d/exception.h"
+#include "c10d/shared_tensor.h"
 #include "core/env.h"
 #include "kernels/reduce_cpu.h"
 #include "transport/cores.h"
@@ -127,6 +128,11 @@ PYBIND11_MODULE(_C, module) {
                            const std::string& dtype, const std::string& op) {
     return explain(imagined_group(size), operation, count, dtype, op);
   });
+  module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+    return shared_empty(sizes, dtype);
+  });
+  module.def("is_shared", is_shared);
+  module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
   module.def("reduce_isa", [] { return std::string(reduce_isa()); });
   module.def("usable_cores", usable_cores);

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         PeerLeftError,
         PeerLostError,
     )
+    from fastcomm.memory import empty, is_shared
 
 __version__ = "0.1.0"
 
@@ -36,8 +37,10 @@ __all__ = [
     "PeerLeftError",
     "PeerLostError",
     "__version__",
+    "empty",
     "explain",
     "is_available",
+    "is_shared",
 ]
 
 _MODULE_OF = {
@@ -47,8 +50,10 @@ _MODULE_OF = {
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",
     "PeerLostError": "fastcomm.errors",
+    "empty": "fastcomm.memory",
     "explain": "fastcomm._explain",
     "is_available": "fastcomm._native",
+    "is_shared": "fastcomm.memory",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ logger = logging.getLogger("fastcomm")
 
 def create(options: Any, backend_options: object) -> FastcommBackend:
     """Form the group with the other ranks; collective, called by torch on every member.
+
+    Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
+    ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
     Next to the native group stands a Gloo group of the same ranks, for what has no native schedule.
     Where the ranks do not all share memory, Gloo does everything, and a warning of the logger
@@ -37,6 +41,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
             "leave pg_options out; what can be set is set by FASTCOMM_* variables, see "
             "'python -m fastcomm env'"
         )
+    # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = load()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     stock = dist.ProcessGroupGloo(

@@ -1,9 +1,11 @@
 #include "c10d/backend.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 
 #include "c10d/compat.h"
 #include "c10d/exception.h"
+#include "c10d/shared_tensor.h"
 #include "c10d/stock_support.h"
 #include "c10d/store_bootstrap.h"
 #include "coll/progress.h"
@@ -126,6 +128,22 @@ void FastcommBackend::abort() {
   if (forked_from_endpoint()) return;
   if (group_ != nullptr) group_->abort(concat("rank ", getRank(), " called abort()"));
   stock_->abort();
+}
+
+bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
+  return traits_.native && getSize() > 1;
+}
+
+at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options) {
+  if (options.device().is_cpu()) {
+    try {
+      return shared_empty({size}, c10::typeMetaToScalarType(options.dtype()));
+    } catch (const Error& error) {
+      TORCH_WARN("fastcomm: a tensor of ", size,
+                 " elements lies in ordinary memory: ", error.what());
+    }
+  }
+  return at::empty({size}, options);
 }
 
 Milliseconds FastcommBackend::timeout_or_default(Milliseconds timeout) const {

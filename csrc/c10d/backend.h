@@ -74,6 +74,11 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
+  // Memory for what wants it where peers can reach it: DDP's buckets.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
   // The life of the group.
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }

@@ -275,7 +275,14 @@ void Communicator::fail(const Trouble& trouble, Finished& finished) {
                              sequence_ - queue_.size(), trouble.text.c_str());
     peers_->wake_peers();
   }
-  for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);
+  give_up_queue(finished);
+}
+
+void Communicator::give_up_queue(Finished& finished) {
+  for (auto& operation : queue_) {
+    operation->quarantine();
+    finished.emplace_back(std::move(operation), failure_);
+  }
   queue_.clear();
 }
 
@@ -300,9 +307,8 @@ void Communicator::leave() {
           Error(ErrorCode::kPoisoned, message_front(rank(), size(), -1, "none", sequence_) +
                                           "this process group was destroyed; create a new one"));
     }
-    for (auto& operation : queue_) finished.emplace_back(std::move(operation), failure_);
     const uint64_t completed = sequence_ - queue_.size();
-    queue_.clear();
+    give_up_queue(finished);
     // Release: peers that see the goodbye see every flag published before it.
     peers_->own_pad().goodbye.store(completed + 1, std::memory_order_release);
   }

@@ -88,6 +88,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// What a peer that gave the group up says of it.
   Trouble told_by(int peer, const Operation& operation) const;
   void fail(const Trouble& trouble, Finished& finished);
+  void give_up_queue(Finished& finished);  // with both locks
   void finish(Finished& finished);
   std::string where(const Operation& operation, int peer) const;
 

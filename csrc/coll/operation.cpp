@@ -132,11 +132,23 @@ Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& grou
       timeout_(timeout),
       deadline_(deadline_after(timeout)) {
   if (algorithm() == Algorithm::kNothing) run_alone(call);
+  header_.where = kNotShared;
+  if (std::holds_alternative<AllReduceTwoShot>(schedule_) && call.input == call.output) {
+    header_.where = peers.locate(call.output, call.bytes());
+  }
   peers.reserve_scratch(algorithm() == Algorithm::kPipelined ? group.layout.total()
                                                              : 2 * group.layout.payload_bytes);
 }
 
 bool Operation::advance() {
+  if (!direct()) {
+    const bool done = advance_staged();
+    if (!direct()) return done;
+  }
+  return advance_direct();
+}
+
+bool Operation::advance_staged() {
   return std::visit(
       [this](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
@@ -149,19 +161,52 @@ bool Operation::advance() {
             note_cpu(peers_.own_pad());
           }
           const bool done =
-              fastcomm::advance(schedule, executor_, base_, at, [this](uint32_t next) {
-                if (next == 1) check_headers();
-              });
-          step_.store(at, std::memory_order_relaxed);
+              fastcomm::advance(schedule, executor_, base_, at,
+                                [this](uint32_t next) { return next != 1 || read_headers(); });
+          step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
           return done;
         }
       },
       schedule_);
 }
 
+bool Operation::advance_direct() {
+  uint32_t at = step() & ~kDirect;
+  const bool done =
+      fastcomm::advance(*direct_, executor_, direct_base(), at, [](uint32_t) { return true; });
+  step_.store(at | kDirect, std::memory_order_relaxed);
+  return done;
+}
+
+bool Operation::read_headers() {
+  check_headers();
+  if (header_.where == kNotShared) return true;
+  const size_t bytes = header_.count * dtype_size(static_cast<DType>(header_.dtype));
+  const PeerView& view = peers_.view();
+  auto direct = std::make_unique<AllReduceDirect>(
+      AllReduceDirect{view, header_.count, static_cast<uint32_t>(bytes / header_.count), {}});
+  for (int peer = 0; peer < view.size; ++peer) {
+    const uint64_t where = peers_.pad(peer).headers[header_.sequence & 1].call.where;
+    if (where == kNotShared) return true;
+    direct->buffers[peer] = peers_.reach(peer, where, bytes);
+    if (direct->buffers[peer] == nullptr) return true;
+  }
+  direct_ = std::move(direct);
+  return false;
+}
+
+void Operation::quarantine() {
+  // Before the header is out, no peer knows of the memory.
+  if (header_.where == kNotShared || step() == 0) return;
+  peers_.quarantine(header_.where, header_.count * dtype_size(static_cast<DType>(header_.dtype)));
+}
+
 bool Operation::awaits(int peer) const {
   const uint32_t at = step();
-  if (at == 0 || peer == peers_.rank()) return false;
+  if (at == 0 || at == kDirect || peer == peers_.rank()) return false;
+  if ((at & kDirect) != 0) {  // its one wait is for all ranks
+    return !reached(load_flag(peers_.view().flag(peer, 0)), direct_base() + (at & ~kDirect));
+  }
   const uint32_t not_waited = visit_steps(schedule_, 1u, [&](const auto& s) {
     const WaitFor wait = s.wait_for(at);
     return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;

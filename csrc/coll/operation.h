@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <variant>
 
 #include "coll/all_gather.h"
 #include "coll/all_reduce.h"
+#include "coll/all_reduce_direct.h"
 #include "coll/barrier.h"
 #include "coll/broadcast.h"
 #include "coll/call.h"
@@ -45,7 +47,10 @@ class Operation {
   uint32_t end_base() const { return base_ + publications(schedule_); }
   Deadline deadline() const { return deadline_; }
   Milliseconds timeout() const { return timeout_; }
+  /// How far it is: changes whenever it has moved.
   uint32_t step() const { return step_.load(std::memory_order_relaxed); }
+  /// True once it goes on without staging, from buffer to buffer.
+  bool direct() const { return (step() & kDirect) != 0; }
   Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
 
   /// The first rank that the current step waits for and that is not there, or -1.
@@ -54,6 +59,10 @@ class Operation {
   bool crowded() const;
   /// Whether the current step waits for one rank, and it is not there.
   bool awaits(int peer) const;
+
+  /// For an operation that ends in an error: keeps memory that peers may still write to from being
+  /// used again. The holder of the right to advance() calls it.
+  void quarantine();
 
   /// Set once, by finish(): readable from any thread.
   bool done() const { return done_.load(std::memory_order_acquire); }
@@ -66,11 +75,21 @@ class Operation {
   std::function<void(const std::exception_ptr&)> on_finish;
 
  private:
+  static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
+
+  bool advance_staged();
+  bool advance_direct();
+  /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
+  /// rank's buffer can be reached. All ranks read the same headers and decide alike.
+  bool read_headers();
   void check_headers() const;
+  /// It publishes once, last, so that both schedules of a call end at the same flag.
+  uint32_t direct_base() const { return end_base() - (AllReduceDirect::kSteps - 1); }
 
   PeerGroup& peers_;
   CallHeader header_;
   AnySchedule schedule_;
+  std::unique_ptr<AllReduceDirect> direct_;  // touched by who advances only
   CpuExecutor executor_;
   uint32_t base_;
   std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else

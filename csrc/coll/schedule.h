@@ -39,7 +39,8 @@
 namespace fastcomm {
 
 /// Runs steps until the schedule is done (true) or a peer is not there yet (false). `step` is the
-/// state to come back with; `checked(step)` is called once a wait is over, before the step runs.
+/// state to come back with; `checked(step)` is called once a wait is over, before the step runs, and
+/// answers whether it shall run: the caller may go on with another schedule.
 template <class Schedule, class Executor, class Checked>
 FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, uint32_t& step,
                    const Checked& checked) {
@@ -48,7 +49,7 @@ FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, 
     if (step > 0) {
       const WaitFor wait = schedule.wait_for(step);
       if (!executor.arrived(wait, base + step)) return false;
-      checked(step);
+      if (!checked(step)) return false;
     }
     schedule.run(executor, step);
     ++step;
@@ -61,7 +62,7 @@ FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, 
 template <class Schedule, class Executor>
 FC_HD bool run_all(const Schedule& schedule, Executor& executor, uint32_t base) {
   uint32_t step = 0;
-  return advance(schedule, executor, base, step, [](uint32_t) {});
+  return advance(schedule, executor, base, step, [](uint32_t) { return true; });
 }
 
 }  // namespace fastcomm

@@ -21,6 +21,9 @@
 
 namespace fastcomm {
 
+/// The name of memory that a rank's peers cannot reach (PeerGroup::locate).
+constexpr uint64_t kNotShared = ~uint64_t{0};
+
 /// What a rank says of the operation that it takes part in. Compared field by field.
 struct CallHeader {
   uint64_t sequence;
@@ -30,8 +33,9 @@ struct CallHeader {
   uint8_t dtype;  // DType
   uint8_t op;     // ReduceOp
   uint8_t algorithm;
+  uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
 };
-static_assert(sizeof(CallHeader) == 24, "travels between processes");
+static_assert(sizeof(CallHeader) == 32, "travels between processes");
 
 struct Pad {
   alignas(kLineBytes) uint32_t flag;

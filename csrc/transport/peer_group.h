@@ -35,6 +35,17 @@ class PeerGroup {
   /// there is none left, instead of a bus fault later. Cheap when called again.
   virtual void reserve_scratch(size_t bytes) = 0;
 
+  /// How peers may name this rank's `bytes` at `data`; kNotShared where they have not mapped them.
+  virtual uint64_t locate(const void* data, size_t bytes) const = 0;
+
+  /// The memory that rank `peer` names `where`, or nullptr if it has no `bytes` there. The same
+  /// answer on every rank.
+  virtual char* reach(int peer, uint64_t where, size_t bytes) const = 0;
+
+  /// An operation failed while peers may still write to these bytes of this rank: they must not
+  /// serve anything else, once freed, until every peer has left the group or died.
+  virtual void quarantine(uint64_t where, size_t bytes) = 0;
+
   /// True if the process of a peer has died. Any thread.
   virtual bool lost(int peer) const = 0;
 

@@ -177,6 +177,42 @@ void test_late(uint64_t) {
   }
 }
 
+/// A rank that gives up an operation on memory that its peers may write to says so, whatever made
+/// it give up; one that ends well, and one whose memory nobody was told of, do not.
+void test_quarantine(uint64_t) {
+  constexpr uint64_t kCount = 1000;
+  struct alignas(512) Message {  // from 64 on: passes for shared (rank_world.h)
+    float unused[16];
+    float data[kCount];
+  };
+  for (const bool leaves : {false, true}) {
+    RankWorld world(3);
+    std::vector<Message> messages(3);
+    const auto call = [&](int rank) { return sum_call(messages[rank].data, kCount); };
+    world.run([&](int rank) {
+      auto good = world.at(rank).run(call(rank), kTimeout, nullptr);
+      EXPECT(good->direct() && !failure_of(*good).failed);
+    });
+    EXPECT(world.bells().quarantine.empty());
+    world.stop_engines();
+    auto pending = world.at(0).start(call(0), Milliseconds(1), nullptr);
+    auto behind = world.at(0).start(call(0), Milliseconds(1), nullptr);
+    world.at(0).progress();
+    pause(5000);
+    if (leaves) {
+      world.at(0).leave();
+    } else {
+      world.at(0).examine();
+    }
+    EXPECT(failure_of(*pending).failed && failure_of(*behind).failed);
+    const auto& kept = world.bells().quarantine;
+    EXPECT(kept.size() == 1, kept.size());
+    if (kept.empty()) continue;
+    EXPECT(kept[0].first == reinterpret_cast<uint64_t>(messages[0].data));
+    EXPECT(kept[0].second == kCount * sizeof(float));
+  }
+}
+
 /// wait(timeout) that expires harms nothing: the operation goes on, also without anybody's help.
 void test_wait_timeout(uint64_t) {
   RankWorld world(2);
@@ -304,6 +340,7 @@ int main(int argc, char** argv) {
                     {"leave", test_leave},
                     {"trouble_later", test_trouble_later},
                     {"late", test_late},
+                    {"quarantine", test_quarantine},
                     {"wait_timeout", test_wait_timeout},
                     {"abort", test_abort},
                     {"interrupt", test_interrupt},

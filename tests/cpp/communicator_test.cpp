@@ -125,7 +125,12 @@ struct Running {
 };
 
 /// `operations` random operations in one group.
-void run_random(RankWorld& world, uint64_t seed, int operations) {
+/// Returns how many of them, over all ranks, went from buffer to buffer and how many through slots.
+struct Paths {
+  int direct = 0, pipelined = 0;
+};
+Paths run_random(RankWorld& world, uint64_t seed, int operations) {
+  std::atomic<int> direct{0}, pipelined{0};
   world.run([&](int rank) {
     std::mt19937_64 shared(seed), own(seed * 31 + rank);
     std::vector<std::unique_ptr<Running>> all;
@@ -151,9 +156,16 @@ void run_random(RankWorld& world, uint64_t seed, int operations) {
     for (auto& running : all) {
       group.wait(*running->operation, Deadline::max(), nullptr);
       running->check(rank);
+      const bool large = running->operation->algorithm() == Algorithm::kPipelined;
+      if (running->operation->direct()) {
+        ++direct;
+      } else if (large) {
+        ++pipelined;
+      }
     }
     EXPECT(!group.pending());
   });
+  return {direct, pipelined};
 }
 
 /// 2 to 8 ranks.
@@ -161,10 +173,15 @@ void test_random(uint64_t seed) {
   const int operations = std::getenv("FC_TEST_OPERATIONS") != nullptr
                              ? std::atoi(std::getenv("FC_TEST_OPERATIONS"))
                              : 60;
+  Paths all;
   for (int size = 1; size <= 8; ++size) {
     RankWorld world(size);
-    run_random(world, seed * 100 + size, operations);
+    const Paths paths = run_random(world, seed * 100 + size, operations);
+    EXPECT(paths.direct % size == 0, "ranks of one operation took different paths");
+    all.direct += paths.direct;
+    all.pipelined += paths.pipelined;
   }
+  EXPECT(all.direct > 0 && all.pipelined > 0, all.direct, " direct, ", all.pipelined, " pipelined");
 }
 
 /// Flags that start just below 2^32 and wrap while operations run.

@@ -52,6 +52,14 @@ class ThreadGroup final : public PeerGroup {
   }
 
   void reserve_scratch(size_t) override {}
+  // One address space: an address is its own name.
+  uint64_t locate(const void* data, size_t) const override {
+    return reinterpret_cast<uint64_t>(data);
+  }
+  char* reach(int, uint64_t where, size_t) const override {
+    return reinterpret_cast<char*>(where);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void quarantine(uint64_t, size_t) override {}  // whoever frees memory waits for its threads
   bool lost(int) const override { return false; }
   std::string describe(int rank) const override { return concat("rank ", rank, " (a thread)"); }
   bool oversubscribed() const override { return size() > usable_cores(); }

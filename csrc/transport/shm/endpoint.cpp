@@ -75,6 +75,29 @@ void Endpoint::free_later(uint64_t offset, size_t bytes, std::function<bool()> u
   leftovers_.push_back({offset, bytes, std::move(unused)});
 }
 
+void Endpoint::quarantine(uint64_t offset, size_t bytes, std::function<bool()> unused) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  quarantine_.push_back({offset, bytes, std::move(unused)});
+}
+
+bool Endpoint::in_quarantine(uint64_t offset, size_t bytes) {
+  quarantine_.erase(std::remove_if(quarantine_.begin(), quarantine_.end(),
+                                   [](const Leftover& range) { return range.unused(); }),
+                    quarantine_.end());
+  return std::any_of(quarantine_.begin(), quarantine_.end(), [&](const Leftover& range) {
+    return range.offset < offset + bytes && offset < range.offset + range.bytes;
+  });
+}
+
+void Endpoint::free(uint64_t offset, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (in_quarantine(offset, bytes)) {
+    leftovers_.push_back({offset, bytes, [=, this] { return !in_quarantine(offset, bytes); }});
+  } else {
+    segment_.free(offset, bytes);
+  }
+}
+
 uint64_t Endpoint::allocate(size_t bytes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);

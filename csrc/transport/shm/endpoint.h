@@ -50,12 +50,20 @@ class Endpoint {
   void free_later(uint64_t offset, size_t bytes, std::function<bool()> unused);
   uint64_t allocate(size_t bytes);
 
+  /// Keeps a range from being used again until `unused()`, should it be freed before.
+  void quarantine(uint64_t offset, size_t bytes, std::function<bool()> unused);
+  /// Frees a range, as soon as no quarantine holds any of it.
+  void free(uint64_t offset, size_t bytes);
+
  private:
   struct Leftover {
     uint64_t offset;
     size_t bytes;
     std::function<bool()> unused;
   };
+  using Leftovers = std::vector<Leftover>;
+
+  bool in_quarantine(uint64_t offset, size_t bytes);  // with mutex_
 
   EndpointId id_;
   Segment segment_;
@@ -63,7 +71,8 @@ class Endpoint {
   std::unique_ptr<DeathWatch> watch_;
   std::mutex mutex_;
   std::map<EndpointId, std::weak_ptr<PeerProcess>> peers_;
-  std::vector<Leftover> leftovers_;
+  Leftovers leftovers_;   // to be freed
+  Leftovers quarantine_;  // in use or to be freed
 };
 
 }  // namespace fastcomm

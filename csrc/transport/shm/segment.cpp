@@ -81,6 +81,11 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
   }
 }
 
+uint64_t Mapping::offset_of(const void* data, size_t bytes) const {
+  const auto at = reinterpret_cast<uint64_t>(data) - reinterpret_cast<uint64_t>(base_);
+  return at <= bytes_ && bytes <= bytes_ - at ? at : kNotShared;
+}
+
 Mapping::~Mapping() { munmap(base_, bytes_); }
 
 Segment::Segment(const std::string& kind, size_t bytes) {
@@ -138,6 +143,10 @@ void Segment::free(uint64_t offset, size_t bytes) {
     }
   }
   free_[offset] = length;
+}
+
+void Segment::inherit(uint64_t offset, size_t bytes, bool inherited) {
+  madvise(mapping_->at(offset), pages(bytes), inherited ? MADV_DOFORK : MADV_DONTFORK);
 }
 
 void Segment::reserve(uint64_t offset, size_t bytes) {

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "transport/doorbell.h"
+#include "transport/pad.h"
 
 namespace fastcomm {
 
@@ -52,6 +53,8 @@ class Mapping {
 
   char* at(uint64_t offset) const { return base_ + offset; }
   size_t bytes() const { return bytes_; }
+  /// Where `bytes` at `data` lie in the segment, kNotShared if they do not.
+  uint64_t offset_of(const void* data, size_t bytes) const;
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
 
  private:
@@ -73,6 +76,8 @@ class Segment {
   uint64_t allocate(size_t bytes);
   /// Gives a range back, and its memory to the system.
   void free(uint64_t offset, size_t bytes);
+  /// Whether a child of fork() has a range too (it does not at first); it is then shared with it.
+  void inherit(uint64_t offset, size_t bytes, bool inherited);
   /// Backs a range with memory. Raises Error(kSystem) where there is none left.
   void reserve(uint64_t offset, size_t bytes);
 

@@ -102,24 +102,27 @@ class ShmGroup final : public PeerGroup {
     Pad& pad = own_pad();
     if (pad.goodbye.load() == 0) pad.goodbye.store(1);
     wake_peers();
-    // A peer may still read this window until it has left the group too, or is dead. The mappings
-    // stay as long as the question may be asked.
-    auto unused = [windows = windows_, peers = peers_, nonce = nonce_, rank = view_.rank] {
-      for (int peer = 0; peer < static_cast<int>(peers.size()); ++peer) {
-        if (peer == rank || peers[peer]->dead->load()) continue;
-        if (windows[peer]->nonce.load() == nonce && windows[peer]->pad.goodbye.load() == 0) {
-          return false;
-        }
-      }
-      return true;
-    };
-    endpoint_.free_later(window_, sizeof(WindowHeader) + scratch_bytes_, std::move(unused));
+    endpoint_.free_later(window_, sizeof(WindowHeader) + scratch_bytes_, peers_are_gone());
   }
 
   void reserve_scratch(size_t bytes) override {
     if (bytes <= reserved_) return;
     endpoint_.segment().reserve(window_, sizeof(WindowHeader) + bytes);
     reserved_ = bytes;
+  }
+
+  uint64_t locate(const void* data, size_t bytes) const override {
+    return endpoint_.segment().mapping().offset_of(data, bytes);
+  }
+
+  char* reach(int peer, uint64_t where, size_t bytes) const override {
+    const Mapping& mapping = *peers_[peer]->mapping;
+    const bool inside = where <= mapping.bytes() && bytes <= mapping.bytes() - where;
+    return inside ? mapping.at(where) : nullptr;
+  }
+
+  void quarantine(uint64_t where, size_t bytes) override {
+    endpoint_.quarantine(where, bytes, peers_are_gone());
   }
 
   bool lost(int peer) const override { return peers_[peer]->dead->load(std::memory_order_relaxed); }
@@ -131,6 +134,21 @@ class ShmGroup final : public PeerGroup {
   bool oversubscribed() const override { return size() > usable_cores(); }
 
  private:
+  /// Whether every peer has left the group, or is dead: only then is it certain that none of them
+  /// touches this rank's memory for the group's sake. The mappings stay as long as the question may
+  /// be asked.
+  std::function<bool()> peers_are_gone() const {
+    return [windows = windows_, peers = peers_, nonce = nonce_, rank = view_.rank] {
+      for (int peer = 0; peer < static_cast<int>(peers.size()); ++peer) {
+        if (peer == rank || peers[peer]->dead->load()) continue;
+        if (windows[peer]->nonce.load() == nonce && windows[peer]->pad.goodbye.load() == 0) {
+          return false;
+        }
+      }
+      return true;
+    };
+  }
+
   Endpoint& endpoint_;
   uint64_t nonce_;
   uint64_t window_;

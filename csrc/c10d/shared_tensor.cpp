@@ -1,0 +1,52 @@
+#include "c10d/shared_tensor.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <atomic>
+#include <memory>
+
+#include "core/env.h"
+#include "core/error.h"
+#include "transport/shm/shared_buffer.h"
+
+namespace fastcomm {
+namespace {
+
+std::atomic<bool> g_any{false};
+
+}  // namespace
+
+std::string why_no_shared_memory() {
+  if (environment().transport == "stock") return "FASTCOMM_TRANSPORT=stock";
+  try {
+    Endpoint::instance();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
+  size_t bytes = c10::elementSize(dtype);
+  for (const int64_t size : sizes) {
+    FC_CHECK(size >= 0, "a tensor has no negative size ", size);
+    FC_CHECK(!__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes),
+             "a tensor of this size has more bytes than a machine can address");
+  }
+  auto buffer = std::make_shared<SharedBuffer>(Endpoint::instance(), bytes);
+  g_any.store(true, std::memory_order_relaxed);
+  void* data = buffer->data();
+  return at::from_blob(
+      data, sizes, [buffer = std::move(buffer)](void*) mutable { buffer.reset(); },
+      at::TensorOptions().dtype(dtype));
+}
+
+bool is_shared(const at::Tensor& tensor) {
+  if (!g_any.load(std::memory_order_relaxed) || !tensor.device().is_cpu()) return false;
+  if (tensor.layout() != at::kStrided || !tensor.has_storage()) return false;
+  const auto& storage = tensor.storage();
+  const auto& mapping = Endpoint::instance().segment().mapping();
+  return mapping.offset_of(storage.data(), storage.nbytes()) != kNotShared;
+}
+
+}  // namespace fastcomm

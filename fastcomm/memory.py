@@ -1,0 +1,65 @@
+"""Memory that every rank of a process group on this host can reach."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from fastcomm import backend as _backend
+
+logger = logging.getLogger("fastcomm")
+
+
+def empty(
+    *size: int | Sequence[int], dtype: torch.dtype | None = None, requires_grad: bool = False
+) -> torch.Tensor:
+    """Return a new CPU tensor in shared memory, like ``torch.empty``.
+
+    An ``all_reduce`` larger than the one-shot limit works on such memory in place, without staging,
+    where the tensor of every rank lies there. Any rank may use any other memory instead: results
+    have the same bits. The buckets of ``DistributedDataParallel`` are allocated so by themselves.
+
+    The memory counts against ``FASTCOMM_SEGMENT_MB``, takes whole pages of 4 KiB, and costs a
+    system call and page faults when it is new: allocate once, use often. A child of ``fork()`` sees
+    what its parent writes there, and the other way round. After an operation on it has raised an
+    error, peers may write to it until they have destroyed their process group too.
+
+    Args:
+        size: the shape, as integers or as one sequence of them.
+        dtype: element type; torch's default type if None.
+        requires_grad: as in ``torch.empty``.
+
+    Returns:
+        A contiguous tensor of undefined content. Ordinary memory where this process can have no
+        shared memory; the logger ``fastcomm`` warns once and says why.
+
+    Raises:
+        FastcommError: the segment or the machine has no memory left.
+        ValueError: a negative size.
+    """
+    first = size[0] if len(size) == 1 else None
+    shape = list(first if isinstance(first, Sequence) else size)
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    if _why_none() is not None:
+        return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
+    tensor: torch.Tensor = _backend.load().shared_empty(shape, kind)
+    return tensor.requires_grad_(requires_grad)
+
+
+def is_shared(tensor: torch.Tensor) -> bool:
+    """Tell whether the memory of a tensor is shared memory of fastcomm (see `empty`)."""
+    shared: bool = _backend.load().is_shared(tensor)
+    return shared
+
+
+@functools.cache
+def _why_none() -> str | None:
+    """Why this process has no shared memory; says it once."""
+    reason: str = _backend.load().why_no_shared_memory()
+    if not reason:
+        return None
+    logger.warning("fastcomm.empty returns ordinary memory: %s", reason)
+    return reason
