@@ -14,7 +14,13 @@ GROUP_CASES = [
     *("segment", "groups", "reuse", "churn", "no_endpoint", "stale", "death", "exit", "fork"),
 ]
 HANDSHAKE_CASES = ["accept", "answer", "segment", "other_user"]
-CASES = [(GROUPS, case) for case in GROUP_CASES] + [(HANDSHAKE, case) for case in HANDSHAKE_CASES]
+BUFFERS = "tests/cpp/shared_buffer_test.cpp"
+BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
+CASES = [
+    *((GROUPS, case) for case in GROUP_CASES),
+    *((HANDSHAKE, case) for case in HANDSHAKE_CASES),
+    *((BUFFERS, case) for case in BUFFER_CASES),
+]
 
 
 def build(source: str, flags: list[str]) -> cpp_build.Program:
