@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
 from fastcomm import backend as _backend
+from fastcomm.memory import is_shared
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ def explain(
 ) -> Explanation:
     """Tell which path ``torch.distributed.<operation>`` takes for such a call, and why.
 
-    Nothing is sent; every rank gets the same answer, and none needs the others for it.
+    Nothing is sent, and no other rank is needed. Every rank gets the same answer, but for the last
+    words about a large ``all_reduce``: whether the memory of this rank's tensor is shared.
 
     Args:
         operation: ``"all_reduce"``, ``"broadcast"``, ``"all_gather"``, ``"barrier"``, or any other
@@ -82,7 +84,11 @@ def explain(
         answer = backend.explain(operation, elements, name, reduction)
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
-    return Explanation(operation, **answer)
+    explanation = Explanation(operation, **answer)
+    if tensor is None or (operation, explanation.algorithm) != ("all_reduce", "pipelined"):
+        return explanation
+    lies = "does" if is_shared(tensor) else "does not"
+    return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {lies}")
 
 
 _NATIVE_DTYPES = {

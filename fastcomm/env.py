@@ -37,7 +37,9 @@ def collect() -> dict[str, Any]:
     found["instruction set"] = native.reduce_isa()
     found["settings"] = native.environment()
     found["set in the environment"] = {
-        name: value for name, value in sorted(os.environ.items()) if name.startswith("FASTCOMM_")
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("FASTCOMM_") or name == "DDP_DISABLE_COMM_MEM"
     }
     return found
 

@@ -59,9 +59,13 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
                                 one_shot_limit(group, query.kind), "; ", group.transport);
       break;
     case Algorithm::kPipelined:
-      selection.reason = concat(query.bytes, " bytes are more than the one-shot limit of ",
-                                one_shot_limit(group, query.kind), "; blocks of at most ",
-                                group.layout.block_bytes, "; ", group.transport);
+      selection.reason = concat(
+          query.bytes, " bytes are more than the one-shot limit of ",
+          one_shot_limit(group, query.kind), "; ",
+          query.kind == OpKind::kAllReduce
+              ? "in place where every rank's tensor lies in shared memory (fastcomm.empty), else "
+              : "",
+          "in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
       break;
   }
   return selection;

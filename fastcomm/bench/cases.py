@@ -4,7 +4,7 @@ Sizes and bus bandwidth follow nccl-tests (its ``doc/PERFORMANCE.md``): algorith
 size / time, bus bandwidth is that times a factor which makes figures comparable between numbers of
 ranks n, because it counts what a link has to carry at least:
 
-* all_reduce: 2(n-1)/n; size is the buffer of one rank;
+* all_reduce, all_reduce_shared: 2(n-1)/n; size is the buffer of one rank;
 * all_gather: (n-1)/n; size is what one rank ends up with, the parts of all ranks;
 * broadcast: 1; size is the buffer;
 * barrier: moves no data.
@@ -22,6 +22,8 @@ from typing import ClassVar
 
 import torch
 import torch.distributed as dist
+
+import fastcomm
 
 
 def pattern(numel: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
@@ -102,6 +104,16 @@ class AllReduce(Case):
 
     def prepare(self) -> None:
         self.buffer.zero_()
+
+
+class AllReduceShared(AllReduce):
+    """The same on a tensor of ``fastcomm.empty``, as the buckets of DDP are."""
+
+    name = "all_reduce_shared"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.buffer = fastcomm.empty(self.numel, dtype=dtype)
 
 
 class Broadcast(Case):
@@ -191,5 +203,5 @@ class Barrier(Case):
 
 
 CASES: dict[str, type[Case]] = {
-    case.name: case for case in (AllReduce, Broadcast, AllGather, Barrier)
+    case.name: case for case in (AllReduce, AllReduceShared, Broadcast, AllGather, Barrier)
 }

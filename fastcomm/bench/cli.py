@@ -13,7 +13,7 @@ from pathlib import Path
 from fastcomm.bench.records import Records, RecordWriter, read_records
 from fastcomm.bench.units import format_size, parse_size, size_range
 
-DEFAULT_OPS = "all_reduce,broadcast,all_gather,barrier"
+DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
 
 

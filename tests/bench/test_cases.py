@@ -12,6 +12,7 @@ from fastcomm.bench.launch import launch
         ("all_reduce", 2, 1.0),
         ("all_reduce", 4, 1.5),
         ("all_reduce", 1, 0.0),
+        ("all_reduce_shared", 4, 1.5),
         ("all_gather", 2, 0.5),
         ("all_gather", 8, 0.875),
         ("broadcast", 2, 1.0),

@@ -17,7 +17,7 @@ def test_a_small_run_writes_records_and_a_plot(
     assert main([*words, "--out", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("*.jsonl")
     records = read_records(path)
-    assert len(records.rows) == (3 * 2 + 1) * 2
+    assert len(records.rows) == (4 * 2 + 1) * 2
     assert str(tmp_path) not in path.read_text()
     plot = path.with_suffix(".png")
     assert plot.stat().st_size > 20_000
@@ -50,5 +50,5 @@ def test_the_default_sweep() -> None:
     options = build_parser().parse_args([])
     assert (options.sizes[0], options.sizes[-1], len(options.sizes)) == (8, 64 << 20, 9)
     assert options.backends == ("fastcomm", "gloo")
-    assert options.ops == ("all_reduce", "broadcast", "all_gather", "barrier")
+    assert options.ops == ("all_reduce", "all_reduce_shared", "broadcast", "all_gather", "barrier")
     assert options.check

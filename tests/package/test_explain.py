@@ -47,6 +47,17 @@ def test_complex_is_taken_as_pairs_and_unknown_types_as_bytes() -> None:
     assert answer.native and answer.bytes == 8
 
 
+def test_a_large_all_reduce_tells_whether_the_tensor_is_shared() -> None:
+    def said(tensor: torch.Tensor) -> str:
+        return fastcomm.explain("all_reduce", tensor).reason
+
+    assert "in place where every rank's tensor lies in shared memory" in said(torch.empty(100_000))
+    assert said(torch.empty(100_000)).endswith("this rank's tensor does not")
+    assert said(fastcomm.empty(100_000)).endswith("this rank's tensor does")
+    assert "this rank's tensor" not in said(fastcomm.empty(2))
+    assert "this rank's tensor" not in fastcomm.explain("broadcast", fastcomm.empty(100_000)).reason
+
+
 def _in_a_group(world: World) -> list[tuple[bool, str, str]]:
     with pytest.raises(ValueError, match="needs a process group of backend fastcomm"):
         _gloo_only(world)
