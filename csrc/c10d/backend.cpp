@@ -12,7 +12,7 @@
 #include "core/env.h"
 #include "transport/fork.h"
 #include "transport/local/thread_group.h"
-#include "transport/shm/shm_group.h"
+#include "transport/shm/forming.h"
 
 namespace fastcomm {
 namespace {

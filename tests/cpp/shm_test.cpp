@@ -12,7 +12,7 @@
 #include "coll/select.h"
 #include "fork_world.h"
 #include "transport/fork.h"
-#include "transport/shm/shm_group.h"
+#include "transport/shm/forming.h"
 
 namespace fastcomm::testing {
 namespace {

@@ -1,376 +1,77 @@
-// Forming a group: the ranks agree on a nonce, then take five rounds through the store, each one
-// value a rank:
-//
-//   config     sizes of blocks and slots; rank 0's are taken
-//   record     who I am, where my listening socket and my window are, or why I have no memory
-//   known      which of the others this process shares memory with already, from other groups
-//   reached    of the pairs that do not know each other, the higher rank connects to the lower and
-//              sends its descriptors; which of its connections came about
-//   verdict    after the lower rank has answered and both have mapped and probed: "ok", or what
-//              is wrong
-//
-// Every rank reads all verdicts, so all decide alike. No round waits on a socket whose other end
-// did not say that it is there.
-
 #include "transport/shm/shm_group.h"
-
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstring>
-#include <vector>
 
 #include "core/error.h"
 #include "transport/cores.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
-namespace {
 
-/// A window: the pad, the nonce of its group behind it, and the scratch.
-struct alignas(kLineBytes) WindowHeader {
-  Pad pad;
-  std::atomic<uint64_t> nonce;
-};
-
-struct Record {
-  EndpointId id;
-  int32_t pid;
-  uint32_t version;
-  uint64_t window;    // offset in the segment
-  char listener[64];  // empty: no shared memory here
-  char why_not[160];
-};
-static_assert(std::is_trivially_copyable_v<Record>);
-
-constexpr const char* kOk = "ok";
-
-void copy_text(char* to, size_t size, const std::string& text) {
-  std::strncpy(to, text.c_str(), size - 1);
+ShmGroup::ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
+                   std::vector<Seat> seats)
+    : endpoint_(endpoint), nonce_(nonce), window_bytes_(window_bytes), seats_(std::move(seats)) {
+  view_.rank = rank;
+  view_.size = static_cast<int>(seats_.size());
+  for (int peer = 0; peer < view_.size; ++peer) {
+    const Mapping& mapping = *seats_[peer].process->mapping;
+    char* base = mapping.at(seats_[peer].window);
+    auto* header = reinterpret_cast<WindowHeader*>(base);
+    windows_.push_back(header);
+    pads_[peer] = &header->pad;
+    doorbells_[peer] = &mapping.header().doorbell;
+    view_.flags[peer] = &header->pad.flag;
+    view_.scratch[peer] = base + sizeof(WindowHeader);
+  }
 }
 
-/// One rank's rounds through the store.
-class Rounds {
- public:
-  Rounds(Bootstrap& store, uint64_t nonce, int rank, int size, Deadline deadline)
-      : store_(store), prefix_(hex(nonce)), rank_(rank), size_(size), deadline_(deadline) {}
+ShmGroup::~ShmGroup() {
+  if (forked_from_endpoint()) return;  // a child of fork() has no mapping, and nothing to say
+  Pad& pad = own_pad();
+  if (pad.goodbye.load() == 0) pad.goodbye.store(1);
+  wake_peers();
+  // A peer may still read this window until it has left the group too, or is dead.
+  endpoint_.free_later(seats_[view_.rank].window, window_bytes_, peers_are_gone());
+}
 
-  std::vector<std::string> exchange(const char* round, const std::string& own) {
-    store_.set(key(round, rank_), own);
-    std::vector<std::string> all(size_);
-    for (int peer = 0; peer < size_; ++peer) {
-      all[peer] = peer == rank_ ? own : store_.get(key(round, peer), deadline_);
-    }
-    return all;
-  }
+void ShmGroup::reserve_scratch(size_t bytes) {
+  if (bytes <= reserved_) return;
+  endpoint_.segment().reserve(seats_[view_.rank].window, sizeof(WindowHeader) + bytes);
+  reserved_ = bytes;
+}
 
- private:
-  std::string key(const char* round, int rank) const {
-    return concat(round, "/", prefix_, "/", rank);
-  }
-  Bootstrap& store_;
-  std::string prefix_;
-  int rank_;
-  int size_;
-  Deadline deadline_;
-};
+uint64_t ShmGroup::locate(const void* data, size_t bytes) const {
+  return endpoint_.segment().mapping().offset_of(data, bytes);
+}
 
-class ShmGroup final : public PeerGroup {
- public:
-  ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, uint64_t window, size_t scratch_bytes,
-           const std::vector<Record>& records, std::vector<std::shared_ptr<PeerProcess>> peers)
-      : endpoint_(endpoint),
-        nonce_(nonce),
-        window_(window),
-        scratch_bytes_(scratch_bytes),
-        peers_(std::move(peers)) {
-    view_.rank = rank;
-    view_.size = static_cast<int>(peers_.size());
-    for (int peer = 0; peer < view_.size; ++peer) {
-      char* base = peers_[peer]->mapping->at(records[peer].window);
-      auto* header = reinterpret_cast<WindowHeader*>(base);
-      windows_.push_back(header);
-      pads_[peer] = &header->pad;
-      doorbells_[peer] = &peers_[peer]->mapping->header().doorbell;
-      view_.flags[peer] = &header->pad.flag;
-      view_.scratch[peer] = base + sizeof(WindowHeader);
-    }
-  }
+char* ShmGroup::reach(int peer, uint64_t where, size_t bytes) const {
+  const Mapping& mapping = *seats_[peer].process->mapping;
+  const bool inside = where <= mapping.bytes() && bytes <= mapping.bytes() - where;
+  return inside ? mapping.at(where) : nullptr;
+}
 
-  ~ShmGroup() override {
-    if (forked_from_endpoint()) return;  // a child of fork() has no mapping, and nothing to say
-    Pad& pad = own_pad();
-    if (pad.goodbye.load() == 0) pad.goodbye.store(1);
-    wake_peers();
-    endpoint_.free_later(window_, sizeof(WindowHeader) + scratch_bytes_, peers_are_gone());
-  }
+void ShmGroup::quarantine(uint64_t where, size_t bytes) {
+  endpoint_.quarantine(where, bytes, peers_are_gone());
+}
 
-  void reserve_scratch(size_t bytes) override {
-    if (bytes <= reserved_) return;
-    endpoint_.segment().reserve(window_, sizeof(WindowHeader) + bytes);
-    reserved_ = bytes;
-  }
+bool ShmGroup::lost(int peer) const {
+  return seats_[peer].process->dead->load(std::memory_order_relaxed);
+}
 
-  uint64_t locate(const void* data, size_t bytes) const override {
-    return endpoint_.segment().mapping().offset_of(data, bytes);
-  }
+std::string ShmGroup::describe(int rank) const {
+  return concat("rank ", rank, " (pid ", seats_[rank].process->pid, ")");
+}
 
-  char* reach(int peer, uint64_t where, size_t bytes) const override {
-    const Mapping& mapping = *peers_[peer]->mapping;
-    const bool inside = where <= mapping.bytes() && bytes <= mapping.bytes() - where;
-    return inside ? mapping.at(where) : nullptr;
-  }
+bool ShmGroup::oversubscribed() const { return size() > usable_cores(); }
 
-  void quarantine(uint64_t where, size_t bytes) override {
-    endpoint_.quarantine(where, bytes, peers_are_gone());
-  }
-
-  bool lost(int peer) const override { return peers_[peer]->dead->load(std::memory_order_relaxed); }
-
-  std::string describe(int rank) const override {
-    return concat("rank ", rank, " (pid ", peers_[rank]->pid, ")");
-  }
-
-  bool oversubscribed() const override { return size() > usable_cores(); }
-
- private:
-  /// Whether every peer has left the group, or is dead: only then is it certain that none of them
-  /// touches this rank's memory for the group's sake. The mappings stay as long as the question may
-  /// be asked.
-  std::function<bool()> peers_are_gone() const {
-    return [windows = windows_, peers = peers_, nonce = nonce_, rank = view_.rank] {
-      for (int peer = 0; peer < static_cast<int>(peers.size()); ++peer) {
-        if (peer == rank || peers[peer]->dead->load()) continue;
-        if (windows[peer]->nonce.load() == nonce && windows[peer]->pad.goodbye.load() == 0) {
-          return false;
-        }
-      }
-      return true;
-    };
-  }
-
-  Endpoint& endpoint_;
-  uint64_t nonce_;
-  uint64_t window_;
-  size_t scratch_bytes_;
-  std::vector<std::shared_ptr<PeerProcess>> peers_;
-  std::vector<WindowHeader*> windows_;
-  size_t reserved_ = 0;  // bytes of scratch
-};
-
-/// One attempt: holds what must be undone when the ranks find that they do not share memory.
-class Forming {
- public:
-  Forming(Endpoint* endpoint, int rank, int size, uint64_t nonce, Deadline deadline)
-      : endpoint_(endpoint),
-        rank_(rank),
-        size_(size),
-        nonce_(nonce),
-        // The other side has said that it is there: a handshake needs no more than this.
-        deadline_(std::min(deadline, Clock::now() + std::chrono::seconds(30))),
-        peers_(size) {}
-  ~Forming() {
-    if (has_window_) endpoint_->segment().free(window_, window_bytes_);
-  }
-
-  uint64_t open_window(size_t scratch_bytes) {
-    window_bytes_ = sizeof(WindowHeader) + scratch_bytes;
-    window_ = endpoint_->allocate(window_bytes_);
-    has_window_ = true;
-    endpoint_->segment().reserve(window_, sizeof(WindowHeader));
-    auto* header = new (endpoint_->segment().mapping().at(window_)) WindowHeader{};
-    header->nonce.store(nonce_);
-    return window_;
-  }
-
-  std::string known(const std::vector<Record>& records) {
-    std::string mask(size_, '0');
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || records[peer].id == endpoint_->id()) {
-        peers_[peer] = self();
-      } else {
-        peers_[peer] = endpoint_->find(records[peer].id);
-      }
-      if (peers_[peer] != nullptr) mask[peer] = '1';
-    }
-    return mask;
-  }
-
-  /// Connects to the lower ranks that do not know this one, or that this one does not know.
-  std::string reach(const std::vector<Record>& records, const std::vector<std::string>& known) {
-    std::string mask(size_, '0');
-    sockets_.resize(size_);
-    for (int peer = 0; peer < rank_; ++peer) {
-      if (!unknown(known, peer)) continue;
-      try {
-        sockets_[peer] = introduce(records[peer].listener, endpoint_->hello(nonce_),
-                                   endpoint_->segment().fd(), endpoint_->pidfd());
-        mask[peer] = '1';
-      } catch (const Error& error) {
-        complain(peer, error.what());
+std::function<bool()> ShmGroup::peers_are_gone() const {
+  return [windows = windows_, seats = seats_, nonce = nonce_, rank = view_.rank] {
+    for (int peer = 0; peer < static_cast<int>(seats.size()); ++peer) {
+      if (peer == rank || seats[peer].process->dead->load()) continue;
+      if (windows[peer]->nonce.load() == nonce && windows[peer]->pad.goodbye.load() == 0) {
+        return false;
       }
     }
-    return mask;
-  }
-
-  /// Answers the higher ranks that came, takes the answers of the lower ones, and probes.
-  std::string settle(const Listener& listener, const std::vector<Record>& records,
-                     const std::vector<std::string>& known,
-                     const std::vector<std::string>& reached) {
-    try {
-      int expected = 0;
-      for (int peer = rank_ + 1; peer < size_; ++peer) {
-        if (unknown(known, peer) && reached[peer][rank_] == '1') ++expected;
-      }
-      // A peer whose memory cannot be mapped must not keep the others from their answers.
-      for (; expected > 0; --expected) {
-        adopt(records,
-              accept_introduction(listener, endpoint_->hello(nonce_), endpoint_->segment().fd(),
-                                  endpoint_->pidfd(), deadline_));
-      }
-      for (int peer = 0; peer < rank_; ++peer) {
-        if (sockets_[peer].get() < 0) continue;
-        adopt(records, await_answer(sockets_[peer], nonce_, deadline_));
-      }
-      for (int peer = 0; peer < size_; ++peer) probe(records, peer);
-    } catch (const Error& error) {
-      if (complaint_.empty()) complaint_ = concat("rank ", rank_, ": ", error.what());
-    }
-    return complaint_.empty() ? kOk : complaint_;
-  }
-
-  std::unique_ptr<PeerGroup> finish(const std::vector<Record>& records) {
-    has_window_ = false;  // the group's now
-    return std::make_unique<ShmGroup>(*endpoint_, rank_, nonce_, window_,
-                                      window_bytes_ - sizeof(WindowHeader), records, peers_);
-  }
-
- private:
-  bool unknown(const std::vector<std::string>& known, int peer) const {
-    return known[rank_][peer] != '1' || known[peer][rank_] != '1';
-  }
-
-  void complain(int peer, const std::string& what) {
-    if (complaint_.empty()) {
-      complaint_ = concat("rank ", rank_, " shares no memory with rank ", peer, ": ", what);
-    }
-  }
-
-  std::shared_ptr<PeerProcess> self() {
-    auto process = std::make_shared<PeerProcess>();
-    process->id = endpoint_->id();
-    process->pid = getpid();
-    // Not owned: the endpoint outlives its groups.
-    process->mapping =
-        std::shared_ptr<const Mapping>(std::shared_ptr<void>(), &endpoint_->segment().mapping());
-    return process;
-  }
-
-  void adopt(const std::vector<Record>& records, Introduction introduction) {
-    const EndpointId id = introduction.hello.id;
-    for (int peer = 0; peer < size_; ++peer) {
-      if (!(records[peer].id == id)) continue;
-      try {
-        peers_[peer] = endpoint_->adopt(std::move(introduction));
-      } catch (const Error& error) {
-        complain(peer, error.what());
-      }
-      return;
-    }
-  }
-
-  void probe(const std::vector<Record>& records, int peer) {
-    if (peers_[peer] == nullptr) return complain(peer, "it did not connect");
-    const Mapping& mapping = *peers_[peer]->mapping;
-    const uint64_t window = records[peer].window;
-    if (window % kLineBytes != 0 || window > mapping.bytes() ||
-        window_bytes_ > mapping.bytes() - window) {
-      return complain(peer, "its window lies outside of its segment");
-    }
-    const auto* header = reinterpret_cast<const WindowHeader*>(mapping.at(window));
-    if (header->nonce.load() != nonce_) complain(peer, "what it wrote is not what is read here");
-  }
-
-  Endpoint* endpoint_;
-  int rank_;
-  int size_;
-  uint64_t nonce_;
-  Deadline deadline_;
-  uint64_t window_ = 0;
-  size_t window_bytes_ = 0;
-  bool has_window_ = false;
-  std::vector<std::shared_ptr<PeerProcess>> peers_;
-  std::vector<Fd> sockets_;
-  std::string complaint_;
-};
-
-}  // namespace
-
-ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                              const std::string& why_not, const GroupConfig& wanted,
-                              size_t (*scratch_bytes)(const GroupConfig&, int size),
-                              Deadline deadline) {
-  FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
-  const uint64_t nonce = agree_on_nonce(store, rank, size, deadline);
-  Rounds rounds(store, nonce, rank, size, deadline);
-  ShmGroupResult result;
-
-  // Rank 0's configuration first: the size of a window depends on it.
-  GroupConfig config = wanted;
-  const std::string bytes(reinterpret_cast<const char*>(&config), sizeof(config));
-  const std::string chosen = rounds.exchange("config", bytes)[0];
-  FC_CHECK(chosen.size() == sizeof(config), "a bad configuration came from rank 0");
-  std::memcpy(&config, chosen.data(), sizeof(config));
-  result.config = config;
-
-  Forming forming(endpoint, rank, size, nonce, deadline);
-  Record record{};
-  record.version = kProtocolVersion;
-  record.pid = getpid();
-  std::unique_ptr<Listener> listener;
-  std::string problem = why_not;
-  if (endpoint != nullptr) {
-    try {
-      record.id = endpoint->id();
-      record.window = forming.open_window(scratch_bytes(config, size));
-      listener = std::make_unique<Listener>();
-      copy_text(record.listener, sizeof(record.listener), listener->name());
-    } catch (const Error& error) {
-      record.listener[0] = '\0';
-      problem = error.what();
-    }
-  }
-  copy_text(record.why_not, sizeof(record.why_not), problem);
-
-  std::vector<Record> records(size);
-  const auto raw = rounds.exchange(
-      "record", std::string(reinterpret_cast<const char*>(&record), sizeof(record)));
-  for (int peer = 0; peer < size; ++peer) {
-    FC_CHECK(raw[peer].size() == sizeof(Record), "rank ", peer,
-             " runs another version of fastcomm: install the same one for every rank");
-    std::memcpy(&records[peer], raw[peer].data(), sizeof(Record));
-    records[peer].listener[sizeof(record.listener) - 1] = '\0';
-    records[peer].why_not[sizeof(record.why_not) - 1] = '\0';
-    if (records[peer].version != kProtocolVersion) {
-      result.reason = concat("rank ", peer, " runs another version of fastcomm");
-    } else if (records[peer].listener[0] == '\0' && result.reason.empty()) {
-      result.reason = concat("rank ", peer, " has no shared memory: ", records[peer].why_not);
-    }
-  }
-  if (!result.reason.empty()) return result;  // the same on every rank: all read all records
-
-  const auto known = rounds.exchange("known", forming.known(records));
-  const auto reached = rounds.exchange("reached", forming.reach(records, known));
-  const auto verdicts =
-      rounds.exchange("verdict", forming.settle(*listener, records, known, reached));
-  for (const std::string& verdict : verdicts) {
-    if (verdict != kOk) {
-      result.reason = verdict;
-      return result;
-    }
-  }
-  result.group = forming.finish(records);
-  return result;
+    return true;
+  };
 }
 
 }  // namespace fastcomm

@@ -1,37 +1,56 @@
-// A group whose ranks are processes of one host, over shared memory.
+// A group whose ranks are processes of one host, over shared memory. forming.h makes one.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "transport/bootstrap.h"
 #include "transport/peer_group.h"
 #include "transport/shm/endpoint.h"
 
 namespace fastcomm {
 
-/// What the ranks of a group must hold in common. Rank 0's values are everybody's: ranks that chose
-/// an algorithm by different numbers would deadlock.
-struct GroupConfig {
-  uint64_t payload_bytes = 0;
-  uint64_t block_bytes = 0;
+/// A rank's memory in a group: the pad, the nonce of its group behind it, and the scratch.
+struct alignas(kLineBytes) WindowHeader {
+  Pad pad;
+  std::atomic<uint64_t> nonce;
 };
 
-struct ShmGroupResult {
-  std::unique_ptr<PeerGroup> group;  // nullptr: the ranks do not all share memory
-  std::string reason;                // why not, the same text on every rank
-  GroupConfig config;                // rank 0's
+/// Where a rank sits: its process, and its window's offset in that process's segment.
+struct Seat {
+  std::shared_ptr<PeerProcess> process;
+  uint64_t window;
 };
 
-/// Forms a group, collectively. Whether two ranks share memory is found by trying: each writes the
-/// group's nonce into its own window, hands its segment over, and reads the nonce in the peer's.
-/// All ranks come to the same result. `scratch_bytes(config, size)` is asked for the size of a window
-/// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for
-/// `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
-/// fails.
-ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                              const std::string& why_not, const GroupConfig& wanted,
-                              size_t (*scratch_bytes)(const GroupConfig&, int size),
-                              Deadline deadline);
+class ShmGroup final : public PeerGroup {
+ public:
+  /// `seats` holds one a rank. Owns the own window, of `window_bytes`, from now on.
+  ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
+           std::vector<Seat> seats);
+  ~ShmGroup() override;
+
+  void reserve_scratch(size_t bytes) override;
+  uint64_t locate(const void* data, size_t bytes) const override;
+  char* reach(int peer, uint64_t where, size_t bytes) const override;
+  void quarantine(uint64_t where, size_t bytes) override;
+  bool lost(int peer) const override;
+  std::string describe(int rank) const override;
+  bool oversubscribed() const override;
+
+ private:
+  /// Whether every peer has left the group, or is dead: only then is it certain that none of them
+  /// touches this rank's memory for the group's sake. The mappings stay as long as the question may
+  /// be asked.
+  std::function<bool()> peers_are_gone() const;
+
+  Endpoint& endpoint_;
+  uint64_t nonce_;
+  size_t window_bytes_;
+  std::vector<Seat> seats_;
+  std::vector<WindowHeader*> windows_;
+  size_t reserved_ = 0;  // bytes of scratch
+};
 
 }  // namespace fastcomm

@@ -1,0 +1,37 @@
+// How processes of one host become a group over shared memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/bootstrap.h"
+#include "transport/peer_group.h"
+#include "transport/shm/endpoint.h"
+
+namespace fastcomm {
+
+/// What the ranks of a group must hold in common. Rank 0's values are everybody's: ranks that chose
+/// an algorithm by different numbers would deadlock.
+struct GroupConfig {
+  uint64_t payload_bytes = 0;
+  uint64_t block_bytes = 0;
+};
+
+struct ShmGroupResult {
+  std::unique_ptr<PeerGroup> group;  // nullptr: the ranks do not all share memory
+  std::string reason;                // why not, the same text on every rank
+  GroupConfig config;                // rank 0's
+};
+
+/// Forms a group, collectively. Whether two ranks share memory is found by trying: each writes the
+/// group's nonce into its own window, hands its segment over, and reads the nonce in the peer's.
+/// All ranks come to the same result. `scratch_bytes(config, size)` is asked for the size of a window
+/// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for
+/// `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
+/// fails.
+ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
+                              const std::string& why_not, const GroupConfig& wanted,
+                              size_t (*scratch_bytes)(const GroupConfig&, int size),
+                              Deadline deadline);
+
+}  // namespace fastcomm
