@@ -37,7 +37,7 @@ except ImportError as error:
     raise SystemExit(
         f"fastcomm is compiled against the PyTorch you use, and this Python has none ({error}).\n"
         "Build isolation hides an installed one. Type these two lines:\n"
-        '    pip install "torch>=2.11,<2.15" "setuptools>=77" ninja\n'
+        '    pip install "torch>=2.11,<2.15" "setuptools>=64" ninja\n'
         "    pip install --no-build-isolation ."
     ) from None
 
