@@ -308,3 +308,19 @@ def _fork(world: World) -> dict[str, int]:
 
 def test_a_forked_child_shares_it_and_frees_nothing() -> None:
     assert run_ranks(1, _fork) == [{"read": 0, "free": 0, "write": 0}]
+
+
+def _allocate_in_a_child(world: World) -> int:
+    tensor = fastcomm.empty(5000).fill_(3)
+
+    def allocate() -> bool:
+        mine = fastcomm.empty(5000).fill_(1)
+        return not fastcomm.is_shared(mine) and bool(mine.eq(1).all())
+
+    ended = _in_a_child(allocate)
+    assert tensor.eq(3).all() and fastcomm.empty(5000).count_nonzero() == 0
+    return ended
+
+
+def test_a_forked_child_gets_ordinary_memory() -> None:
+    assert run_ranks(1, _allocate_in_a_child) == [0]
