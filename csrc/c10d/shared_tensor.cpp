@@ -29,6 +29,7 @@ std::string why_no_shared_memory() {
 }
 
 at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
+  FC_CHECK(!c10::isQIntType(dtype), "a tensor of ", dtype, " needs a quantizer");
   if (forked_from_endpoint()) throw Error(ErrorCode::kForked, why_no_shared_memory());
   size_t bytes = c10::elementSize(dtype);
   for (const int64_t size : sizes) {

@@ -73,6 +73,11 @@ def test_without_a_type_it_is_the_default_one() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_quantized_type_is_refused() -> None:
+    with pytest.raises(fastcomm.FastcommError, match="QUInt8"):
+        fastcomm.empty(2, dtype=torch.quint8)
+
+
 def test_tensors_do_not_overlap() -> None:
     tensors = [fastcomm.empty(count, dtype=torch.uint8) for count in (0, 1, 4096, 4097, 3, 0, 9)]
     for number, tensor in enumerate(tensors):
