@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -41,8 +42,10 @@ def empty(
         ValueError: a negative size.
     """
     first = size[0] if len(size) == 1 else None
-    shape = list(first if isinstance(first, Sequence) else size)
+    shape: list[Any] = list(first if isinstance(first, Sequence) else size)
     kind = torch.get_default_dtype() if dtype is None else dtype
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"a tensor has no negative size: {shape}")
     if reason := _backend.load().why_no_shared_memory():
         _warn_once(reason)
         return torch.empty(shape, dtype=kind, requires_grad=requires_grad)

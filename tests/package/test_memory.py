@@ -273,6 +273,17 @@ def test_without_shared_memory_it_is_ordinary_and_one_warning_says_why() -> None
     assert texts == ["WARNING: fastcomm.empty returns ordinary memory: FASTCOMM_TRANSPORT=stock"]
 
 
+def _negative_without_shared_memory(world: World) -> Caught:
+    return catch(fastcomm.empty, -1)
+
+
+def test_a_negative_size_is_the_same_error_without_shared_memory() -> None:
+    (told,) = run_ranks(
+        1, _negative_without_shared_memory, environment={"FASTCOMM_TRANSPORT": "stock"}
+    )
+    assert "ValueError" in told.bases, told
+
+
 def _in_a_child(function: Callable[[], bool]) -> int:
     """Run in a forked child that ends with its interpreter's whole shut-down: 0 if it was true."""
     child = os.fork()
