@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -41,9 +42,12 @@ def empty(
         ValueError: a negative size.
     """
     first = size[0] if len(size) == 1 else None
-    shape = list(first if isinstance(first, Sequence) else size)
+    shape: list[Any] = list(first if isinstance(first, Sequence) else size)
     kind = torch.get_default_dtype() if dtype is None else dtype
-    if _why_none() is not None:
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"a tensor has no negative size: {shape}")
+    if reason := _backend.load().why_no_shared_memory():
+        _warn_once(reason)
         return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
     tensor: torch.Tensor = _backend.load().shared_empty(shape, kind)
     return tensor.requires_grad_(requires_grad)
@@ -56,10 +60,5 @@ def is_shared(tensor: torch.Tensor) -> bool:
 
 
 @functools.cache
-def _why_none() -> str | None:
-    """Why this process has no shared memory; says it once."""
-    reason: str = _backend.load().why_no_shared_memory()
-    if not reason:
-        return None
+def _warn_once(reason: str) -> None:
     logger.warning("fastcomm.empty returns ordinary memory: %s", reason)
-    return reason

@@ -7,6 +7,7 @@
 
 #include "core/env.h"
 #include "core/error.h"
+#include "transport/fork.h"
 #include "transport/shm/shared_buffer.h"
 
 namespace fastcomm {
@@ -17,6 +18,7 @@ std::atomic<bool> g_any{false};
 }  // namespace
 
 std::string why_no_shared_memory() {
+  if (forked_from_endpoint()) return "this is a child of fork(), whose segment is its parent's";
   if (environment().transport == "stock") return "FASTCOMM_TRANSPORT=stock";
   try {
     Endpoint::instance();
@@ -27,6 +29,8 @@ std::string why_no_shared_memory() {
 }
 
 at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
+  FC_CHECK(!c10::isQIntType(dtype), "a tensor of ", dtype, " needs a quantizer");
+  if (forked_from_endpoint()) throw Error(ErrorCode::kForked, why_no_shared_memory());
   size_t bytes = c10::elementSize(dtype);
   for (const int64_t size : sizes) {
     FC_CHECK(size >= 0, "a tensor has no negative size ", size);

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import Outcome, World, run_outcomes
+
+import fastcomm
 
 SMALL, LARGE = 16, 1 << 20
 
@@ -26,14 +29,14 @@ def _die(world: World) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _reduce_for_ever(elements: int) -> None:
-    tensor = torch.zeros(elements)
+def _reduce_for_ever(elements: int, empty: Callable[..., torch.Tensor] = torch.empty) -> None:
+    tensor = empty(elements).zero_()
     while True:
         dist.all_reduce(tensor)
 
 
-def _reduce_async_for_ever(elements: int) -> None:
-    tensors = [torch.zeros(elements) for _ in range(4)]
+def _reduce_async_for_ever(elements: int, empty: Callable[..., torch.Tensor] = torch.empty) -> None:
+    tensors = [empty(elements).zero_() for _ in range(4)]
     while True:
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
@@ -57,6 +60,12 @@ def _victim(world: World, how: str) -> None:
     elif how == "in a loop, asynchronous":
         threading.Timer(0.2, _die, [world]).start()
         _reduce_async_for_ever(SMALL)
+    elif how == "in a loop, in place":
+        threading.Timer(0.2, _die, [world]).start()
+        _reduce_for_ever(LARGE, fastcomm.empty)
+    elif how == "in a loop, in place, asynchronous":
+        threading.Timer(0.2, _die, [world]).start()
+        _reduce_async_for_ever(LARGE // 4, fastcomm.empty)
     elif how == "asynchronous, pending":
         dist.all_reduce(torch.zeros(LARGE), async_op=True)
     time.sleep(0.2)
@@ -68,6 +77,10 @@ def _survivor(how: str) -> Caught:
         return catch(_reduce_for_ever, LARGE)
     if how == "in a loop, asynchronous":
         return catch(_reduce_async_for_ever, SMALL)
+    if how == "in a loop, in place":
+        return catch(_reduce_for_ever, LARGE, fastcomm.empty)
+    if how == "in a loop, in place, asynchronous":
+        return catch(_reduce_async_for_ever, LARGE // 4, fastcomm.empty)
     if how == "asynchronous, pending":
         works = [dist.all_reduce(torch.zeros(LARGE), async_op=True) for _ in range(3)]
         return [catch(work.wait) for work in works[1:]][-1]
@@ -109,6 +122,8 @@ KILLS = [
     "between operations",
     "in a loop",
     "in a loop, asynchronous",
+    "in a loop, in place",
+    "in a loop, in place, asynchronous",
     "asynchronous, pending",
     "before a broadcast",
     "before a barrier",

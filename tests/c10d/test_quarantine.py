@@ -1,0 +1,134 @@
+"""Memory that a late peer may still write to is nobody else's until that peer has left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+from support.segment import holds
+
+import fastcomm
+
+LARGE = 1 << 18
+LATE = 1
+
+
+def _tell(world: World, what: str) -> None:
+    Path(world.directory, f"{what}-{world.rank}").touch()
+
+
+def _hear(world: World, what: str, ranks: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while not all(Path(world.directory, f"{what}-{rank}").exists() for rank in ranks):
+        assert time.monotonic() < deadline, f"{what}: not from every one of {ranks}"
+        time.sleep(0.005)
+
+
+def _input(rank: int) -> float:
+    return 1.25 + 10 * rank
+
+
+def _late(world: World, tensor: torch.Tensor, others: list[int], end: str) -> None:
+    """Arrive when the others have given up, reduce all the same, and end after all the others."""
+    _hear(world, "gave-up", others)
+    caught = catch(dist.all_reduce, tensor)
+    assert (caught.kind, caught.peer) == ("CollectiveTimeoutError", LATE), caught
+    _tell(world, "arrived")
+    _hear(world, "checked", others)
+    if end == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.destroy_process_group()
+    _tell(world, "left")
+
+
+def _in_time(
+    world: World, holder: list[torch.Tensor], others: list[int], asynchronous: bool, end: str
+) -> Caught:
+    tensor = holder.pop()
+    where = tensor.data_ptr()
+    if asynchronous:
+        work = dist.all_reduce(tensor, async_op=True)
+        caught = catch(work.wait)
+        del work
+    else:
+        caught = catch(dist.all_reduce, tensor)
+    del tensor
+    _tell(world, "gave-up")
+    first = fastcomm.empty(LARGE).fill_(-7)
+    assert first.data_ptr() != where
+    _hear(world, "arrived", [LATE])
+    # The late rank did write: its part of the sum is here. But to the memory of nobody.
+    total = torch.full((64,), sum(map(_input, range(world.size)))).numpy().tobytes()
+    assert holds(total)
+    assert first.eq(-7).all()
+    dist.destroy_process_group()
+    _tell(world, "left")
+    _hear(world, "left", [rank for rank in others if rank != LATE])
+    second = fastcomm.empty(LARGE)
+    assert where not in (first.data_ptr(), second.data_ptr())
+    _tell(world, "checked")
+    if end == "is killed":
+        _wait_for(lambda: fastcomm.empty(LARGE).data_ptr() == where)
+    else:
+        _hear(world, "left", [LATE])
+    third = fastcomm.empty(LARGE)
+    assert third.data_ptr() == where
+    assert third.count_nonzero() == 0 and not holds(total)
+    return caught
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _one_is_late(world: World, asynchronous: bool, end: str) -> Caught | None:
+    # Before everything else: its place is the first to be used again.
+    holder = [fastcomm.empty(LARGE).fill_(_input(world.rank))]
+    world.init()
+    dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.4))
+    others = [rank for rank in range(world.size) if rank != LATE]
+    if world.rank == LATE:
+        _late(world, holder.pop(), others, end)
+        return None
+    return _in_time(world, holder, others, asynchronous, end)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("end", ["leaves", "is killed"])
+def test_memory_is_kept_from_use_until_the_late_rank(end: str, asynchronous: bool) -> None:
+    outcomes = run_outcomes(
+        3, _one_is_late, asynchronous, end, environment={"FASTCOMM_SEGMENT_MB": "32"}, timeout=40
+    )
+    killed = end == "is killed"
+    assert outcomes[LATE].exitcode == (-signal.SIGKILL if killed else 0), outcomes[LATE]
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.error is None, outcome.error
+        caught = outcome.value
+        assert (caught.kind, caught.peer) == ("CollectiveTimeoutError", LATE), caught
+
+
+def _ended_well(world: World) -> None:
+    tensor = fastcomm.empty(LARGE).fill_(1)
+    where = tensor.data_ptr()
+    world.init()
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert tensor.eq(world.size**2).all()
+    del tensor
+    assert fastcomm.empty(LARGE).data_ptr() == where
+
+
+def test_memory_of_what_ended_well_is_free_at_once() -> None:
+    run_ranks(3, _ended_well)
