@@ -139,8 +139,8 @@ at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options)
     try {
       return shared_empty({size}, c10::typeMetaToScalarType(options.dtype()));
     } catch (const Error& error) {
-      TORCH_WARN("fastcomm: a tensor of ", size,
-                 " elements lies in ordinary memory: ", error.what());
+      TORCH_WARN_ONCE("fastcomm: a bucket of ", size,
+                      " elements lies in ordinary memory: ", error.what());
     }
   }
   return at::empty({size}, options);

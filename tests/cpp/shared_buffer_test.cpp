@@ -129,6 +129,8 @@ void test_fork(uint64_t) {
   auto buffer = std::make_unique<SharedBuffer>(endpoint, kBytes);
   auto* data = static_cast<char*>(buffer->data());
   data[0] = 1;
+  // The endpoint's thread is past its start, and holds no lock of the allocator.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const pid_t pid = fork();
   if (pid == 0) {
     const bool seen = data[0] == 1;
@@ -147,7 +149,9 @@ void test_full(uint64_t) {
   Endpoint endpoint("auto");
   const size_t all = endpoint.segment().mapping().bytes();
   ErrorCode code{};
-  const std::string text = error_of([&] { SharedBuffer(endpoint, all); }, &code);
+  std::string text = error_of([&] { SharedBuffer(endpoint, ~size_t{0}); }, &code);
+  EXPECT(text.find("FASTCOMM_SEGMENT_MB") != std::string::npos, text);
+  text = error_of([&] { SharedBuffer(endpoint, all); }, &code);
   EXPECT(code == ErrorCode::kSystem, text);
   EXPECT(text.find("FASTCOMM_SEGMENT_MB") != std::string::npos, text);
   SharedBuffer small(endpoint, 0);

@@ -109,7 +109,8 @@ Segment::Segment(const std::string& kind, size_t bytes) {
 }
 
 uint64_t Segment::allocate(size_t bytes) {
-  const uint64_t wanted = pages(bytes);
+  // Too many to round up are too many anyhow.
+  const uint64_t wanted = bytes > mapping_->bytes() ? bytes : pages(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [offset, available] = *it;
