@@ -1,0 +1,48 @@
+"""A group that goes while Gloo still needs Python: nobody may join a thread with the GIL held."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+
+from fastcomm import backend as fastcomm_backend
+
+
+def _let_go_while_gloo_finishes(world: World) -> float:
+    """Let a backend go while the thread of its Gloo group waits for the GIL."""
+    options = SimpleNamespace(
+        store=dist.FileStore(os.path.join(world.directory, "store"), world.size),
+        group_rank=world.rank,
+        group_size=world.size,
+        timeout=world.timeout,
+    )
+    backend = fastcomm_backend.create(options, None)
+    tensor = torch.full((4,), float(world.rank))
+    maximum = dist.AllreduceOptions()
+    maximum.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
+    # A work of Gloo keeps the state of the thread that made it. This object makes that a matter of
+    # Python's, as hooks and modes of users do: the work's end needs the GIL.
+    torch._C._stash_obj_in_tls("fastcomm.test", object())
+    work = backend.allreduce([tensor], maximum)
+    sys.setswitchinterval(100)  # from here on nobody takes the GIL from this thread
+    del work  # Gloo's thread has the last reference
+    first = ctypes.c_float.from_address(tensor.data_ptr())
+    while first.value != world.size - 1:
+        pass
+    begin = time.monotonic()
+    while time.monotonic() - begin < 0.1:
+        pass  # it is at the end of the work now
+    del backend
+    return time.monotonic() - begin
+
+
+def test_letting_a_group_go_does_not_wait_for_the_gil() -> None:
+    for seconds in run_ranks(2, _let_go_while_gloo_finishes, timeout=30):
+        assert seconds < 10
