@@ -14,38 +14,6 @@
 namespace py = pybind11;
 
 namespace fastcomm {
-
-/// Holds a backend for Python, and lets it go without the GIL: Gloo's destructor joins threads that
-/// may need the GIL to drop what a finished operation has kept of Python.
-template <class T>
-class NoGilPtr {
- public:
-  NoGilPtr() = default;
-  NoGilPtr(c10::intrusive_ptr<T> pointer) : pointer_(std::move(pointer)) {}
-  explicit NoGilPtr(T* fresh) : pointer_(c10::intrusive_ptr<T>::unsafe_steal_from_new(fresh)) {}
-  NoGilPtr(const NoGilPtr&) = default;
-  NoGilPtr(NoGilPtr&&) noexcept = default;
-  NoGilPtr& operator=(const NoGilPtr&) = default;
-  NoGilPtr& operator=(NoGilPtr&&) noexcept = default;
-  ~NoGilPtr() {
-    if (!pointer_.defined() || PyGILState_Check() == 0) return;
-    py::gil_scoped_release no_gil;
-    pointer_.reset();
-  }
-  T* get() const { return pointer_.get(); }
-  T& operator*() const { return *pointer_; }
-  T* operator->() const { return pointer_.get(); }
-  explicit operator bool() const { return pointer_.defined(); }
-
- private:
-  c10::intrusive_ptr<T> pointer_;
-};
-
-}  // namespace fastcomm
-
-PYBIND11_DECLARE_HOLDER_TYPE(T, fastcomm::NoGilPtr<T>, true)
-
-namespace fastcomm {
 namespace {
 
 /// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled on the main
@@ -133,7 +101,8 @@ PYBIND11_MODULE(_C, module) {
   });
 
   py::module_::import("torch.distributed");  // binds the base class
-  py::class_<FastcommBackend, NoGilPtr<FastcommBackend>, ::c10d::Backend>(module, "FastcommBackend")
+  py::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>, ::c10d::Backend>(
+      module, "FastcommBackend")
       .def_property_readonly("native", [](const FastcommBackend& b) { return b.traits().native; })
       .def_property_readonly("transport",
                              [](const FastcommBackend& b) { return b.traits().transport; })
@@ -150,8 +119,7 @@ PYBIND11_MODULE(_C, module) {
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
          const c10::intrusive_ptr<::c10d::Backend>& stock) {
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
-        return NoGilPtr<FastcommBackend>(
-            c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock));
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("stock"),
       py::call_guard<py::gil_scoped_release>());

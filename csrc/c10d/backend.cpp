@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <Python.h>
 
 #include "c10d/compat.h"
 #include "c10d/exception.h"
@@ -86,6 +87,20 @@ Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int 
   return formed;
 }
 
+/// Lets the GIL go for as long as this lives, if the thread holds it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
   FC_CHECK(tensors.size() == 1, operation, ": takes one tensor a rank, not ", tensors.size());
 }
@@ -113,9 +128,16 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
 }
 
 FastcommBackend::~FastcommBackend() {
+  // Gloo's destructor joins its threads, and these need the GIL to drop what a finished operation has
+  // kept of Python, and to call back. Whoever drops the last reference may hold it: a Python object
+  // (always so on torch 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
+  const WithoutGil no_gil;
   if (group_ != nullptr) group_->leave();
-  // The stock group joins its threads, which a child of fork() does not have.
-  if (forked_from_endpoint()) stock_.release();
+  if (forked_from_endpoint()) {
+    stock_.release();  // a child of fork() does not have the threads to join
+  } else {
+    stock_.reset();
+  }
 }
 
 void FastcommBackend::shutdown() {

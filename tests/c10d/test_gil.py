@@ -8,9 +8,11 @@ import sys
 import time
 from types import SimpleNamespace
 
+import pytest
 import torch
 import torch.distributed as dist
 from support.ranks import World, run_ranks
+from torch.nn.parallel import DistributedDataParallel
 
 from fastcomm import backend as fastcomm_backend
 
@@ -46,3 +48,36 @@ def _let_go_while_gloo_finishes(world: World) -> float:
 def test_letting_a_group_go_does_not_wait_for_the_gil() -> None:
     for seconds in run_ranks(2, _let_go_while_gloo_finishes, timeout=30):
         assert seconds < 10
+
+
+def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
+    world.init()
+    store = dist.distributed_c10d._get_default_store()
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    models = [DistributedDataParallel(torch.nn.Linear(2, 2), process_group=group)]
+    dist.barrier()
+    called: list[int] = []
+    if world.rank == 1:
+        store.wait(["letting go"])
+        time.sleep(0.5)  # the other rank is in the destructor now
+        dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX, group=group)
+        return called
+    work = dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX, group=group, async_op=True)
+    work.get_future().add_done_callback(lambda done: called.append(world.rank))
+    del work
+    store.set("letting go", "")
+    dist.destroy_process_group(group)
+    del group
+    if last == "backend":
+        models.clear()
+        del backend
+    else:  # before torch 2.14, the reducer then destroys the backend, with no Python object of it
+        del backend
+        models.clear()
+    return called
+
+
+@pytest.mark.parametrize("last", ["backend", "model"])
+def test_whoever_lets_a_group_go_leaves_the_gil_to_gloo(last: str) -> None:
+    assert run_ranks(2, _let_go_while_gloo_is_to_call_back, last, timeout=30)[0] == [0]
