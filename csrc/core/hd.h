@@ -29,8 +29,10 @@
 
 #if defined(__CUDACC__)
 #define FC_UNROLL _Pragma("unroll")
+#define FC_NO_UNROLL _Pragma("unroll 1")
 #else
 #define FC_UNROLL
+#define FC_NO_UNROLL
 #endif
 
 namespace fastcomm {

@@ -93,9 +93,12 @@ class CudaExecutor {
   template <class From>
   FC_DEVICE void reduce_from(void* dst, void* second_dst, const From& from, uint64_t count) const {
     uintptr_t bits = address_of(dst) | address_of(second_dst);
-    FC_UNROLL
-    for (int j = 0; j < kWidth; ++j) {
-      if (j < ranks()) bits |= address_of(from(j));
+    if constexpr (N == 0) {
+      FC_NO_UNROLL
+      for (int j = 0; j < ranks(); ++j) bits |= address_of(from(j));
+    } else {
+      FC_UNROLL
+      for (int j = 0; j < N; ++j) bits |= address_of(from(j));
     }
     uint64_t done = 0;
     if (bits % kPackBytes == 0) {

@@ -68,13 +68,17 @@ FC_DEVICE Lanes<T, kLanes<T, Raw>> sum_sources(int first, int n, bool active, co
     return sum_leaves<T, 0, kWidth>(raw, n);
   } else {
     static_assert(kWidth == 2 * kLeavesInFlight, "two halves at most");
-    constexpr int kHalf = kLeavesInFlight;
-    if (n <= kHalf) return sum_sources<T, Raw, kHalf>(first, n, active, load);
-    auto sum = sum_sources<T, Raw, kHalf>(first, kHalf, active, load);
-    const auto right = sum_sources<T, Raw, kHalf>(first + kHalf, n - kHalf, active, load);
-    FC_UNROLL
-    for (int e = 0; e < kLanes<T, Raw>; ++e) {
-      sum.acc[e] = Numeric<T>::add(sum.acc[e], right.acc[e]);
+    Lanes<T, kLanes<T, Raw>> sum = {};
+    // A loop, though of one or two rounds: unrolled, it would keep the addresses of all sources in
+    // registers, of which there are not that many.
+    FC_NO_UNROLL
+    for (int half = 0; half < n; half += kLeavesInFlight) {
+      const int rest = n - half < kLeavesInFlight ? n - half : kLeavesInFlight;
+      const auto part = sum_sources<T, Raw, kLeavesInFlight>(first + half, rest, active, load);
+      FC_UNROLL
+      for (int e = 0; e < kLanes<T, Raw>; ++e) {
+        sum.acc[e] = half == 0 ? part.acc[e] : Numeric<T>::add(sum.acc[e], part.acc[e]);
+      }
     }
     return sum;
   }
