@@ -1,8 +1,8 @@
 // Batched copy on CUDA: many pieces of memory by one kernel.
 //
 // The table of pieces travels in the kernel's parameters, so a launch allocates nothing, copies
-// nothing before, and can be captured in a graph. Data moves in packs of 16 bytes wherever both
-// ends of a piece can be aligned to one at once.
+// nothing before, and can be captured in a graph. Data moves in packs of 16 bytes; where the ends of
+// a piece cannot be aligned to one at once, each pack takes two loads.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CopySegment {
 
 /// Enqueues the copy of `count` segments on the current device: one kernel for every
 /// kMaxCopySegments of them, none if there is nothing to copy. `segments` may go when it returns.
-/// Raises Error(kSystem) where the launch fails.
+/// Raises Error: a negative count (kInvalidArgument), a failed launch (kSystem).
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream);
 
 }  // namespace fastcomm
