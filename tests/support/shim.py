@@ -20,6 +20,7 @@ FLAGS = [
     *("-DFC_SHIM", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests/cpp'}"),
 ]
 TSAN = ["-O1", "-g1", "-fsanitize=thread"]
+ASAN = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 
 def compile_all(folder: Path, sources: Sequence[str], flags: Sequence[str]) -> list[Path]:

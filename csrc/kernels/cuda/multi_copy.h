@@ -1,0 +1,29 @@
+// Batched copy on CUDA: many pieces of memory by one kernel.
+//
+// The table of pieces travels in the kernel's parameters, so a launch allocates nothing, copies
+// nothing before, and can be captured in a graph. Data moves in packs of 16 bytes; where the ends of
+// a piece cannot be aligned to one at once, each pack takes two loads.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda_api.h"
+
+namespace fastcomm {
+
+/// Pieces of one launch at most.
+constexpr int kMaxCopySegments = 1024;
+
+/// `bytes` from `src` to `dst`, both reachable from the launching device, not overlapping.
+struct CopySegment {
+  void* dst;
+  const void* src;
+  uint64_t bytes;
+};
+
+/// Enqueues the copy of `count` segments on the current device: one kernel for every
+/// kMaxCopySegments of them, none if there is nothing to copy. `segments` may go when it returns.
+/// Raises Error: a negative count (kInvalidArgument), a failed launch (kSystem).
+void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream);
+
+}  // namespace fastcomm
