@@ -89,6 +89,30 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
 #endif
 }
 
+/// Bits [bits, bits + 32) of the 64 bits (low, high); bits < 32.
+FC_HD uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_r(low, high, bits);
+#else
+  return static_cast<uint32_t>(((static_cast<uint64_t>(high) << 32) | low) >> bits);
+#endif
+}
+
+#if defined(__CUDA_ARCH__)
+/// The device's conversions between fp16 and fp32: subnormals are neither flushed nor lost, the
+/// second rounds to nearest even. core/numeric.h says what they do with a NaN.
+FC_DEVICE float half_to_float_device(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+FC_DEVICE uint16_t float_to_half_device(float value) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+
 /// Nanoseconds of a clock that never goes back; its zero means nothing. A device's advances in
 /// steps of up to a microsecond.
 FC_HD uint64_t clock_ns() {

@@ -3,7 +3,8 @@
 // fp16, bf16 and fp32 accumulate in fp32; fp64 in fp64; integers wrap in their own type; bool sums
 // as logical or. One rounding to the storage type, to nearest even, at the end. Neither conversion
 // passes through an fp32 subnormal on the way, so a flush-to-zero mode of the caller's thread
-// changes no bit of an fp16 value. The same functions serve host and device.
+// changes no bit of an fp16 value. The same functions serve host and device, where the device has
+// instructions of its own for fp16.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,9 @@ FC_HD float bits_float(uint32_t bits) {
 
 /// Exact. Signalling NaNs become quiet.
 FC_HD float half_to_float(uint16_t h) {
+#if defined(__CUDA_ARCH__)
+  return half_to_float_device(h);
+#else
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
   const uint32_t exponent = magnitude & 0x0f800000u;
@@ -48,6 +52,7 @@ FC_HD float half_to_float(uint16_t h) {
   const float subnormal = bits_float(magnitude + (113u << 23)) - bits_float(113u << 23);
   const uint32_t bits = exponent == 0 ? float_bits(subnormal) : (normal | quiet);
   return bits_float(bits | sign);
+#endif
 }
 
 /// Rounds to nearest even; overflow gives infinity, every NaN the quiet NaN 0x7e00 with its sign.
@@ -55,6 +60,10 @@ FC_HD uint16_t float_to_half(float value) {
   const uint32_t bits = float_bits(value);
   const uint32_t sign = bits & 0x80000000u;
   const uint32_t magnitude = bits ^ sign;
+#if defined(__CUDA_ARCH__)
+  const uint32_t nan = 0x7e00u | (sign >> 16);
+  return magnitude > 0x7f800000u ? static_cast<uint16_t>(nan) : float_to_half_device(value);
+#else
   // Adding 0.5 aligns the mantissa of a result below 2^-14 so that the addition itself rounds it.
   const uint32_t subnormal =
       float_bits(bits_float(magnitude < 0x38800000u ? magnitude : 0u) + 0.5f) - 0x3f000000u;
@@ -63,6 +72,7 @@ FC_HD uint16_t float_to_half(float value) {
   uint32_t half = magnitude < 0x38800000u ? subnormal : rounded;
   half = magnitude >= 0x47800000u ? special : half;
   return static_cast<uint16_t>(half | (sign >> 16));
+#endif
 }
 
 FC_HD float bfloat16_to_float(uint16_t b) { return bits_float(static_cast<uint32_t>(b) << 16); }
@@ -101,6 +111,21 @@ FC_HD float div_rn(float a, float b) {
   return __fdiv_rn(a, b);
 #else
   return a / b;
+#endif
+}
+
+FC_HD float mul_rn(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+FC_HD double mul_rn(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
 #endif
 }
 

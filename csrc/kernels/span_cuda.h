@@ -17,65 +17,20 @@
 #include "core/hd.h"
 #include "core/numeric.h"
 #include "kernels/channel.h"
+#include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/reduce_pack.h"
 #include "kernels/cuda_api.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
-
-constexpr int kPackBytes = 16;
-constexpr int kPacksInFlight = 4;  // loads that a thread issues before it stores: hides latency
 
 // A wait looks at the clock once in so many polls, and at the abort word, which lies across the
 // bus, once in so many nanoseconds.
 constexpr uint32_t kPollsPerLook = 32;
 constexpr uint64_t kLookEveryNs = 100'000;
 
-FC_HD uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
-
-/// Copies `count` units from `src` to `dst`, both aligned to a unit.
-template <class Unit>
-FC_DEVICE void copy_units(void* dst, const void* src, uint64_t count) {
-  Unit* to = static_cast<Unit*>(dst);
-  const Unit* from = static_cast<const Unit*>(src);
-  const uint64_t width = blockDim.x;
-  uint64_t i = threadIdx.x;
-  for (; i + (kPacksInFlight - 1) * width < count; i += kPacksInFlight * width) {
-    Unit units[kPacksInFlight];
-    FC_UNROLL
-    for (int k = 0; k < kPacksInFlight; ++k) units[k] = from[i + k * width];
-    FC_UNROLL
-    for (int k = 0; k < kPacksInFlight; ++k) to[i + k * width] = units[k];
-  }
-  for (; i < count; i += width) to[i] = from[i];
-}
-
-/// Copies bytes in units, after a head of single bytes that aligns both addresses to a unit.
-template <class Unit>
-FC_DEVICE void copy_aligning(char* dst, const char* src, uint64_t bytes) {
-  const uint64_t misaligned = address_of(dst) % sizeof(Unit);
-  uint64_t head = misaligned == 0 ? 0 : sizeof(Unit) - misaligned;
-  if (head > bytes) head = bytes;
-  const uint64_t units = (bytes - head) / sizeof(Unit);
-  const uint64_t tail = head + units * sizeof(Unit);
-  for (uint64_t i = threadIdx.x; i < head; i += blockDim.x) dst[i] = src[i];
-  for (uint64_t i = tail + threadIdx.x; i < bytes; i += blockDim.x) dst[i] = src[i];
-  copy_units<Unit>(dst + head, src + head, units);
-}
-
-/// The copy of memory whose ends cannot be aligned to a pack at once, in the largest unit to which
-/// they can. Rare and slow, so not inlined: it would cost the fast path registers.
-FC_DEVICE_COLD void copy_apart(char* dst, const char* src, uint64_t bytes) {
-  const uintptr_t apart = address_of(dst) ^ address_of(src);
-  if (apart % sizeof(uint32_t) == 0) {
-    copy_aligning<uint32_t>(dst, src, bytes);
-  } else if (apart % sizeof(uint16_t) == 0) {
-    copy_aligning<uint16_t>(dst, src, bytes);
-  } else {
-    copy_units<uint8_t>(dst, src, bytes);
-  }
-}
-
-/// T: storage type (core/numeric.h). N: ranks.
+/// T: storage type (core/numeric.h). N: ranks, or 0 where their number is known at run time only, up
+/// to kMaxTreeSources.
 template <class T, int N>
 class CudaExecutor {
  public:
@@ -91,13 +46,7 @@ class CudaExecutor {
 
   FC_DEVICE void copy_span(void* dst, const void* src, uint64_t bytes) const {
     if (dst == src || bytes == 0) return;
-    char* to = static_cast<char*>(dst);
-    const char* from = static_cast<const char*>(src);
-    if ((address_of(to) ^ address_of(from)) % kPackBytes == 0) {
-      copy_aligning<uint4>(to, from, bytes);
-    } else {
-      copy_apart(to, from, bytes);
-    }
+    copy_by_block(static_cast<char*>(dst), static_cast<const char*>(src), bytes);
   }
 
   /// A thread reads a position of every source before it writes it, and no other thread touches
@@ -105,25 +54,13 @@ class CudaExecutor {
   template <class Sources>
   FC_DEVICE void reduce_span(void* dst, void* second_dst, const Sources& sources,
                              uint64_t count) const {
-    const T* from[N];
-    uintptr_t bits = address_of(dst) | address_of(second_dst);
-    FC_UNROLL
-    for (int j = 0; j < N; ++j) {
-      from[j] = reinterpret_cast<const T*>(sources(j));
-      bits |= address_of(from[j]);
-    }
-    T* to = static_cast<T*>(dst);
-    T* second = static_cast<T*>(second_dst);
-    uint64_t done = 0;
-    if (bits % kPackBytes == 0) {
-      const uint64_t packs = count / kPackElements;
-      for (uint64_t i = threadIdx.x; i < packs; i += blockDim.x) reduce_pack(to, second, from, i);
-      done = packs * kPackElements;
-    }
-    for (uint64_t i = done + threadIdx.x; i < count; i += blockDim.x) {
-      const T value = reduced([&](int j) { return from[j][i]; });
-      to[i] = value;
-      if (second != nullptr) second[i] = value;
+    if constexpr (N == 0) {  // so many pointers would take too many registers
+      reduce_from(dst, second_dst, sources, count);
+    } else {
+      const char* from[N];
+      FC_UNROLL
+      for (int j = 0; j < N; ++j) from[j] = sources(j);
+      reduce_from(dst, second_dst, [&](int j) { return from[j]; }, count);
     }
   }
 
@@ -147,31 +84,67 @@ class CudaExecutor {
   }
 
  private:
-  static constexpr int kPackElements = kPackBytes / sizeof(T);
+  static constexpr int kWidth = N == 0 ? kMaxTreeSources : tree_width(N);
+  // Packs of a thread whose loads are in flight together.
+  static constexpr int kPacks = N == 0 || N > kPacksInFlight ? 1 : kPacksInFlight / N;
 
-  /// The tree over ranks of load(rank), divided for AVG, rounded once.
-  template <class Load>
-  FC_DEVICE T reduced(const Load& load) const {
-    using Num = Numeric<T>;
-    auto sum = tree_sum<T, N>(0, [&](int j) { return Num::load(load(j)); });
-    if (average_) sum = Num::divide(sum, N);
-    return Num::store(sum);
+  FC_DEVICE int ranks() const { return N == 0 ? peers_.size : N; }
+
+  template <class From>
+  FC_DEVICE void reduce_from(void* dst, void* second_dst, const From& from, uint64_t count) const {
+    uintptr_t bits = address_of(dst) | address_of(second_dst);
+    FC_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      if (j < ranks()) bits |= address_of(from(j));
+    }
+    uint64_t done = 0;
+    if (bits % kPackBytes == 0) {
+      const uint64_t packs = count / kLanes<T, uint4>;
+      for (uint64_t i = threadIdx.x; i < packs; i += kPacks * blockDim.x) {
+        reduce_raw<uint4, kPacks>(dst, second_dst, from, i, packs);
+      }
+      done = packs * kLanes<T, uint4>;
+    }
+    for (uint64_t i = done + threadIdx.x; i < count; i += blockDim.x) {
+      reduce_raw<T, 1>(dst, second_dst, from, i, count);
+    }
   }
 
-  FC_DEVICE void reduce_pack(T* to, T* second, const T* const (&from)[N], uint64_t i) const {
-    T in[N][kPackElements];
-    T out[kPackElements];
+  /// Reduces kMany packs (Raw: uint4) or elements (Raw: T), from `first` on by the width of the
+  /// block, those below `end`.
+  template <class Raw, int kMany, class From>
+  FC_DEVICE void reduce_raw(void* dst, void* second_dst, const From& from, uint64_t first,
+                            uint64_t end) const {
+    Lanes<T, kLanes<T, Raw>> sums[kMany];
     FC_UNROLL
-    for (int j = 0; j < N; ++j) {
-      const uint4 pack = reinterpret_cast<const uint4*>(from[j])[i];
-      memcpy(in[j], &pack, sizeof(pack));
+    for (int k = 0; k < kMany; ++k) {
+      const uint64_t i = first + k * blockDim.x;
+      sums[k] = sum_sources<T, Raw, kWidth>(
+          0, ranks(), i < end, [&](int j) { return reinterpret_cast<const Raw*>(from(j))[i]; });
     }
     FC_UNROLL
-    for (int e = 0; e < kPackElements; ++e) out[e] = reduced([&](int j) { return in[j][e]; });
-    uint4 pack;
-    memcpy(&pack, out, sizeof(pack));
-    reinterpret_cast<uint4*>(to)[i] = pack;
-    if (second != nullptr) reinterpret_cast<uint4*>(second)[i] = pack;
+    for (int k = 0; k < kMany; ++k) {
+      const uint64_t i = first + k * blockDim.x;
+      if (i >= end) break;
+      const Raw result = finish<Raw>(sums[k]);
+      static_cast<Raw*>(dst)[i] = result;
+      if (second_dst != nullptr) static_cast<Raw*>(second_dst)[i] = result;
+    }
+  }
+
+  /// Divided for AVG, rounded once.
+  template <class Raw>
+  FC_DEVICE Raw finish(const Lanes<T, kLanes<T, Raw>>& sum) const {
+    T out[kLanes<T, Raw>];
+    FC_UNROLL
+    for (int e = 0; e < kLanes<T, Raw>; ++e) {
+      auto value = sum.acc[e];
+      if (average_) value = Numeric<T>::divide(value, ranks());
+      out[e] = Numeric<T>::store(value);
+    }
+    Raw result;
+    memcpy(&result, out, sizeof(result));
+    return result;
   }
 
   FC_DEVICE bool poll(const uint32_t* flag, uint32_t target) const {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/types.h"
@@ -85,59 +86,99 @@ Acc tree(std::vector<Acc> level) {
   return level[0];
 }
 
+/// What is done to a sum before it is rounded to the output: each step in the accumulator.
+struct Epilogue {
+  int divisor = 1;
+  double scale = 1;
+};
+
+inline float scaled(float sum, const Epilogue& last) {
+  if (last.divisor > 1) sum /= last.divisor;
+  return last.scale == 1 ? sum : sum * static_cast<float>(last.scale);
+}
+inline double scaled(double sum, const Epilogue& last) {
+  if (last.divisor > 1) sum /= last.divisor;
+  return last.scale == 1 ? sum : sum * last.scale;
+}
+
 /// out[i] = the reduction of inputs[r][i] over r; inputs and output as bytes.
-template <class T>
-void reduce_as(const std::vector<std::vector<char>>& inputs, int divisor, std::vector<char>& out) {
-  out.resize(inputs[0].size());
-  for (size_t at = 0; at + sizeof(T) <= out.size(); at += sizeof(T)) {
-    std::vector<decltype(widen(T{}))> leaves;
+template <class In, class Out>
+void reduce_as(const std::vector<std::vector<char>>& inputs, const Epilogue& last,
+               std::vector<char>& out) {
+  const size_t count = inputs[0].size() / sizeof(In);
+  out.resize(count * sizeof(Out));
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<decltype(widen(In{}))> leaves;
     for (const std::vector<char>& input : inputs) {
-      T value;
-      std::memcpy(&value, &input[at], sizeof(T));
+      In value;
+      std::memcpy(&value, &input[i * sizeof(In)], sizeof(In));
       leaves.push_back(widen(value));
     }
-    T result;
-    narrow(tree(leaves), divisor, result);
-    std::memcpy(&out[at], &result, sizeof(T));
+    Out result;
+    if constexpr (std::is_same_v<decltype(widen(In{})), uint64_t>) {
+      narrow(tree(leaves), last.divisor, result);
+    } else {
+      narrow(scaled(tree(leaves), last), 1, result);
+    }
+    std::memcpy(&out[i * sizeof(Out)], &result, sizeof(Out));
   }
+}
+
+/// The same for a float of at most 32 bits, to any of them.
+template <class In>
+void reduce_float(DType to, const std::vector<std::vector<char>>& inputs, const Epilogue& last,
+                  std::vector<char>& out) {
+  switch (to) {
+    case DType::kFloat32:
+      return reduce_as<In, float>(inputs, last, out);
+    case DType::kFloat16:
+      return reduce_as<In, Float16>(inputs, last, out);
+    default:
+      return reduce_as<In, BrainFloat16>(inputs, last, out);
+  }
+}
+
+inline std::vector<char> reduce(DType from, DType to, const std::vector<std::vector<char>>& inputs,
+                                const Epilogue& last) {
+  std::vector<char> out;
+  switch (from) {
+    case DType::kFloat32:
+      reduce_float<float>(to, inputs, last, out);
+      break;
+    case DType::kFloat64:
+      reduce_as<double, double>(inputs, last, out);
+      break;
+    case DType::kFloat16:
+      reduce_float<Float16>(to, inputs, last, out);
+      break;
+    case DType::kBFloat16:
+      reduce_float<BrainFloat16>(to, inputs, last, out);
+      break;
+    case DType::kInt8:
+      reduce_as<int8_t, int8_t>(inputs, last, out);
+      break;
+    case DType::kUInt8:
+      reduce_as<uint8_t, uint8_t>(inputs, last, out);
+      break;
+    case DType::kInt16:
+      reduce_as<int16_t, int16_t>(inputs, last, out);
+      break;
+    case DType::kInt32:
+      reduce_as<int32_t, int32_t>(inputs, last, out);
+      break;
+    case DType::kInt64:
+      reduce_as<int64_t, int64_t>(inputs, last, out);
+      break;
+    default:
+      reduce_as<Boolean, Boolean>(inputs, last, out);
+      break;
+  }
+  return out;
 }
 
 inline std::vector<char> reduce(DType dtype, const std::vector<std::vector<char>>& inputs,
                                 int divisor) {
-  std::vector<char> out;
-  switch (dtype) {
-    case DType::kFloat32:
-      reduce_as<float>(inputs, divisor, out);
-      break;
-    case DType::kFloat64:
-      reduce_as<double>(inputs, divisor, out);
-      break;
-    case DType::kFloat16:
-      reduce_as<Float16>(inputs, divisor, out);
-      break;
-    case DType::kBFloat16:
-      reduce_as<BrainFloat16>(inputs, divisor, out);
-      break;
-    case DType::kInt8:
-      reduce_as<int8_t>(inputs, divisor, out);
-      break;
-    case DType::kUInt8:
-      reduce_as<uint8_t>(inputs, divisor, out);
-      break;
-    case DType::kInt16:
-      reduce_as<int16_t>(inputs, divisor, out);
-      break;
-    case DType::kInt32:
-      reduce_as<int32_t>(inputs, divisor, out);
-      break;
-    case DType::kInt64:
-      reduce_as<int64_t>(inputs, divisor, out);
-      break;
-    default:
-      reduce_as<Boolean>(inputs, divisor, out);
-      break;
-  }
-  return out;
+  return reduce(dtype, dtype, inputs, Epilogue{divisor, 1});
 }
 
 }  // namespace fastcomm::reference

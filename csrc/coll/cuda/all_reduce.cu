@@ -8,6 +8,7 @@
 #include "coll/all_reduce.h"
 #include "core/error.h"
 #include "core/numeric.h"
+#include "kernels/cuda/chunks.h"
 #include "kernels/span_cuda.h"
 
 namespace fastcomm {
@@ -48,6 +49,7 @@ Kernel kernel_for_schedule(bool one_shot) {
                   : all_reduce_kernel<AllReduceTwoShot, T, N>;
 }
 
+/// nullptr: no kernel.
 template <class T>
 Kernel kernel_for_size(int size, bool one_shot) {
   switch (size) {
@@ -68,7 +70,7 @@ Kernel kernel_for_size(int size, bool one_shot) {
       return kernel_for_schedule<T, 8>(one_shot);
 #endif
     default:
-      return nullptr;
+      return size >= 2 && size <= kMaxCudaRanks ? kernel_for_schedule<T, 0>(one_shot) : nullptr;
   }
 }
 
@@ -99,12 +101,6 @@ Kernel kernel_for(DType dtype, int size, bool one_shot) {
 #endif
     default:
       return nullptr;
-  }
-}
-
-void check_cuda(cudaError_t result, const char* call) {
-  if (result != cudaSuccess) {
-    throw Error(ErrorCode::kSystem, concat(call, ": ", cudaGetErrorString(result)));
   }
 }
 

@@ -6,8 +6,7 @@
 // rank must launch the same operations with the same number of channels, one operation of a
 // communicator at a time.
 //
-// 2 to 8 ranks. For 9 to 16, add the cases to kernel_for_size in all_reduce.cu: the order of the
-// sum, the schedules and the executor need no change; each size adds a seventh to compile time.
+// 2 to 16 ranks: up to 8 by kernels of their own, more by one that reads their number at run time.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@
 
 namespace fastcomm {
 
-constexpr int kMaxCudaRanks = 8;
+constexpr int kMaxCudaRanks = 16;
 constexpr int kCudaThreads = 512;  // a block, at most
 
 /// What every rank's kernel gets. Pointers of `peers` and `states` are device pointers, all of them

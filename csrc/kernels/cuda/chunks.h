@@ -1,0 +1,78 @@
+// How a kernel over a table of segments divides its work among blocks, and what its launcher needs.
+//
+// Every segment is cut into chunks of one size, counted through all segments; block b of g works on
+// chunks b, b + g, b + 2g, ... and finds each one's segment in the table of first chunks. Blocks
+// never wait for each other, so any grid is right; the launcher caps it at what keeps a device busy.
+//
+// Memory ordering: none. No two blocks write the same byte, and the order of the stream does the
+// rest.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "core/hd.h"
+#include "kernels/cuda_api.h"
+
+namespace fastcomm {
+
+#if defined(FC_SHIM)
+constexpr int kTableThreads = 4;  // a block; each is a thread of the host
+#else
+constexpr int kTableThreads = 256;
+#endif
+
+// Parameters of a kernel may take 32,764 bytes on compute capability 7.0 and later.
+constexpr int kMaxParameterBytes = 32764;
+
+/// The first of this block's chunks.
+FC_DEVICE uint32_t first_chunk_of_block() {
+#if defined(FC_SHARE_CHUNKS)  // a negative control of the tests, which must be reported
+  return blockIdx.x / 2;
+#else
+  return blockIdx.x;
+#endif
+}
+
+/// The segment of `chunk`: the last i with first(i) <= chunk, where first grows. `last` is the
+/// segment of the block's chunk before, or 0: mostly it is the same one.
+template <class First>
+FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t chunk) {
+  int low = last;
+  if (low + 1 == count || chunk < first(low + 1)) return low;
+  int high = count;
+  ++low;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (first(middle) <= chunk) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// Raises Error(kSystem) unless `result` is success.
+inline void check_cuda(cudaError_t result, const char* call) {
+  if (result != cudaSuccess) {
+    throw Error(ErrorCode::kSystem, concat(call, ": ", cudaGetErrorString(result)));
+  }
+}
+
+/// Blocks of kTableThreads threads for so many chunks: no more than the current device can hold.
+inline int blocks_for_chunks(uint64_t chunks) {
+#if defined(FC_SHIM)
+  const uint64_t most = 3;
+#else
+  int device = 0;
+  int processors = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  const uint64_t most = static_cast<uint64_t>(processors) * (2048 / kTableThreads);
+#endif
+  return static_cast<int>(chunks < most ? chunks : most);
+}
+
+}  // namespace fastcomm

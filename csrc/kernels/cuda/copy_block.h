@@ -1,0 +1,124 @@
+// How one block of threads copies a run of bytes, shared by the executor and the batched copy.
+//
+// All threads of the block call with the same arguments, and a thread's part follows from its
+// index; there is no barrier in here. In packs of 16 bytes where both ends can be aligned to one at
+// once. Where they cannot, the destination is aligned, and each pack is cut out of the two aligned
+// packs of the source that it lies in: twice the loads, of which the second hits the first-level
+// cache. No byte outside of [src, src + bytes) is read.
+//
+// Memory ordering: none of its own. Loads are plain: the read-only path promises that nobody writes
+// the memory while the kernel runs, which a schedule's slots break, and where it would hold (the
+// batched copy) it gains nothing, since both go through the same cache.
+#pragma once
+
+#include <cstdint>
+
+#include "core/hd.h"
+#include "kernels/cuda_api.h"
+
+namespace fastcomm {
+
+constexpr int kPackBytes = 16;
+constexpr int kPacksInFlight = 4;  // loads that a thread issues before it stores: hides latency
+
+FC_HD uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+/// Bytes from `pointer` up to the next pack.
+FC_HD uint64_t to_next_pack(const void* pointer) { return -address_of(pointer) % kPackBytes; }
+
+/// Bytes [begin, end), one by one: the edges of a copy.
+FC_DEVICE void copy_bytes(char* dst, const char* src, uint64_t begin, uint64_t end) {
+  for (uint64_t i = begin + threadIdx.x; i < end; i += blockDim.x) dst[i] = src[i];
+}
+
+/// Packs, all aligned.
+FC_DEVICE void copy_packs(char* dst, const char* src, uint64_t count) {
+  uint4* to = reinterpret_cast<uint4*>(dst);
+  const uint4* from = reinterpret_cast<const uint4*>(src);
+  const uint64_t width = blockDim.x;
+  uint64_t i = threadIdx.x;
+  for (; i + (kPacksInFlight - 1) * width < count; i += kPacksInFlight * width) {
+    uint4 packs[kPacksInFlight];
+    FC_UNROLL
+    for (int k = 0; k < kPacksInFlight; ++k) packs[k] = from[i + k * width];
+    FC_UNROLL
+    for (int k = 0; k < kPacksInFlight; ++k) to[i + k * width] = packs[k];
+  }
+  for (; i < count; i += width) to[i] = from[i];
+}
+
+/// The 16 bytes that begin in byte 4 * kWord + bits / 8 of the 32 bytes (low, high).
+template <int kWord>
+FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
+  const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  uint4 pack;
+  pack.x = funnel_right(words[kWord], words[kWord + 1], bits);
+  pack.y = funnel_right(words[kWord + 1], words[kWord + 2], bits);
+  pack.z = funnel_right(words[kWord + 2], words[kWord + 3], bits);
+  pack.w = funnel_right(words[kWord + 3], words[kWord + 4], bits);
+  return pack;
+}
+
+/// to[i] = the pack that begins 4 * kWord + bits / 8 bytes into from[i], for i in [begin, end).
+template <int kWord>
+FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, uint64_t end,
+                                  uint32_t bits) {
+  constexpr int kInFlight = kPacksInFlight / 2;
+  const uint64_t width = blockDim.x;
+  uint64_t i = begin + threadIdx.x;
+  for (; i + (kInFlight - 1) * width < end; i += kInFlight * width) {
+    uint4 low[kInFlight], high[kInFlight];
+    FC_UNROLL
+    for (int k = 0; k < kInFlight; ++k) {
+      low[k] = from[i + k * width];
+      high[k] = from[i + k * width + 1];
+    }
+    FC_UNROLL
+    for (int k = 0; k < kInFlight; ++k) {
+      to[i + k * width] = pack_between<kWord>(low[k], high[k], bits);
+    }
+  }
+  for (; i < end; i += width) to[i] = pack_between<kWord>(from[i], from[i + 1], bits);
+}
+
+/// The copy between ends that cannot be aligned to a pack at once. Not inlined: it would cost the
+/// common path registers.
+FC_DEVICE_COLD void copy_shifted(char* dst, const char* src, uint64_t bytes) {
+  uint64_t head = to_next_pack(dst);
+  if (head > bytes) head = bytes;
+  // dst + head is a pack; it comes from the source's aligned packs 0 and 1, counted from `from`.
+  const uint64_t shift = address_of(src + head) % kPackBytes;
+  const uint4* from = reinterpret_cast<const uint4*>(address_of(src + head) - shift);
+  uint4* to = reinterpret_cast<uint4*>(dst + head);
+  // Only packs whose two source packs lie within the source: no other byte may be read.
+  const uint64_t begin = head >= shift ? 0 : 1;
+  const uint64_t whole = (bytes - head + shift) / kPackBytes;  // source packs that end in time
+  if (whole < begin + 2) return copy_bytes(dst, src, 0, bytes);
+  const uint64_t end = whole - 1;
+  copy_bytes(dst, src, 0, head + begin * kPackBytes);
+  copy_bytes(dst, src, head + end * kPackBytes, bytes);
+  const uint32_t bits = static_cast<uint32_t>(shift % sizeof(uint32_t)) * 8;
+  switch (shift / sizeof(uint32_t)) {
+    case 0:
+      return copy_shifted_packs<0>(to, from, begin, end, bits);
+    case 1:
+      return copy_shifted_packs<1>(to, from, begin, end, bits);
+    case 2:
+      return copy_shifted_packs<2>(to, from, begin, end, bits);
+    default:
+      return copy_shifted_packs<3>(to, from, begin, end, bits);
+  }
+}
+
+/// Copies `bytes` from `src` to `dst`, which do not overlap.
+FC_DEVICE void copy_by_block(char* dst, const char* src, uint64_t bytes) {
+  if ((address_of(dst) ^ address_of(src)) % kPackBytes != 0) return copy_shifted(dst, src, bytes);
+  uint64_t head = to_next_pack(dst);
+  if (head > bytes) head = bytes;
+  const uint64_t packs = (bytes - head) / kPackBytes;
+  copy_bytes(dst, src, 0, head);
+  copy_bytes(dst, src, head + packs * kPackBytes, bytes);
+  copy_packs(dst + head, src + head, packs);
+}
+
+}  // namespace fastcomm

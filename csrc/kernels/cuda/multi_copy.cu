@@ -1,0 +1,94 @@
+// The kernel of kernels/cuda/multi_copy.h.
+//
+// A chunk is what a block moves with all loads of a thread in flight at once. Chunks of a segment
+// end at multiples of 128 bytes of the destination, so every block but the outer ones writes whole
+// lines. Cost: one launch, each byte read once and written once; about 29 KB of parameters where a
+// launch has more than kSmallTable segments, 2 KB otherwise.
+//
+// Memory ordering: none (kernels/cuda/chunks.h). Also compiled for the host, under the execution
+// shim (FC_SHIM).
+#include "kernels/cuda/multi_copy.h"
+
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/copy_block.h"
+
+namespace fastcomm {
+namespace {
+
+constexpr int kSmallTable = 64;  // segments that travel in a smaller block of parameters
+constexpr uint64_t kDeviceLine = 128;
+constexpr uint64_t kChunkBytes = uint64_t{kTableThreads} * kPacksInFlight * kPackBytes;
+static_assert(kChunkBytes % kDeviceLine == 0, "chunks end at lines");
+
+template <int kCapacity>
+struct CopyTable {
+  char* dst[kCapacity];
+  const char* src[kCapacity];
+  uint64_t bytes[kCapacity];        // more than 0
+  uint32_t first_chunk[kCapacity];  // of the launch
+  int count;
+  uint32_t chunks;
+};
+static_assert(sizeof(CopyTable<kMaxCopySegments>) <= kMaxParameterBytes, "parameters");
+
+/// Bytes from a line of the destination to its begin: chunks are counted from there.
+FC_HD uint64_t lead_of(const char* dst) { return address_of(dst) % kDeviceLine; }
+
+/// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
+/// memory.
+template <int kCapacity>
+__global__ void __launch_bounds__(kTableThreads)
+    multi_copy_kernel(const __grid_constant__ CopyTable<kCapacity> table) {
+  int segment = 0;
+  for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
+    segment =
+        segment_of_chunk([&](int i) { return table.first_chunk[i]; }, table.count, segment, chunk);
+    char* dst = table.dst[segment];
+    const uint64_t lead = lead_of(dst);
+    const uint64_t at = (chunk - table.first_chunk[segment]) * kChunkBytes;
+    const uint64_t begin = at < lead ? 0 : at - lead;
+    uint64_t end = at + kChunkBytes - lead;
+    if (end > table.bytes[segment]) end = table.bytes[segment];
+    copy_by_block(dst + begin, table.src[segment] + begin, end - begin);
+  }
+}
+
+/// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
+template <int kCapacity>
+int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
+  CopyTable<kCapacity> table;  // not cleared: the kernel reads `count` entries
+  table.count = 0;
+  uint64_t chunks = 0;
+  int taken = 0;
+  for (; taken < count && table.count < kCapacity; ++taken) {
+    const CopySegment& segment = segments[taken];
+    if (segment.bytes == 0 || segment.dst == segment.src) continue;
+    table.dst[table.count] = static_cast<char*>(segment.dst);
+    table.src[table.count] = static_cast<const char*>(segment.src);
+    table.bytes[table.count] = segment.bytes;
+    table.first_chunk[table.count] = static_cast<uint32_t>(chunks);
+    ++table.count;
+    const uint64_t lead = lead_of(static_cast<const char*>(segment.dst));
+    chunks += (lead + segment.bytes + kChunkBytes - 1) / kChunkBytes;
+    FC_CHECK(chunks < uint64_t{1} << 31, "multi_copy: more bytes than one launch can count");
+  }
+  if (table.count == 0) return taken;
+  table.chunks = static_cast<uint32_t>(chunks);
+  FC_LAUNCH(multi_copy_kernel<kCapacity>, dim3(blocks_for_chunks(chunks)), dim3(kTableThreads),
+            stream, table);
+  check_cuda(cudaGetLastError(), "multi_copy: launch");
+  return taken;
+}
+
+}  // namespace
+
+void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream) {
+  FC_CHECK(count >= 0, "multi_copy: ", count, " segments");
+  for (int done = 0; done < count;) {
+    const int rest = count - done;
+    done += rest <= kSmallTable ? launch_table<kSmallTable>(segments + done, rest, stream)
+                                : launch_table<kMaxCopySegments>(segments + done, rest, stream);
+  }
+}
+
+}  // namespace fastcomm

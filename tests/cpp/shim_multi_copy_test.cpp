@@ -1,0 +1,167 @@
+// The batched copy, byte for byte, guards included; on the host under the execution shim, or on a
+// GPU when compiled by nvcc.
+//
+//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | tables | exact | race | refused | large
+//
+// exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
+// that ThreadSanitizer watches. large needs a GPU, and does nothing without one.
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "device_memory.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/multi_copy.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr uint64_t kChunk = uint64_t{kTableThreads} * kPacksInFlight * kPackBytes;
+
+struct Piece {
+  uint64_t bytes;
+  size_t src_offset;  // behind a pack
+  size_t dst_offset;
+};
+
+std::vector<char> random_bytes(uint64_t bytes, std::mt19937_64& random) {
+  std::vector<char> data(bytes);
+  for (char& byte : data) byte = static_cast<char>(random());
+  return data;
+}
+
+/// Copies all pieces by one call and compares everything.
+void copy_pieces(const std::vector<Piece>& pieces, std::mt19937_64& random) {
+  Arena arena;
+  std::vector<size_t> src, dst;
+  for (const Piece& piece : pieces) {
+    src.push_back(arena.add(piece.bytes, piece.src_offset));
+    dst.push_back(arena.add(piece.bytes, piece.dst_offset));
+  }
+  std::vector<CopySegment> segments;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::vector<char> data = random_bytes(pieces[i].bytes, random);
+    std::copy(data.begin(), data.end(), arena.host(src[i]));
+    segments.push_back({arena.device(dst[i]), arena.device(src[i]), pieces[i].bytes});
+  }
+  arena.upload();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    std::copy_n(arena.host(src[i]), pieces[i].bytes, arena.host(dst[i]));
+  }
+  launch_multi_copy(segments.data(), static_cast<int>(segments.size()), nullptr);
+  const long wrong = arena.first_difference();
+  EXPECT(wrong < 0, pieces.size(), " pieces, the first of ", pieces.empty() ? 0 : pieces[0].bytes,
+         " bytes: byte ", wrong);
+}
+
+/// Every pair of alignments, with sizes around the limits of packs and chunks.
+void alignments(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<uint64_t> sizes = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65};
+  for (const uint64_t limit : {kChunk, 2 * kChunk, 5 * kChunk}) {
+    for (const uint64_t less : {33, 17, 16, 15, 1, 0}) {
+      sizes.push_back(limit - less);
+      sizes.push_back(limit + less);
+    }
+  }
+  for (size_t src = 0; src < 16; ++src) {
+    for (size_t dst = 0; dst < 16; ++dst) {
+      std::vector<Piece> pieces;
+      for (const uint64_t size : sizes) pieces.push_back({size, src, dst});
+      copy_pieces(pieces, random);
+    }
+  }
+}
+
+Piece random_piece(uint64_t most, std::mt19937_64& random) {
+  const uint64_t bytes = random() % 5 == 0 ? 0 : random() % (1 + random() % most);
+  const size_t src = random() % 3 == 0 ? 0 : random() % 16;
+  return {bytes, src, random() % 2 == 0 ? src : random() % 16};
+}
+
+/// Tables around the capacities of the kernels' parameters.
+void tables(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<int> counts = {0, 1, 2, 63, 64, 65, 1023, 1024, 1025, 2048, 3000};
+  for (int i = 0; i < 4; ++i) counts.push_back(static_cast<int>(random() % 3001));
+  for (const int count : counts) {
+    std::vector<Piece> pieces;
+    for (int i = 0; i < count; ++i)
+      pieces.push_back(random_piece(count < 100 ? 3000 : 200, random));
+    if (count > 1) pieces[random() % pieces.size()] = {20 * kChunk + 7, 3, 9};
+    copy_pieces(pieces, random);
+  }
+  copy_pieces(std::vector<Piece>(70, Piece{0, 0, 0}), random);  // nothing to copy: no launch
+}
+
+/// Not one byte is read before or behind a source.
+void exact(uint64_t seed) {
+#if defined(FC_SHIM)
+  std::mt19937_64 random(seed);
+  for (size_t src = 0; src < 16; ++src) {
+    for (const uint64_t bytes : {uint64_t{20}, uint64_t{50}, kChunk + 5, 3 * kChunk + 40}) {
+      const auto from = std::make_unique<char[]>(src + bytes);
+      const auto to = std::make_unique<char[]>(src + bytes + 5);
+      const std::vector<char> data = random_bytes(bytes, random);
+      std::copy(data.begin(), data.end(), from.get() + src);
+#if defined(__SANITIZE_ADDRESS__)
+      __asan_poison_memory_region(from.get(), src / 8 * 8);
+#endif
+      const size_t dst = random() % 5 + src;
+      const CopySegment segment{to.get() + dst, from.get() + src, bytes};
+      launch_multi_copy(&segment, 1, nullptr);
+      EXPECT(std::equal(data.begin(), data.end(), to.get() + dst), bytes, " bytes at ", src);
+#if defined(__SANITIZE_ADDRESS__)
+      __asan_unpoison_memory_region(from.get(), src / 8 * 8);
+#endif
+    }
+  }
+#endif
+  (void)seed;
+}
+
+void race(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<Piece> pieces = {{9 * kChunk, 0, 0}, {5 * kChunk + 3, 5, 5}, {7 * kChunk, 1, 6}};
+    for (int i = 0; i < 80; ++i) pieces.push_back(random_piece(300, random));
+    copy_pieces(pieces, random);
+  }
+}
+
+void refused(uint64_t) {
+  ErrorCode code = ErrorCode::kSystem;
+  const CopySegment segment{nullptr, nullptr, 0};
+  error_of([&] { launch_multi_copy(&segment, -1, nullptr); }, &code);
+  EXPECT(code == ErrorCode::kInvalidArgument, "a negative count");
+}
+
+void large(uint64_t seed) {
+  if (!kOnDevice) return;
+  std::mt19937_64 random(seed);
+  copy_pieces({{(uint64_t{1} << 28) + 12345, 0, 0}, {(uint64_t{1} << 27) + 3, 1, 14}}, random);
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+#if defined(FC_SHIM)
+  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+#endif
+  return run_cases(argc, argv,
+                   {{"alignments", alignments},
+                    {"tables", tables},
+                    {"exact", exact},
+                    {"race", race},
+                    {"refused", refused},
+                    {"large", large}});
+}
