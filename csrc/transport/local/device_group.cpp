@@ -8,14 +8,19 @@
 
 namespace fastcomm {
 
-DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access, uint64_t most_staging_bytes)
+DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access,
+                         const DeviceGroupOptions& options)
     : devices_(std::move(devices)),
-      most_half_bytes_(std::max(most_staging_bytes, kLeastStagingBytes) / 8192 * 4096),
+      most_half_bytes_(std::max(options.most_staging_bytes, kLeastStagingBytes) / 8192 * 4096),
       owner_(getpid()) {
   FC_CHECK(size() >= 1 && size() <= kMaxLocalRanks, "a group of devices has 1 to ", kMaxLocalRanks,
            " ranks, not ", size());
-  for (const int device : devices_) {
-    for (const int peer : devices_) access_.push_back(&access.between(device, peer));
+  static const Access kAsked{AccessKind::kStaged, "this group stages everything"};
+  for (int rank = 0; rank < size(); ++rank) {
+    for (int peer = 0; peer < size(); ++peer) {
+      const bool stage = options.stage_all && rank != peer;
+      access_.push_back(stage ? &kAsked : &access.between(devices_[rank], devices_[peer]));
+    }
   }
   DeviceGuard guard;
   for (const int device : devices_) {

@@ -55,13 +55,17 @@ struct Staging {
   uint32_t readers[2] = {};  // bit r: rank r has left a mark
 };
 
+struct DeviceGroupOptions {
+  uint64_t most_staging_bytes = uint64_t{32} << 20;
+  bool stage_all = false;  // as if no rank reached another's memory: to try that way on one device
+};
+
 class DeviceGroup {
  public:
   /// Asks `access` about every pair of different devices: the first group of a process probes.
   /// `access` outlives the group. Raises Error: no such device, not 1 to kMaxLocalRanks ranks
   /// (kInvalidArgument); CUDA fails (kSystem).
-  DeviceGroup(std::vector<int> devices, PeerAccess& access,
-              uint64_t most_staging_bytes = kStagingBytes);
+  DeviceGroup(std::vector<int> devices, PeerAccess& access, const DeviceGroupOptions& options = {});
   DeviceGroup(const DeviceGroup&) = delete;
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
@@ -96,7 +100,6 @@ class DeviceGroup {
   /// it. Raises Error(kSystem).
   Staging& staging(uint64_t wanted);
 
-  static constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
   static constexpr uint64_t kLeastStagingBytes = uint64_t{64} << 10;
 
  private:
