@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import shim
+from support import nvcc, shim
 
 KERNELS = "csrc/coll/cuda/all_reduce.cu"
 SOURCES = (KERNELS, "tests/cpp/shim_all_reduce_test.cpp", "csrc/core/error.cpp")
+MOVES_DATA = ("copy_block.h", "reduce_pack.h", "CudaExecutor")
 WATCHED = [*shim.TSAN, "-DFC_FEW_KERNELS"]
 
 
@@ -41,10 +42,10 @@ def test_shim_and_failed_waits(program: Path, case: str) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_bits_of_every_dtype_and_size(program: Path, seed: int) -> None:
-    """2 to 8 ranks, SUM and AVG, odd sizes, misaligned, in place, flags that wrap."""
+    """2 to 9, 12 and 16 ranks, SUM and AVG, odd sizes, misaligned, in place, flags that wrap."""
     result = shim.run(program, "sums", str(seed))
     assert result.returncode == 0, result.stdout
-    assert "8 ranks" in result.stdout
+    assert "16 ranks" in result.stdout
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
@@ -63,7 +64,14 @@ def test_negative_control_is_reported(watched: Path, tmp_path: Path, control: st
     reported = shim.races(result.stdout)
     assert reported, f"ThreadSanitizer missed {control}:\n{result.stdout}"
     # In what moves data, not somewhere in the test or the shim.
-    assert all("copy_" in line or "CudaExecutor" in line for line in reported), reported
+    assert all(any(place in line for place in MOVES_DATA) for line in reported), reported
+
+
+@pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing")
+@pytest.mark.slow
+def test_the_test_compiles_for_a_device(tmp_path: Path) -> None:
+    """The same source is to run on a GPU that all ranks share."""
+    nvcc.link_for_device(tmp_path / "program", SOURCES, "-DFC_FEW_KERNELS")
 
 
 @pytest.mark.slow

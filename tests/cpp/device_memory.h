@@ -25,7 +25,9 @@ inline void* allocate(size_t bytes) {
 inline void release(void* memory) { std::free(memory); }
 inline void* allocate_for_both(size_t bytes) { return allocate(bytes); }
 inline void release_for_both(void* memory) { release(memory); }
-inline void copy_memory(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+inline void copy_memory(void* to, const void* from, size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
 inline void synchronize() {}
 inline cudaStream_t make_stream() { return nullptr; }
 inline void synchronize(cudaStream_t) {}
@@ -50,6 +52,7 @@ inline void* allocate_for_both(size_t bytes) {
 inline void release_for_both(void* memory) { (void)cudaFreeHost(memory); }
 inline void copy_memory(void* to, const void* from, size_t bytes) {
   if (bytes != 0) must(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+  must(cudaDeviceSynchronize());  // a copy from pageable memory may return before it has ended
 }
 inline void synchronize() { must(cudaDeviceSynchronize()); }
 inline cudaStream_t make_stream() {

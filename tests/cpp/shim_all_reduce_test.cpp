@@ -1,5 +1,6 @@
-// The CUDA all_reduce on the host, under the execution shim: every result to the bit against a
-// reference of its own, the failure of a wait, and what the shim itself promises.
+// The CUDA all_reduce: every result to the bit against a reference of its own, the failure of a wait,
+// and what the shim itself promises. On the host under the execution shim, or on one GPU that all
+// ranks share when compiled by nvcc.
 //
 //   shim_all_reduce_test CASE [SEED]       CASE: sums | race | failures | shim
 //
@@ -34,21 +35,22 @@ struct Case {
   uint64_t input_offset;  // elements off a 16-byte boundary
   uint64_t output_offset;
   std::vector<std::vector<char>> inputs;  // one a rank
-  std::vector<Memory> input_memory;
-  std::vector<Memory> output_memory;
+  std::vector<DeviceMemory> input_memory;
+  std::vector<DeviceMemory> output_memory;
 
   uint64_t bytes() const { return count * dtype_size(launch.dtype); }
-  char* input(int rank) const {
-    return input_memory[rank].get() + input_offset * dtype_size(launch.dtype);
+  size_t input_at() const { return input_offset * dtype_size(launch.dtype); }
+  size_t output_at() const {
+    return in_place ? input_at() : output_offset * dtype_size(launch.dtype);
   }
-  char* output(int rank) const {
-    return in_place ? input(rank)
-                    : output_memory[rank].get() + output_offset * dtype_size(launch.dtype);
+  const DeviceMemory& result(int rank) const {
+    return in_place ? input_memory[rank] : output_memory[rank];
   }
 };
 
 constexpr ScratchLayout kLayout{1024, 256, 128};
-constexpr uint64_t kGuard = 64;  // bytes behind an output that must stay as they are
+constexpr int kWarp = kOnDevice ? 32 : 1;  // threads of a block come in multiples of it
+constexpr uint64_t kGuard = 64;            // bytes behind an output that must stay as they are
 
 Case make_case(int ranks, const CudaLaunch& launch, bool average, uint64_t count,
                std::mt19937_64& random) {
@@ -59,9 +61,9 @@ Case make_case(int ranks, const CudaLaunch& launch, bool average, uint64_t count
   }
   for (int rank = 0; rank < ranks; ++rank) {
     c.inputs.push_back(random_values(launch.dtype, count, random));
-    c.input_memory.push_back(zeroed(c.bytes() + 64 + kGuard));
-    c.output_memory.push_back(zeroed(c.bytes() + 64 + kGuard));
-    std::memcpy(c.input(rank), c.inputs[rank].data(), c.bytes());
+    c.input_memory.emplace_back(c.bytes() + 64 + kGuard);
+    c.output_memory.emplace_back(c.bytes() + 64 + kGuard);
+    c.input_memory[rank].upload(c.inputs[rank], c.input_at());
   }
   return c;
 }
@@ -75,12 +77,12 @@ std::string describe(int ranks, const Case& c) {
 
 void launch_case(World& world, const Case& c, int rank) {
   CudaAllReduceArgs args = world.args(rank);
-  args.input = c.input(rank);
-  args.output = c.output(rank);
+  args.input = c.input_memory[rank].get() + c.input_at();
+  args.output = c.result(rank).get() + c.output_at();
   args.count = c.count;
   args.block_bytes = kLayout.block_bytes;
   args.average = c.average;
-  launch_all_reduce(args, c.launch, nullptr);
+  launch_all_reduce(args, c.launch, world.stream(rank));
 }
 
 /// Bits of every rank against the reference; nothing written around the output.
@@ -89,7 +91,8 @@ void check_case(const World& world, const Case& c) {
       reference::reduce(c.launch.dtype, c.inputs, c.average ? world.size() : 1);
   const std::vector<char> zeros(kGuard, 0);
   for (int rank = 0; rank < world.size(); ++rank) {
-    const char* got = c.output(rank);
+    const std::vector<char> memory = c.result(rank).download();
+    const char* got = memory.data() + c.output_at();
     EXPECT(c.bytes() == 0 || std::memcmp(got, wanted.data(), c.bytes()) == 0, "rank ", rank, " of ",
            describe(world.size(), c));
     EXPECT(std::memcmp(got + c.bytes(), zeros.data(), kGuard) == 0, "guard of rank ", rank, " of ",
@@ -126,8 +129,10 @@ int values_that_show_order(const Case& c) {
 
 void test_sums(uint64_t seed) {
   std::mt19937_64 random(seed);
-  for (int ranks = 2; ranks <= kMaxCudaRanks; ++ranks) {
-    const int channels = ranks <= 4 ? 3 : 2;
+  for (const int ranks : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16}) {
+    // Each thread of a block is one of the host, of which there are not many.
+    const int channels = kOnDevice || ranks <= 4 ? 3 : ranks <= 8 ? 2 : 1;
+    const int most_threads = ranks <= 8 ? 4 : 2;
     // The first flags wrap within the run.
     World world(ranks, channels, kLayout, 0xfffffff0u);
     std::vector<Case> cases;
@@ -137,7 +142,7 @@ void test_sums(uint64_t seed) {
       const uint64_t element = dtype_size(dtype);
       const uint64_t one_shot_limit = kLayout.payload_bytes / element;
       for (const bool average : {false, true}) {
-        const int threads = 1 + static_cast<int>(random() % 4);
+        const int threads = kWarp * (1 + static_cast<int>(random() % most_threads));
         const CudaLaunch one{dtype, true, some(), channels, threads};
         const CudaLaunch two{dtype, false, some(), channels, threads};
         cases.push_back(make_case(ranks, one, average, random() % one_shot_limit, random));
@@ -148,10 +153,12 @@ void test_sums(uint64_t seed) {
         }
       }
     }
-    const CudaLaunch launch{DType::kFloat32, false, channels, channels, 3};
+    const int threads = kWarp * most_threads;
+    const CudaLaunch launch{DType::kFloat32, false, channels, channels, threads};
     for (const uint64_t count : {0, 1, 63, 64, 65}) {
       cases.push_back(make_case(ranks, launch, false, count, random));
-      cases.push_back(make_case(ranks, {launch.dtype, true, 1, channels, 3}, false, count, random));
+      cases.push_back(
+          make_case(ranks, {launch.dtype, true, 1, channels, threads}, false, count, random));
     }
     cases.push_back(make_case(ranks, launch, false, 7001, random));  // many blocks
     run_cases(world, cases);
@@ -166,8 +173,8 @@ void test_race(uint64_t seed) {
     std::vector<Case> cases;
     for (int repeat = 0; repeat < 3; ++repeat) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-        cases.push_back(make_case(ranks, {dtype, true, 2, 2, 3}, false, 200, random));
-        cases.push_back(make_case(ranks, {dtype, false, 2, 2, 3}, true, 700, random));
+        cases.push_back(make_case(ranks, {dtype, true, 2, 2, 3 * kWarp}, false, 200, random));
+        cases.push_back(make_case(ranks, {dtype, false, 2, 2, 3 * kWarp}, true, 700, random));
       }
     }
     run_cases(world, cases);
@@ -199,10 +206,11 @@ void test_late_rank() {
 
 void test_abort() {
   World world(2, 1, kLayout);
-  world.abort_word = 1;
+  world.abort();
   std::mt19937_64 random(1);
   const Case c = make_case(2, {DType::kFloat32, false, 1, 1, 2}, false, 16, random);
   launch_case(world, c, 0);
+  synchronize(world.stream(0));
   EXPECT(world.record(0, 0).failure == static_cast<uint32_t>(WaitFailure::kAborted), "aborted");
 }
 
@@ -233,11 +241,12 @@ void test_refused_arguments() {
   args.block_bytes = 2 * kLayout.block_bytes;
   EXPECT(refused(args, launch) == kInvalid, "block larger than its slot");
   args.block_bytes = kLayout.block_bytes;
-  args.peers.size = 9;
+  args.peers.size = kMaxCudaRanks + 1;
   EXPECT(refused(args, launch) == ErrorCode::kUnsupported, "ranks");
-  EXPECT(max_all_reduce_channels(2, 4, 2) == 512, "half of the shim's device");
+  if (!kOnDevice) EXPECT(max_all_reduce_channels(2, 4, 2) == 512, "half of the shim's device");
 }
 
+#if defined(FC_SHIM)
 __global__ void sum_of_block(int* out, int* votes) {
   FC_SHARED(int, slots, shim::kMaxBlockThreads);
   slots[threadIdx.x] = static_cast<int>(blockIdx.x * 10 + threadIdx.x);
@@ -256,6 +265,9 @@ void test_shim() {
     EXPECT(votes[i] == 0, "each block has one thread that votes no");
   }
 }
+#else
+void test_shim() {}
+#endif
 
 }  // namespace
 }  // namespace fastcomm::testing
@@ -264,7 +276,12 @@ int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   const std::string name = argc > 1 ? argv[1] : "";
   const uint64_t seed = argc > 2 ? std::stoull(argv[2]) : 1;
+#if defined(FC_SHIM)
   fastcomm::interleave_seed.store(seed);
+#else
+  // Kernels of ranks wait for each other: their streams must not share a queue of the device.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+#endif
   if (name == "sums") {
     test_sums(seed);
   } else if (name == "race") {

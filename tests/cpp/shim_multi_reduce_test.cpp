@@ -1,7 +1,8 @@
 // The batched reduction to the bit, against the plain tree of reference_tree.h, guards included; on
 // the host under the execution shim, or on a GPU when compiled by nvcc.
 //
-//   shim_multi_reduce_test [CASE [SEED]]     CASE: sums | tables | conversions | race | refused | large
+//   shim_multi_reduce_test [CASE [SEED]]     CASE: sums | negative_zeros | tables |
+//                                            conversions | race | refused | large
 //
 // race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
 // without one.
@@ -139,6 +140,17 @@ void sums(uint64_t seed) {
   }
 }
 
+/// -0 from every source stays -0: an absent leaf of the tree is not a zero that is added.
+void negative_zeros(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<char> values(33 * sizeof(float));
+  for (size_t i = 0; i < values.size(); i += sizeof(float)) values[i + 3] = '\x80';
+  for (int n = 1; n <= kMaxReduceSources; ++n) {
+    const ReduceSpec spec{DType::kFloat32, DType::kFloat32, n, 1};
+    reduce_tensors({{33, Lie::kAligned, false}}, spec, random, &values);
+  }
+}
+
 /// Tables around the capacities of the kernels' parameters.
 void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -268,6 +280,7 @@ int main(int argc, char** argv) {
 #endif
   return run_cases(argc, argv,
                    {{"sums", sums},
+                    {"negative_zeros", negative_zeros},
                     {"tables", tables},
                     {"conversions", conversions},
                     {"race", race},

@@ -20,6 +20,7 @@ FLAGS = [
     *("-DFC_SHIM", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests/cpp'}"),
 ]
 TSAN = ["-O1", "-g1", "-fsanitize=thread"]
+ASAN = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 # For negative controls: one report is enough.
 FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 

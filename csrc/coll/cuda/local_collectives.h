@@ -19,10 +19,13 @@
 // tensors and the way the data goes: the bits are the same.
 //
 // Memory. A rank's pointers are memory of the rank's device; ranks on one device may share tensors.
-// A destination may be the source at the same address; nothing else may overlap. Streams are one a
-// rank (transport/local/device_group.h). All calls only enqueue, and raise Error: lists that do not
-// fit together, an unknown root (kInvalidArgument); no kernel (kUnsupported); CUDA fails (kSystem).
-// Any thread may call; calls on one group take turns.
+// A destination may be the source at the same address; nothing else may overlap. Enabled peer access
+// covers what cudaMalloc gives. Of memory that is mapped piece by piece (torch's expandable segments,
+// cudaMallocAsync) the caller makes sure that it is mapped for the group's other devices too.
+//
+// Streams are one a rank (transport/local/device_group.h). All calls only enqueue, and raise Error:
+// lists that do not fit together, an unknown root (kInvalidArgument); no kernel (kUnsupported); CUDA
+// fails (kSystem). Any thread may call; calls on one group take turns.
 #pragma once
 
 #include <cstdint>

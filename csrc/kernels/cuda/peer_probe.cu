@@ -203,7 +203,9 @@ class Probe {
     for (;;) {
       const cudaError_t state = cudaEventQuery(side.done);
       if (state == cudaSuccess) return true;
-      if (state != cudaErrorNotReady) FC_CUDA(state, "a peer probe on device ", side.device);
+      if (state != cudaErrorNotReady) {
+        throw Error(ErrorCode::kSystem, cuda_error_text(state, "a kernel that tries peer access"));
+      }
       static_cast<void>(cudaGetLastError());
       if (std::chrono::steady_clock::now() - begin > kGiveUp) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -22,7 +22,10 @@ void enable(int device, int peer) {
     static_cast<void>(cudaGetLastError());  // torch enables it too
     return;
   }
-  FC_CUDA(result, "cudaDeviceEnablePeerAccess from device ", device, " to device ", peer);
+  if (result != cudaSuccess) {
+    throw Error(ErrorCode::kSystem, concat(cuda_error_text(result, "cudaDeviceEnablePeerAccess"),
+                                           ": to device ", peer));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+"""What nvcc makes of the batched CUDA kernels: wide accesses, no scopes, no local memory.
+
+Skipped without nvcc; none of it needs a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import nvcc
+
+SOURCES = ["csrc/kernels/cuda/multi_copy.cu", "csrc/kernels/cuda/multi_reduce.cu"]
+pytestmark = pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing: no PTX to look at")
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def ptx(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("ptx") / "kernels.ptx"
+    return nvcc.ptx_of(request.param, out, "-DFC_FEW_KERNELS")
+
+
+def test_nothing_is_ordered_or_atomic(ptx: str) -> None:
+    """The order of the stream is all these kernels rely on."""
+    assert nvcc.ordered_accesses(ptx) == set()
+
+
+def test_data_moves_in_packs_of_16_bytes(ptx: str) -> None:
+    assert nvcc.accesses_of_16_bytes(ptx) == {"ld", "st"}
+
+
+def test_data_is_not_read_through_the_read_only_path(ptx: str) -> None:
+    assert "ld.global.nc" not in ptx, "a destination may be a source, and peers write"
+
+
+def test_tables_stay_in_parameter_space(ptx: str) -> None:
+    assert "ld.param" in ptx
+    assert ".local" not in ptx
+
+
+def test_arithmetic_is_rounded_as_written(ptx: str) -> None:
+    assert not re.search(r"\bdiv\.(?:approx|full)|\.ftz", ptx)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param(["-DFC_FEW_KERNELS"], id="few"),
+        pytest.param([], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_use_no_local_memory(tmp_path: Path, source: str, kernels: list[str]) -> None:
+    frames = nvcc.frames(source, tmp_path / "kernels.o", *kernels)
+    assert frames
+    assert set(frames) == {(0, 0)}, frames
