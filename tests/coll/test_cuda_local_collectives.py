@@ -7,8 +7,10 @@ believe in a broken link, must be reported.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from support import cpp_build, shim
+from support import cpp_build, nvcc, shim
 
 TEST = "tests/cpp/shim_local_collectives_test.cpp"
 SOURCES = [*shim.LOCAL_SOURCES, TEST]
@@ -78,3 +80,10 @@ def test_in_bounds(case: str) -> None:
     program = cpp_build.build(NAME, SOURCES, [*cpp_build.ASAN, "-DFC_SHIM"])
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
     cpp_build.check(program, case, "8", environment=environment, timeout=280)
+
+
+@pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing")
+@pytest.mark.slow
+def test_the_test_compiles_for_a_device(tmp_path: Path) -> None:
+    """The same source is to run on a GPU, with ranks as its streams."""
+    nvcc.link_for_device(tmp_path / "program", SOURCES, "-DFC_WITH_CUDA", "-DFC_FEW_KERNELS")

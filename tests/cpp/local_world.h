@@ -17,12 +17,12 @@
 #include "check.h"
 #include "coll/cuda/local_collectives.h"
 #include "core/cuda_host.h"
+#include "device_memory.h"
 #include "kernels/cuda/peer_probe.h"
 
 namespace fastcomm::testing {
 
 #if defined(FC_SHIM)
-constexpr bool kOnDevice = false;
 using shim::Link;
 
 /// links[a][b] for all pairs of `devices`, by `link(a, b)`; a device reaches itself.
@@ -36,8 +36,6 @@ void configure(int devices, const MakeLink& link) {
   }
   shim::Runtime::get().configure(links);
 }
-#else
-constexpr bool kOnDevice = true;
 #endif
 
 /// Memory of a rank's device, with guards around its bytes.

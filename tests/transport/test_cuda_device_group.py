@@ -7,8 +7,10 @@ else neither the sanitizer's silence nor the probe's word would mean anything.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from support import cpp_build, shim
+from support import cpp_build, nvcc, shim
 
 TEST = "tests/cpp/shim_device_group_test.cpp"
 SOURCES = [*shim.LOCAL_SOURCES, TEST]
@@ -60,3 +62,10 @@ def test_the_setting_is_read(text: str, allowed: bool) -> None:
     else:
         assert result.returncode == 1
         assert "FASTCOMM_PEER_ACCESS=maybe: may be one of auto, off" in result.stdout
+
+
+@pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing")
+@pytest.mark.slow
+def test_the_test_compiles_for_a_device(tmp_path: Path) -> None:
+    """The same source is to run on a GPU, with ranks as its streams."""
+    nvcc.link_for_device(tmp_path / "program", SOURCES, "-DFC_WITH_CUDA", "-DFC_FEW_KERNELS")
