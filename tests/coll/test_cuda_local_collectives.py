@@ -20,7 +20,7 @@ WATCHED = [*cpp_build.TSAN, "-DFC_SHIM", "-DFC_FEW_KERNELS"]
 LINKS = ["direct", "staged", "mixed", "broken", "repeated"]
 
 
-@pytest.mark.parametrize("case", ["warm", "refused"])
+@pytest.mark.parametrize("case", ["warm", "threads", "refused"])
 def test_calls(case: str) -> None:
     cpp_build.check(cpp_build.build(NAME, SOURCES, PLAIN), case)
 
@@ -32,9 +32,9 @@ def test_bytes_of_every_operation(case: str, seed: str) -> None:
     cpp_build.check(cpp_build.build(NAME, SOURCES, PLAIN), case, seed)
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_no_data_race(seed: str) -> None:
-    output = cpp_build.check(cpp_build.build(NAME, SOURCES, WATCHED), "race", seed)
+@pytest.mark.parametrize(("case", "seed"), [("race", "1"), ("race", "2"), ("threads", "1")])
+def test_no_data_race(case: str, seed: str) -> None:
+    output = cpp_build.check(cpp_build.build(NAME, SOURCES, WATCHED), case, seed)
     assert "ThreadSanitizer" not in output
 
 

@@ -7,10 +7,12 @@
 //   direct | staged | mixed | broken   random operations, 1 to 16 ranks, by how ranks reach memory
 //   repeated                           the same device several times
 //   race                               the short program that ThreadSanitizer watches
+//   threads                            several threads that share a group
 //   warm                               nothing is allocated once an operation has run
 //   refused                            wrong arguments
 #include <functional>
 #include <numeric>
+#include <thread>
 
 #include "local_world.h"
 #include "random_values.h"
@@ -359,7 +361,7 @@ void warm(uint64_t seed) {
       tensors[rank].push_back(buffers.back()->data());
     }
   }
-  const ReduceSpec spec{DType::kInt32, DType::kInt32, 0, 0};
+  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
   const auto once = [&] {
     world.collectives.all_reduce(tensors, tensors, {100'000, 77}, spec, world.streams);
     world.collectives.broadcast(tensors, {400'000, 308}, 1, world.streams);
@@ -371,6 +373,62 @@ void warm(uint64_t seed) {
   world.finish();
 #endif
   (void)seed;
+}
+
+/// Threads that share a group, each with streams and tensors of its own. Their operations take turns,
+/// but wait for each other only where they use the same staging memory.
+void threads(uint64_t seed) {
+  constexpr int kRanks = 3, kThreads = 3, kOperations = 4;
+#if defined(FC_SHIM)
+  configure(kRanks, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
+#endif
+  const std::vector<int> devices = each_device(kRanks);
+  PeerAccess access(probe_peers, true);
+  DeviceGroup group(devices, access, little_staging());
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kThreads; ++caller) {
+    callers.emplace_back([&, caller] {
+      std::mt19937_64 random(seed * kThreads + caller);
+      LocalCollectives collectives(group);
+      DeviceGuard guard;
+      Streams streams(kRanks);
+      std::vector<std::unique_ptr<Buffer>> buffers;
+      RankTensors tensors(kRanks);
+      const uint64_t count = 5000 + random() % 9000;
+      std::vector<float> sums(count);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        guard.set(devices[rank]);
+        FC_CUDA(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking), "a test");
+        std::vector<char> values(count * sizeof(float));
+        for (uint64_t i = 0; i < count; ++i) {
+          const float value = static_cast<float>(random() % 1000);  // sums are exact
+          std::memcpy(&values[i * sizeof(float)], &value, sizeof(value));
+          sums[i] += value;
+        }
+        buffers.push_back(std::make_unique<Buffer>(devices[rank], values.size(), 0, random));
+        buffers[rank]->fill(values);
+        buffers[rank]->upload(streams[rank]);
+        tensors[rank] = {buffers[rank]->data()};
+      }
+      const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+      for (int i = 0; i < kOperations; ++i) {
+        collectives.all_reduce(tensors, tensors, {count}, spec, streams);
+      }
+      for (int i = 1; i < kOperations; ++i) {  // of equal values
+        for (float& sum : sums) sum *= kRanks;
+      }
+      const char* begin = reinterpret_cast<const char*>(sums.data());
+      for (int rank = 0; rank < kRanks; ++rank) {
+        guard.set(devices[rank]);
+        buffers[rank]->want({begin, begin + count * sizeof(float)});
+        buffers[rank]->take_back(streams[rank]);
+        FC_CUDA(cudaStreamSynchronize(streams[rank]), "a test");
+        EXPECT(buffers[rank]->first_difference() == -1, "caller ", caller, ", rank ", rank);
+        FC_CUDA(cudaStreamDestroy(streams[rank]), "a test");
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
 }
 
 void refused(uint64_t) {
@@ -425,5 +483,6 @@ int main(int argc, char** argv) {
                     {"repeated", repeated},
                     {"race", race},
                     {"warm", warm},
+                    {"threads", threads},
                     {"refused", refused}});
 }
