@@ -48,7 +48,7 @@ def test_no_product_is_contracted_into_a_sum(ptx: str) -> None:
     ("kernels", "least"),
     [
         pytest.param(["-DFC_FEW_KERNELS"], 12, id="few"),
-        pytest.param([], 160, id="all", marks=pytest.mark.slow),
+        pytest.param([], 62, id="all", marks=pytest.mark.slow),
     ],
 )
 def test_kernels_use_no_local_memory(tmp_path: Path, kernels: list[str], least: int) -> None:

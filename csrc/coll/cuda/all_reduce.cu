@@ -49,7 +49,13 @@ Kernel kernel_for_schedule(bool one_shot) {
                   : all_reduce_kernel<AllReduceTwoShot, T, N>;
 }
 
-/// nullptr: no kernel.
+/// One kernel for every number of ranks. nullptr: too many.
+template <class T>
+Kernel kernel_for_any_size(int size, bool one_shot) {
+  return size >= 2 && size <= kMaxCudaRanks ? kernel_for_schedule<T, 0>(one_shot) : nullptr;
+}
+
+/// For what gradients are made of: kernels of their own for few ranks.
 template <class T>
 Kernel kernel_for_size(int size, bool one_shot) {
   switch (size) {
@@ -70,7 +76,7 @@ Kernel kernel_for_size(int size, bool one_shot) {
       return kernel_for_schedule<T, 8>(one_shot);
 #endif
     default:
-      return size >= 2 && size <= kMaxCudaRanks ? kernel_for_schedule<T, 0>(one_shot) : nullptr;
+      return kernel_for_any_size<T>(size, one_shot);
   }
 }
 
@@ -85,19 +91,19 @@ Kernel kernel_for(DType dtype, int size, bool one_shot) {
     case DType::kFloat16:
       return kernel_for_size<Half>(size, one_shot);
     case DType::kFloat64:
-      return kernel_for_size<double>(size, one_shot);
+      return kernel_for_any_size<double>(size, one_shot);
     case DType::kInt8:
-      return kernel_for_size<int8_t>(size, one_shot);
+      return kernel_for_any_size<int8_t>(size, one_shot);
     case DType::kUInt8:
-      return kernel_for_size<uint8_t>(size, one_shot);
+      return kernel_for_any_size<uint8_t>(size, one_shot);
     case DType::kInt16:
-      return kernel_for_size<int16_t>(size, one_shot);
+      return kernel_for_any_size<int16_t>(size, one_shot);
     case DType::kInt32:
-      return kernel_for_size<int32_t>(size, one_shot);
+      return kernel_for_any_size<int32_t>(size, one_shot);
     case DType::kInt64:
-      return kernel_for_size<int64_t>(size, one_shot);
+      return kernel_for_any_size<int64_t>(size, one_shot);
     case DType::kBool:
-      return kernel_for_size<Bool>(size, one_shot);
+      return kernel_for_any_size<Bool>(size, one_shot);
 #endif
     default:
       return nullptr;

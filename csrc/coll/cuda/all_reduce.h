@@ -6,7 +6,8 @@
 // rank must launch the same operations with the same number of channels, one operation of a
 // communicator at a time.
 //
-// 2 to 16 ranks: up to 8 by kernels of their own, more by one that reads their number at run time.
+// 2 to 16 ranks. Up to 8 have kernels of their own for fp32, fp16 and bf16; the rest has one kernel a
+// type that reads the number of ranks at run time. Both give the same bits.
 #pragma once
 
 #include <cstdint>
