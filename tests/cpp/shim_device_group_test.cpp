@@ -108,6 +108,8 @@ void verdicts(uint64_t) {
     ErrorCode code = ErrorCode::kSystem;
     error_of([&] { found.between(0, 99); }, &code);
     EXPECT(code == ErrorCode::kInvalidArgument, "no device 99");
+    const std::string own = probe_peers(0, 0);  // both sides on one device: what one GPU can show
+    EXPECT(own.empty(), own);
   }
 #if defined(FC_SHIM)
   configure(6, [](int a, int b) {

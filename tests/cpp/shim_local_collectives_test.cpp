@@ -240,7 +240,7 @@ class Issuer {
   const uint64_t most_;
 };
 
-constexpr uint64_t kMost = kOnDevice ? 4 << 20 : 24 << 10;  // bytes of a tensor
+constexpr uint64_t kMost = kOnDevice ? 1 << 20 : 24 << 10;  // bytes of a tensor
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8, 16};
 
 std::vector<int> each_device(int ranks) {
