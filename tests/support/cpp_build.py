@@ -40,11 +40,15 @@ class Program:
 
 
 def native_sources(*, variants: bool) -> list[str]:
-    """Return the sources below torch; without ``variants`` only the portable instruction set."""
+    """Return the sources below torch that need no CUDA.
+
+    Without ``variants`` only the portable instruction set.
+    """
     return [
         str(source.relative_to(ROOT))
         for source in native_build.native_sources()
-        if variants or native_build.variant_of(source) is None
+        if not native_build.needs_cuda(source)
+        and (variants or native_build.variant_of(source) is None)
     ]
 
 
