@@ -11,6 +11,11 @@
 #include "kernels/reduce_cpu.h"
 #include "transport/cores.h"
 
+#if defined(FC_WITH_CUDA)
+#include "core/cuda_host.h"
+#include "kernels/cuda/peer_probe.h"
+#endif
+
 namespace py = pybind11;
 
 namespace fastcomm {
@@ -70,11 +75,47 @@ py::dict environment_dict() {
   py::dict result;
   result["FASTCOMM_TRANSPORT"] = env.transport;
   result["FASTCOMM_ISA"] = env.isa;
+  result["FASTCOMM_PEER_ACCESS"] = env.peer_access ? "auto" : "off";
   result["FASTCOMM_SEGMENT_MB"] = env.segment_bytes >> 20;
   result["FASTCOMM_ONE_SHOT_BYTES"] = env.payload_bytes;
   result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
   return result;
+}
+
+/// The CUDA devices of this process, and how each reaches each other's memory, which is tried where
+/// nobody has yet.
+struct CudaDevices {
+  std::string reason;  // why there are none; else empty
+  std::vector<std::string> names;
+  std::vector<std::vector<std::pair<std::string, std::string>>> access;  // kind and reason
+};
+
+CudaDevices cuda_devices() {
+  CudaDevices found;
+#if defined(FC_WITH_CUDA)
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result != cudaSuccess || count == 0) {
+    static_cast<void>(cudaGetLastError());
+    found.reason = "no CUDA device";
+    if (result != cudaSuccess) found.reason += concat(": ", cudaGetErrorString(result));
+    return found;
+  }
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties;
+    FC_CUDA(cudaGetDeviceProperties(&properties, device), "device ", device);
+    found.names.emplace_back(properties.name);
+    found.access.emplace_back();
+    for (int peer = 0; peer < count; ++peer) {
+      const Access& access = peer_access().between(device, peer);
+      found.access.back().emplace_back(access_kind_name(access.kind), access.reason);
+    }
+  }
+#else
+  found.reason = "built without CUDA";
+#endif
+  return found;
 }
 
 }  // namespace
@@ -134,6 +175,18 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_shared", is_shared);
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
+  module.def("cuda_devices", [] {
+    CudaDevices found;
+    {
+      const py::gil_scoped_release released;  // a probe may take seconds
+      found = cuda_devices();
+    }
+    py::dict result;
+    result["reason"] = found.reason;
+    result["names"] = found.names;
+    result["access"] = found.access;
+    return result;
+  });
   module.def("reduce_isa", [] { return std::string(reduce_isa()); });
   module.def("usable_cores", usable_cores);
 }

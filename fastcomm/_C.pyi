@@ -11,6 +11,11 @@ class _Answer(TypedDict):
     bytes: int
     reason: str
 
+class _CudaDevices(TypedDict):
+    reason: str
+    names: list[str]
+    access: list[list[tuple[str, str]]]
+
 class FastcommBackend(Backend):
     @property
     def native(self) -> bool: ...
@@ -25,6 +30,7 @@ class FastcommBackend(Backend):
 def create_backend(
     store: Store, rank: int, size: int, timeout_s: float, stock: Backend
 ) -> FastcommBackend: ...
+def cuda_devices() -> _CudaDevices: ...
 def environment() -> dict[str, int | str]: ...
 def explain(size: int, operation: str, count: int, dtype: str, op: str, /) -> _Answer: ...
 def reduce_isa() -> str: ...

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fastcomm", description=__doc__)
     commands = parser.add_subparsers(required=True)
 
-    env = commands.add_parser("env", help="versions, build, processor and settings")
+    env = commands.add_parser("env", help="versions, build, processor, CUDA devices and settings")
     env.add_argument("--json", action="store_true", help="print JSON")
     env.set_defaults(run=_env)
 

@@ -11,9 +11,10 @@ from fastcomm import __version__, _native
 
 
 def collect() -> dict[str, Any]:
-    """Return versions, build, processor and settings, without starting anything.
+    """Return versions, build, processor, CUDA devices and settings.
 
-    Never raises: where the native library does not load, ``native`` says why.
+    Where several CUDA devices are visible, their access to each other's memory is tried, once a
+    process. Never raises: where the native library does not load, ``native`` says why.
     """
     found: dict[str, Any] = {
         "fastcomm": __version__,
@@ -35,6 +36,7 @@ def collect() -> dict[str, Any]:
     }
     found["usable cores"] = native.usable_cores()
     found["instruction set"] = native.reduce_isa()
+    found["CUDA devices"] = _cuda_devices(native)
     found["settings"] = native.environment()
     found["set in the environment"] = {
         name: value
@@ -42,6 +44,26 @@ def collect() -> dict[str, Any]:
         if name.startswith("FASTCOMM_") or name == "DDP_DISABLE_COMM_MEM"
     }
     return found
+
+
+def _cuda_devices(native: Any) -> dict[str, str] | str:
+    """Return each device's name, and how it reaches the others' memory; or why there is none."""
+    import torch
+
+    if torch.cuda._is_in_bad_fork():
+        return "not asked: CUDA does not work in a child of fork()"
+    try:
+        seen = native.cuda_devices()
+    except Exception as error:  # a device that fails is what the reader looks for
+        return f"asking fails: {error}"
+    if seen["reason"]:
+        return str(seen["reason"])
+    lines = {str(device): name for device, name in enumerate(seen["names"])}
+    for device, row in enumerate(seen["access"]):
+        for peer, (kind, reason) in enumerate(row):
+            if peer != device:
+                lines[f"{device} to {peer}"] = f"{kind}: {reason}"
+    return lines
 
 
 def format_text(found: dict[str, Any]) -> str:

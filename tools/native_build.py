@@ -79,6 +79,11 @@ def native_sources() -> list[Path]:
     ]
 
 
+def needs_cuda(source: Path) -> bool:
+    """Whether a source is empty in builds without CUDA: its first line says so."""
+    return source.read_text().startswith("#if defined(FC_WITH_CUDA)")
+
+
 def variant_macros(sources: Sequence[Path]) -> list[str]:
     """Return the FC_HAVE_* macros for the variants among ``sources``."""
     return sorted({variant[0] for variant in map(variant_of, sources) if variant})

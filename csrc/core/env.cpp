@@ -36,6 +36,7 @@ Environment parse_environment() {
   Environment env;
   env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "stock"});
   env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
+  env.peer_access = choice("FASTCOMM_PEER_ACCESS", {"auto", "off"}) == "auto";
   env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, 8, 1 << 20)) * kMiB;
   env.payload_bytes =
       static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 64 * kKiB, 64, 4 * kMiB)) / 64 * 64;

@@ -40,11 +40,15 @@ class Program:
 
 
 def native_sources(*, variants: bool) -> list[str]:
-    """Return the sources below torch; without ``variants`` only the portable instruction set."""
+    """Return the sources below torch that need no CUDA.
+
+    Without ``variants`` only the portable instruction set.
+    """
     return [
         str(source.relative_to(ROOT))
         for source in native_build.native_sources()
-        if variants or native_build.variant_of(source) is None
+        if not native_build.needs_cuda(source)
+        and (variants or native_build.variant_of(source) is None)
     ]
 
 
@@ -58,7 +62,8 @@ def build(
 
     Args:
         name: of the program.
-        sources: one may be for an instruction set of its own, as ``tools/native_build.py`` tells.
+        sources: one may be for an instruction set of its own, as ``tools/native_build.py`` tells;
+            a CUDA source is compiled as C++, for the execution shim (``-DFC_SHIM``).
         flags: for compiler and linker.
         link_with: objects of another build; where both define a function, this build's wins.
 
@@ -87,7 +92,8 @@ def build(
         variant = native_build.variant_of(path)
         program.objects[source] = folder / f"{source}.o"
         lines.append(f"build {source}.o: cxx {path}")
-        lines.append(f"  variant = {shlex.join(variant[1]) if variant else ''}")
+        language = ["-x", "c++"] if path.suffix == ".cu" else []
+        lines.append(f"  variant = {shlex.join([*(variant[1] if variant else []), *language])}")
     objects = [*(f"{source}.o" for source in sources), *map(str, link_with)]
     lines += [f"build {name}: link {' '.join(objects)}", ""]
     with (folder / "lock").open("w") as lock:

@@ -21,6 +21,22 @@ FLAGS = [
 ]
 TSAN = ["-O1", "-g1", "-fsanitize=thread"]
 ASAN = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+# For negative controls: one report is enough.
+FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
+
+# What runs on several devices of one process, for `cpp_build` with -DFC_SHIM.
+LOCAL_SOURCES = (
+    "csrc/core/cuda_host.cpp",
+    "csrc/core/env.cpp",
+    "csrc/core/error.cpp",
+    "csrc/transport/local/peer_access.cpp",
+    "csrc/transport/local/device_group.cpp",
+    "csrc/kernels/cuda/multi_copy.cu",
+    "csrc/kernels/cuda/multi_reduce.cu",
+    "csrc/kernels/cuda/peer_probe.cu",
+    "csrc/coll/cuda/exchange.cpp",
+    "csrc/coll/cuda/local_collectives.cpp",
+)
 
 
 def compile_all(folder: Path, sources: Sequence[str], flags: Sequence[str]) -> list[Path]:

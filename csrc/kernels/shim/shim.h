@@ -1,7 +1,8 @@
 // Enough of CUDA to run a kernel on the host: every CUDA thread is a host thread, every block of a
 // grid runs at once, __syncthreads is a barrier of mutex and condition variable, which
-// ThreadSanitizer understands. A launch returns when its grid has finished; ranks are host threads
-// that launch at the same time, in one address range.
+// ThreadSanitizer understands. A kernel runs on the thread of its stream (core/shim/runtime.h);
+// where no devices have been configured, it has run when the launch returns, and ranks are host
+// threads that launch at the same time, in one address range.
 //
 // For tests (FC_SHIM), with blocks of at most kMaxBlockThreads threads. What it cannot show: warps,
 // the device's memory model, and anything that PTX does (core/hd.h has the twins).
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "core/interleave.h"
+#include "core/shim/runtime.h"
 
 #define __global__
 #define __device__
@@ -98,8 +100,7 @@ T* shared_array(const void* key, size_t count) {
 
 /// Runs the grid and waits for it. One-dimensional grids and blocks only.
 template <class Kernel, class... Args>
-void launch(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
-  if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
+void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   std::deque<Block> blocks;
   for (unsigned b = 0; b < grid.x; ++b) blocks.emplace_back(threads.x);
   std::vector<std::thread> running;
@@ -118,6 +119,13 @@ void launch(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   for (std::thread& thread : running) thread.join();
 }
 
+/// Arguments are copied, as a launch copies them.
+template <class Kernel, class... Args>
+void launch(Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream, const Args&... args) {
+  if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
+  submit(stream, [=] { run_grid(kernel, grid, threads, args...); });
+}
+
 }  // namespace fastcomm::shim
 
 inline void __syncthreads() { fastcomm::shim::block->barrier(true); }
@@ -128,21 +136,10 @@ inline int __syncthreads_and(int vote) { return fastcomm::shim::block->barrier(v
   type* const name = ::fastcomm::shim::shared_array<type>(&name##_key, count)
 
 #define FC_LAUNCH(kernel, grid, block, stream, ...) \
-  ((void)(stream), ::fastcomm::shim::launch(kernel, grid, block, __VA_ARGS__))
+  ::fastcomm::shim::launch(kernel, grid, block, stream, __VA_ARGS__)
 
-// The few calls of the runtime that launchers make.
-using cudaError_t = int;
-using cudaStream_t = void*;
-constexpr cudaError_t cudaSuccess = 0;
-constexpr int cudaDevAttrMultiProcessorCount = 16;
+// What launchers ask about a kernel.
 struct cudaFuncAttributes {};
-inline const char* cudaGetErrorString(cudaError_t) { return "none"; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaGetDevice(int* device) { return *device = 0; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
-  *value = 1024;
-  return cudaSuccess;
-}
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
   return cudaSuccess;

@@ -1,0 +1,72 @@
+// What host code needs of CUDA: the runtime, or the execution shim in its place (FC_SHIM); errors
+// as exceptions; a guard of the current device.
+//
+// Only in builds with FC_WITH_CUDA or FC_SHIM. Device code starts from kernels/cuda_api.h.
+#pragma once
+
+#if defined(FC_SHIM)
+#include "core/shim/runtime.h"
+#else
+#include <cuda_runtime_api.h>
+#endif
+
+#include <string>
+
+#include "core/error.h"
+
+namespace fastcomm {
+
+/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Clears
+/// the runtime's last error, which somebody else's next launch would find otherwise.
+inline std::string cuda_error_text(cudaError_t error, const char* expression) {
+  static_cast<void>(cudaGetLastError());
+  const std::string call(expression);
+  int device = -1;
+  static_cast<void>(cudaGetDevice(&device));
+  return concat(call.substr(0, call.find('(')), ": ", cudaGetErrorString(error), " (device ",
+                device, ")");
+}
+
+/// Makes a device current and, when it goes, the one that was. Within a guard cudaSetDevice may be
+/// called freely.
+class DeviceGuard {
+ public:
+  DeviceGuard();
+  explicit DeviceGuard(int device);
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard();
+
+  /// Cheap where it is current already.
+  void set(int device);
+
+ private:
+  int before_ = 0;
+  int now_ = 0;
+};
+
+/// What a kernel on `device` finds at an address. Here on a machine with GPUs: the same memory. The
+/// shim has one memory for all, and models in this place what a device cannot reach or sees wrong.
+enum class Touch { kRead, kWrite };
+template <class T>
+T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch touch) {
+#if defined(FC_SHIM)
+  const shim::Use use = touch == Touch::kRead ? shim::Use::kRead : shim::Use::kWrite;
+  return reinterpret_cast<T*>(shim::Runtime::get().view(device, pointer, use));
+#else
+  return pointer;
+#endif
+}
+
+}  // namespace fastcomm
+
+/// Raises Error(kSystem) unless a call of the CUDA runtime succeeds. Further arguments say what it
+/// was for, sizes included.
+#define FC_CUDA(call, ...)                                                                       \
+  do {                                                                                           \
+    const cudaError_t fc_result = (call);                                                        \
+    if (fc_result != cudaSuccess)                                                                \
+      throw ::fastcomm::Error(                                                                   \
+          ::fastcomm::ErrorCode::kSystem,                                                        \
+          ::fastcomm::concat(::fastcomm::cuda_error_text(fc_result, #call), ": ", __VA_ARGS__)); \
+  } while (0)

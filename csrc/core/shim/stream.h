@@ -1,0 +1,113 @@
+// Streams and events of the execution shim: what is enqueued runs later, in order, on a thread of
+// the stream's own.
+//
+// ThreadSanitizer must see the order that CUDA gives and no other. A mutex would give more: whoever
+// locks it comes after whoever unlocked it before, so a worker that takes its next piece of work
+// would be ordered before the host's next call, and with it before everything that is enqueued
+// anywhere afterwards; a forgotten cudaStreamWaitEvent could never be reported. So every hand-over
+// here has one direction, by an atomic word that one side stores with release and the other loads
+// with acquire; the futex that sleeps on it orders nothing.
+//
+//   host call   -> the work that it enqueued
+//   work        -> later work of the same stream           (one thread)
+//   an event's record, in its stream  -> whoever waited for it, in a stream or on the host
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "core/interleave.h"
+
+namespace fastcomm::shim {
+
+/// Raised once, by one thread; everything before that happens before the end of a wait.
+class Signal {
+ public:
+  void raise() {
+    word_.store(1, std::memory_order_release);
+    syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  }
+  bool raised() const { return word_.load(std::memory_order_acquire) != 0; }
+  void wait() const {
+    while (!raised()) syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
+  }
+
+ private:
+  std::atomic<uint32_t> word_{0};
+};
+
+class Stream {
+ public:
+  explicit Stream(int device) : device_(device), last_(new Node) {
+    // Detached: a destroyed stream finishes its work, as on a device, and nobody waits for it.
+    std::thread(work_off, last_).detach();
+  }
+
+  int device() const { return device_; }
+
+  void enqueue(std::function<void()> work) {
+    std::lock_guard<std::mutex> lock(callers_);  // the worker never takes it
+    Node* node = last_;
+    last_ = new Node;
+    node->work = std::move(work);
+    node->next = last_;
+    node->filled.raise();
+  }
+
+  /// Lets the worker end when it has done everything; nothing may be enqueued afterwards.
+  void close() { enqueue(nullptr); }
+
+ private:
+  struct Node {
+    std::function<void()> work;  // empty: the end
+    Node* next = nullptr;
+    Signal filled;
+  };
+
+  static void work_off(Node* node) {
+    for (;;) {
+      node->filled.wait();
+      dawdle();
+      if (!node->work) break;
+      node->work();
+      Node* next = node->next;
+      delete node;
+      node = next;
+    }
+    delete node->next;
+    delete node;
+  }
+
+  /// Streams run at different speeds, so that a wait that is missing also shows in the data.
+  static void dawdle() {
+    thread_local uint32_t state = static_cast<uint32_t>(syscall(SYS_gettid));
+    state = state * 1664525u + 1013904223u;
+    if (interleave_seed.load(std::memory_order_relaxed) != 0 && (state >> 30) == 0) {
+      usleep((state >> 20) & 255);
+    }
+  }
+
+  const int device_;
+  std::mutex callers_;
+  Node* last_;
+};
+
+struct Event {
+  explicit Event(int device_) : device(device_) {}
+
+  const int device;
+  // The latest record. Never freed: streams that wait for it may outlive the event, and a count of
+  // its users would order them.
+  std::atomic<Signal*> recorded{nullptr};
+};
+
+}  // namespace fastcomm::shim

@@ -1,0 +1,27 @@
+// Whether two devices that may use each other's memory see the right bits there.
+//
+// Both devices run a block at once. In every round each fills a box of its own memory with a pattern;
+// when both have, each reads the other's box and writes to the other's second box; when both have,
+// each looks at what came into its own. They meet between these phases through flags in pinned
+// memory of the host, so that a broken link cannot break the meeting.
+//
+// It is the one place where a device waits for another without an event: at set-up, within a bound,
+// and never in an operation. A pair that never runs at once is reported as unproved; a kernel that
+// does not come back (a read that is never answered, as some access control on PCIe leaves it) is
+// given up with its memory.
+#pragma once
+
+#include <string>
+
+#include "transport/local/peer_access.h"
+
+namespace fastcomm {
+
+/// A PeerProbe: runs on devices `first` and `second`, whose access to each other is enabled.
+/// Raises Error(kSystem) where CUDA fails.
+std::string probe_peers(int first, int second);
+
+/// What this process knows of its devices; FASTCOMM_PEER_ACCESS decides whether it looks.
+PeerAccess& peer_access();
+
+}  // namespace fastcomm

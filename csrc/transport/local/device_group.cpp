@@ -1,0 +1,109 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "transport/local/device_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace fastcomm {
+
+DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access,
+                         const DeviceGroupOptions& options)
+    : devices_(std::move(devices)),
+      most_half_bytes_(std::max(options.most_staging_bytes, kLeastStagingBytes) / 8192 * 4096),
+      owner_(getpid()) {
+  FC_CHECK(size() >= 1 && size() <= kMaxLocalRanks, "a group of devices has 1 to ", kMaxLocalRanks,
+           " ranks, not ", size());
+  static const Access kAsked{AccessKind::kStaged, "this group stages everything"};
+  for (int rank = 0; rank < size(); ++rank) {
+    for (int peer = 0; peer < size(); ++peer) {
+      const bool stage = options.stage_all && rank != peer;
+      access_.push_back(stage ? &kAsked : &access.between(devices_[rank], devices_[peer]));
+    }
+  }
+  DeviceGuard guard;
+  for (const int device : devices_) {
+    guard.set(device);
+    for (int mark = 0; mark < kNumMarks; ++mark) {
+      cudaEvent_t event = nullptr;
+      FC_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event of device ",
+              device);
+      events_.emplace_back(event);
+    }
+  }
+}
+
+DeviceGroup::~DeviceGroup() {
+  if (getpid() != owner_) {  // CUDA does not work here: what the parent made is not ours to free
+    for (Event& event : events_) static_cast<void>(event.release());
+    for (Pinned& memory : pinned_) static_cast<void>(memory.release());
+    return;
+  }
+  // Whoever reads staged data leaves a mark behind it.
+  for (int rank = 0; rank < size() && !pinned_.empty(); ++rank) {
+    for (const Mark mark : {Mark::kDrained, Mark::kDrainedOdd}) {
+      static_cast<void>(cudaEventSynchronize(event(mark, rank)));
+    }
+  }
+}
+
+void DeviceGroup::check(const Streams& streams) const {
+  FC_CHECK(streams.size() == devices_.size(), "a group of ", size(), " ranks was given ",
+           streams.size(), " streams");
+  if (getpid() != owner_) {
+    throw Error(ErrorCode::kForked,
+                "CUDA does not work in a child of fork(): start processes with the 'spawn' method");
+  }
+}
+
+void DeviceGroup::mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard) {
+  guard.set(devices_[rank]);  // stream 0 is the current device's
+  FC_CUDA(cudaEventRecord(event(mark, rank), streams[rank]), "rank ", rank, " on device ",
+          devices_[rank], ": is its stream of another device?");
+}
+
+void DeviceGroup::await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard) {
+  if (!same_stream(rank, peer, streams)) await_earlier(mark, rank, peer, streams, guard);
+}
+
+void DeviceGroup::await_earlier(Mark mark, int rank, int peer, const Streams& streams,
+                                DeviceGuard& guard) {
+#if defined(FC_DROP_WAIT)  // a negative control of the tests, which must be reported
+  if (mark == Mark::FC_DROP_WAIT) return;
+#endif
+  guard.set(devices_[rank]);
+  FC_CUDA(cudaStreamWaitEvent(streams[rank], event(mark, peer), 0), "rank ", rank, " on device ",
+          devices_[rank], " waits for rank ", peer);
+}
+
+void DeviceGroup::meet(Mark mark, const Streams& streams, DeviceGuard& guard) {
+  if (size() == 1) return;
+  for (int rank = 1; rank < size(); ++rank) {
+    if (same_stream(0, rank, streams)) continue;
+    this->mark(mark, rank, streams, guard);
+    await(mark, 0, rank, streams, guard);
+  }
+  this->mark(mark, 0, streams, guard);
+  for (int rank = 1; rank < size(); ++rank) await(mark, rank, 0, streams, guard);
+}
+
+Staging& DeviceGroup::staging(uint64_t wanted) {
+  if (staging_.half_bytes < std::min(wanted, most_half_bytes_)) {
+    uint64_t half = kLeastStagingBytes / 2;
+    while (half < wanted) half *= 2;
+    half = std::min(half, most_half_bytes_);
+    void* memory = nullptr;
+    // Portable: pinned for every device. Mapped: kernels use it by its own address.
+    FC_CUDA(cudaHostAlloc(&memory, 2 * half, cudaHostAllocPortable | cudaHostAllocMapped), 2 * half,
+            " bytes of pinned memory for data that cannot go directly between devices; "
+            "'python -m fastcomm env' tells between which, and why");
+    pinned_.emplace_back(static_cast<char*>(memory));
+    staging_.memory = pinned_.back().get();
+    staging_.half_bytes = half;
+  }
+  return staging_;
+}
+
+}  // namespace fastcomm
+#endif

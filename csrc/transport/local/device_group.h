@@ -1,0 +1,132 @@
+// A group whose ranks are CUDA devices of this process: what its operations share. Devices and
+// their access to each other, events that order the ranks' streams, pinned memory for what cannot
+// go directly.
+//
+// One host thread works for all ranks, so nothing is published and nobody waits on a flag: this is
+// no PeerGroup. A rank is a place in the list of devices, and the same device may stand there
+// several times. Each call brings one stream a rank, of the rank's device (0: its default stream).
+//
+// Ordering contract. mark(m, r) stands for all work that has been given to rank r's stream so far;
+// await(m, r, peer) lets what is given to rank r's stream from now on wait for the peer's mark m.
+// Both only enqueue. Marks are the group's and used again by its next call: whoever holds mutex()
+// issues one operation as a whole.
+//
+// Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated but in the
+// constructor and in staging(), where that has to grow. A graph can capture what direct operations
+// enqueue if the capture includes the streams of all ranks; staged ones wait for marks of earlier
+// calls, which a capture refuses.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <type_traits>
+#include <vector>
+
+#include "core/cuda_host.h"
+#include "transport/local/peer_access.h"
+
+namespace fastcomm {
+
+constexpr int kMaxLocalRanks = 16;
+
+/// One a rank.
+using Streams = std::vector<cudaStream_t>;
+
+/// What a mark of a rank stands for. Each is one event a rank.
+enum class Mark {
+  kReady,     // what the caller enqueued before the operation
+  kStaged,    // its data is in pinned memory
+  kWorked,    // it has worked on the data
+  kFinished,  // it touches no other rank's memory any more
+  kDrained,   // it has read what was staged in the even half
+  kDrainedOdd,
+};
+constexpr int kNumMarks = 6;
+
+/// Pinned memory in two halves that rounds of staging use in turn. Whoever writes to a half first
+/// waits for the kDrained marks of those who read it last.
+struct Staging {
+  char* memory = nullptr;
+  uint64_t half_bytes = 0;
+  uint64_t rounds = 0;       // so far, in all operations
+  uint32_t readers[2] = {};  // bit r: rank r has left a mark
+};
+
+struct DeviceGroupOptions {
+  uint64_t most_staging_bytes = uint64_t{32} << 20;
+  bool stage_all = false;  // as if no rank reached another's memory: to try that way on one device
+};
+
+class DeviceGroup {
+ public:
+  /// Asks `access` about every pair of different devices: the first group of a process probes.
+  /// `access` outlives the group. Raises Error: no such device, not 1 to kMaxLocalRanks ranks
+  /// (kInvalidArgument); CUDA fails (kSystem).
+  DeviceGroup(std::vector<int> devices, PeerAccess& access, const DeviceGroupOptions& options = {});
+  DeviceGroup(const DeviceGroup&) = delete;
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+  /// Waits for what still uses the pinned memory, if there is any.
+  ~DeviceGroup();
+
+  int size() const { return static_cast<int>(devices_.size()); }
+  int device(int rank) const { return devices_[rank]; }
+  /// True if kernels of `rank` may read and write memory of `peer`.
+  bool direct(int rank, int peer) const { return access(rank, peer).kind != AccessKind::kStaged; }
+  const Access& access(int rank, int peer) const { return *access_[rank * size() + peer]; }
+
+  /// Held by one operation at a time.
+  std::mutex& mutex() { return mutex_; }
+
+  /// Raises Error: not one stream a rank (kInvalidArgument); a child of fork() (kForked).
+  void check(const Streams& streams) const;
+
+  // All of these leave the rank's device current in `guard`.
+  void mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard);
+  /// Nothing where both ranks use one stream: it has an order.
+  void await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
+  /// As await, for a mark of an earlier call, whose streams were others.
+  void await_earlier(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
+
+  /// Every stream waits for everything that all streams were given so far. By way of the first
+  /// rank: 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
+  void meet(Mark mark, const Streams& streams, DeviceGuard& guard);
+
+  /// The group's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
+  /// of two; memory that it grew out of is kept until the group goes, since devices may still use
+  /// it. Raises Error(kSystem).
+  Staging& staging(uint64_t wanted);
+
+  static constexpr uint64_t kLeastStagingBytes = uint64_t{64} << 10;
+
+ private:
+  struct DestroyEvent {
+    void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
+  };
+  struct FreePinned {
+    void operator()(char* memory) const { static_cast<void>(cudaFreeHost(memory)); }
+  };
+  using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
+  using Pinned = std::unique_ptr<char, FreePinned>;
+
+  cudaEvent_t event(Mark mark, int rank) const {
+    return events_[rank * kNumMarks + static_cast<int>(mark)].get();
+  }
+  bool same_stream(int a, int b, const Streams& streams) const {
+    return devices_[a] == devices_[b] && streams[a] == streams[b];
+  }
+
+  const std::vector<int> devices_;
+  std::vector<const Access*> access_;  // rank by rank
+  std::vector<Event> events_;
+  std::vector<Pinned> pinned_;  // the last one is in use
+  Staging staging_;
+  const uint64_t most_half_bytes_;
+  const pid_t owner_;
+  std::mutex mutex_;
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,330 @@
+// A group of devices: verdicts on their access to each other, the order that marks and waits give,
+// pinned memory, the guard of the current device, and what the execution shim promises of streams
+// and events. On the host under the shim, or on a GPU when compiled by nvcc.
+//
+//   shim_device_group_test [CASE [SEED]]    CASE: streams | strict | verdicts | meet | staging | guard
+//                                                 | errors | setting | fork
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "core/env.h"
+#include "kernels/cuda/multi_copy.h"
+#include "local_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+#if defined(FC_SHIM)
+/// A stream runs in order and later; an event orders two streams; it may go while it is pending.
+void streams(uint64_t) {
+  configure(2, [](int, int) { return Link::kNone; });
+  cudaStream_t first = nullptr, second = nullptr;
+  cudaEvent_t event = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking), "a test");
+  FC_CUDA(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking), "a test");
+  FC_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a test");
+  EXPECT(cudaEventQuery(event) == cudaSuccess, "never recorded");
+
+  shim::Signal gate;  // holds the first stream back
+  std::vector<int> order;
+  first->enqueue([&] { gate.wait(); });
+  first->enqueue([&] { order.push_back(1); });
+  FC_CUDA(cudaEventRecord(event, first), "a test");
+  FC_CUDA(cudaStreamWaitEvent(second, event, 0), "a test");
+  second->enqueue([&] { order.push_back(2); });
+  EXPECT(cudaEventQuery(event) == cudaErrorNotReady, "its stream is held back");
+  FC_CUDA(cudaEventDestroy(event), "while it is pending");
+  gate.raise();
+  FC_CUDA(cudaStreamSynchronize(second), "a test");
+  EXPECT(order == (std::vector<int>{1, 2}), "order");
+
+  // A wait stands for the record before it, not for a later one.
+  FC_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a test");
+  FC_CUDA(cudaEventRecord(event, first), "a test");
+  FC_CUDA(cudaStreamWaitEvent(second, event, 0), "a test");
+  shim::Signal late;
+  first->enqueue([&] { late.wait(); });
+  FC_CUDA(cudaEventRecord(event, first), "a test");
+  FC_CUDA(cudaStreamSynchronize(second), "a test");
+  EXPECT(cudaEventQuery(event) == cudaErrorNotReady, "the second record");
+  late.raise();
+  FC_CUDA(cudaEventSynchronize(event), "a test");
+  FC_CUDA(cudaEventDestroy(event), "a test");
+  FC_CUDA(cudaStreamDestroy(first), "a test");
+  FC_CUDA(cudaStreamDestroy(second), "a test");
+}
+
+/// The shim refuses what CUDA refuses.
+void strict(uint64_t) {
+  configure(2, [](int, int) { return Link::kDirect; });
+  const DeviceGuard guard(1);
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  void* memory = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a test");
+  FC_CUDA(cudaMalloc(&memory, 64), "a test");
+  FC_CUDA(cudaSetDevice(0), "a test");
+  FC_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a test");
+  EXPECT(cudaEventRecord(event, stream) == cudaErrorInvalidResourceHandle, "an event of device 0");
+  EXPECT(cudaMemsetAsync(memory, 0, 64, stream) == cudaErrorInvalidResourceHandle, "a stream of 1");
+  EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle, "the last error stays");
+  EXPECT(cudaGetLastError() == cudaSuccess, "once");
+  EXPECT(cudaSetDevice(2) == cudaErrorInvalidDevice, "no such device");
+  const auto illegal = [&](int device, const void* pointer) {
+    try {
+      device_view(device, pointer, Touch::kRead);
+    } catch (const std::logic_error&) {
+      return true;
+    }
+    return false;
+  };
+  char host = 0;
+  EXPECT(illegal(0, memory), "access that nobody enabled");
+  EXPECT(!illegal(1, memory), "its own memory");
+  EXPECT(illegal(1, &host), "ordinary memory of the host");
+  FC_CUDA(cudaDeviceEnablePeerAccess(1, 0), "a test");
+  EXPECT(!illegal(0, memory), "enabled");
+  EXPECT(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled, "twice");
+  static_cast<void>(cudaGetLastError());
+}
+#endif
+
+int probes = 0;
+std::string counted_probe(int, int) {
+  ++probes;
+  return "";
+}
+
+void verdicts(uint64_t) {
+  const auto is = [](const Access& found, AccessKind kind, const std::string& words) {
+    EXPECT(found.kind == kind && found.reason.find(words) != std::string::npos,
+           access_kind_name(found.kind), ", ", found.reason, "; not ", words);
+  };
+  {
+    PeerAccess found(probe_peers, true);
+    is(found.between(0, 0), AccessKind::kSame, "one memory");
+    ErrorCode code = ErrorCode::kSystem;
+    error_of([&] { found.between(0, 99); }, &code);
+    EXPECT(code == ErrorCode::kInvalidArgument, "no device 99");
+    const std::string own = probe_peers(0, 0);  // both sides on one device: what one GPU can show
+    EXPECT(own.empty(), own);
+  }
+#if defined(FC_SHIM)
+  configure(6, [](int a, int b) {
+    if (a == 0 || b == 0) return Link::kNone;
+    if (a == 1 && b == 2) return Link::kBrokenReads;
+    if (a == 4 && b == 1) return Link::kLostWrites;
+    if (a == 5 && b == 1) return Link::kNone;
+    return Link::kDirect;
+  });
+  PeerAccess found(probe_peers, true);
+  is(found.between(0, 1), AccessKind::kStaged, "the driver grants no peer access");
+  for (const auto& [a, b] : {std::pair{1, 2}, {2, 1}}) {
+    is(found.between(a, b), AccessKind::kStaged, "a probe read wrong bits");
+  }
+  for (const auto& [a, b] : {std::pair{1, 4}, {4, 1}}) {
+    is(found.between(a, b), AccessKind::kStaged, "wrote to the other device did not arrive");
+  }
+  is(found.between(1, 5), AccessKind::kStaged, "the driver grants no peer access");
+  is(found.between(1, 3), AccessKind::kDirect, "confirmed every bit");
+  is(found.between(3, 2), AccessKind::kDirect, "confirmed every bit");
+
+  PeerAccess off(counted_probe, false);
+  is(off.between(1, 3), AccessKind::kStaged, "FASTCOMM_PEER_ACCESS=off");
+  EXPECT(probes == 0, "nothing was to be tried");
+
+  PeerAccess once(counted_probe, true);  // enabled by the one above: no error
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 4; ++i) askers.emplace_back([&] { once.between(1, 3); });
+  for (std::thread& asker : askers) asker.join();
+  once.between(3, 1);
+  EXPECT(probes == 1, "probed ", probes, " times");
+
+  shim::Runtime::get().most_bytes = 4096;  // the probe gets no memory
+  PeerAccess poor(probe_peers, true);
+  is(poor.between(1, 3), AccessKind::kStaged, "out of memory (device 1)");
+  shim::Runtime::get().most_bytes = size_t{1} << 40;
+  EXPECT(cudaGetLastError() == cudaSuccess, "no error is left behind");
+#endif
+}
+
+/// Every rank writes its own cell; after they met, every rank's stream reads all cells.
+void meet(uint64_t seed) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    std::vector<int> devices(ranks, 0);
+#if defined(FC_SHIM)
+    configure(ranks, [](int, int) { return Link::kDirect; });
+    for (int rank = 0; rank < ranks; ++rank) devices[rank] = rank / 2;
+#endif
+    PeerAccess access(probe_peers, true);
+    LocalWorld world(devices, access, {}, seed + ranks);
+    std::vector<Buffer*> sources;
+    std::vector<std::vector<CopySegment>> segments(ranks);
+    for (int rank = 0; rank < ranks; ++rank) sources.push_back(&world.add(rank, 300, 1));
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (Buffer* source : sources) {
+        Buffer& copy = world.add(rank, 300, 1);
+        copy.want(source->content());
+        segments[rank].push_back({copy.data(), source->data(), 300});
+      }
+    }
+    world.run("meet", [&] {
+      DeviceGuard guard;
+      world.group.meet(Mark::kReady, world.streams, guard);
+      for (int rank = 0; rank < ranks; ++rank) {
+        guard.set(devices[rank]);
+        launch_multi_copy(segments[rank].data(), ranks, world.streams[rank]);
+      }
+      world.group.meet(Mark::kFinished, world.streams, guard);
+    });
+    world.finish();
+  }
+}
+
+void staging(uint64_t) {
+#if defined(FC_SHIM)
+  configure(2, [](int, int) { return Link::kNone; });
+#endif
+  PeerAccess access(counted_probe, false);
+  DeviceGroupOptions options;
+  options.most_staging_bytes = 1 << 20;
+  DeviceGroup group({0, 0}, access, options);
+  const Staging small = group.staging(1);
+  EXPECT(small.half_bytes == DeviceGroup::kLeastStagingBytes / 2, small.half_bytes);
+  EXPECT(group.staging(small.half_bytes).memory == small.memory, "large enough");
+  const Staging large = group.staging(small.half_bytes + 1);
+  EXPECT(large.half_bytes == 2 * small.half_bytes && large.memory != small.memory, "doubled");
+  EXPECT(group.staging(1).memory == large.memory, "never shrinks");
+  EXPECT(group.staging(uint64_t{1} << 40).half_bytes == options.most_staging_bytes / 2, "bounded");
+}
+
+void guard(uint64_t) {
+#if defined(FC_SHIM)
+  configure(3, [](int, int) { return Link::kNone; });
+  const auto current = [] {
+    int device = -1;
+    FC_CUDA(cudaGetDevice(&device), "a test");
+    return device;
+  };
+  FC_CUDA(cudaSetDevice(1), "a test");
+  {
+    DeviceGuard guard(2);
+    EXPECT(current() == 2, "set");
+    guard.set(0);
+    EXPECT(current() == 0, "set again");
+  }
+  EXPECT(current() == 1, "restored");
+  const std::string text = error_of([] {
+    DeviceGuard guard(2);
+    guard.set(7);
+  });
+  EXPECT(text.find("cudaSetDevice: invalid device ordinal (device 2): to make device 7 current") !=
+             std::string::npos,
+         text);
+  EXPECT(current() == 1, "restored after an error");
+  {
+    PeerAccess access(probe_peers, true);
+    DeviceGroup group({2, 0, 2}, access);
+    EXPECT(current() == 1, "a group leaves the device as it was");
+  }
+  EXPECT(current() == 1, "also when it goes");
+  FC_CUDA(cudaSetDevice(0), "a test");
+#endif
+}
+
+void errors(uint64_t) {
+#if defined(FC_SHIM)
+  configure(2, [](int, int) { return Link::kNone; });
+#endif
+  PeerAccess access(probe_peers, true);
+  const auto wrong_ranks = [&](int ranks) {
+    ErrorCode code = ErrorCode::kSystem;
+    const std::string text =
+        error_of([&] { DeviceGroup group(std::vector<int>(ranks, 0), access); }, &code);
+    EXPECT(code == ErrorCode::kInvalidArgument && text.find("1 to 16 ranks") != std::string::npos,
+           ranks, " ranks: ", text);
+  };
+  wrong_ranks(0);
+  wrong_ranks(17);
+#if defined(FC_SHIM)
+  DeviceGroup group({0, 1}, access);
+  shim::Runtime::get().most_bytes = 4096;
+  const std::string poor = error_of([&] { group.staging(1 << 20); });
+  shim::Runtime::get().most_bytes = size_t{1} << 40;
+  EXPECT(poor.find("cudaHostAlloc: out of memory (device 0): 2097152 bytes of pinned memory") !=
+             std::string::npos,
+         poor);
+  cudaStream_t stream = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a test");
+  const std::string other = error_of([&] {
+    DeviceGuard guard;
+    group.mark(Mark::kReady, 1, {nullptr, stream}, guard);
+  });
+  EXPECT(other.find("rank 1 on device 1: is its stream of another device?") != std::string::npos,
+         other);
+  FC_CUDA(cudaStreamDestroy(stream), "a test");
+#endif
+}
+
+/// What FASTCOMM_PEER_ACCESS says, or why it cannot be read.
+void setting(uint64_t) {
+  const std::string wrong = error_of(
+      [] { std::printf("peer access: %s\n", environment().peer_access ? "auto" : "off"); });
+  EXPECT(wrong.empty(), wrong);
+#if defined(FC_SHIM)
+  if (!wrong.empty()) return;
+  configure(2, [](int, int) { return Link::kDirect; });
+  const AccessKind kind = environment().peer_access ? AccessKind::kDirect : AccessKind::kStaged;
+  EXPECT(peer_access().between(0, 1).kind == kind, peer_access().between(0, 1).reason);
+#endif
+}
+
+/// A child of fork() gets an error, and harms nothing when it ends.
+void fork_child(uint64_t) {
+#if defined(FC_SHIM)
+  configure(2, [](int, int) { return Link::kNone; });
+#endif
+  PeerAccess access(probe_peers, true);
+  auto group = std::make_unique<DeviceGroup>(std::vector<int>(2, 0), access);
+  group->staging(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    int wrong = 0;
+    for (const auto& call : {std::function<void()>([&] { access.between(0, 0); }),
+                             std::function<void()>([&] { group->check(Streams(2)); })}) {
+      ErrorCode code = ErrorCode::kSystem;
+      error_of(call, &code);
+      wrong += code != ErrorCode::kForked;
+    }
+    group.reset();
+    _exit(wrong);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child: ", status);
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+#if defined(FC_SHIM)
+  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+#endif
+  return run_cases(argc, argv,
+                   {
+#if defined(FC_SHIM)
+                       {"streams", streams},
+                       {"strict", strict},
+#endif
+                       {"verdicts", verdicts},
+                       {"meet", meet},
+                       {"staging", staging},
+                       {"guard", guard},
+                       {"errors", errors},
+                       {"setting", setting},
+                       {"fork", fork_child}});
+}

@@ -1,0 +1,488 @@
+// The collectives of one process over several devices: every byte of every buffer, guards included,
+// against plain copies and the plain tree of reference_tree.h. On the host under the execution shim,
+// with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks as its streams.
+//
+//   shim_local_collectives_test [CASE [SEED]]
+//
+//   direct | staged | mixed | broken   random operations, 1 to 16 ranks, by how ranks reach memory
+//   repeated                           the same device several times
+//   race                               the short program that ThreadSanitizer watches
+//   threads                            several threads that share a group
+//   warm                               nothing is allocated once an operation has run
+//   refused                            wrong arguments
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "local_world.h"
+#include "random_values.h"
+
+namespace fastcomm::testing {
+namespace {
+
+#if defined(FC_FEW_KERNELS)
+const std::vector<DType> kDTypes = {DType::kFloat32, DType::kBFloat16};
+const std::vector<DType> kFloats = kDTypes;
+#else
+const std::vector<DType> kDTypes = {
+    DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+    DType::kUInt8,   DType::kInt16,   DType::kInt32,   DType::kInt64,    DType::kBool};
+const std::vector<DType> kFloats = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+#endif
+
+std::vector<char> slice(const std::vector<char>& bytes, uint64_t at, uint64_t count) {
+  return {bytes.begin() + at, bytes.begin() + at + count};
+}
+
+/// Issues random operations on a world; LocalWorld compares what they leave behind.
+class Issuer {
+ public:
+  Issuer(LocalWorld& world, uint64_t most) : w_(world), most_(most) {}
+
+  void broadcast() {
+    const int root = any_rank();
+    const int tensors = few();
+    RankTensors data(n());
+    Sizes bytes;
+    for (int t = 0; t < tensors; ++t) bytes.push_back(any_size());
+    for (int t = 0; t < tensors; ++t) {
+      const Buffer& source = put(root, bytes[t], data[root]);
+      for (int rank = 0; rank < n(); ++rank) {
+        if (rank != root) put(rank, bytes[t], data[rank]).want(source.content());
+      }
+    }
+    w_.run(name("broadcast"), [&] { w_.collectives.broadcast(data, bytes, root, w_.streams); });
+  }
+
+  void scatter_and_gather() {
+    for (const bool gather : {false, true}) {
+      const int root = any_rank();
+      Tensors pieces, others;
+      Sizes bytes;
+      for (int rank = 0; rank < n(); ++rank) {
+        bytes.push_back(any_size());
+        Buffer& piece = put(root, bytes[rank], pieces);
+        Buffer& other = put(rank, bytes[rank], others);
+        gather ? piece.want(other.content()) : other.want(piece.content());
+        if (random() % 4 == 0 && rank == root) {  // the root's own piece lies where it is to go
+          (gather ? piece : other).want((gather ? piece : other).content());
+          (gather ? pieces : others).back() = (gather ? others : pieces).back();
+        }
+      }
+      w_.run(name(gather ? "gather" : "scatter"), [&] {
+        gather ? w_.collectives.gather(others, pieces, bytes, root, w_.streams)
+               : w_.collectives.scatter(pieces, others, bytes, root, w_.streams);
+      });
+    }
+  }
+
+  void all_gather() {
+    const int tensors = few();
+    RankTensors inputs(n()), outputs(n());
+    std::vector<Sizes> bytes(n());
+    for (int t = 0; t < tensors; ++t) {
+      uint64_t total = 0;
+      std::vector<char> all;
+      for (int rank = 0; rank < n(); ++rank) {
+        bytes[rank].push_back(any_size() / n());
+        const std::vector<char> content = put(rank, bytes[rank][t], inputs[rank]).content();
+        all.insert(all.end(), content.begin(), content.end());
+        total += bytes[rank][t];
+      }
+      for (int rank = 0; rank < n(); ++rank) put(rank, total, outputs[rank]).want(all);
+    }
+    w_.run(name("all_gather"),
+           [&] { w_.collectives.all_gather(inputs, outputs, bytes, w_.streams); });
+  }
+
+  void all_to_all() {
+    Tensors inputs, outputs;
+    std::vector<Sizes> bytes(n());
+    std::vector<std::vector<char>> arriving(n());
+    for (int from = 0; from < n(); ++from) {
+      for (int to = 0; to < n(); ++to) bytes[from].push_back(any_size() / n());
+      const uint64_t total = std::accumulate(bytes[from].begin(), bytes[from].end(), uint64_t{0});
+      const std::vector<char> content = put(from, total, inputs).content();
+      uint64_t at = 0;
+      for (int to = 0; to < n(); ++to) {
+        const std::vector<char> part = slice(content, at, bytes[from][to]);
+        arriving[to].insert(arriving[to].end(), part.begin(), part.end());
+        at += bytes[from][to];
+      }
+    }
+    for (int to = 0; to < n(); ++to) put(to, arriving[to].size(), outputs).want(arriving[to]);
+    w_.run(name("all_to_all"),
+           [&] { w_.collectives.all_to_all(inputs, outputs, bytes, w_.streams); });
+  }
+
+  void reduce() {
+    const int root = any_rank();
+    const ReduceSpec spec = any_spec();
+    RankTensors inputs(n());
+    Tensors outputs;
+    Sizes counts;
+    const bool in_place = spec.in == spec.out && random() % 2 == 0;
+    for (int t = few(); t > 0; --t) {
+      counts.push_back(any_count(spec));
+      const std::vector<Buffer*> from = inputs_of(spec, counts.back(), inputs);
+      Buffer& to = in_place ? *from[root] : put(root, counts.back(), outputs, size(spec.out));
+      if (in_place) outputs.push_back(to.data());
+      to.want(reduced(spec, from, 0, counts.back()));
+    }
+    w_.run(name("reduce", spec),
+           [&] { w_.collectives.reduce(inputs, outputs, counts, spec, root, w_.streams); });
+  }
+
+  void reduce_scatter() {
+    const ReduceSpec spec = any_spec();
+    RankTensors inputs(n()), outputs(n());
+    std::vector<Sizes> counts(n());
+    for (int t = few(); t > 0; --t) {
+      uint64_t total = 0;
+      for (Sizes& row : counts) {
+        row.push_back(any_count(spec) / n());
+        total += row.back();
+      }
+      const std::vector<Buffer*> from = inputs_of(spec, total, inputs);
+      uint64_t at = 0;
+      for (int rank = 0; rank < n(); ++rank) {
+        const uint64_t count = counts[rank].back();
+        put(rank, count, outputs[rank], size(spec.out)).want(reduced(spec, from, at, count));
+        at += count;
+      }
+    }
+    w_.run(name("reduce_scatter", spec),
+           [&] { w_.collectives.reduce_scatter(inputs, outputs, counts, spec, w_.streams); });
+  }
+
+  void all_reduce() {
+    const ReduceSpec spec = any_spec();
+    RankTensors inputs(n()), outputs(n());
+    Sizes counts;
+    const bool in_place = spec.in == spec.out && random() % 3 != 0;
+    for (int t = few(); t > 0; --t) {
+      counts.push_back(any_count(spec));
+      const std::vector<Buffer*> from = inputs_of(spec, counts.back(), inputs);
+      const std::vector<char> wanted = reduced(spec, from, 0, counts.back());
+      for (int rank = 0; rank < n(); ++rank) {
+        Buffer& to =
+            in_place ? *from[rank] : put(rank, counts.back(), outputs[rank], size(spec.out));
+        to.want(wanted);
+      }
+    }
+    if (in_place) outputs = inputs;
+    w_.run(name("all_reduce", spec),
+           [&] { w_.collectives.all_reduce(inputs, outputs, counts, spec, w_.streams); });
+  }
+
+  void everything() {
+    broadcast();
+    all_reduce();
+    scatter_and_gather();
+    reduce();
+    all_gather();
+    reduce_scatter();
+    all_to_all();
+  }
+
+ private:
+  int n() const { return w_.size(); }
+  uint64_t random() { return w_.random(); }
+  int any_rank() { return static_cast<int>(random() % n()); }
+  int few() { return static_cast<int>(random() % 4); }
+  uint64_t any_size() { return random() % 5 == 0 ? 0 : random() % (1 + random() % most_); }
+  uint64_t any_count(const ReduceSpec& spec) { return any_size() / size(spec.in); }
+  static size_t size(DType dtype) { return dtype_size(dtype); }
+  Buffer& put(int rank, uint64_t count, Tensors& list, size_t element = 1) {
+    Buffer& buffer = w_.add(rank, count, element);
+    list.push_back(buffer.data());
+    return buffer;
+  }
+
+  ReduceSpec any_spec() {
+    ReduceSpec spec{};
+    spec.in = spec.out = kDTypes[random() % kDTypes.size()];
+    const bool is_float = std::count(kFloats.begin(), kFloats.end(), spec.in) != 0;
+    if (is_float && random() % 2 == 0) spec.out = kFloats[random() % kFloats.size()];
+    if (random() % 2 == 0) spec.divisor = n();
+    if (is_float && random() % 3 == 0) spec.scale = 0.75;
+    if (is_float && spec.in != spec.out && spec.out == DType::kFloat16) {
+      spec.scale = std::ldexp(1.0, -20);  // within the range of fp16
+    }
+    return spec;
+  }
+
+  std::vector<Buffer*> inputs_of(const ReduceSpec& spec, uint64_t count, RankTensors& inputs) {
+    std::vector<Buffer*> buffers;
+    for (int rank = 0; rank < n(); ++rank) {
+      buffers.push_back(&put(rank, count, inputs[rank], size(spec.in)));
+      buffers.back()->fill(random_values(spec.in, count, w_.random));
+    }
+    return buffers;
+  }
+  std::vector<char> reduced(const ReduceSpec& spec, const std::vector<Buffer*>& buffers,
+                            uint64_t first, uint64_t count) const {
+    std::vector<std::vector<char>> inputs;
+    for (const Buffer* buffer : buffers) {
+      inputs.push_back(slice(buffer->content(), first * size(spec.in), count * size(spec.in)));
+    }
+    return reference::reduce(spec.in, spec.out, inputs,
+                             reference::Epilogue{spec.divisor, spec.scale});
+  }
+
+  std::string name(const char* operation) const { return concat(operation, " of ", n(), " ranks"); }
+  std::string name(const char* operation, const ReduceSpec& spec) const {
+    return concat(operation, " of ", n(), " ranks, ", dtype_name(spec.in), " to ",
+                  dtype_name(spec.out), " / ", spec.divisor, " * ", spec.scale);
+  }
+
+  LocalWorld& w_;
+  const uint64_t most_;
+};
+
+constexpr uint64_t kMost = kOnDevice ? 1 << 20 : 24 << 10;  // bytes of a tensor
+constexpr int kSizes[] = {1, 2, 3, 4, 5, 8, 16};
+
+std::vector<int> each_device(int ranks) {
+  std::vector<int> devices(ranks, 0);
+#if defined(FC_SHIM)
+  std::iota(devices.begin(), devices.end(), 0);
+#endif
+  return devices;
+}
+
+/// Two rounds of all operations on one group, which are checked when all have been issued.
+void random_operations(const std::vector<int>& devices, const DeviceGroupOptions& options,
+                       uint64_t seed, int repeats = 2) {
+  PeerAccess access(probe_peers, true);
+  LocalWorld world(devices, access, options, seed);
+  Issuer issuer(world, kMost / (1 + devices.size() / 4));
+  for (int repeat = 0; repeat < repeats; ++repeat) issuer.everything();
+  world.finish();
+}
+
+DeviceGroupOptions little_staging() {
+  DeviceGroupOptions options;
+  options.most_staging_bytes = kOnDevice ? 1 << 20 : 0;  // 0: the least there may be
+  return options;
+}
+
+#if defined(FC_SHIM)
+template <class MakeLink>
+void on_links(uint64_t seed, const MakeLink& link) {
+  for (const int ranks : kSizes) {
+    configure(ranks, link);
+    random_operations(each_device(ranks), little_staging(), seed + ranks);
+  }
+}
+#endif
+
+void direct(uint64_t seed) {
+#if defined(FC_SHIM)
+  on_links(seed, [](int, int) { return Link::kDirect; });
+#else
+  for (const int ranks : kSizes) random_operations(each_device(ranks), {}, seed + ranks);
+#endif
+}
+
+void staged(uint64_t seed) {
+#if defined(FC_SHIM)
+  on_links(seed, [](int, int) { return Link::kNone; });
+#endif
+  for (const int ranks : {2, 5}) {  // ranks of one device, staged on request, in larger memory
+    DeviceGroupOptions options = ranks == 2 ? DeviceGroupOptions{} : little_staging();
+    options.stage_all = true;
+#if defined(FC_SHIM)
+    configure(1, [](int, int) { return Link::kNone; });
+#endif
+    random_operations(std::vector<int>(ranks, 0), options, seed + ranks);
+  }
+}
+
+void mixed(uint64_t seed) {
+#if defined(FC_SHIM)
+  on_links(seed, [](int a, int b) { return a / 2 == b / 2 ? Link::kDirect : Link::kNone; });
+  on_links(seed, [&](int a, int b) {
+    return (a * b + a + b + seed) % 3 == 0 ? Link::kNone : Link::kDirect;
+  });
+#endif
+  (void)seed;
+}
+
+/// Links that the driver grants, and that give wrong bits: the probe must find them.
+void broken(uint64_t seed) {
+#if defined(FC_SHIM)
+  for (const Link link : {Link::kBrokenReads, Link::kLostWrites}) {
+    configure(4, [&](int a, int b) { return a == 1 && b == 2 ? link : Link::kDirect; });
+    random_operations(each_device(4), little_staging(), seed);
+  }
+#endif
+  (void)seed;
+}
+
+void repeated(uint64_t seed) {
+#if defined(FC_SHIM)
+  for (const std::vector<int>& devices :
+       std::vector<std::vector<int>>{{0, 0}, {0, 1, 0}, {1, 1, 0, 2, 2, 1}}) {
+    for (const Link link : {Link::kDirect, Link::kNone}) {
+      configure(3, [&](int, int) { return link; });
+      random_operations(devices, little_staging(), seed);
+    }
+  }
+#else
+  random_operations({0, 0, 0}, little_staging(), seed);
+#endif
+}
+
+void race(uint64_t seed) {
+#if defined(FC_SHIM)
+  for (const int ranks : {2, 3}) {
+    for (const Link link : {Link::kDirect, Link::kNone}) {
+      configure(ranks, [&](int, int) { return link; });
+      random_operations(each_device(ranks), little_staging(), seed, 3);
+    }
+  }
+  configure(4, [](int a, int b) { return a / 2 == b / 2 ? Link::kDirect : Link::kNone; });
+  random_operations(each_device(4), little_staging(), seed);
+#endif
+  (void)seed;
+}
+
+void warm(uint64_t seed) {
+#if defined(FC_SHIM)
+  configure(3, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
+  PeerAccess access(probe_peers, true);
+  LocalWorld world(each_device(3), access, little_staging(), seed);
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  RankTensors tensors(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const size_t bytes : {400'000, 308}) {
+      buffers.push_back(std::make_unique<Buffer>(rank, bytes, 0, world.random));
+      tensors[rank].push_back(buffers.back()->data());
+    }
+  }
+  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+  const auto once = [&] {
+    world.collectives.all_reduce(tensors, tensors, {100'000, 77}, spec, world.streams);
+    world.collectives.broadcast(tensors, {400'000, 308}, 1, world.streams);
+  };
+  once();
+  const uint64_t before = shim::Runtime::get().allocations;
+  for (int repeat = 0; repeat < 3; ++repeat) once();
+  EXPECT(shim::Runtime::get().allocations == before, "memory or events");
+  world.finish();
+#endif
+  (void)seed;
+}
+
+/// Threads that share a group, each with streams and tensors of its own. Their operations take turns,
+/// but wait for each other only where they use the same staging memory.
+void threads(uint64_t seed) {
+  constexpr int kRanks = 3, kThreads = 3, kOperations = 4;
+#if defined(FC_SHIM)
+  configure(kRanks, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
+#endif
+  const std::vector<int> devices = each_device(kRanks);
+  PeerAccess access(probe_peers, true);
+  DeviceGroup group(devices, access, little_staging());
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kThreads; ++caller) {
+    callers.emplace_back([&, caller] {
+      std::mt19937_64 random(seed * kThreads + caller);
+      LocalCollectives collectives(group);
+      DeviceGuard guard;
+      Streams streams(kRanks);
+      std::vector<std::unique_ptr<Buffer>> buffers;
+      RankTensors tensors(kRanks);
+      const uint64_t count = 5000 + random() % 9000;
+      std::vector<float> sums(count);
+      for (int rank = 0; rank < kRanks; ++rank) {
+        guard.set(devices[rank]);
+        FC_CUDA(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking), "a test");
+        std::vector<char> values(count * sizeof(float));
+        for (uint64_t i = 0; i < count; ++i) {
+          const float value = static_cast<float>(random() % 1000);  // sums are exact
+          std::memcpy(&values[i * sizeof(float)], &value, sizeof(value));
+          sums[i] += value;
+        }
+        buffers.push_back(std::make_unique<Buffer>(devices[rank], values.size(), 0, random));
+        buffers[rank]->fill(values);
+        buffers[rank]->upload(streams[rank]);
+        tensors[rank] = {buffers[rank]->data()};
+      }
+      const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+      for (int i = 0; i < kOperations; ++i) {
+        collectives.all_reduce(tensors, tensors, {count}, spec, streams);
+      }
+      for (int i = 1; i < kOperations; ++i) {  // of equal values
+        for (float& sum : sums) sum *= kRanks;
+      }
+      const char* begin = reinterpret_cast<const char*>(sums.data());
+      for (int rank = 0; rank < kRanks; ++rank) {
+        guard.set(devices[rank]);
+        buffers[rank]->want({begin, begin + count * sizeof(float)});
+        buffers[rank]->take_back(streams[rank]);
+        FC_CUDA(cudaStreamSynchronize(streams[rank]), "a test");
+        EXPECT(buffers[rank]->first_difference() == -1, "caller ", caller, ", rank ", rank);
+        FC_CUDA(cudaStreamDestroy(streams[rank]), "a test");
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+void refused(uint64_t) {
+#if defined(FC_SHIM)
+  configure(2, [](int, int) { return Link::kDirect; });
+#endif
+  PeerAccess access(probe_peers, true);
+  DeviceGroup group(std::vector<int>(2, 0), access);
+  LocalCollectives collectives(group);
+  char byte = 0;
+  const Tensors pair = {&byte, &byte};
+  const RankTensors lists = {{&byte}, {&byte}};
+  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+  const Streams streams(2, nullptr);
+  const auto refusal = [&](const std::string& words, ErrorCode code,
+                           const std::function<void()>& call) {
+    ErrorCode found = ErrorCode::kSystem;
+    const std::string text = error_of(call, &found);
+    EXPECT(text.find(words) != std::string::npos && found == code, words, ": ", text);
+  };
+  const ErrorCode invalid = ErrorCode::kInvalidArgument;
+  refusal("no rank 2 in a group of 2", invalid,
+          [&] { collectives.broadcast(lists, {4}, 2, streams); });
+  refusal("tensors of 1 ranks", invalid, [&] { collectives.broadcast({{}}, {}, 0, streams); });
+  refusal("1 tensors of rank 0, but 2", invalid,
+          [&] { collectives.broadcast(lists, {4, 4}, 0, streams); });
+  refusal("was given 1 streams", invalid,
+          [&] { collectives.gather(pair, pair, {0, 0}, 0, {nullptr}); });
+  refusal("sizes of 1 ranks", invalid, [&] { collectives.scatter(pair, pair, {0}, 0, streams); });
+  refusal("parts of 1 ranks", invalid,
+          [&] { collectives.all_to_all(pair, pair, {{0}, {0, 0}}, streams); });
+  refusal("2 outputs of rank 1, but 1", invalid,
+          [&] { collectives.reduce(lists, pair, {1}, spec, 1, streams); });
+  refusal("no CUDA kernel reduces bytes", ErrorCode::kUnsupported, [&] {
+    collectives.all_reduce(lists, lists, {1}, {DType::kOther, DType::kOther, 0, 0}, streams);
+  });
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+#if defined(FC_SHIM)
+  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+#endif
+  return run_cases(argc, argv,
+                   {{"direct", direct},
+                    {"staged", staged},
+                    {"mixed", mixed},
+                    {"broken", broken},
+                    {"repeated", repeated},
+                    {"race", race},
+                    {"warm", warm},
+                    {"threads", threads},
+                    {"refused", refused}});
+}
