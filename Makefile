@@ -26,7 +26,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build test demo bench lint format compdb clean distclean FORCE
+.PHONY: help build test demo bench lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -58,6 +58,10 @@ format: $(STAMPS)/dev ## rewrite the sources in the project's format
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
 	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }
 	@echo "compile_commands.json is up to date"
+
+# No .venv here: a machine that is lent with its GPU may have no network.
+gpu-check: ## with a GPU: build with what $(PYTHON) has, run pytest -m gpu, measure; arguments in ARGS
+	$(PYTHON) tools/gpu_check.py $(ARGS)
 
 clean: ## remove everything built, keep .venv
 	rm -rf build dist *.egg-info fastcomm/_C*.so fastcomm/_build_info.py compile_commands.json

@@ -40,9 +40,11 @@ def ptx_of(source: str, out: Path, *flags: str) -> str:
     return out.read_text()
 
 
-def link_for_device(program: Path, sources: Sequence[str], *flags: str) -> Path:
-    """Compile and link a test of tests/cpp with the kernels it tests, for a GPU."""
-    target = ["-O1", f"-arch=sm_{ARCHITECTURE}", "-x", "cu"]
+def link_for_device(
+    program: Path, sources: Sequence[str], *flags: str, architecture: str = f"sm_{ARCHITECTURE}"
+) -> Path:
+    """Compile and link a test of tests/cpp with the kernels it tests; "native" is this GPU's."""
+    target = ["-O1", f"-arch={architecture}", "-x", "cu"]
     paths = [str(ROOT / source) for source in sources]
     compile_sources(*target, *flags, *paths, "-o", str(program))
     return program

@@ -1,0 +1,102 @@
+"""The CUDA kernels and what drives them, on a real GPU: programs that run under the shim elsewhere.
+
+The same sources of tests/cpp, compiled by nvcc for the visible device. Ranks are streams that share
+it. Every byte is compared inside the programs, with a reference that the host computes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support import gpu, nvcc, shim
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
+    pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing"),
+]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One program: its sources and its cases; `short` ones are also run under compute-sanitizer."""
+
+    sources: tuple[str, ...]
+    cases: tuple[str, ...]
+    short: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+_ERROR = "csrc/core/error.cpp"
+SUITES = {
+    "multi_copy": Suite(
+        ("csrc/kernels/cuda/multi_copy.cu", _ERROR),
+        ("alignments", "tables", "exact", "race", "refused", "large"),
+        ("alignments", "exact"),
+    ),
+    "multi_reduce": Suite(
+        ("csrc/kernels/cuda/multi_reduce.cu", _ERROR),
+        ("sums", "negative_zeros", "tables", "conversions", "race", "refused", "large"),
+        ("race", "negative_zeros"),
+    ),
+    "all_reduce": Suite(
+        ("csrc/coll/cuda/all_reduce.cu", _ERROR), ("sums", "race", "failures"), ("race",)
+    ),
+    "device_group": Suite(
+        shim.LOCAL_SOURCES,
+        ("verdicts", "meet", "staging", "guard", "errors", "setting", "fork"),
+        ("meet", "staging"),
+        ("-DFC_WITH_CUDA",),
+    ),
+    "local_collectives": Suite(
+        shim.LOCAL_SOURCES,
+        ("direct", "staged", "mixed", "repeated", "race", "warm", "threads", "refused"),
+        ("race",),
+        ("-DFC_WITH_CUDA",),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Compile each program when it is first asked for; kept for the whole module."""
+    folder = tmp_path_factory.mktemp("gpu")
+
+    class Programs(dict[str, Path]):
+        def __missing__(self, name: str) -> Path:
+            suite = SUITES[name]
+            sources = [*suite.sources, f"tests/cpp/shim_{name}_test.cpp"]
+            self[name] = nvcc.link_for_device(
+                folder / name, sources, *suite.flags, architecture="native"
+            )
+            return self[name]
+
+    return Programs()
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, suite in SUITES.items() for case in suite.cases]
+)
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_every_byte_on_a_device(programs: dict[str, Path], name: str, case: str, seed: str) -> None:
+    result = shim.run(programs[name], case, seed, timeout=240)
+    assert result.returncode == 0, result.stdout[-6000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, suite in SUITES.items() for case in suite.short]
+)
+@pytest.mark.parametrize("tool", ["memcheck", "initcheck"])
+def test_memory_is_used_as_it_should(
+    programs: dict[str, Path], name: str, case: str, tool: str
+) -> None:
+    sanitizer = shutil.which("compute-sanitizer", path=f"{Path(str(nvcc.NVCC)).parent}")
+    sanitizer = sanitizer or shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is missing")
+    command = (Path(sanitizer), "--tool", tool, "--error-exitcode", "9", str(programs[name]), case)
+    result = shim.run(*command, timeout=280)
+    assert result.returncode == 0, result.stdout[-6000:]

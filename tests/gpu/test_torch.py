@@ -1,0 +1,38 @@
+"""torch's CUDA tensors in a group of backend fastcomm, on a real GPU: Gloo's, and said so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from support import gpu
+from support.ranks import World, run_ranks
+
+import fastcomm
+from fastcomm import env
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
+]
+
+
+def test_env_names_the_device_and_what_it_reaches() -> None:
+    text = env.format_text(env.collect())
+    assert torch.cuda.get_device_name(0) in text
+
+
+def _on_one_device(world: World) -> tuple[list[float], list[float], str]:
+    world.init()
+    total = torch.full((1000,), float(world.rank + 1), device="cuda")
+    dist.all_reduce(total)
+    root = torch.full((5,), float(world.rank), device="cuda")
+    dist.broadcast(root, src=1)
+    return total.tolist(), root.tolist(), str(fastcomm.explain("all_reduce", total))
+
+
+def test_operations_on_a_device_are_right_and_explained() -> None:
+    for total, root, said in run_ranks(2, _on_one_device):
+        assert total == [3.0] * 1000
+        assert root == [1.0] * 5
+        assert "Gloo" in said and "cuda" in said
