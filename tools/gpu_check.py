@@ -4,6 +4,7 @@ Builds with what is installed (torch with CUDA, nvcc, ninja, setuptools, pytest;
 fetched), runs ``pytest -m gpu``, then the GPU benchmark, whose JSON lines go to a folder::
 
     python tools/gpu_check.py --out benchmarks/results
+    python tools/gpu_check.py --steps build,benchmark
 
 Every step runs even if one before it failed; the exit status says whether all went well.
 """
@@ -36,7 +37,11 @@ def step(name: str, command: list[str], **environment: str) -> bool:
     """Run one command in the project's folder; tells how it went."""
     print(f"\n==== {name}: {' '.join(command)}", flush=True)
     begin = time.monotonic()
-    status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode
+    try:
+        status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode
+    except FileNotFoundError as error:
+        print(f"==== {name}: {error}", flush=True)
+        return False
     print(f"==== {name}: exit status {status} after {time.monotonic() - begin:.0f} s", flush=True)
     return status == 0
 
@@ -84,19 +89,23 @@ def main() -> int:
     """Run all steps; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--steps", default="build,tests,benchmark", help="which of these to do")
     parser.add_argument("--pytest", default="", help="further arguments of pytest")
     options = parser.parse_args()
     cuda_home = cuda_toolkit.find_cuda_home()
     if cuda_home is None:
         print("nvcc is missing: install the CUDA toolkit or set CUDA_HOME", file=sys.stderr)
         return 1
-    step("the device", ["nvidia-smi"])
-    good = step(
-        "build", [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], FASTCOMM_CUDA="1"
-    )
-    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", *options.pytest.split()]
-    good = step("tests", pytest) and good
-    good = benchmark(cuda_home, options.out) and good
+    steps = options.steps.split(",")
+    good = step("the device", ["nvidia-smi"])
+    if "build" in steps:
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        good = step("build", build, FASTCOMM_CUDA="1") and good
+    if "tests" in steps:
+        pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
+        good = step("tests", [*pytest, *options.pytest.split()]) and good
+    if "benchmark" in steps:
+        good = benchmark(cuda_home, options.out) and good
     return 0 if good else 1
 
 

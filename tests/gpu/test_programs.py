@@ -7,6 +7,7 @@ it. Every byte is compared inside the programs, with a reference that the host c
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,19 +63,16 @@ SUITES = {
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Compile each program when it is first asked for; kept for the whole module."""
+    """Compile all programs, side by side: time on a device is short."""
     folder = tmp_path_factory.mktemp("gpu")
 
-    class Programs(dict[str, Path]):
-        def __missing__(self, name: str) -> Path:
-            suite = SUITES[name]
-            sources = [*suite.sources, f"tests/cpp/shim_{name}_test.cpp"]
-            self[name] = nvcc.link_for_device(
-                folder / name, sources, *suite.flags, architecture="native"
-            )
-            return self[name]
+    def build(name: str) -> Path:
+        suite = SUITES[name]
+        sources = [*suite.sources, f"tests/cpp/shim_{name}_test.cpp"]
+        return nvcc.link_for_device(folder / name, sources, *suite.flags, architecture="native")
 
-    return Programs()
+    with ThreadPoolExecutor(len(SUITES)) as pool:
+        return dict(zip(SUITES, pool.map(build, SUITES), strict=True))
 
 
 @pytest.mark.parametrize(
