@@ -93,7 +93,7 @@ void by_template(Rank& rank) {
   while (!done) {  // each step waits anew, with a spin of its own
     const uint32_t before = step;
     wait_until([&] {
-      done = advance(schedule, executor, rank.base, step, [](uint32_t) {});
+      done = advance(schedule, executor, rank.base, step, [](uint32_t) { return true; });
       return done || step != before;
     });
   }
