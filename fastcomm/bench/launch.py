@@ -14,6 +14,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 import time
 import traceback
@@ -180,6 +181,21 @@ def _rank_main(
         report = ("error", when, (pickled, text))
     with contextlib.suppress(BrokenPipeError):
         rank.pipe.send(report)
+    _end_process()
+
+
+def _end_process() -> None:
+    """End this process without taking the interpreter down, once its threads have ended.
+
+    torch does not let go of a Gloo group that DDP has used, destroyed or not. A thread of it that
+    asks for the GIL while the interpreter ends aborts the process.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _die_with_parent() -> None:

@@ -46,6 +46,13 @@ def test_the_death_of_a_rank_is_an_error() -> None:
         launch(bench_ranks.die_on_one, 2, timeout_s=60)
 
 
+def test_a_rank_ends_with_its_threads_and_without_the_end_of_the_interpreter(
+    tmp_path: Path,
+) -> None:
+    launch(bench_ranks.leave_traces, 1, str(tmp_path), timeout_s=60)
+    assert [path.name for path in tmp_path.iterdir()] == ["thread"]
+
+
 def test_time_runs_out() -> None:
     start = time.monotonic()
     with pytest.raises(RankError, match=r"ranks \[0, 1\] were killed"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -47,6 +49,17 @@ def die_on_one(rank: Rank) -> None:
     if rank.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
+
+
+def leave_traces(rank: Rank, folder: str) -> None:
+    """Write from a thread that outlives this call, and from the interpreter's end."""
+
+    def later() -> None:
+        time.sleep(0.3)
+        Path(folder, "thread").touch()
+
+    atexit.register(Path(folder, "atexit").touch)
+    threading.Thread(target=later).start()
 
 
 def sleep(rank: Rank) -> None:
