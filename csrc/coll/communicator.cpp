@@ -11,20 +11,25 @@ const char* name_of(const CallHeader& header) {
   return op_kind_name(static_cast<OpKind>(header.kind));
 }
 
-/// Advances until the operation is done (true), or waits for a peer for longer than `spin`.
+/// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
+/// one that seems to need this core. The clock is read only once the first looks were in vain: where
+/// the peers are in step, a small operation ends before.
 bool advance_for(Operation& operation, Clock::duration spin) {
   constexpr int kLooksPerClockRead = 32;
   if (operation.advance()) return true;
-  if (spin.count() <= 0) return false;
-  Deadline end = Clock::now() + spin;
+  if (spin.count() <= 0 || operation.crowded()) return false;
+  std::optional<uint32_t> waiting_at;
+  Deadline end;
   for (;;) {
-    const uint32_t step = operation.step();
     for (int look = 0; look < kLooksPerClockRead; ++look) {
       cpu_relax();
       if (operation.advance()) return true;
     }
     const auto now = Clock::now();
-    if (operation.step() != step) end = now + spin;  // each wait has its own bound
+    if (waiting_at != operation.step()) {  // each wait has its own bound
+      waiting_at = operation.step();
+      end = now + spin;
+    }
     if (now > end) return false;
   }
 }
@@ -128,6 +133,23 @@ std::shared_ptr<Operation> Communicator::start(
 
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
+  // The engine may have gone to sleep because this thread was driving: what is left is its again.
+  const auto hand_over = [&] {
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
+    if (pending()) ring_if_asleep(peers_->own_doorbell());
+  };
+  try {
+    progress(policy_.spin);
+    if (!operation.done()) wait_on(operation, deadline, interrupted);
+  } catch (...) {
+    hand_over();
+    throw;
+  }
+  hand_over();
+}
+
+void Communicator::wait_on(Operation& operation, Deadline deadline,
+                           const std::function<void()>& interrupted) {
   const auto ready = [&] {
     if (operation.done()) return true;
     progress();
@@ -145,19 +167,7 @@ void Communicator::wait(Operation& operation, Deadline deadline,
                                               "wait() reached its timeout; the operation goes on"));
     }
   };
-  // The engine may have gone to sleep because this thread was driving: what is left is its again.
-  const auto hand_over = [&] {
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
-    if (pending()) ring_if_asleep(peers_->own_doorbell());
-  };
-  try {
-    if (!ready() && !operation.crowded()) progress(policy_.spin);
-    wait_until(policy_, peers_->own_doorbell(), ready, check, [&] { return operation.crowded(); });
-  } catch (...) {
-    hand_over();
-    throw;
-  }
-  hand_over();
+  wait_until(policy_, peers_->own_doorbell(), ready, check, [&] { return operation.crowded(); });
 }
 
 bool Communicator::progress(Clock::duration spin) {
@@ -172,7 +182,8 @@ bool Communicator::progress(Clock::duration spin) {
 
 bool Communicator::drive(Finished& finished, Clock::duration spin) {
   bool moved = false;
-  while (auto operation = head()) {
+  auto operation = head();
+  while (operation != nullptr) {
     const uint32_t step = operation->step();
     try {
       if (!advance_for(*operation, spin)) return moved || operation->step() != step;
@@ -185,6 +196,7 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
     if (queue_.empty() || queue_.front() != operation) return true;  // given up meanwhile
     queue_.pop_front();
     finished.emplace_back(std::move(operation), nullptr);
+    operation = queue_.empty() ? nullptr : queue_.front();
   }
   return moved;
 }

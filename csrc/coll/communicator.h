@@ -82,6 +82,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
                                    std::function<void(const std::exception_ptr&)> on_finish);
   std::shared_ptr<Operation> head() const;
   bool drive(Finished& finished, Clock::duration spin);
+  /// The part of wait() behind the spin: yields, then sleeps.
+  void wait_on(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Trouble> trouble(const Operation& operation) const;
   std::optional<Trouble> evidence(const Operation& operation) const;
