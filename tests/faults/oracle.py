@@ -192,10 +192,9 @@ def _judge_rank(run: Run, rank: int, ended: Ended) -> list[str]:
     wrong = _count(run, rank, ended)
     for group in range(len(run.schedule.groups)):
         results = [result for result in ended.results if result.group == group]
-        wrong += [
-            f"group {group}, {text}"
-            for text in _judge_results(results, expectation(run, rank, group), run, rank)
-        ]
+        expected = expectation(run, rank, group)
+        found = _judge_results(results, expected, run, rank)
+        wrong += [f"group {group}, {text}" for text in found[:2]]
     return wrong
 
 
@@ -250,10 +249,9 @@ _NUMBERED = ("CollectiveMismatchError", "PeerLostError", "PeerLeftError", "Colle
 def _judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> list[str]:
     error = result.error
     assert error is not None
-    fits = any(
-        error.kind == kind and (peer == ANYBODY or error.peer == peer)
-        for kind, peer in expected.errors
-    )
+    members = run.schedule.groups[result.group]
+    blamed = None if error.peer is None else members[error.peer]
+    fits = any(error.kind == kind and peer in (ANYBODY, blamed) for kind, peer in expected.errors)
     if error.kind == "CollectiveTimeoutError" and not fits:
         # The first of those that are late is blamed; the victim must be among them.
         fits = ("CollectiveTimeoutError", run.schedule.fault.victim) in expected.errors and bool(
@@ -265,7 +263,7 @@ def _judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> 
     if error.kind == "CollectiveMismatchError":
         if not result.untouched:
             wrong.append("a tensor was touched in spite of the mismatch")
-        if f"rank {run.schedule.fault.victim} called" not in error.text:
+        if f"rank {members.index(run.schedule.fault.victim)} called" not in error.text:
             wrong.append(f"does not tell what the victim called: {error}")
     delay = lateness(run, rank, result)
     if delay is not None and delay > SLACK:
@@ -275,12 +273,10 @@ def _judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> 
 
 def _was_due(result: Result, run: Run) -> bool:
     """Whether the timeout had passed on any rank: one tells the others."""
-    issued = [
-        other.issued
-        for ended in run.ended.values()
-        for other in ended.results
-        if other.op == result.op
-    ]
+    issued = []
+    for ended in run.ended.values():
+        failed = [r for r in ended.results if r.group == result.group and r.failed]
+        issued += [r.issued for r in failed[:1]]
     return result.ended >= min(issued) + run.schedule.timeout * 0.99
 
 

@@ -78,7 +78,7 @@ class RankProcess:
             os.kill(self.process.pid, number)
 
     def end(self, patience: float = 5.0) -> int | None:
-        """Wait for a process that is to end by itself; kill it if it does not. Returns its status."""
+        """Wait for a process that is to end by itself, kill it otherwise; returns its status."""
         self.process.join(patience)
         status = self.process.exitcode
         self.process.kill()
@@ -187,10 +187,9 @@ class Lane:
                     due.sort()
                 elif isinstance(message, awaited):
                     answers[rank] = message
-                    # One that is to be killed at some time waits for it here.
-                    if not (
-                        due and due[-1][1] == signal.SIGKILL and rank == run.schedule.fault.victim
-                    ):
+                    # A victim that is still to be killed waits for it.
+                    doomed = any(number == signal.SIGKILL for _, number in due)
+                    if not (doomed and rank == run.schedule.fault.victim):
                         del missing[rank]
 
     def _bury(self, run: Run, players: dict[int, RankProcess]) -> None:

@@ -63,6 +63,7 @@ class Player:
         if not self.left:
             dist.destroy_process_group()
         self.ended.left = self.ended.left or time.monotonic()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # and let go of this object
         return self.ended
 
     def _steps(self) -> None:

@@ -1,4 +1,4 @@
-"""What a rank tells the harness. Plain data: it goes through a pipe, and into the oracle's tests."""
+"""What a rank tells the harness. Plain data: it goes through pipes, and into tests."""
 
 from __future__ import annotations
 

@@ -159,9 +159,8 @@ def _report(bar: Any) -> Any:
         if wrong:
             text = "\n  ".join(wrong)
             fault = run.schedule.fault
-            bar.write(
-                f"seed {run.schedule.seed}, {run.schedule.size} ranks, {fault}:\n  {text}{run.evidence}"
-            )
+            ranks = f"{run.schedule.size} ranks"
+            bar.write(f"seed {run.schedule.seed}, {ranks}, {fault}:\n  {text}{run.evidence}")
 
     return report
 
