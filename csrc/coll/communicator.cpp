@@ -272,7 +272,7 @@ Communicator::Trouble Communicator::told_by(int peer, const Operation& operation
       break;
     default:
       cause = ErrorCode::kPoisoned;
-      blamed = peer;
+      if (blamed < 0) blamed = peer;  // a peer that was told by another passes the blame on
   }
   return {cause, blamed,
           where(operation, blamed) +

@@ -271,6 +271,18 @@ void test_abort(uint64_t seed) {
   }
 }
 
+/// Who hears of an abort from another that heard of it blames the first, not the messenger.
+void test_relayed(uint64_t) {
+  RankWorld world(3);
+  world.at(2).abort("rank 2 wants no more");
+  for (int rank = 0; rank < 2; ++rank) {
+    auto operation = world.at(rank).run(barrier_call(), kTimeout, nullptr);
+    const Failure failure = failure_of(*operation);
+    EXPECT(failure.code == ErrorCode::kPoisoned, failure.text);
+    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 2,"), 0) == 0, failure.text);
+  }
+}
+
 /// A synchronous call that a signal interrupts: the caller's exception comes out, peers hear of it.
 void test_interrupt(uint64_t) {
   RankWorld world(2);
@@ -343,6 +355,7 @@ int main(int argc, char** argv) {
                     {"quarantine", test_quarantine},
                     {"wait_timeout", test_wait_timeout},
                     {"abort", test_abort},
+                    {"relayed", test_relayed},
                     {"interrupt", test_interrupt},
                     {"lost", test_lost},
                     {"start_is_short", test_start_is_short}});
