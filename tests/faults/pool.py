@@ -49,6 +49,7 @@ class Run:
     exits: dict[int, int | None] = field(default_factory=dict)  # of ranks that ended
     struck: Now | None = None
     killed_at: float = 0.0  # when a signal of the fault that ends the victim was sent
+    ended_at: float = 0.0  # when the victim's process had ended
     hung: list[int] = field(default_factory=list)
     evidence: str = ""
     seconds: float = 0.0
@@ -179,6 +180,8 @@ class Lane:
                 try:
                     message = pipe.recv()
                 except (EOFError, ConnectionResetError):
+                    if rank == run.schedule.fault.victim:
+                        run.ended_at = time.monotonic()
                     del missing[rank]
                     continue
                 if isinstance(message, Now):
