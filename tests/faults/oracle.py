@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from faults.pool import Run
-from faults.report import EXTRA, Ended, Result, Told
+from faults.report import EXTRA, Ended, Result, Run, Told
 from faults.schedule import DEADLY, PATIENT, WORLD, Schedule
 
 NEVER = 1 << 30

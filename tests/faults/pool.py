@@ -17,14 +17,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from faults import rank as rank_module
-from faults.report import Ended, Fresh, Now
+from faults.report import Ended, Fresh, Now, Run
 from faults.schedule import CONFIGURATIONS, DEADLY, Schedule
 
 _context = mp.get_context("forkserver")
@@ -37,23 +36,6 @@ _starting = threading.Lock()  # multiprocessing's own lists are not for several 
 PATIENCE = 30.0
 # What a process may hold more than after its first run: connections to ranks it has not met then.
 GROWTH = {"descriptors": 10, "threads": 4}
-
-
-@dataclass
-class Run:
-    """What happened when a schedule was played."""
-
-    schedule: Schedule
-    ended: dict[int, Ended] = field(default_factory=dict)
-    fresh: dict[int, Fresh] = field(default_factory=dict)
-    exits: dict[int, int | None] = field(default_factory=dict)  # of ranks that ended
-    struck: Now | None = None
-    killed_at: float = 0.0  # when a signal of the fault that ends the victim was sent
-    ended_at: float = 0.0  # when the victim's process had ended
-    hung: list[int] = field(default_factory=list)
-    evidence: str = ""
-    seconds: float = 0.0
-    dead_segments: frozenset[int] = frozenset()
 
 
 class RankProcess:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from faults.schedule import Schedule
+
 EXTRA = -1  # the number of a call that the schedule does not have
 
 
@@ -72,3 +74,20 @@ class Now:
     at: float
     signals: tuple[tuple[float, int], ...] = ()
     segment: int = 0  # inode of its memory file
+
+
+@dataclass
+class Run:
+    """What happened when a schedule was played."""
+
+    schedule: Schedule
+    ended: dict[int, Ended] = field(default_factory=dict)
+    fresh: dict[int, Fresh] = field(default_factory=dict)
+    exits: dict[int, int | None] = field(default_factory=dict)  # of ranks that ended
+    struck: Now | None = None
+    killed_at: float = 0.0  # when a signal of the fault that ends the victim was sent
+    ended_at: float = 0.0  # when the victim's process had ended
+    hung: list[int] = field(default_factory=list)
+    evidence: str = ""
+    seconds: float = 0.0
+    dead_segments: frozenset[int] = frozenset()

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from faults import remains
 from faults.oracle import judge, lateness
-from faults.pool import Lane, Run
+from faults.pool import Lane
+from faults.report import Run
 from faults.schedule import CONFIGURATIONS, Schedule, make_schedule
 from tqdm import tqdm
 
