@@ -1,7 +1,7 @@
 """Play many random schedules with faults, judge each, and sum up.
 
-python -m faults.soak --schedules 5000 --seed 1 --summary soak.json
-python -m faults.soak --replay 1234 --times 20
+    make soak ARGS="--schedules 5000 --seed 1 --summary soak.json"
+    make soak ARGS="--replay 1234 --times 20"
 """
 
 from __future__ import annotations

@@ -228,7 +228,6 @@ def test_pending_operations_of_the_victim_may_end_either_way() -> None:
     plan = schedule(Fault("kill", VICTIM, 3), asynchronous=True)
     told = lost(sequence=0)
     for failed in ((0, 2, 3), (3,)):
-        errors = {
-            (rank, op): replace(told, sequence=3 - len(failed)) for rank in (0, 2) for op in failed
-        }
+        first = replace(told, sequence=3 - len(failed))
+        errors = {(rank, op): first for rank in (0, 2) for op in failed}
         assert judge(played(plan, errors)) == []
