@@ -56,6 +56,10 @@ class RankProcess:
         self.told = False
         self.runs = 0
 
+    def send(self, *order: object) -> None:
+        with contextlib.suppress(OSError):  # where the process has ended, listening tells
+            self.pipe.send(order)
+
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
@@ -111,12 +115,12 @@ class Lane:
         players = self._players(schedule)
         name = f"{self.played}-{schedule.seed}"
         for rank, player in players.items():
-            player.pipe.send(("play", schedule, rank, f"{name}/first"))
+            player.send("play", schedule, rank, f"{name}/first")
         self._listen(run, players, Ended, run.ended)
         if not run.hung:
             self._bury(run, players)
             for rank, player in enumerate(players.values()):
-                player.pipe.send(("regroup", rank, len(players), f"{name}/second"))
+                player.send("regroup", rank, len(players), f"{name}/second")
             self._listen(run, players, Fresh, run.fresh)
         if run.hung:
             run.evidence = "".join(evidence_of(rank, players[rank]) for rank in run.hung)
@@ -210,7 +214,7 @@ def evidence_of(rank: int, player: RankProcess) -> str:
         except OSError as error:
             text = str(error)
         parts.append(f"---- {name}\n{text}\n")
-    if shutil.which("gdb"):
+    if shutil.which("gdb") and os.environ.get("FASTCOMM_FAULTS_GDB"):  # slow, with torch loaded
         command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
         with contextlib.suppress(subprocess.TimeoutExpired):
             found = subprocess.run(command, capture_output=True, text=True, timeout=60)
