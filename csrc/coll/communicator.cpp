@@ -274,9 +274,10 @@ Communicator::Trouble Communicator::told_by(int peer, const Operation& operation
       cause = ErrorCode::kPoisoned;
       if (blamed < 0) blamed = peer;  // a peer that was told by another passes the blame on
   }
-  return {cause, blamed,
-          where(operation, blamed) +
-              concat(peers_->describe(peer), " gave the group up: ", pad.reason)};
+  return {
+      cause, blamed,
+      where(operation, blamed) + concat(peers_->describe(peer), " gave the group up: ", pad.reason),
+      pad.reason};
 }
 
 void Communicator::fail(const Trouble& trouble, Finished& finished) {
@@ -284,7 +285,8 @@ void Communicator::fail(const Trouble& trouble, Finished& finished) {
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
     peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer,
-                             sequence_ - queue_.size(), trouble.text.c_str());
+                             sequence_ - queue_.size(),
+                             (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
     peers_->wake_peers();
   }
   give_up_queue(finished);

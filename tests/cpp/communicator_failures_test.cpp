@@ -271,15 +271,18 @@ void test_abort(uint64_t seed) {
   }
 }
 
-/// Who hears of an abort from another that heard of it blames the first, not the messenger.
+/// Who hears of an abort from another that heard of it blames the first, not the messenger, and is
+/// told the reason in full, however many messengers there were.
 void test_relayed(uint64_t) {
-  RankWorld world(3);
-  world.at(2).abort("rank 2 wants no more");
-  for (int rank = 0; rank < 2; ++rank) {
+  constexpr int kSize = 6;
+  RankWorld world(kSize);
+  world.at(kSize - 1).abort("this is the reason");
+  for (int rank = kSize - 2; rank >= 0; --rank) {
     auto operation = world.at(rank).run(barrier_call(), kTimeout, nullptr);
     const Failure failure = failure_of(*operation);
     EXPECT(failure.code == ErrorCode::kPoisoned, failure.text);
-    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 2,"), 0) == 0, failure.text);
+    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 6, peer 5,"), 0) == 0, failure.text);
+    EXPECT(failure.text.find("this is the reason") != std::string::npos, failure.text);
   }
 }
 
