@@ -47,9 +47,11 @@ def judge(run: Run) -> list[str]:
     for rank, fresh in run.fresh.items():
         if fresh.trouble:
             wrong.append(f"rank {rank}, in the new group: {fresh.trouble}")
-        # One that is alone now keeps its mappings until it needs memory again.
-        if len(run.fresh) > 1 and (left := fresh.resources.segments & run.dead_segments):
+        # A group that is gone lets its memory go when the next one is formed.
+        if left := fresh.resources.segments & run.dead_segments:
             wrong.append(f"rank {rank} still maps memory of a rank that is dead: {left}")
+        if fresh.resources.sockets:
+            wrong.append(f"rank {rank} still has {fresh.resources.sockets} sockets open")
     return wrong
 
 
@@ -242,6 +244,7 @@ def _judge_results(results: list[Result], expected: Expectation, run: Run, rank:
     return wrong
 
 
+_NAMING = ("PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
 _NUMBERED = ("CollectiveMismatchError", "PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
 
 
@@ -264,6 +267,9 @@ def _judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> 
             wrong.append("a tensor was touched in spite of the mismatch")
         if f"rank {members.index(run.schedule.fault.victim)} called" not in error.text:
             wrong.append(f"does not tell what the victim called: {error}")
+    named = run.struck is not None and f"(pid {run.struck.pid})" in error.text
+    if rank != run.schedule.fault.victim and error.kind in _NAMING and not named:
+        wrong.append(f"does not name the victim's process: {error}")
     delay = lateness(run, rank, result)
     if delay is not None and delay > SLACK:
         wrong.append(f"was told {delay:.2f} s late: {error.kind}")

@@ -85,14 +85,20 @@ class Lane:
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.ranks: list[RankProcess] = []
         self.played = 0
+        self.graves: set[int] = set()  # memory of processes that ended
 
-    def close(self) -> None:
+    def close(self) -> list[str]:
+        """End the rank processes; says which did not end by themselves."""
         for process in self.ranks:
             process.pipe.close()  # which ends it
-        for process in self.ranks:
-            process.end()
+        left = [
+            f"the process {process.process.pid} of a rank did not end"
+            for process in self.ranks
+            if process.end(PATIENCE) != 0
+        ]
         self.ranks.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+        return left
 
     def growth(self) -> list[str]:
         """Rank processes that hold more than after their first run. Reports each once."""
@@ -111,7 +117,7 @@ class Lane:
         """Play a schedule; never raises for what a rank does, and always returns."""
         start = time.monotonic()
         self.played += 1
-        run = Run(schedule)
+        run = Run(schedule, dead_segments=frozenset(self.graves))
         players = self._players(schedule)
         name = f"{self.played}-{schedule.seed}"
         for rank, player in players.items():
@@ -190,7 +196,7 @@ class Lane:
                 continue
             run.exits[rank] = player.end()
             if run.struck is not None:
-                run.dead_segments = frozenset([run.struck.segment])
+                self.graves.add(run.struck.segment)
             self.ranks.remove(player)
             del players[rank]
 

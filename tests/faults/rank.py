@@ -161,7 +161,7 @@ class Player:
         fault = self.fault
         segment = own_segment()
         signals = _signals(fault.kind, fault.after, fault.seconds)
-        self.pipe.send(Now(time.monotonic(), signals, segment))
+        self.pipe.send(Now(time.monotonic(), signals, segment, os.getpid()))
         if fault.kind == "stop" or fault.kind == "stop past timeout":
             os.kill(os.getpid(), signal.SIGSTOP)
             self.ended.resumed = time.monotonic()
@@ -232,10 +232,17 @@ def _signals(kind: str, after: float, seconds: float) -> tuple[tuple[float, int]
 
 def resources() -> Resources:
     maps = Path("/proc/self/maps").read_text()
+    sockets = Path("/proc/self/net/unix").read_text()
+    ours = re.findall(r" (\d+) @fastcomm-", sockets)
+    targets = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            targets.add(os.readlink(f"/proc/self/fd/{name}"))
     return Resources(
         len(os.listdir("/proc/self/fd")),
         len(os.listdir("/proc/self/task")),
         frozenset(map(int, re.findall(r" (\d+) +/memfd:fastcomm", maps))),
+        sum(f"socket:[{inode}]" in targets for inode in ours),
     )
 
 

@@ -1,21 +1,14 @@
-"""What fastcomm may leave in the system: files in /dev/shm, abstract sockets."""
+"""What fastcomm may leave in the system: files in /dev/shm. Sockets and memory have owners."""
 
 from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 
 def seen() -> set[str]:
     """All there is now with fastcomm's name, of whatever process."""
-    found = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
-    found |= {
-        line.split()[-1]
-        for line in Path("/proc/net/unix").read_text().splitlines()
-        if "fastcomm-" in line
-    }
-    return found
+    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
 
 
 def left(before: set[str], patience: float = 5.0) -> list[str]:

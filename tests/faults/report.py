@@ -46,6 +46,7 @@ class Resources:
     descriptors: int
     threads: int
     segments: frozenset[int]  # inodes of the memory files that are mapped
+    sockets: int = 0  # that ranks connect to; open only while a group is formed
 
 
 @dataclass
@@ -74,6 +75,7 @@ class Now:
     at: float
     signals: tuple[tuple[float, int], ...] = ()
     segment: int = 0  # inode of its memory file
+    pid: int = 0
 
 
 @dataclass
@@ -90,4 +92,4 @@ class Run:
     hung: list[int] = field(default_factory=list)
     evidence: str = ""
     seconds: float = 0.0
-    dead_segments: frozenset[int] = frozenset()
+    dead_segments: frozenset[int] = frozenset()  # of ranks that ended in earlier runs

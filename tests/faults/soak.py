@@ -139,7 +139,9 @@ def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
                     if report is not None:
                         report(run, wrong)
         finally:
-            lane.close()
+            left = lane.close()
+            with lock:
+                summary.remains += left
 
     threads = [
         threading.Thread(target=drive, args=(name,))
@@ -150,7 +152,7 @@ def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
         thread.start()
     for thread in threads:
         thread.join()
-    summary.remains = remains.left(before)
+    summary.remains += remains.left(before)
     summary.seconds = time.monotonic() - start
     return summary
 

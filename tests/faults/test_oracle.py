@@ -10,7 +10,7 @@ from faults.oracle import frontier, judge
 from faults.report import EXTRA, Ended, Fresh, Now, Resources, Result, Run, Told
 from faults.schedule import DEADLY, Fault, Op, Schedule, Step
 
-SIZE, VICTIM, AT = 3, 1, 2
+SIZE, VICTIM, AT, PID = 3, 1, 2, 77
 OPS = (
     Op(0, "all_reduce", count=5),
     Op(1, "all_reduce", count=6),
@@ -36,7 +36,7 @@ def schedule(fault: Fault, asynchronous: bool = False, timeout: float = 60.0) ->
 
 def played(plan: Schedule, errors: dict[tuple[int, int], Told]) -> Run:
     """A run in which all is well but for what is in ``errors``, by rank and operation."""
-    run = Run(plan, struck=Now(2.0))
+    run = Run(plan, struck=Now(2.0, pid=PID))
     fault = plan.fault
     for rank in range(SIZE):
         if rank == fault.victim and fault.kind in DEADLY:
@@ -57,7 +57,7 @@ def played(plan: Schedule, errors: dict[tuple[int, int], Told]) -> Run:
 
 
 def lost(sequence: int = 1, peer: int = VICTIM, kind: str = "PeerLostError") -> Told:
-    return Told(kind, f"rank {VICTIM} called something else", peer, sequence)
+    return Told(kind, f"rank {VICTIM} (pid {PID}) is to blame", peer, sequence)
 
 
 def killed() -> Run:
@@ -146,6 +146,10 @@ def _mapped(run: Run) -> None:
     run.fresh[0].resources = replace(HELD, segments=frozenset({1, 9}))
 
 
+def _listening(run: Run) -> None:
+    run.fresh[0].resources = replace(HELD, sockets=1)
+
+
 def _left_out(run: Run) -> None:
     run.ended[0].results.pop()
 
@@ -174,6 +178,7 @@ WRONG = {
     "an error outside": (killed, _trouble, "outside of any operation"),
     "no new group": (killed, _no_new_group, "new group"),
     "memory of the dead": (killed, _mapped, "maps memory"),
+    "an open socket": (killed, _listening, "sockets open"),
     "an operation left out": (killed, _left_out, "was to issue"),
     "wrong bits before": (killed, _set(0, 0, right=False), "a wrong result"),
     "wrong bits elsewhere": (killed, _set(0, 4, right=False), "a wrong result"),
@@ -182,6 +187,7 @@ WRONG = {
     "an error elsewhere": (killed, _set(0, 4, error=lost(1)), "was to end well"),
     "another type": (killed, _set(0, 2, error=lost(kind="RuntimeError")), "not one of"),
     "another rank": (killed, _set(0, 2, error=lost(peer=2)), "not one of"),
+    "another process": (killed, _set(0, 2, error=Told("PeerLostError", "", VICTIM, 1)), "name"),
     "another operation": (killed, _set(0, 2, error=lost(sequence=3)), "another operation"),
     "two causes": (killed, _set(0, 3, error=Told("PeerLostError", "", VICTIM, 9)), "before it"),
     "slow news": (killed, _set(0, 2, ended=9.0), "late"),
