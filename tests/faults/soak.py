@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 from faults import remains
+from faults.generate import make_schedule
 from faults.oracle import judge, lateness
 from faults.pool import Lane
 from faults.report import Run
-from faults.schedule import CONFIGURATIONS, Schedule, make_schedule
+from faults.schedule import CONFIGURATIONS, Schedule
 from tqdm import tqdm
 
 

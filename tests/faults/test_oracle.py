@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from faults.oracle import frontier, judge
+from faults.expect import frontier
+from faults.oracle import judge
 from faults.report import EXTRA, Ended, Fresh, Now, Resources, Result, Run, Told
 from faults.schedule import DEADLY, Fault, Op, Schedule, Step
 

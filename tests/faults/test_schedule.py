@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from faults.schedule import WEIGHTS, make_schedule
+from faults.generate import WEIGHTS, make_schedule
 
 SCHEDULES = [make_schedule(seed) for seed in range(600)]
 
