@@ -238,3 +238,13 @@ def test_pending_operations_of_the_victim_may_end_either_way() -> None:
         first = replace(told, sequence=3 - len(failed))
         errors = {(rank, op): first for rank in (0, 2) for op in failed}
         assert judge(played(plan, errors)) == []
+
+
+def test_an_operation_by_gloo_may_fail_on_a_peer_that_has_gone_on() -> None:
+    run = killed()
+    ops = (replace(OPS[0], kind="reduce", root=0), *OPS[1:])
+    run.schedule = replace(run.schedule, ops=ops)
+    result(run, 0, 0).error = lost(sequence=0)
+    assert judge(run) == []
+    result(run, 0, 0).error = lost(sequence=0, kind="RuntimeError")
+    assert any("not one of" in text for text in judge(run))
