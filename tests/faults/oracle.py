@@ -219,7 +219,7 @@ def _native(run: Run, rank: int, group: int) -> list[Result]:
 def _is_stock(result: Result, run: Run) -> bool:
     """Whether Gloo did it, once the ranks had met.
 
-    What Gloo has taken from a rank lies in sockets for a while: such an operation may fail on a peer
+    What Gloo has taken from a rank lies in sockets for a while: such a call may fail on a peer
     though it ended well where the fault happened, and while later native ones go on.
     """
     op = run.schedule.fault.other if result.op == EXTRA else run.schedule.ops[result.op]
