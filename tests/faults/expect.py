@@ -61,8 +61,8 @@ def expectation(run: Run, rank: int, group: int) -> Expectation:
     if fault.kind in ("kill", "exit", "crash"):
         return Expectation(done, issued, (("PeerLostError", victim),))
     if fault.kind in ("quit", "raise"):
-        # An interpreter that ends lets its groups go, which says goodbye; or ends before it does.
-        return Expectation(done, issued, (("PeerLostError", victim), ("PeerLeftError", victim)))
+        # A program that ends says goodbye by itself, before its process is gone.
+        return Expectation(done, issued, (("PeerLeftError", victim),))
     if fault.kind == "kill in flight":
         return Expectation(done, NEVER, (("PeerLostError", victim),))
     if fault.kind in ("leave", "raise and leave"):

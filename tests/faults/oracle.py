@@ -109,9 +109,10 @@ def _judge_results(results: list[Result], expected: Expectation, run: Run, rank:
                 wrong.append(f"{name}: an error about another operation: {result.error}")
             if result.error.kind == "CollectiveTimeoutError" and not _was_due(result, run):
                 wrong.append(f"{name}: before the timeout: {result.error}")
-        elif first.error is not None and first.error.kind != "KeyboardInterrupt":
+        elif first.error is not None:
             told, before = result.error, first.error
-            if (told.kind, told.text) != (before.kind, before.text):
+            by_hand = "KeyboardInterrupt" in (told.kind, before.kind)
+            if not by_hand and (told.kind, told.text) != (before.kind, before.text):
                 wrong.append(f"{name}: {told}, before it {before}")
     return wrong
 
@@ -177,9 +178,6 @@ def lateness(run: Run, rank: int, result: Result) -> float | None:
             return None
         return result.ended - max(result.issued + run.schedule.timeout, result.waited)
     happened = run.killed_at or run.struck.at
-    if fault.kind in ("quit", "raise"):
-        # The end of an interpreter takes its time, and says goodbye somewhere in it.
-        return max(0.0, result.ended - max(run.ended_at, result.waited))
     if fault.kind == "interrupt":
         happened = max(r.interrupted for r in run.ended[fault.victim].results)
     if fault.kind in ("leave", "raise and leave") and fault.victim in run.ended:

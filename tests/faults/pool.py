@@ -172,8 +172,6 @@ class Lane:
                 try:
                     message = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    if rank == run.schedule.fault.victim:
-                        run.ended_at = time.monotonic()
                     del missing[rank]
                     continue
                 if isinstance(message, Now):

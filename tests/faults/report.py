@@ -88,7 +88,6 @@ class Run:
     exits: dict[int, int | None] = field(default_factory=dict)  # of ranks that ended
     struck: Now | None = None
     killed_at: float = 0.0  # when a signal of the fault that ends the victim was sent
-    ended_at: float = 0.0  # when the victim's process had ended
     hung: list[int] = field(default_factory=list)
     evidence: str = ""
     seconds: float = 0.0

@@ -248,3 +248,15 @@ def test_an_operation_by_gloo_may_fail_on_a_peer_that_has_gone_on() -> None:
     assert judge(run) == []
     result(run, 0, 0).error = lost(sequence=0, kind="RuntimeError")
     assert any("not one of" in text for text in judge(run))
+
+
+def test_what_was_pending_when_ctrl_c_came_fails_with_the_group() -> None:
+    plan = schedule(Fault("interrupt", VICTIM, 3, after=0.1, helper=0), asynchronous=True)
+    steps = list(plan.steps)
+    steps[VICTIM] = tuple(replace(step, asynchronous=step.op < 3) for step in steps[VICTIM])
+    poisoned = Told("GroupPoisonedError", "rank 1 was interrupted", None, 2)
+    errors = {(VICTIM, 2): poisoned, (VICTIM, 3): Told("KeyboardInterrupt", "")}
+    errors |= {(rank, 3): replace(poisoned, peer=VICTIM) for rank in (0, 2)}
+    run = played(replace(plan, steps=tuple(steps)), errors)
+    result(run, VICTIM, 3).interrupted = 3.05
+    assert judge(run) == []
