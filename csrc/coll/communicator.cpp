@@ -248,10 +248,9 @@ std::optional<Communicator::Trouble> Communicator::evidence(const Operation& ope
   }
   if (Clock::now() > operation.deadline()) {
     std::string late;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (operation.awaits(peer)) late += concat(late.empty() ? "" : ", ", peers_->describe(peer));
-    }
-    return error(ErrorCode::kTimeout, operation.awaited_peer(),
+    const std::vector<int> peers = operation.late();
+    for (int peer : peers) late += concat(late.empty() ? "" : ", ", peers_->describe(peer));
+    return error(ErrorCode::kTimeout, peers.empty() ? -1 : peers.front(),
                  concat(describe_call(operation.header()), " did not end within ",
                         operation.timeout().count(), " ms; not arrived: ", late,
                         ". Look what they are doing, or raise timeout="));

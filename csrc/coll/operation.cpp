@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "core/error.h"
@@ -219,6 +221,25 @@ int Operation::awaited_peer() const {
     if (awaits(peer)) return peer;
   }
   return -1;
+}
+
+std::vector<int> Operation::late() const {
+  std::vector<int> awaited, slowest;
+  int32_t nearest = INT32_MAX, least = INT32_MAX;  // publications of both, from here
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank()) continue;
+    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base_);
+    if (awaits(peer)) {
+      awaited.push_back(peer);
+      nearest = std::min(nearest, published);
+    }
+    if (published < least) {
+      least = published;
+      slowest.clear();
+    }
+    if (published == least) slowest.push_back(peer);
+  }
+  return least < nearest && !awaited.empty() ? slowest : awaited;
 }
 
 bool Operation::crowded() const {
