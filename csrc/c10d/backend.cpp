@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <mutex>
+#include <thread>
 
 #include "c10d/compat.h"
 #include "c10d/exception.h"
 #include "c10d/shared_tensor.h"
+#include "c10d/stock_call.h"
 #include "c10d/stock_support.h"
 #include "c10d/store_bootstrap.h"
 #include "coll/progress.h"
@@ -171,6 +173,9 @@ FastcommBackend::~FastcommBackend() {
   if (group_ != nullptr) group_->leave();
   if (forked_from_endpoint()) {
     stock_.release();  // a child of fork() does not have the threads to join
+  } else if (group_ != nullptr && group_->engine_at_work()) {
+    // Gloo's destructor waits for what it works on, as long as that takes: for a stopped peer, say.
+    std::thread([stock = std::move(stock_)]() mutable { stock.reset(); }).detach();
   } else {
     stock_.reset();
   }
@@ -237,7 +242,10 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     const at::Tensor& tensor = tensors[0];
     const auto stock = [&] {
       require_stock_all_reduce(tensor, opts.reduceOp);
-      return stock_->allreduce(tensors, opts);
+      return through_stock(
+          stock_call(OpKind::kAllReduce, tensor, opts.reduceOp), tensors, opts.timeout,
+          opts.asyncOp, ::c10d::OpType::ALLREDUCE,
+          [engine = stock_, tensors, opts]() mutable { return engine->allreduce(tensors, opts); });
     };
     if (!is_native_tensor(tensor)) return stock();
     Call call;
@@ -262,9 +270,15 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     FC_CHECK(opts.rootRank >= 0 && opts.rootRank < getSize(), "broadcast: root ", opts.rootRank,
              " is not a rank of a group of ", getSize());
     const at::Tensor& tensor = tensors[0];
+    const auto stock = [&] {
+      return through_stock(
+          stock_call(OpKind::kBroadcast, tensor, static_cast<int>(opts.rootRank)), tensors,
+          opts.timeout, opts.asyncOp, ::c10d::OpType::BROADCAST,
+          [engine = stock_, tensors, opts]() mutable { return engine->broadcast(tensors, opts); });
+    };
     if (!is_native_tensor(tensor)) {
       require_stock("broadcast", tensor);
-      return stock_->broadcast(tensors, opts);
+      return stock();
     }
     Call call;
     call.kind = OpKind::kBroadcast;
@@ -272,9 +286,7 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) {
-      return stock_->broadcast(tensors, opts);
-    }
+    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) return stock();
     call.output = buffer.data();
     constexpr const char* kTitle = "fastcomm:broadcast";
     return launch(
@@ -322,7 +334,11 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
       }
     }
     require_stock("all_gather", input);
-    return stock_->allgather(outputs, inputs, opts);
+    return through_stock(stock_call(OpKind::kAllGather, input), list, opts.timeout, opts.asyncOp,
+                         ::c10d::OpType::ALLGATHER,
+                         [engine = stock_, outputs, inputs, opts]() mutable {
+                           return engine->allgather(outputs, inputs, opts);
+                         });
   });
 }
 

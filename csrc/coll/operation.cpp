@@ -98,6 +98,7 @@ ReduceFunction reduction_of(const Call& call) {
 
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
                           Algorithm algorithm, uint64_t sequence) {
+  if (call.meeting) return Barrier{peers.size};
   if (algorithm == Algorithm::kNothing) return std::monostate{};
   if (algorithm == Algorithm::kStock) {
     throw Error(ErrorCode::kUnsupported,
@@ -124,9 +125,12 @@ uint32_t publications(const AnySchedule& schedule) {
 Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
                      uint64_t sequence, uint32_t base, Milliseconds timeout)
     : peers_(peers),
-      header_(make_header(call, sequence,
-                          static_cast<uint8_t>(select_algorithm(
-                              group, {call.kind, call.dtype, call.op, call.bytes()})))),
+      header_(make_header(
+          call, sequence,
+          static_cast<uint8_t>(call.meeting ? Algorithm::kStock
+                                            : select_algorithm(group, {call.kind, call.dtype,
+                                                                       call.op, call.bytes()})))),
+      detail_(call.detail),
       schedule_(make_schedule(call, peers.view(), group, algorithm(), sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
                 call.op == ReduceOp::kAvg ? peers.size() : 1),
@@ -159,8 +163,12 @@ bool Operation::advance_staged() {
           // Step 0 publishes the header: it must be in place before.
           uint32_t at = step();
           if (at == 0) {
-            peers_.own_pad().headers[header_.sequence & 1].call = header_;
-            note_cpu(peers_.own_pad());
+            Pad& pad = peers_.own_pad();
+            pad.headers[header_.sequence & 1].call = header_;
+            if (algorithm() == Algorithm::kStock) {
+              std::strncpy(pad.details[header_.sequence & 1], detail_.c_str(), kDetailBytes);
+            }
+            note_cpu(pad);
           }
           const bool done =
               fastcomm::advance(schedule, executor_, base_, at,
@@ -249,25 +257,61 @@ bool Operation::crowded() const {
 }
 
 void Operation::check_headers() const {
+  uint64_t balance = 0;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
-    if (same_call(theirs, header_)) continue;
-    throw Error(ErrorCode::kMismatch,
-                concat("the ranks called different operations: rank ", peers_.rank(), " called ",
-                       describe_call(header_), "; rank ", peer, " called ", describe_call(theirs),
-                       ". No memory was touched. Make every rank issue the same operations in the "
-                       "same order with equal sizes and dtypes"));
+    if (!same_call(theirs, header_)) raise_mismatch(peer);
+    balance += theirs.balance;
   }
+  if (balance != 0) raise_mismatch(peers_.rank() == 0 ? 1 : 0);
+}
+
+void Operation::raise_mismatch(int peer) const {
+  const int slot = header_.sequence & 1;
+  const CallHeader& theirs = peers_.pad(peer).headers[slot].call;
+  const bool stock = static_cast<Algorithm>(theirs.algorithm) == Algorithm::kStock;
+  const std::string what =
+      same_call(theirs, header_)
+          ? "the split sizes of the ranks do not fit each other, for example: rank "
+          : "the ranks called different operations: rank ";
+  throw Error(ErrorCode::kMismatch,
+              concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
+                     describe_call(theirs, stock ? peers_.pad(peer).details[slot] : ""),
+                     ". No memory was touched. Make every rank issue the same operations in the "
+                     "same order with equal sizes and dtypes"));
+}
+
+std::string Operation::progress_of(int peer) const {
+  if (step() != 1) return concat(peers_.describe(peer), " is in the middle of it");
+  const std::string late = concat(peers_.describe(peer), " has not called it");
+  if (header_.sequence == 0) return late + ", nor anything before";
+  // Every rank has been in the operation before: this rank saw their flags there. Its own header
+  // of it stays until the next operation.
+  const int slot = (header_.sequence - 1) & 1;
+  const Pad& pad = peers_.own_pad();
+  const CallHeader& last = pad.headers[slot].call;
+  const bool stock = static_cast<Algorithm>(last.algorithm) == Algorithm::kStock;
+  return concat(late, "; the last it called was ",
+                describe_call(last, stock ? pad.details[slot] : ""));
 }
 
 void Operation::finish(std::exception_ptr error) {
+  if (ended_.exchange(true, std::memory_order_acq_rel)) return lose(error);
   error_ = std::move(error);
   // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
   const auto callback = std::move(on_finish);
   on_finish = nullptr;
-  if (callback) callback(error_);
+  if (error_ != nullptr) on_lost = nullptr;
+  if (callback) callback(*this, error_);
   // Release: whoever sees done() sees the results and the error.
   done_.store(true, std::memory_order_release);
+}
+
+void Operation::lose(const std::exception_ptr& error) {
+  if (error == nullptr) return;
+  const auto callback = std::move(on_lost);
+  on_lost = nullptr;
+  if (callback) callback(*this, error);
 }
 
 }  // namespace fastcomm

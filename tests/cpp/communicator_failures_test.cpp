@@ -362,9 +362,10 @@ void test_start_is_short(uint64_t) {
   world.run([&](int rank) {
     std::vector<float> data(1 << 20, 1.f);
     float one = 1.f;
-    auto large = world.at(rank).start(
-        sum_call(data.data(), data.size()), kTimeout,
-        [&, rank](const std::exception_ptr&) { where[rank] = std::this_thread::get_id(); });
+    auto large = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout,
+                                      [&, rank](const Operation&, const std::exception_ptr&) {
+                                        where[rank] = std::this_thread::get_id();
+                                      });
     auto small = world.at(rank).start(sum_call(&one, 1), kTimeout, nullptr);
     while (!small->done()) pause(200);
     EXPECT(where[rank] != std::this_thread::get_id(), "the caller drove the large operation");

@@ -142,9 +142,10 @@ Paths run_random(RankWorld& world, uint64_t seed, int operations) {
       spec.async = spec.async && own() % 4 != 0;  // ranks need not agree on it
       const Call call = running.prepare(spec, rank, world.size());
       if (spec.async) {
-        running.operation = group.start(call, kTimeout, [&running](const std::exception_ptr&) {
-          running.finished.fetch_add(1);
-        });
+        running.operation =
+            group.start(call, kTimeout, [&running](const Operation&, const std::exception_ptr&) {
+              running.finished.fetch_add(1);
+            });
       } else {
         running.operation = group.run(call, kTimeout, nullptr);
       }
@@ -237,7 +238,7 @@ void test_threads(uint64_t) {
       std::shared_ptr<Operation> nested;
       std::atomic<bool> issued{false};
       auto a = group.start(sum_call(first.data(), first.size()), kTimeout,
-                           [&](const std::exception_ptr&) {
+                           [&](const Operation&, const std::exception_ptr&) {
                              nested = group.start(barrier_call(), kTimeout, nullptr);
                              issued.store(true);
                            });
@@ -262,8 +263,9 @@ void test_release(uint64_t) {
     float value = 1.f;
     auto held = std::make_shared<int>(1);
     const std::weak_ptr<int> watch = held;
-    auto operation = world.at(rank).start(sum_call(&value, 1), kTimeout,
-                                          [held](const std::exception_ptr&) { (void)*held; });
+    auto operation =
+        world.at(rank).start(sum_call(&value, 1), kTimeout,
+                             [held](const Operation&, const std::exception_ptr&) { (void)*held; });
     held.reset();
     world.at(rank).wait(*operation, Deadline::max(), nullptr);
     EXPECT(watch.expired());
