@@ -3,6 +3,7 @@
 //
 //   communicator_test CASE SEED
 #include "check.h"
+#include "dtypes.h"
 #include "rank_world.h"
 #include "reference_tree.h"
 
@@ -10,9 +11,6 @@ namespace fastcomm::testing {
 namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt8,    DType::kUInt8,   DType::kInt16,   DType::kInt32,
-                             DType::kInt64,   DType::kBool};
 
 /// One operation as all ranks see it.
 struct Spec {

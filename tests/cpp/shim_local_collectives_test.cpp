@@ -14,21 +14,12 @@
 #include <numeric>
 #include <thread>
 
+#include "dtypes.h"
 #include "local_world.h"
 #include "random_values.h"
 
 namespace fastcomm::testing {
 namespace {
-
-#if defined(FC_FEW_KERNELS)
-const std::vector<DType> kDTypes = {DType::kFloat32, DType::kBFloat16};
-const std::vector<DType> kFloats = kDTypes;
-#else
-const std::vector<DType> kDTypes = {
-    DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8,
-    DType::kUInt8,   DType::kInt16,   DType::kInt32,   DType::kInt64,    DType::kBool};
-const std::vector<DType> kFloats = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-#endif
 
 std::vector<char> slice(const std::vector<char>& bytes, uint64_t at, uint64_t count) {
   return {bytes.begin() + at, bytes.begin() + at + count};
@@ -201,9 +192,9 @@ class Issuer {
 
   ReduceSpec any_spec() {
     ReduceSpec spec{};
-    spec.in = spec.out = kDTypes[random() % kDTypes.size()];
-    const bool is_float = std::count(kFloats.begin(), kFloats.end(), spec.in) != 0;
-    if (is_float && random() % 2 == 0) spec.out = kFloats[random() % kFloats.size()];
+    spec.in = spec.out = kKernelDTypes[random() % kKernelDTypes.size()];
+    const bool is_float = std::count(kKernelFloats.begin(), kKernelFloats.end(), spec.in) != 0;
+    if (is_float && random() % 2 == 0) spec.out = kKernelFloats[random() % kKernelFloats.size()];
     if (random() % 2 == 0) spec.divisor = n();
     if (is_float && random() % 3 == 0) spec.scale = 0.75;
     if (is_float && spec.in != spec.out && spec.out == DType::kFloat16) {
