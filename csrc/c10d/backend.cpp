@@ -4,6 +4,8 @@
 #include <ATen/record_function.h>
 #include <Python.h>
 
+#include <algorithm>
+#include <mutex>
 #include <thread>
 
 #include "c10d/compat.h"
@@ -36,6 +38,35 @@ ProgressEngine& engine() {
 ProgressEngine& idle_engine() {
   static auto* doorbell = new Doorbell{};
   static auto* shared = new ProgressEngine(*doorbell);
+  return *shared;
+}
+
+/// The groups that this process is in, for the end of its interpreter.
+class OpenGroups {
+ public:
+  void add(const std::shared_ptr<Communicator>& group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(std::remove_if(groups_.begin(), groups_.end(),
+                                 [](const auto& known) { return known.expired(); }),
+                  groups_.end());
+    groups_.push_back(group);
+  }
+  std::vector<std::shared_ptr<Communicator>> all() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<Communicator>> found;
+    for (const auto& known : groups_) {
+      if (auto group = known.lock()) found.push_back(std::move(group));
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Communicator>> groups_;
+};
+
+OpenGroups& open_groups() {
+  static auto* shared = new OpenGroups;
   return *shared;
 }
 
@@ -113,6 +144,9 @@ void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
 void stop_progress() {
   if (forked_from_endpoint()) return;
   if (auto* engine = g_engine.load()) engine->stop();
+  // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
+  // this rank are told now.
+  for (const auto& group : open_groups().all()) group->leave();
 }
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -126,6 +160,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     if (formed.peers != nullptr) {
       group_ = std::make_shared<Communicator>(std::move(formed.peers), formed.traits,
                                               size == 1 ? idle_engine() : engine());
+      open_groups().add(group_);
     }
   });
 }

@@ -98,6 +98,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     ErrorCode code;
     int peer;  // the rank at fault, or -1
     std::string text;
+    std::string cause = "";  // what to tell the peers, where that is not the text: a pad is small
   };
 
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,

@@ -105,17 +105,17 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
     }
   }
   if (late == nullptr) return std::nullopt;
-  std::string awaited;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (!operation.awaits(peer)) continue;
-    awaited += concat(awaited.empty() ? "" : "; ", operation.progress_of(peer));
+  std::string missing;
+  const std::vector<int> peers = operation.late();
+  for (const int peer : peers) {
+    missing += concat(missing.empty() ? "" : "; ", operation.progress_of(peer));
   }
-  const int peer = operation.awaited_peer();
+  const int peer = peers.empty() ? -1 : peers.front();
   const std::string behind =
       late.get() == &operation ? "" : concat(", behind ", operation.describe());
   return Trouble{ErrorCode::kTimeout, peer,
                  where(*late, peer) + concat(late->describe(), behind, " did not end within ",
-                                             late->timeout().count(), " ms; not arrived: ", awaited,
+                                             late->timeout().count(), " ms; not arrived: ", missing,
                                              ". Look what they are doing, or raise timeout=")};
 }
 
@@ -151,11 +151,12 @@ Communicator::Trouble Communicator::told_by(int peer, const Operation& operation
       break;
     default:
       cause = ErrorCode::kPoisoned;
-      blamed = peer;
+      if (blamed < 0) blamed = peer;  // a peer that was told by another passes the blame on
   }
-  return {cause, blamed,
-          where(operation, blamed) +
-              concat(peers_->describe(peer), " gave the group up: ", pad.reason)};
+  return {
+      cause, blamed,
+      where(operation, blamed) + concat(peers_->describe(peer), " gave the group up: ", pad.reason),
+      pad.reason};
 }
 
 void Communicator::fail(const Trouble& trouble, Finished& finished, std::optional<uint64_t> first) {
@@ -164,7 +165,7 @@ void Communicator::fail(const Trouble& trouble, Finished& finished, std::optiona
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
     peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer, from,
-                             trouble.text.c_str());
+                             (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
     peers_->wake_peers();
   }
   // Open operations before `from` are the stock engine's: they may still end well.

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "core/error.h"
@@ -229,6 +231,25 @@ int Operation::awaited_peer() const {
   return -1;
 }
 
+std::vector<int> Operation::late() const {
+  std::vector<int> awaited, slowest;
+  int32_t nearest = INT32_MAX, least = INT32_MAX;  // publications of both, from here
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank()) continue;
+    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base_);
+    if (awaits(peer)) {
+      awaited.push_back(peer);
+      nearest = std::min(nearest, published);
+    }
+    if (published < least) {
+      least = published;
+      slowest.clear();
+    }
+    if (published == least) slowest.push_back(peer);
+  }
+  return least < nearest && !awaited.empty() ? slowest : awaited;
+}
+
 bool Operation::crowded() const {
   const int peer = awaited_peer();
   return peer >= 0 && peers_.pad(peer).cpu.load(std::memory_order_relaxed) ==
@@ -261,7 +282,9 @@ void Operation::raise_mismatch(int peer) const {
 }
 
 std::string Operation::progress_of(int peer) const {
-  if (step() != 1) return concat(peers_.describe(peer), " is in the middle of it");
+  if (reached(load_flag(peers_.view().flag(peer, 0)), base_ + 1)) {
+    return concat(peers_.describe(peer), " is in the middle of it");
+  }
   const std::string late = concat(peers_.describe(peer), " has not called it");
   if (header_.sequence == 0) return late + ", nor anything before";
   // Every rank has been in the operation before: this rank saw their flags there. Its own header

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <variant>
+#include <vector>
 
 #include "coll/all_gather.h"
 #include "coll/all_reduce.h"
@@ -61,6 +62,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   /// The first rank that the current step waits for and that is not there, or -1.
   int awaited_peer() const;
+  /// The ranks at fault where it takes too long: those that are awaited, or, where these have come
+  /// further than others, the others: they are held up by them.
+  std::vector<int> late() const;
   /// True if that rank last ran on the core that this thread runs on. A hint (transport/wait.h).
   bool crowded() const;
   /// Whether the current step waits for one rank, and it is not there.
