@@ -227,19 +227,22 @@ std::optional<Communicator::Trouble> Communicator::evidence(const Operation& ope
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Pad& pad = peers_->pad(peer);
-    // Before its goodbye and its death, which may follow from it and say less.
+    // A rank gives up, says goodbye, and ends, in this order. Read the other way round: who sees one
+    // of them sees all that came before it, however much happens between two of these loads.
+    const bool lost = peers_->lost(peer);
+    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
+    // Judged first: goodbye and death may follow from it and say less.
     if (pad.poisoned.load(std::memory_order_acquire) != 0) {
       if (operation.header().sequence >= pad.first_failed) return told_by(peer, operation);
       continue;  // it has done its part of this one
     }
-    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
     if (goodbye != 0 && operation.awaits(peer)) {
       return error(ErrorCode::kPeerLeft, peer,
                    concat(peers_->describe(peer), " destroyed its process group after ",
                           goodbye - 1, " operations; this one was never called there"));
     }
     // A process that said goodbye and ended did not die on us.
-    if (goodbye == 0 && peers_->lost(peer)) {
+    if (goodbye == 0 && lost) {
       return error(ErrorCode::kPeerLost, peer,
                    concat(peers_->describe(peer),
                           " died. Look at its own output for the cause; this "
