@@ -22,7 +22,7 @@ FAILURE_CASES = [
     *("quarantine", "start_is_short"),
 ]
 
-EVIDENCE_CASES = ["goodbye", "poison", "exit"]
+EVIDENCE_CASES = ["goodbye", "poison", "exit", "in_place"]
 
 
 def build(source: str, flags: list[str]) -> cpp_build.Program:

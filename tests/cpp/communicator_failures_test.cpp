@@ -10,14 +10,6 @@ namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
 
-bool names(const std::string& text, int rank) {
-  return text.find(concat("rank ", rank)) != std::string::npos;
-}
-
-void pause(uint64_t microseconds) {
-  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-}
-
 /// Every rank learns that the calls differ, whoever looks first, and nothing is written.
 void test_mismatch(uint64_t seed) {
   for (int round = 0; round < 40; ++round) {

@@ -1,8 +1,9 @@
-// How an operation ended.
+// How an operation ended, and what tests of failures do besides.
 #pragma once
 
 #include <exception>
 #include <string>
+#include <thread>
 
 #include "check.h"
 #include "coll/operation.h"
@@ -22,6 +23,14 @@ inline Failure failure_of(const Operation& operation) {
   failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
   failure.failed = true;
   return failure;
+}
+
+inline bool names(const std::string& text, int rank) {
+  return text.find(concat("rank ", rank)) != std::string::npos;
+}
+
+inline void pause(uint64_t microseconds) {
+  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
 }
 
 }  // namespace fastcomm::testing
