@@ -120,7 +120,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Trouble> overdue(const Operation& operation) const;
   /// Why an open operation will not end.
   std::optional<Trouble> open_trouble(const Operation& operation) const;
-  std::optional<Trouble> lost_peer(const Operation& operation, int peer) const;
+  Trouble death_of(int peer, const Operation& operation) const;
   /// What a peer that gave the group up says of it.
   Trouble told_by(int peer, const Operation& operation) const;
   /// Gives the group up from operation `first` on, or from the head of the queue.

@@ -57,13 +57,7 @@ std::optional<Communicator::Trouble> Communicator::trouble(const Operation& oper
   return found;
 }
 
-std::optional<Communicator::Trouble> Communicator::lost_peer(const Operation& operation,
-                                                             int peer) const {
-  // A process that said goodbye and ended did not die on us.
-  if (peer == rank() || peers_->pad(peer).goodbye.load(std::memory_order_acquire) != 0 ||
-      !peers_->lost(peer)) {
-    return std::nullopt;
-  }
+Communicator::Trouble Communicator::death_of(int peer, const Operation& operation) const {
   return Trouble{ErrorCode::kPeerLost, peer,
                  where(operation, peer) +
                      concat(peers_->describe(peer),
@@ -75,19 +69,23 @@ std::optional<Communicator::Trouble> Communicator::evidence(const Operation& ope
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Pad& pad = peers_->pad(peer);
-    // Before its goodbye and its death, which may follow from it and say less.
+    // A rank gives up, says goodbye, and ends, in this order. Read the other way round: who sees one
+    // of them sees all that came before it, however much happens between two of these loads.
+    const bool lost = peers_->lost(peer);
+    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
+    // Judged first: goodbye and death may follow from it and say less.
     if (pad.poisoned.load(std::memory_order_acquire) != 0) {
       if (operation.header().sequence >= pad.first_failed) return told_by(peer, operation);
       continue;  // it has done its part of this one
     }
-    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
     if (goodbye != 0 && operation.awaits(peer)) {
       return Trouble{ErrorCode::kPeerLeft, peer,
                      where(operation, peer) +
                          concat(peers_->describe(peer), " destroyed its process group after ",
                                 goodbye - 1, " operations; this one was never called there")};
     }
-    if (auto lost = lost_peer(operation, peer)) return lost;
+    // A process that said goodbye and ended did not die on us.
+    if (goodbye == 0 && lost) return death_of(peer, operation);
   }
   return std::nullopt;
 }
@@ -105,17 +103,17 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
     }
   }
   if (late == nullptr) return std::nullopt;
-  std::string awaited;
+  std::string missing;
   const std::vector<int> peers = operation.late();
-  for (int peer : peers) {
-    awaited += concat(awaited.empty() ? "" : "; ", operation.progress_of(peer));
+  for (const int peer : peers) {
+    missing += concat(missing.empty() ? "" : "; ", operation.progress_of(peer));
   }
   const int peer = peers.empty() ? -1 : peers.front();
   const std::string behind =
       late.get() == &operation ? "" : concat(", behind ", operation.describe());
   return Trouble{ErrorCode::kTimeout, peer,
                  where(*late, peer) + concat(late->describe(), behind, " did not end within ",
-                                             late->timeout().count(), " ms; not arrived: ", awaited,
+                                             late->timeout().count(), " ms; not arrived: ", missing,
                                              ". Look what they are doing, or raise timeout=")};
 }
 
@@ -191,11 +189,17 @@ std::exception_ptr Communicator::close(const Operation& operation, ErrorCode cod
   // The engine sees a connection end before the kernel has told of the death.
   const auto until = Clock::now() + kDeathGrace;
   std::optional<Trouble> found;
-  do {
-    for (int peer = 0; peer < size() && !found; ++peer) found = lost_peer(operation, peer);
-    if (!found) found = open_trouble(operation);
-    if (!found) std::this_thread::sleep_for(Milliseconds(1));
-  } while (!found && code == ErrorCode::kSystem && Clock::now() < until);
+  for (;;) {
+    int dead = -1;  // read before what is judged first, as in evidence()
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank() || !peers_->lost(peer)) continue;
+      if (peers_->pad(peer).goodbye.load(std::memory_order_acquire) == 0) dead = peer;
+    }
+    found = open_trouble(operation);
+    if (!found && dead >= 0) found = death_of(dead, operation);
+    if (found || code != ErrorCode::kSystem || Clock::now() > until) break;
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
   if (!found) found = Trouble{code, -1, where(operation, -1) + what};
   Finished finished;
   {

@@ -181,11 +181,30 @@ bool Operation::advance_staged() {
 }
 
 bool Operation::advance_direct() {
+  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   uint32_t at = step() & ~kDirect;
+  if (at == 0) {
+    direct_->run(executor_, at);
+    if (find_quitter()) return false;
+    executor_.publish(direct_base() + ++at);
+  }
   const bool done =
       fastcomm::advance(*direct_, executor_, direct_base(), at, [](uint32_t) { return true; });
   step_.store(at | kDirect, std::memory_order_relaxed);
   return done;
+}
+
+bool Operation::find_quitter() {
+  // All loads of the peers' tensors before the looks at their pads. Their other half is the fence in
+  // PeerGroup::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
+  // what the user wrote, the mark is seen. Then nothing is published, and nobody ends with this sum.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank() || !peers_.pad(peer).gave_up(header_.sequence)) continue;
+    quitter_.store(peer, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
 bool Operation::read_headers() {
@@ -212,6 +231,7 @@ void Operation::quarantine() {
 }
 
 bool Operation::awaits(int peer) const {
+  if (peer == quitter_.load(std::memory_order_relaxed)) return true;
   const uint32_t at = step();
   if (at == 0 || at == kDirect || peer == peers_.rank()) return false;
   if ((at & kDirect) != 0) {  // its one wait is for all ranks
@@ -282,7 +302,9 @@ void Operation::raise_mismatch(int peer) const {
 }
 
 std::string Operation::progress_of(int peer) const {
-  if (step() != 1) return concat(peers_.describe(peer), " is in the middle of it");
+  if (reached(load_flag(peers_.view().flag(peer, 0)), base_ + 1)) {
+    return concat(peers_.describe(peer), " is in the middle of it");
+  }
   const std::string late = concat(peers_.describe(peer), " has not called it");
   if (header_.sequence == 0) return late + ", nor anything before";
   // Every rank has been in the operation before: this rank saw their flags there. Its own header

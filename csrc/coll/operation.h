@@ -94,6 +94,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   bool advance_staged();
   bool advance_direct();
+  /// Notes a peer that gave this operation up, and whose user may have its tensor back.
+  bool find_quitter();
   /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
   /// rank's buffer can be reached. All ranks read the same headers and decide alike.
   bool read_headers();
@@ -111,6 +113,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   CpuExecutor executor_;
   uint32_t base_;
   std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else
+  std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
   Deadline deadline_;
   std::atomic<bool> ended_{false};

@@ -62,6 +62,14 @@ struct Pad {
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
 
+  /// Whether this rank has ended the operation, that it was in, in an error. What its user does with
+  /// the operation's memory comes after the mark that is read here: a fence follows each of the two.
+  bool gave_up(uint64_t sequence) const {
+    if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
+    const uint64_t left = goodbye.load(std::memory_order_acquire);
+    return left != 0 && left - 1 <= sequence;
+  }
+
   /// Publishes why this rank gives the group up, and from which operation on: it has finished those
   /// before. The first reason stays.
   void poison(uint32_t code, int peer, uint64_t sequence, const char* text) {

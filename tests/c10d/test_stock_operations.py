@@ -321,7 +321,7 @@ def test_ctrl_c(how: str) -> None:
     assert caught.kind == "KeyboardInterrupt"
     assert 0.25 < caught.seconds < 0.6
     assert other.peer == 0
-    # Between two calls, Python raises it before the group hears of anything; then the group is left.
+    # Between two calls Python raises it before the group hears of it; then the group is left.
     assert other.kind in ("GroupPoisonedError", *(["PeerLeftError"] if how == "in a loop" else []))
 
 

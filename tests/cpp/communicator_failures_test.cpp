@@ -2,34 +2,13 @@
 //
 //   communicator_failures_test CASE SEED
 #include "check.h"
+#include "failure.h"
 #include "rank_world.h"
 
 namespace fastcomm::testing {
 namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
-
-struct Failure {
-  bool failed = false;
-  ErrorCode code{};
-  std::string text;
-};
-
-Failure failure_of(const Operation& operation) {
-  Failure failure;
-  if (operation.error() == nullptr) return failure;
-  failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
-  failure.failed = true;
-  return failure;
-}
-
-bool names(const std::string& text, int rank) {
-  return text.find(concat("rank ", rank)) != std::string::npos;
-}
-
-void pause(uint64_t microseconds) {
-  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-}
 
 /// Every rank learns that the calls differ, whoever looks first, and nothing is written.
 void test_mismatch(uint64_t seed) {

@@ -3,6 +3,7 @@
 //
 //   communicator_test CASE SEED
 #include "check.h"
+#include "dtypes.h"
 #include "rank_world.h"
 #include "reference_tree.h"
 
@@ -10,9 +11,6 @@ namespace fastcomm::testing {
 namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt8,    DType::kUInt8,   DType::kInt16,   DType::kInt32,
-                             DType::kInt64,   DType::kBool};
 
 /// One operation as all ranks see it.
 struct Spec {
@@ -277,9 +275,6 @@ void test_release(uint64_t) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-#endif
   return run_cases(argc, argv,
                    {{"random", test_random},
                     {"wrap", test_wrap},

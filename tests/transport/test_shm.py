@@ -9,15 +9,16 @@ import pytest
 from support import cpp_build
 
 GROUPS = "tests/cpp/shm_test.cpp"
+GROUP_CASES = ["segment", "groups", "reuse", "churn", "no_endpoint", "stale"]
+ENDS = "tests/cpp/shm_ends_test.cpp"
+END_CASES = ["death", "exit", "fork"]
 HANDSHAKE = "tests/cpp/handshake_test.cpp"
-GROUP_CASES = [
-    *("segment", "groups", "reuse", "churn", "no_endpoint", "stale", "death", "exit", "fork"),
-]
 HANDSHAKE_CASES = ["accept", "answer", "segment", "other_user"]
 BUFFERS = "tests/cpp/shared_buffer_test.cpp"
 BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
 CASES = [
     *((GROUPS, case) for case in GROUP_CASES),
+    *((ENDS, case) for case in END_CASES),
     *((HANDSHAKE, case) for case in HANDSHAKE_CASES),
     *((BUFFERS, case) for case in BUFFER_CASES),
 ]
