@@ -266,6 +266,8 @@ void Communicator::leave() {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
+    // A group that failed is left before its engine has come to an end.
+    if (!open_.empty()) peers_->own_pad().lose_engine(open_.begin()->first);
     // Release: peers that see the goodbye see every flag published before it.
     peers_->own_pad().goodbye.store(completed + 1, std::memory_order_release);
   }

@@ -121,9 +121,12 @@ std::optional<Communicator::Trouble> Communicator::open_trouble(const Operation&
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Pad& pad = peers_->pad(peer);
-    if (pad.poisoned.load(std::memory_order_acquire) != 0 &&
-        operation.header().sequence >= pad.first_failed) {
-      return told_by(peer, operation);
+    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
+      const uint64_t sequence = operation.header().sequence;
+      const uint64_t lost = pad.engine_lost.load(std::memory_order_acquire);
+      if (sequence >= pad.first_failed || (lost != 0 && sequence + 1 >= lost)) {
+        return told_by(peer, operation);
+      }
     }
     if (pad.refused.load(std::memory_order_acquire) == operation.header().sequence + 1) {
       return Trouble{
@@ -160,6 +163,7 @@ Communicator::Trouble Communicator::told_by(int peer, const Operation& operation
 void Communicator::fail(const Trouble& trouble, Finished& finished, std::optional<uint64_t> first) {
   std::lock_guard<std::mutex> lock(state_);
   const uint64_t from = first.value_or(sequence_ - queue_.size());
+  if (first) peers_->own_pad().lose_engine(*first);
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
     peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer, from,

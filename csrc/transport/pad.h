@@ -53,7 +53,9 @@ struct Pad {
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
   uint64_t first_failed;           // the sequence number of the first operation not finished here
-  std::atomic<uint64_t> refused;   // 1 + the last operation that this rank's stock engine refused
+  // Of operations that a stock engine does, which end in any order. Both 0 where there is none:
+  std::atomic<uint64_t> refused;      // 1 + the last one that this rank's engine refused
+  std::atomic<uint64_t> engine_lost;  // 1 + the first one that failed here, or was given up
 
   struct alignas(kLineBytes) HeaderLine {
     CallHeader call;
@@ -68,6 +70,15 @@ struct Pad {
     if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
     const uint64_t left = goodbye.load(std::memory_order_acquire);
     return left != 0 && left - 1 <= sequence;
+  }
+
+  /// Publishes that an operation of the stock engine will not end here. It counts once the rank is
+  /// poisoned, from whichever operation on: a later one may have failed before.
+  void lose_engine(uint64_t sequence) {
+    const uint64_t known = engine_lost.load(std::memory_order_relaxed);
+    if (known == 0 || sequence + 1 < known) {
+      engine_lost.store(sequence + 1, std::memory_order_release);
+    }
   }
 
   /// Publishes why this rank gives the group up, and from which operation on: it has finished those
