@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <charconv>
 #include <thread>
 #include <vector>
 
@@ -30,28 +31,73 @@ std::string welcome_key(int rank, const std::string& token) {
   return concat("welcome/", rank, "/", token);
 }
 std::string ack_key(const std::string& nonce, int rank) { return concat("ack/", nonce, "/", rank); }
+std::string agreed_key(const std::string& nonce) { return concat("agreed/", nonce); }
 
-/// Rank 0's side: answers tokens until every rank has acknowledged.
-void welcome_all(Bootstrap& store, int size, const std::string& nonce, Deadline deadline) {
+// What rank 0 says in the end begins with one of these; then its `told`, or why there is no group.
+constexpr char kAgreed = '+', kRefused = '-';
+constexpr size_t kNonceDigits = 16;
+
+/// A rank's word for the group's size, in decimal.
+int parse_size(const std::string& text, int rank) {
+  int size = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, size);
+  if (text.empty() || error != std::errc() || stop != end) {
+    throw Error(ErrorCode::kSystem, concat("the store holds no valid size of a group from rank ",
+                                           rank, ": let nobody else write to the store"));
+  }
+  return size;
+}
+
+uint64_t parse_nonce(const std::string& text) {
+  uint64_t nonce = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, nonce, 16);
+  if (text.size() != kNonceDigits || error != std::errc() || stop != end) {
+    throw Error(ErrorCode::kSystem,
+                "the store holds no valid answer of rank 0: install the same fastcomm for every "
+                "rank, and let nobody else write to the store");
+  }
+  return nonce;
+}
+
+/// Why there is no group; empty where the sizes agree.
+std::string disagreement(int size_of_first, int rank, int size) {
+  if (size == size_of_first) return "";
+  return concat("rank ", rank, " was started for a group of ", size, " ranks, rank 0 for one of ",
+                size_of_first, ": give every rank the same world size");
+}
+
+/// Rank 0's side: answers tokens until every rank has acknowledged. Returns why there is no group.
+std::string welcome_all(Bootstrap& store, int size, const std::string& nonce, Deadline deadline) {
   std::vector<std::string> answered(size);
   std::vector<bool> arrived(size, false);
   arrived[0] = true;
+  std::string refusal;
   auto pause = std::chrono::microseconds(100);
   for (int missing = size - 1; missing > 0;) {
     for (int rank = 1; rank < size; ++rank) {
       if (arrived[rank]) continue;
       if (store.has(hello_key(rank))) {
         const std::string token = store.get(hello_key(rank), deadline);
-        if (token != answered[rank]) store.set(welcome_key(rank, token), nonce);
+        if (token != answered[rank]) {
+          store.set(welcome_key(rank, token), concat(nonce, "/", size));
+        }
         answered[rank] = token;
       }
       if (!answered[rank].empty() && store.has(ack_key(nonce, rank))) {
+        const int told = parse_size(store.get(ack_key(nonce, rank), deadline), rank);
+        if (refusal.empty() && !(refusal = disagreement(size, rank, told)).empty()) {
+          // Whoever comes soon shall be told too; those that never come are not waited for.
+          deadline = std::min(deadline, Clock::now() + std::chrono::seconds(2));
+        }
         arrived[rank] = true;
         --missing;
       }
     }
     if (missing == 0) break;
     if (Clock::now() > deadline) {
+      if (!refusal.empty()) return refusal;
       std::string names;
       for (int rank = 0; rank < size; ++rank) {
         if (!arrived[rank]) names += concat(names.empty() ? "" : ", ", rank);
@@ -63,21 +109,35 @@ void welcome_all(Bootstrap& store, int size, const std::string& nonce, Deadline 
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(5000));
   }
+  return refusal;
 }
 
 }  // namespace
 
-uint64_t agree_on_nonce(Bootstrap& store, int rank, int size, Deadline deadline) {
+Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, Deadline deadline) {
   if (rank == 0) {
     const uint64_t nonce = random_bits();
-    welcome_all(store, size, hex(nonce), deadline);
-    return nonce;
+    const std::string digits = hex(nonce);
+    const std::string refusal = welcome_all(store, size, digits, deadline);
+    store.set(agreed_key(digits), refusal.empty() ? kAgreed + told : kRefused + refusal);
+    FC_CHECK(refusal.empty(), refusal);
+    return {nonce, told};
   }
   const std::string token = hex(random_bits());
   store.set(hello_key(rank), token);
-  const std::string nonce = store.get(welcome_key(rank, token), deadline);
-  store.set(ack_key(nonce, rank), "1");
-  return std::stoull(nonce, nullptr, 16);
+  const std::string welcome = store.get(welcome_key(rank, token), deadline);
+  const std::string digits = welcome.substr(0, kNonceDigits);
+  const uint64_t nonce = parse_nonce(digits);
+  store.set(ack_key(digits, rank), std::to_string(size));  // also where the sizes differ
+  const std::string refusal = disagreement(
+      parse_size(welcome.substr(std::min(welcome.size(), kNonceDigits + 1)), 0), rank, size);
+  FC_CHECK(refusal.empty(), refusal);
+  const std::string agreed = store.get(agreed_key(digits), deadline);
+  FC_CHECK(agreed.empty() || agreed[0] != kRefused, agreed.substr(1));
+  if (agreed.empty() || agreed[0] != kAgreed) {
+    throw Error(ErrorCode::kSystem, "the store holds no valid answer of rank 0");
+  }
+  return {nonce, agreed.substr(1)};
 }
 
 }  // namespace fastcomm
