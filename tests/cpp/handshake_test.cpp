@@ -2,6 +2,7 @@
 //
 //   handshake_test CASE SEED
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include "fork_world.h"
@@ -153,6 +154,7 @@ void test_answer(uint64_t seed) {
 /// A proper Hello with a segment that is not what it says.
 void test_segment(uint64_t) {
   Endpoint endpoint("memfd");
+  Fd pidfd(dup(endpoint.pidfd()));
   const int before = descriptors();
   const auto refused = [&](const char* name, Fd file, uint64_t announced, bool header) {
     if (header) {
@@ -165,7 +167,7 @@ void test_segment(uint64_t) {
     introduction.hello.id = {1, 2};
     introduction.hello.segment_bytes = announced;
     introduction.segment = std::move(file);
-    introduction.pidfd = Fd(dup(endpoint.pidfd()));
+    introduction.pidfd = Fd(dup(pidfd.get()));
     ErrorCode code{};
     const std::string text = error_of([&] { endpoint.adopt(std::move(introduction)); }, &code);
     EXPECT(!text.empty() && code == ErrorCode::kSystem, name, ": ", text);
@@ -189,6 +191,16 @@ void test_segment(uint64_t) {
   refused("a directory", Fd(open("/", O_RDONLY | O_CLOEXEC)), kSegment, false);
   refused("a socket", Fd(socket(AF_UNIX, SOCK_STREAM, 0)), kSegment, false);
   refused("no file", Fd(), kSegment, false);
+  // Memory of huge pages where there are none: to read it is a bus fault.
+  Fd huge(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (huge.get() >= 0 && ftruncate(huge.get(), kSegment) == 0) {
+    fcntl(huge.get(), F_ADD_SEALS, kSealed);
+    refused("huge pages", std::move(huge), kSegment, false);
+  }
+  pidfd = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  refused("no pidfd", memfd(kSegment, kSealed), kSegment, true);
+  pidfd = Fd(eventfd(0, EFD_CLOEXEC));  // never readable: a death would never be told
+  refused("an eventfd for a pidfd", memfd(kSegment, kSealed), kSegment, true);
 }
 
 /// Another user of the machine, who knows everything, is refused at both ends.

@@ -197,7 +197,8 @@ class Forming {
       return complain(peer, "its window lies outside of its segment");
     }
     const auto* header = reinterpret_cast<const WindowHeader*>(mapping.at(window));
-    if (header->nonce.load() != nonce_) complain(peer, "what it wrote is not what is read here");
+    if (!mapping.readable(window, sizeof(WindowHeader)) || header->nonce.load() != nonce_)
+      complain(peer, "what it wrote is not what is read here");
   }
 
   Endpoint* endpoint_;
