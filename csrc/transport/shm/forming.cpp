@@ -264,11 +264,11 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
   const auto reached = rounds.exchange_masks("reached", forming.reach(records, known));
   const auto verdicts =
       rounds.exchange("verdict", forming.settle(*listener, records, known, reached));
-  for (const std::string& verdict : verdicts) {
-    if (verdict != kOk) {
-      result.reason = verdict;
-      return result;
-    }
+  for (int peer = 0; peer < size; ++peer) {
+    const std::string& verdict = verdicts[peer];
+    if (verdict == kOk) continue;
+    result.reason = verdict.empty() ? concat("rank ", peer, " did not say why") : verdict;
+    return result;
   }
   result.group = forming.finish(records);
   return result;
