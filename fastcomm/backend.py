@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Raises:
         TypeError: ``backend_options`` is not None.
         CollectiveTimeoutError: a rank did not arrive within the group's timeout.
+        CommunicationSystemError: this process may not open the descriptors that a group needs.
     """
     if backend_options is not None:
         raise TypeError(
@@ -45,6 +48,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = load()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    _check_descriptors(size)
     stock = dist.ProcessGroupGloo(
         dist.PrefixStore("gloo/", options.store), rank, size, timeout=timeout
     )
@@ -60,6 +64,31 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
             "this group of %d ranks runs on Gloo, not on shared memory: %s", size, backend.why_stock
         )
     return backend
+
+
+def _check_descriptors(size: int) -> None:
+    """Raise unless a group of ``size`` ranks will find descriptors enough.
+
+    Asked before: Gloo ends the whole process when its thread finds none for a connection.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            return  # no /proc: nobody knows
+        used = limit
+    # Gloo takes size + 3 for itself and more while it connects; the first group has a segment, a
+    # pidfd, a socket and an event besides, and a socket and two descriptors for each peer.
+    needed = 3 * size + 16
+    if limit - used < needed:
+        raise errors.CommunicationSystemError(
+            f"a group of {size} ranks needs up to {needed} descriptors, and this process may open "
+            f"{max(0, limit - used)} more: raise the limit of open files (ulimit -n), which is "
+            f"{limit}, or destroy groups that are not used"
+        )
 
 
 def load() -> Any:

@@ -122,6 +122,11 @@ Introduction receive_introduction(int socket, uint64_t nonce) {
 #endif
   const bool whole = received == static_cast<ssize_t>(sizeof(Hello)) && count == 2 &&
                      (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0;
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && count < 2) {
+    throw Error(ErrorCode::kSystem,
+                "the descriptors of a handshake did not arrive: raise the limit of open files "
+                "(ulimit -n)");
+  }
   if (!whole || hello.magic != kHelloMagic) {
     throw Error(ErrorCode::kSystem, "a handshake was truncated or is not of fastcomm");
   }

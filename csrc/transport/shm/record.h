@@ -26,7 +26,7 @@ struct Record {
   uint32_t version;
   uint64_t window;    // offset in the segment
   char listener[64];  // empty: no shared memory here
-  char why_not[160];
+  char why_not[256];
 };
 
 std::string to_bytes(const GroupConfig& config);
