@@ -26,7 +26,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build test demo bench fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build test soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -35,6 +35,9 @@ build: $(STAMPS)/build ## set up .venv and compile
 
 test: $(STAMPS)/build ## build and run every test; pytest's arguments in ARGS
 	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(STAMPS)/build ## random schedules with faults; ARGS="--schedules N --seed S", or "--replay SEED"
+	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
 
 demo: $(STAMPS)/build ## train over fastcomm and over Gloo, measure both, plot
 	$(BIN)/python benchmarks/demo.py $(ARGS)

@@ -33,7 +33,7 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
                  const std::string& dtype, const std::string& op) {
   Query query;
   query.kind = OpKind::kOther;
-  for (int kind = 1; kind < static_cast<int>(OpKind::kOther); ++kind) {
+  for (int kind = 1; has_schedule(static_cast<OpKind>(kind)); ++kind) {
     if (operation == op_kind_name(static_cast<OpKind>(kind)))
       query.kind = static_cast<OpKind>(kind);
   }

@@ -4,9 +4,14 @@
 #include <ATen/record_function.h>
 #include <Python.h>
 
+#include <algorithm>
+#include <mutex>
+#include <thread>
+
 #include "c10d/compat.h"
 #include "c10d/exception.h"
 #include "c10d/shared_tensor.h"
+#include "c10d/stock_call.h"
 #include "c10d/stock_support.h"
 #include "c10d/store_bootstrap.h"
 #include "coll/progress.h"
@@ -33,6 +38,35 @@ ProgressEngine& engine() {
 ProgressEngine& idle_engine() {
   static auto* doorbell = new Doorbell{};
   static auto* shared = new ProgressEngine(*doorbell);
+  return *shared;
+}
+
+/// The groups that this process is in, for the end of its interpreter.
+class OpenGroups {
+ public:
+  void add(const std::shared_ptr<Communicator>& group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(std::remove_if(groups_.begin(), groups_.end(),
+                                 [](const auto& known) { return known.expired(); }),
+                  groups_.end());
+    groups_.push_back(group);
+  }
+  std::vector<std::shared_ptr<Communicator>> all() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<Communicator>> found;
+    for (const auto& known : groups_) {
+      if (auto group = known.lock()) found.push_back(std::move(group));
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Communicator>> groups_;
+};
+
+OpenGroups& open_groups() {
+  static auto* shared = new OpenGroups;
   return *shared;
 }
 
@@ -110,6 +144,9 @@ void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
 void stop_progress() {
   if (forked_from_endpoint()) return;
   if (auto* engine = g_engine.load()) engine->stop();
+  // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
+  // this rank are told now.
+  for (const auto& group : open_groups().all()) group->leave();
 }
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -123,6 +160,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     if (formed.peers != nullptr) {
       group_ = std::make_shared<Communicator>(std::move(formed.peers), formed.traits,
                                               size == 1 ? idle_engine() : engine());
+      open_groups().add(group_);
     }
   });
 }
@@ -135,6 +173,9 @@ FastcommBackend::~FastcommBackend() {
   if (group_ != nullptr) group_->leave();
   if (forked_from_endpoint()) {
     stock_.release();  // a child of fork() does not have the threads to join
+  } else if (group_ != nullptr && group_->engine_at_work()) {
+    // Gloo's destructor waits for what it works on, as long as that takes: for a stopped peer, say.
+    std::thread([stock = std::move(stock_)]() mutable { stock.reset(); }).detach();
   } else {
     stock_.reset();
   }
@@ -201,7 +242,10 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     const at::Tensor& tensor = tensors[0];
     const auto stock = [&] {
       require_stock_all_reduce(tensor, opts.reduceOp);
-      return stock_->allreduce(tensors, opts);
+      return through_stock(
+          stock_call(OpKind::kAllReduce, tensor, opts.reduceOp), tensors, opts.timeout,
+          opts.asyncOp, ::c10d::OpType::ALLREDUCE,
+          [engine = stock_, tensors, opts]() mutable { return engine->allreduce(tensors, opts); });
     };
     if (!is_native_tensor(tensor)) return stock();
     Call call;
@@ -226,9 +270,15 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     FC_CHECK(opts.rootRank >= 0 && opts.rootRank < getSize(), "broadcast: root ", opts.rootRank,
              " is not a rank of a group of ", getSize());
     const at::Tensor& tensor = tensors[0];
+    const auto stock = [&] {
+      return through_stock(
+          stock_call(OpKind::kBroadcast, tensor, static_cast<int>(opts.rootRank)), tensors,
+          opts.timeout, opts.asyncOp, ::c10d::OpType::BROADCAST,
+          [engine = stock_, tensors, opts]() mutable { return engine->broadcast(tensors, opts); });
+    };
     if (!is_native_tensor(tensor)) {
       require_stock("broadcast", tensor);
-      return stock_->broadcast(tensors, opts);
+      return stock();
     }
     Call call;
     call.kind = OpKind::kBroadcast;
@@ -236,9 +286,7 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) {
-      return stock_->broadcast(tensors, opts);
-    }
+    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) return stock();
     call.output = buffer.data();
     constexpr const char* kTitle = "fastcomm:broadcast";
     return launch(
@@ -286,7 +334,11 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
       }
     }
     require_stock("all_gather", input);
-    return stock_->allgather(outputs, inputs, opts);
+    return through_stock(stock_call(OpKind::kAllGather, input), list, opts.timeout, opts.asyncOp,
+                         ::c10d::OpType::ALLGATHER,
+                         [engine = stock_, outputs, inputs, opts]() mutable {
+                           return engine->allgather(outputs, inputs, opts);
+                         });
   });
 }
 

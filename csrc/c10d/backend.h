@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/stock_work.h"
 #include "c10d/work.h"
 #include "coll/communicator.h"
 
@@ -98,6 +99,10 @@ class FastcommBackend final : public ::c10d::Backend {
   template <class WriteBack, class MakePayload>
   WorkPtr launch(const Call& call, Milliseconds timeout, bool async, const char* title,
                  const WriteBack& write_back, const MakePayload& make_payload);
+  /// Hands an operation to the stock group, behind a meeting of the ranks where they share memory.
+  /// `outputs` as in StockWork::start.
+  WorkPtr through_stock(const Call& call, const Tensors& outputs, Milliseconds timeout, bool async,
+                        ::c10d::OpType type, StartStock start);
   Milliseconds timeout_or_default(Milliseconds timeout) const;
   bool is_native(const Query& query) const;
 

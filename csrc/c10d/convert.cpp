@@ -34,7 +34,24 @@ DType dtype_of(at::ScalarType type) {
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
   if (op == ::c10d::ReduceOp::SUM) return ReduceOp::kSum;
   if (op == ::c10d::ReduceOp::AVG) return ReduceOp::kAvg;
-  return ReduceOp::kOther;
+  switch (op.op_) {
+    case ::c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case ::c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case ::c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
+    case ::c10d::ReduceOp::BAND:
+      return ReduceOp::kBand;
+    case ::c10d::ReduceOp::BOR:
+      return ReduceOp::kBor;
+    case ::c10d::ReduceOp::BXOR:
+      return ReduceOp::kBxor;
+    case ::c10d::ReduceOp::PREMUL_SUM:
+      return ReduceOp::kPremulSum;
+    default:
+      return ReduceOp::kOther;
+  }
 }
 
 namespace {

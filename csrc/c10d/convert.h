@@ -14,7 +14,7 @@ namespace fastcomm {
 /// DType::kOther for a type that is moved as bytes.
 DType dtype_of(at::ScalarType type);
 
-/// ReduceOp::kOther for a reduction without a native kernel.
+/// ReduceOp::kOther for a reduction without a name here.
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
 
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.

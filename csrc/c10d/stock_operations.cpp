@@ -1,75 +1,197 @@
-// What has no native schedule yet: handed to the stock group unchanged.
+// What has no native schedule yet: handed to the stock group unchanged, behind a meeting of the ranks.
 
 #include "c10d/backend.h"
+#include "c10d/exception.h"
+#include "c10d/stock_call.h"
 
 namespace fastcomm {
 
+using ::c10d::OpType;
+using Tensors = FastcommBackend::Tensors;
+using TensorLists = FastcommBackend::TensorLists;
 using WorkPtr = FastcommBackend::WorkPtr;
 
+namespace {
+
+const at::Tensor& only(const Tensors& tensors, const char* operation) {
+  FC_CHECK(tensors.size() == 1, operation, ": takes one tensor a rank, not ", tensors.size());
+  return tensors[0];
+}
+
+Tensors all_of(const TensorLists& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+Tensors joined(Tensors first, const Tensors& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+}  // namespace
+
+WorkPtr FastcommBackend::through_stock(const Call& call, const Tensors& outputs,
+                                       Milliseconds timeout, bool async, OpType type,
+                                       StartStock start) {
+  if (group_ == nullptr || getSize() == 1) return start();
+  return StockWork::start(group_, call, timeout_or_default(timeout), async, type, outputs,
+                          std::move(start));
+}
+
 WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  return stock_->allreduce_sparse(tensors, opts);
+  return translating([&] {
+    const at::Tensor& tensor = only(tensors, "all_reduce");
+    Call call = stock_call(OpKind::kAllReduce, tensor, opts.reduceOp);
+    return through_stock(call, tensors, opts.timeout, opts.asyncOp, OpType::ALLREDUCE,
+                         [stock = stock_, tensors, opts]() mutable {
+                           return stock->allreduce_sparse(tensors, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
                                              const ::c10d::AllreduceCoalescedOptions& opts) {
-  return stock_->allreduce_coalesced(tensors, opts);
+  return translating([&] {
+    return through_stock(stock_call(OpKind::kAllReduceCoalesced, tensors, opts.reduceOp), tensors,
+                         opts.timeout, opts.asyncOp, OpType::ALLREDUCE_COALESCED,
+                         [stock = stock_, tensors, opts]() mutable {
+                           return stock->allreduce_coalesced(tensors, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  return stock_->reduce(tensors, opts);
+  return translating([&] {
+    const at::Tensor& tensor = only(tensors, "reduce");
+    return through_stock(
+        stock_call(OpKind::kReduce, tensor, opts.reduceOp, static_cast<int>(opts.rootRank)),
+        tensors, opts.timeout, opts.asyncOp, OpType::REDUCE,
+        [stock = stock_, tensors, opts]() mutable { return stock->reduce(tensors, opts); });
+  });
 }
 
 WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                          const ::c10d::AllgatherOptions& opts) {
-  return stock_->_allgather_base(output, input, opts);
+  return translating([&] {
+    return through_stock(stock_call(OpKind::kAllGatherIntoTensor, Tensors{input, output}),
+                         Tensors{output}, opts.timeout, opts.asyncOp, OpType::_ALLGATHER_BASE,
+                         [stock = stock_, output, input, opts]() mutable {
+                           return stock->_allgather_base(output, input, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                              const ::c10d::AllgatherOptions& opts) {
-  return stock_->allgather_coalesced(outputs, inputs, opts);
+  return translating([&] {
+    return through_stock(stock_call(OpKind::kAllGatherCoalesced, joined(inputs, all_of(outputs))),
+                         all_of(outputs), opts.timeout, opts.asyncOp, OpType::ALLGATHER_COALESCED,
+                         [stock = stock_, outputs, inputs, opts]() mutable {
+                           return stock->allgather_coalesced(outputs, inputs, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                          const ::c10d::AllgatherOptions& opts) {
-  return stock_->allgather_into_tensor_coalesced(outputs, inputs, opts);
+  return translating([&] {
+    return through_stock(stock_call(OpKind::kAllGatherIntoTensorCoalesced, joined(inputs, outputs)),
+                         outputs, opts.timeout, opts.asyncOp, OpType::ALLGATHER_COALESCED,
+                         [stock = stock_, outputs, inputs, opts]() mutable {
+                           return stock->allgather_into_tensor_coalesced(outputs, inputs, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
                                 const ::c10d::GatherOptions& opts) {
-  return stock_->gather(outputs, inputs, opts);
+  return translating([&] {
+    const at::Tensor& input = only(inputs, "gather");
+    check_root_list("gather", outputs, input, opts.rootRank == getRank(), getSize());
+    return through_stock(stock_call(OpKind::kGather, input, static_cast<int>(opts.rootRank)),
+                         inputs, opts.timeout, opts.asyncOp, OpType::GATHER,
+                         [stock = stock_, outputs, inputs, opts]() mutable {
+                           return stock->gather(outputs, inputs, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                  const ::c10d::ScatterOptions& opts) {
-  return stock_->scatter(outputs, inputs, opts);
+  return translating([&] {
+    const at::Tensor& output = only(outputs, "scatter");
+    check_root_list("scatter", inputs, output, opts.rootRank == getRank(), getSize());
+    return through_stock(stock_call(OpKind::kScatter, output, static_cast<int>(opts.rootRank)),
+                         outputs, opts.timeout, opts.asyncOp, OpType::SCATTER,
+                         [stock = stock_, outputs, inputs, opts]() mutable {
+                           return stock->scatter(outputs, inputs, opts);
+                         });
+  });
 }
 
 WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                         const ::c10d::ReduceScatterOptions& opts) {
-  return stock_->reduce_scatter(outputs, inputs, opts);
+  return translating([&] {
+    return through_stock(
+        stock_call(OpKind::kReduceScatter, joined(outputs, all_of(inputs)), opts.reduceOp), outputs,
+        opts.timeout, opts.asyncOp, OpType::REDUCE_SCATTER,
+        [stock = stock_, outputs, inputs, opts]() mutable {
+          return stock->reduce_scatter(outputs, inputs, opts);
+        });
+  });
 }
 
 WorkPtr FastcommBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                               const ::c10d::ReduceScatterOptions& opts) {
-  return stock_->_reduce_scatter_base(output, input, opts);
+  return translating([&] {
+    return through_stock(
+        stock_call(OpKind::kReduceScatterTensor, Tensors{output, input}, opts.reduceOp),
+        Tensors{output}, opts.timeout, opts.asyncOp, OpType::_REDUCE_SCATTER_BASE,
+        [stock = stock_, output, input, opts]() mutable {
+          return stock->_reduce_scatter_base(output, input, opts);
+        });
+  });
 }
 
 WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                          const ::c10d::ReduceScatterOptions& opts) {
-  return stock_->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  return translating([&] {
+    return through_stock(
+        stock_call(OpKind::kReduceScatterTensorCoalesced, joined(outputs, inputs), opts.reduceOp),
+        outputs, opts.timeout, opts.asyncOp, OpType::REDUCE_SCATTER,
+        [stock = stock_, outputs, inputs, opts]() mutable {
+          return stock->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+        });
+  });
 }
 
 WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& output_splits,
                                        std::vector<int64_t>& input_splits,
                                        const ::c10d::AllToAllOptions& opts) {
-  return stock_->alltoall_base(output, input, output_splits, input_splits, opts);
+  return translating([&] {
+    return through_stock(
+        stock_all_to_all(output, input, output_splits, input_splits, getRank(), getSize()),
+        Tensors{output}, opts.timeout, opts.asyncOp, OpType::ALLTOALL_BASE,
+        [stock = stock_, output, input, output_splits, input_splits, opts]() mutable {
+          return stock->alltoall_base(output, input, output_splits, input_splits, opts);
+        });
+  });
 }
 
 WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                   const ::c10d::AllToAllOptions& opts) {
-  return stock_->alltoall(outputs, inputs, opts);
+  return translating([&] {
+    return through_stock(stock_all_to_all(outputs, inputs, getRank(), getSize()), outputs,
+                         opts.timeout, opts.asyncOp, OpType::ALLTOALL,
+                         [stock = stock_, outputs, inputs, opts]() mutable {
+                           return stock->alltoall(outputs, inputs, opts);
+                         });
+  });
 }
+
+// Two ranks exchange these, so there is no meeting.
 
 WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
   return stock_->send(tensors, peer, tag);

@@ -21,7 +21,8 @@ c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> g
   auto work = c10::make_intrusive<NativeWork>(std::move(group), rank, std::move(payload));
   // The operation holds the work, and through it the tensors, until it is done.
   work->operation_ = work->group_->start(
-      call, timeout, [work](const std::exception_ptr& error) { work->complete(error); });
+      call, timeout,
+      [work](const Operation&, const std::exception_ptr& error) { work->complete(error); });
   work->sequence_ = work->operation_->header().sequence;
   return work;
 }

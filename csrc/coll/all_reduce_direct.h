@@ -14,7 +14,9 @@
 // publication of step 0, so a buffer is its owner's alone once that wait is over.
 //
 // A rank that gives up before that wait is over does not know when its peers will have stopped
-// writing to its buffer: the memory must not be used for anything else until they have left.
+// writing to its buffer: the memory must not be used for anything else until they have left. Nor do
+// they know when its user writes to it again: between the steps they look whether somebody gave up,
+// and publish no sum of what may have been changed (Operation::find_quitter).
 #pragma once
 
 #include "coll/plan.h"

@@ -1,5 +1,8 @@
 #include "coll/call.h"
 
+#include <cstring>
+
+#include "coll/select.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -13,18 +16,26 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
   header.dtype = static_cast<uint8_t>(call.dtype);
   header.op = static_cast<uint8_t>(call.op);
   header.algorithm = algorithm;
+  header.signature = call.signature;
+  header.balance = call.balance;
   return header;
 }
 
-std::string describe_call(const CallHeader& header) {
-  const auto kind = static_cast<OpKind>(header.kind <= 5 ? header.kind : 5);
+std::string describe_call(const CallHeader& header, const char* detail) {
+  const auto kind = header.kind < kNumOpKinds ? static_cast<OpKind>(header.kind) : OpKind::kOther;
   const auto dtype = static_cast<DType>(header.dtype < kNumDTypes ? header.dtype : kNumDTypes - 1);
-  const auto op = static_cast<ReduceOp>(header.op <= 3 ? header.op : 3);
+  const auto op = header.op < kNumReduceOps ? static_cast<ReduceOp>(header.op) : ReduceOp::kOther;
   std::string text = concat(op_kind_name(kind), "(");
   if (kind != OpKind::kBarrier) {
     if (op != ReduceOp::kNone) text += concat(reduce_op_name(op), ", ");
-    text += concat(dtype_name(dtype), ", ", header.count, " elements");
+    const bool stock = static_cast<Algorithm>(header.algorithm) == Algorithm::kStock;
+    if (!stock || dtype != DType::kOther) text += concat(dtype_name(dtype), ", ");
+    const bool counted = kind != OpKind::kAllToAll && kind != OpKind::kAllToAllSingle;
+    if (counted) text += concat(header.count, " elements");
     if (header.root >= 0) text += concat(", root ", header.root);
+    if (detail[0] != '\0') {
+      text += (counted ? ", " : "") + std::string(detail, strnlen(detail, kDetailBytes));
+    }
   }
   return text + concat("), sequence ", header.sequence);
 }

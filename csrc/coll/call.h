@@ -19,6 +19,13 @@ struct Call {
   const void* input = nullptr;  // all_reduce, all_gather
   void* output = nullptr;       // all_reduce (may be the input), broadcast
   std::vector<void*> outputs;   // all_gather: one a rank
+
+  // The ranks only meet: the header is compared, and a stock engine does the operation afterwards.
+  bool meeting = false;
+  uint64_t signature = 0;  // CallHeader has these two
+  uint64_t balance = 0;
+  std::string detail;  // for messages: "input splits [1, 2], output splits [3, 0]"
+
   uint64_t bytes() const { return count * dtype_size(dtype); }
 };
 
@@ -28,10 +35,12 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm);
 /// True if two ranks called the same operation.
 inline bool same_call(const CallHeader& a, const CallHeader& b) {
   return a.sequence == b.sequence && a.count == b.count && a.root == b.root && a.kind == b.kind &&
-         a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm;
+         a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm &&
+         a.signature == b.signature;
 }
 
-/// "all_reduce(sum, float32, 1024 elements), sequence 7"
-std::string describe_call(const CallHeader& header);
+/// "all_reduce(sum, float32, 1024 elements), sequence 7". `detail` may lack its end and its zero
+/// byte: at most kDetailBytes are read.
+std::string describe_call(const CallHeader& header, const char* detail = "");
 
 }  // namespace fastcomm

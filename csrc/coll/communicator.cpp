@@ -1,15 +1,13 @@
 #include "coll/communicator.h"
 
+#include <algorithm>
+
 #include "coll/progress.h"
 #include "core/error.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
 namespace {
-
-const char* name_of(const CallHeader& header) {
-  return op_kind_name(static_cast<OpKind>(header.kind));
-}
 
 /// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
 /// one that seems to need this core. The clock is read only once the first looks were in vain: where
@@ -36,12 +34,6 @@ bool advance_for(Operation& operation, Clock::duration spin) {
 
 }  // namespace
 
-std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence) {
-  const std::string blamed = peer < 0 ? "" : concat("peer ", peer, ", ");
-  return concat("[rank ", rank, " of ", size, ", ", blamed, operation, ", sequence ", sequence,
-                "] ");
-}
-
 Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
                            ProgressEngine& engine)
     : peers_(std::move(peers)),
@@ -52,14 +44,15 @@ Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
 
 Communicator::~Communicator() { leave(); }
 
-std::string Communicator::where(const Operation& operation, int peer) const {
-  return message_front(rank(), size(), peer, name_of(operation.header()),
-                       operation.header().sequence);
-}
-
 bool Communicator::pending() const {
   std::lock_guard<std::mutex> lock(state_);
-  return !queue_.empty();
+  return !queue_.empty() || std::any_of(open_.begin(), open_.end(),
+                                        [](const auto& entry) { return !entry.second->lost; });
+}
+
+bool Communicator::engine_at_work() const {
+  std::lock_guard<std::mutex> lock(state_);
+  return !open_.empty();
 }
 
 std::shared_ptr<Operation> Communicator::head() const {
@@ -67,9 +60,9 @@ std::shared_ptr<Operation> Communicator::head() const {
   return queue_.empty() ? nullptr : queue_.front();
 }
 
-std::shared_ptr<Operation> Communicator::enqueue(
-    const Call& call, Milliseconds timeout,
-    std::function<void(const std::exception_ptr&)> on_finish) {
+std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds timeout,
+                                                 Operation::OnFinish on_finish,
+                                                 Operation::OnFinish on_lost) {
   std::shared_ptr<Operation> operation;
   std::exception_ptr failure;
   if (forked_from_endpoint()) {
@@ -83,6 +76,7 @@ std::shared_ptr<Operation> Communicator::enqueue(
     operation =
         std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), base_, timeout);
     operation->on_finish = std::move(on_finish);
+    operation->on_lost = std::move(on_lost);
     failure = failure_;
     if (failure == nullptr) {
       ++sequence_;
@@ -94,11 +88,11 @@ std::shared_ptr<Operation> Communicator::enqueue(
   return operation;
 }
 
-std::shared_ptr<Operation> Communicator::admit(
-    const Call& call, Milliseconds timeout,
-    std::function<void(const std::exception_ptr&)> on_finish) {
+std::shared_ptr<Operation> Communicator::admit(const Call& call, Milliseconds timeout,
+                                               Operation::OnFinish on_finish,
+                                               Operation::OnFinish on_lost) {
   try {
-    return enqueue(call, timeout, std::move(on_finish));
+    return enqueue(call, timeout, std::move(on_finish), std::move(on_lost));
   } catch (const Error& error) {  // no memory left: the peers must not wait for this rank
     if (error.code() == ErrorCode::kSystem) abort(error.what());
     throw;
@@ -108,27 +102,67 @@ std::shared_ptr<Operation> Communicator::admit(
 std::shared_ptr<Operation> Communicator::run(const Call& call, Milliseconds timeout,
                                              const std::function<void()>& interrupted) {
   auto operation = admit(call, timeout, nullptr);
-  if (operation->done()) return operation;
-  try {
-    wait(*operation, Deadline::max(), interrupted);
-  } catch (...) {  // Ctrl-C: the peers cannot finish without this rank
-    abort(concat("rank ", rank(), " was interrupted in ", describe_call(operation->header())));
-    throw;
+  drive_to_end(operation, interrupted);
+  return operation;
+}
+
+std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds timeout,
+                                               Operation::OnFinish on_finish) {
+  auto operation = admit(call, timeout, std::move(on_finish));
+  drive_later(operation);
+  return operation;
+}
+
+std::shared_ptr<Operation> Communicator::meet(const Call& call, Milliseconds timeout, bool async,
+                                              const std::function<void()>& interrupted,
+                                              Operation::OnFinish on_met,
+                                              Operation::OnFinish on_lost) {
+  auto operation = admit(call, timeout, std::move(on_met), std::move(on_lost));
+  if (async) {
+    drive_later(operation);
+  } else {
+    drive_to_end(operation, interrupted);
   }
   return operation;
 }
 
-std::shared_ptr<Operation> Communicator::start(
-    const Call& call, Milliseconds timeout,
-    std::function<void(const std::exception_ptr&)> on_finish) {
-  auto operation = admit(call, timeout, std::move(on_finish));
-  if (operation->done()) return operation;
+void Communicator::drive_to_end(const std::shared_ptr<Operation>& operation,
+                                const std::function<void()>& interrupted) {
+  if (!operation->done()) wait(*operation, Deadline::max(), interrupted);
+}
+
+void Communicator::drive_later(const std::shared_ptr<Operation>& operation) {
+  if (operation->done()) return;
   // A one-shot operation is a small copy and a look at the flags: cheaper here than a wake-up of
   // the engine. Anything longer would keep the caller from its own work.
   // So would the operations in front of it.
   if (operation->algorithm() != Algorithm::kPipelined && head() == operation) progress();
-  if (!operation->done()) engine_.add(shared_from_this());
-  return operation;
+  // An open operation is the engine's to watch over.
+  if (!operation->done() || operation->algorithm() == Algorithm::kStock) {
+    engine_.add(shared_from_this());
+  }
+}
+
+void Communicator::close(const Operation& operation) {
+  std::shared_ptr<Operation> held;  // what on_lost holds goes outside of the lock
+  Operation::OnFinish on_lost;
+  {
+    std::lock_guard<std::mutex> lock(state_);
+    const auto found = open_.find(operation.header().sequence);
+    if (found == open_.end()) return;
+    held = std::move(found->second);
+    if (!held->lost) {
+      on_lost = std::move(held->on_lost);
+      held->on_lost = nullptr;
+    }
+    open_.erase(found);
+  }
+}
+
+void Communicator::refuse(const Operation& operation) {
+  close(operation);
+  peers_->own_pad().refused.store(operation.header().sequence + 1, std::memory_order_release);
+  peers_->wake_peers();
 }
 
 void Communicator::wait(Operation& operation, Deadline deadline,
@@ -136,7 +170,7 @@ void Communicator::wait(Operation& operation, Deadline deadline,
   // The engine may have gone to sleep because this thread was driving: what is left is its again.
   const auto hand_over = [&] {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
-    if (pending()) ring_if_asleep(peers_->own_doorbell());
+    if (head() != nullptr) ring_if_asleep(peers_->own_doorbell());
   };
   try {
     progress(policy_.spin);
@@ -159,7 +193,12 @@ void Communicator::wait_on(Operation& operation, Deadline deadline,
   const auto check = [&] {
     examine();
     if (interrupted && Clock::now() - last_signal_check > std::chrono::milliseconds(10)) {
-      interrupted();
+      try {
+        interrupted();
+      } catch (...) {  // Ctrl-C: the peers cannot finish without this rank
+        abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
+        throw;
+      }
       last_signal_check = Clock::now();
     }
     if (Clock::now() > deadline && !operation.done()) {
@@ -195,107 +234,13 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
     std::lock_guard<std::mutex> lock(state_);
     if (queue_.empty() || queue_.front() != operation) return true;  // given up meanwhile
     queue_.pop_front();
+    if (operation->algorithm() == Algorithm::kStock) {
+      open_.emplace(operation->header().sequence, operation);
+    }
     finished.emplace_back(std::move(operation), nullptr);
     operation = queue_.empty() ? nullptr : queue_.front();
   }
   return moved;
-}
-
-void Communicator::examine() {
-  Finished finished;
-  if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
-    if (auto operation = head()) {
-      if (const auto found = trouble(*operation)) fail(*found, finished);
-    }
-  }
-  finish(finished);
-}
-
-std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {
-  auto found = evidence(operation);
-  // First the evidence, then the flags: all that a peer published before it gave up, left or died
-  // is seen here. An operation that waits for nobody goes on, whatever happened: it ends well, or
-  // finds by itself what a faster peer has found (a mismatch).
-  if (found && operation.awaited_peer() < 0) found.reset();
-  return found;
-}
-
-std::optional<Communicator::Trouble> Communicator::evidence(const Operation& operation) const {
-  const auto error = [&](ErrorCode code, int peer, const std::string& text) {
-    return Trouble{code, peer, where(operation, peer) + text};
-  };
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const Pad& pad = peers_->pad(peer);
-    // Before its goodbye and its death, which may follow from it and say less.
-    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
-      if (operation.header().sequence >= pad.first_failed) return told_by(peer, operation);
-      continue;  // it has done its part of this one
-    }
-    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
-    if (goodbye != 0 && operation.awaits(peer)) {
-      return error(ErrorCode::kPeerLeft, peer,
-                   concat(peers_->describe(peer), " destroyed its process group after ",
-                          goodbye - 1, " operations; this one was never called there"));
-    }
-    // A process that said goodbye and ended did not die on us.
-    if (goodbye == 0 && peers_->lost(peer)) {
-      return error(ErrorCode::kPeerLost, peer,
-                   concat(peers_->describe(peer),
-                          " died. Look at its own output for the cause; this "
-                          "process group cannot be used any more"));
-    }
-  }
-  if (Clock::now() > operation.deadline()) {
-    std::string late;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (operation.awaits(peer)) late += concat(late.empty() ? "" : ", ", peers_->describe(peer));
-    }
-    return error(ErrorCode::kTimeout, operation.awaited_peer(),
-                 concat(describe_call(operation.header()), " did not end within ",
-                        operation.timeout().count(), " ms; not arrived: ", late,
-                        ". Look what they are doing, or raise timeout="));
-  }
-  return std::nullopt;
-}
-
-Communicator::Trouble Communicator::told_by(int peer, const Operation& operation) const {
-  const Pad& pad = peers_->pad(peer);
-  auto cause = static_cast<ErrorCode>(pad.cause);
-  int blamed = pad.blamed;
-  // Whichever rank notices first, all of them raise the same error for the same cause.
-  switch (cause) {
-    case ErrorCode::kMismatch:
-    case ErrorCode::kTimeout:
-    case ErrorCode::kPeerLost:
-    case ErrorCode::kPeerLeft:
-      break;
-    default:
-      cause = ErrorCode::kPoisoned;
-      blamed = peer;
-  }
-  return {cause, blamed,
-          where(operation, blamed) +
-              concat(peers_->describe(peer), " gave the group up: ", pad.reason)};
-}
-
-void Communicator::fail(const Trouble& trouble, Finished& finished) {
-  std::lock_guard<std::mutex> lock(state_);
-  if (failure_ == nullptr) {
-    failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
-    peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer,
-                             sequence_ - queue_.size(), trouble.text.c_str());
-    peers_->wake_peers();
-  }
-  give_up_queue(finished);
-}
-
-void Communicator::give_up_queue(Finished& finished) {
-  for (auto& operation : queue_) {
-    operation->quarantine();
-    finished.emplace_back(std::move(operation), failure_);
-  }
-  queue_.clear();
 }
 
 void Communicator::finish(Finished& finished) {
@@ -325,17 +270,6 @@ void Communicator::leave() {
     peers_->own_pad().goodbye.store(completed + 1, std::memory_order_release);
   }
   peers_->wake_peers();
-  finish(finished);
-}
-
-void Communicator::abort(const std::string& why) {
-  if (forked_from_endpoint()) return;
-  Finished finished;
-  {
-    std::lock_guard<std::mutex> driving(drive_);
-    fail({ErrorCode::kPoisoned, -1, message_front(rank(), size(), -1, "none", sequence_) + why},
-         finished);
-  }
   finish(finished);
 }
 

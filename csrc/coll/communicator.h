@@ -16,6 +16,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,16 +42,38 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return peers_->size(); }
 
   /// Runs behind whatever is pending, in the calling thread. `interrupted`, if given, is called now
-  /// and then while waiting and may throw to give up. The operation holds its error, if any.
+  /// and then while waiting and may throw: then the group is given up, since the peers cannot finish
+  /// without this rank. The operation holds its error, if any.
   std::shared_ptr<Operation> run(const Call& call, Milliseconds timeout,
                                  const std::function<void()>& interrupted);
 
   /// Starts and returns at once; `on_finish` runs once, on whichever thread completes it, possibly
   /// this one before start() returns.
   std::shared_ptr<Operation> start(const Call& call, Milliseconds timeout,
-                                   std::function<void(const std::exception_ptr&)> on_finish);
+                                   Operation::OnFinish on_finish);
+
+  /// For an operation that a stock engine does: the ranks meet, compare what they called, and
+  /// `on_met` runs as on_finish does in start(). Where it gets no error it starts the engine; from
+  /// then on the operation is open, until close(). While it is open a failure of the group, a peer's
+  /// included, calls `on_lost`. In the calling thread as run() does, if `async` is false.
+  std::shared_ptr<Operation> meet(const Call& call, Milliseconds timeout, bool async,
+                                  const std::function<void()>& interrupted,
+                                  Operation::OnFinish on_met, Operation::OnFinish on_lost);
+  /// The engine has finished an open operation. Idempotent.
+  void close(const Operation& operation);
+  /// The engine did not take the call. Where it did on other ranks, they are told: they would wait for
+  /// this one. The group lives on if it did on none.
+  void refuse(const Operation& operation);
+  /// The engine has failed: the group is given up. Returns the error that everybody shall raise: a peer
+  /// that died is to blame, whatever the engine says.
+  std::exception_ptr close(const Operation& operation, ErrorCode code, const std::string& what);
+  /// This rank does not wait for the engine: the group is given up, the operation stays open.
+  void abandon(const Operation& operation, const std::string& why);
+  /// Whether a stock engine works on an operation, a lost one included.
+  bool engine_at_work() const;
 
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
+  /// `interrupted` as in run().
   void wait(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
 
   /// Drives what can be driven; true if anything moved. Never blocks otherwise.
@@ -58,6 +81,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool progress(Clock::duration spin = Clock::duration::zero());
   /// Looks for deaths, goodbyes, poison and deadlines. Never blocks.
   void examine();
+  /// Whether operations are queued, or open and not lost.
   bool pending() const;
 
   /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
@@ -74,12 +98,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     ErrorCode code;
     int peer;  // the rank at fault, or -1
     std::string text;
+    std::string cause = "";  // what to tell the peers, where that is not the text: a pad is small
   };
 
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
-                                     std::function<void(const std::exception_ptr&)> on_finish);
+                                     Operation::OnFinish on_finish, Operation::OnFinish on_lost);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
-                                   std::function<void(const std::exception_ptr&)> on_finish);
+                                   Operation::OnFinish on_finish,
+                                   Operation::OnFinish on_lost = nullptr);
+  void drive_to_end(const std::shared_ptr<Operation>& operation,
+                    const std::function<void()>& interrupted);
+  void drive_later(const std::shared_ptr<Operation>& operation);
   std::shared_ptr<Operation> head() const;
   bool drive(Finished& finished, Clock::duration spin);
   /// The part of wait() behind the spin: yields, then sleeps.
@@ -87,9 +116,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Trouble> trouble(const Operation& operation) const;
   std::optional<Trouble> evidence(const Operation& operation) const;
+  /// The timeout of an operation of the queue, whose head is `operation`.
+  std::optional<Trouble> overdue(const Operation& operation) const;
+  /// Why an open operation will not end.
+  std::optional<Trouble> open_trouble(const Operation& operation) const;
+  Trouble death_of(int peer, const Operation& operation) const;
   /// What a peer that gave the group up says of it.
   Trouble told_by(int peer, const Operation& operation) const;
-  void fail(const Trouble& trouble, Finished& finished);
+  /// Gives the group up from operation `first` on, or from the head of the queue.
+  void fail(const Trouble& trouble, Finished& finished,
+            std::optional<uint64_t> first = std::nullopt);
   void give_up_queue(Finished& finished);  // with both locks
   void finish(Finished& finished);
   std::string where(const Operation& operation, int peer) const;
@@ -102,6 +138,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
+  std::map<uint64_t, std::shared_ptr<Operation>> open_;  // by sequence number
   std::atomic<uint64_t> sequence_{0};  // written under state_, read by messages without
   uint32_t base_ = 0;
   std::exception_ptr failure_;

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "core/error.h"
@@ -96,6 +98,7 @@ ReduceFunction reduction_of(const Call& call) {
 
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
                           Algorithm algorithm, uint64_t sequence) {
+  if (call.meeting) return Barrier{peers.size};
   if (algorithm == Algorithm::kNothing) return std::monostate{};
   if (algorithm == Algorithm::kStock) {
     throw Error(ErrorCode::kUnsupported,
@@ -122,9 +125,12 @@ uint32_t publications(const AnySchedule& schedule) {
 Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
                      uint64_t sequence, uint32_t base, Milliseconds timeout)
     : peers_(peers),
-      header_(make_header(call, sequence,
-                          static_cast<uint8_t>(select_algorithm(
-                              group, {call.kind, call.dtype, call.op, call.bytes()})))),
+      header_(make_header(
+          call, sequence,
+          static_cast<uint8_t>(call.meeting ? Algorithm::kStock
+                                            : select_algorithm(group, {call.kind, call.dtype,
+                                                                       call.op, call.bytes()})))),
+      detail_(call.detail),
       schedule_(make_schedule(call, peers.view(), group, algorithm(), sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
                 call.op == ReduceOp::kAvg ? peers.size() : 1),
@@ -157,8 +163,12 @@ bool Operation::advance_staged() {
           // Step 0 publishes the header: it must be in place before.
           uint32_t at = step();
           if (at == 0) {
-            peers_.own_pad().headers[header_.sequence & 1].call = header_;
-            note_cpu(peers_.own_pad());
+            Pad& pad = peers_.own_pad();
+            pad.headers[header_.sequence & 1].call = header_;
+            if (algorithm() == Algorithm::kStock) {
+              std::strncpy(pad.details[header_.sequence & 1], detail_.c_str(), kDetailBytes);
+            }
+            note_cpu(pad);
           }
           const bool done =
               fastcomm::advance(schedule, executor_, base_, at,
@@ -171,11 +181,30 @@ bool Operation::advance_staged() {
 }
 
 bool Operation::advance_direct() {
+  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   uint32_t at = step() & ~kDirect;
+  if (at == 0) {
+    direct_->run(executor_, at);
+    if (find_quitter()) return false;
+    executor_.publish(direct_base() + ++at);
+  }
   const bool done =
       fastcomm::advance(*direct_, executor_, direct_base(), at, [](uint32_t) { return true; });
   step_.store(at | kDirect, std::memory_order_relaxed);
   return done;
+}
+
+bool Operation::find_quitter() {
+  // All loads of the peers' tensors before the looks at their pads. Their other half is the fence in
+  // PeerGroup::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
+  // what the user wrote, the mark is seen. Then nothing is published, and nobody ends with this sum.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank() || !peers_.pad(peer).gave_up(header_.sequence)) continue;
+    quitter_.store(peer, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
 bool Operation::read_headers() {
@@ -202,6 +231,7 @@ void Operation::quarantine() {
 }
 
 bool Operation::awaits(int peer) const {
+  if (peer == quitter_.load(std::memory_order_relaxed)) return true;
   const uint32_t at = step();
   if (at == 0 || at == kDirect || peer == peers_.rank()) return false;
   if ((at & kDirect) != 0) {  // its one wait is for all ranks
@@ -221,6 +251,25 @@ int Operation::awaited_peer() const {
   return -1;
 }
 
+std::vector<int> Operation::late() const {
+  std::vector<int> awaited, slowest;
+  int32_t nearest = INT32_MAX, least = INT32_MAX;  // publications of both, from here
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank()) continue;
+    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base_);
+    if (awaits(peer)) {
+      awaited.push_back(peer);
+      nearest = std::min(nearest, published);
+    }
+    if (published < least) {
+      least = published;
+      slowest.clear();
+    }
+    if (published == least) slowest.push_back(peer);
+  }
+  return least < nearest && !awaited.empty() ? slowest : awaited;
+}
+
 bool Operation::crowded() const {
   const int peer = awaited_peer();
   return peer >= 0 && peers_.pad(peer).cpu.load(std::memory_order_relaxed) ==
@@ -228,25 +277,63 @@ bool Operation::crowded() const {
 }
 
 void Operation::check_headers() const {
+  uint64_t balance = 0;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
-    if (same_call(theirs, header_)) continue;
-    throw Error(ErrorCode::kMismatch,
-                concat("the ranks called different operations: rank ", peers_.rank(), " called ",
-                       describe_call(header_), "; rank ", peer, " called ", describe_call(theirs),
-                       ". No memory was touched. Make every rank issue the same operations in the "
-                       "same order with equal sizes and dtypes"));
+    if (!same_call(theirs, header_)) raise_mismatch(peer);
+    balance += theirs.balance;
   }
+  if (balance != 0) raise_mismatch(peers_.rank() == 0 ? 1 : 0);
+}
+
+void Operation::raise_mismatch(int peer) const {
+  const int slot = header_.sequence & 1;
+  const CallHeader& theirs = peers_.pad(peer).headers[slot].call;
+  const bool stock = static_cast<Algorithm>(theirs.algorithm) == Algorithm::kStock;
+  const std::string what =
+      same_call(theirs, header_)
+          ? "the split sizes of the ranks do not fit each other, for example: rank "
+          : "the ranks called different operations: rank ";
+  throw Error(ErrorCode::kMismatch,
+              concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
+                     describe_call(theirs, stock ? peers_.pad(peer).details[slot] : ""),
+                     ". No memory was touched. Make every rank issue the same operations in the "
+                     "same order with equal sizes and dtypes"));
+}
+
+std::string Operation::progress_of(int peer) const {
+  if (reached(load_flag(peers_.view().flag(peer, 0)), base_ + 1)) {
+    return concat(peers_.describe(peer), " is in the middle of it");
+  }
+  const std::string late = concat(peers_.describe(peer), " has not called it");
+  if (header_.sequence == 0) return late + ", nor anything before";
+  // Every rank has been in the operation before: this rank saw their flags there. Its own header
+  // of it stays until the next operation.
+  const int slot = (header_.sequence - 1) & 1;
+  const Pad& pad = peers_.own_pad();
+  const CallHeader& last = pad.headers[slot].call;
+  const bool stock = static_cast<Algorithm>(last.algorithm) == Algorithm::kStock;
+  return concat(late, "; the last it called was ",
+                describe_call(last, stock ? pad.details[slot] : ""));
 }
 
 void Operation::finish(std::exception_ptr error) {
+  if (ended_.exchange(true, std::memory_order_acq_rel)) return lose(error);
   error_ = std::move(error);
   // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
   const auto callback = std::move(on_finish);
   on_finish = nullptr;
-  if (callback) callback(error_);
+  if (error_ != nullptr) on_lost = nullptr;
+  if (callback) callback(*this, error_);
   // Release: whoever sees done() sees the results and the error.
   done_.store(true, std::memory_order_release);
+}
+
+void Operation::lose(const std::exception_ptr& error) {
+  if (error == nullptr) return;
+  const auto callback = std::move(on_lost);
+  on_lost = nullptr;
+  if (callback) callback(*this, error);
 }
 
 }  // namespace fastcomm

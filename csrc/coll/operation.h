@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <variant>
+#include <vector>
 
 #include "coll/all_gather.h"
 #include "coll/all_reduce.h"
@@ -32,8 +33,10 @@ AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTr
 /// Flags that the schedule publishes: how far the next operation's base lies from this one's.
 uint32_t publications(const AnySchedule& schedule);
 
-class Operation {
+class Operation : public std::enable_shared_from_this<Operation> {
  public:
+  using OnFinish = std::function<void(const Operation&, const std::exception_ptr&)>;
+
   Operation(const Call& call, PeerGroup& peers, const GroupTraits& group, uint64_t sequence,
             uint32_t base, Milliseconds timeout);
   Operation(const Operation&) = delete;
@@ -52,9 +55,16 @@ class Operation {
   /// True once it goes on without staging, from buffer to buffer.
   bool direct() const { return (step() & kDirect) != 0; }
   Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
+  /// The call, as messages show it.
+  std::string describe() const { return describe_call(header_, detail_.c_str()); }
+  /// What a peer that is awaited has done so far, as messages show it.
+  std::string progress_of(int peer) const;
 
   /// The first rank that the current step waits for and that is not there, or -1.
   int awaited_peer() const;
+  /// The ranks at fault where it takes too long: those that are awaited, or, where these have come
+  /// further than others, the others: they are held up by them.
+  std::vector<int> late() const;
   /// True if that rank last ran on the core that this thread runs on. A hint (transport/wait.h).
   bool crowded() const;
   /// Whether the current step waits for one rank, and it is not there.
@@ -68,33 +78,45 @@ class Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Why it failed, or nullptr; valid once done().
   std::exception_ptr error() const { return error_; }
-  /// Ends the operation: on_finish, then done(). Called outside of every lock of the group.
+  /// Ends the operation: on_finish, then done(). Called outside of every lock of the group. An
+  /// operation that has ended before is an open one: an error is on_lost's then.
   void finish(std::exception_ptr error);
 
   /// Set before the operation is submitted; runs once, before done() holds.
-  std::function<void(const std::exception_ptr&)> on_finish;
+  OnFinish on_finish;
+  /// For a meeting: the group failed while a stock engine was at work (Communicator::meet).
+  OnFinish on_lost;
+  /// That has happened, or is about to. Under the communicator's lock.
+  bool lost = false;
 
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
 
   bool advance_staged();
   bool advance_direct();
+  /// Notes a peer that gave this operation up, and whose user may have its tensor back.
+  bool find_quitter();
   /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
   /// rank's buffer can be reached. All ranks read the same headers and decide alike.
   bool read_headers();
   void check_headers() const;
+  [[noreturn]] void raise_mismatch(int peer) const;
+  void lose(const std::exception_ptr& error);
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (AllReduceDirect::kSteps - 1); }
 
   PeerGroup& peers_;
   CallHeader header_;
+  std::string detail_;
   AnySchedule schedule_;
   std::unique_ptr<AllReduceDirect> direct_;  // touched by who advances only
   CpuExecutor executor_;
   uint32_t base_;
   std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else
+  std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
   Deadline deadline_;
+  std::atomic<bool> ended_{false};
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
 };

@@ -26,7 +26,7 @@ const char* algorithm_name(Algorithm algorithm) {
 }
 
 Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
-  if (!group.native || query.kind == OpKind::kOther) return Algorithm::kStock;
+  if (!group.native || !has_schedule(query.kind)) return Algorithm::kStock;
   if (query.kind == OpKind::kAllReduce && !reduces_natively(query)) return Algorithm::kStock;
   if (group.size == 1) return Algorithm::kNothing;
   if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
@@ -41,7 +41,7 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
     case Algorithm::kStock:
       if (!group.native) {
         selection.reason = group.why_stock;
-      } else if (query.kind == OpKind::kOther) {
+      } else if (!has_schedule(query.kind)) {
         selection.reason = "this operation has no native schedule";
       } else {
         selection.reason =

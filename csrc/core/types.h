@@ -28,8 +28,17 @@ enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
   kSum = 1,
   kAvg = 2,
-  kOther = 3,  // a reduction without a native kernel
+  // From here on without a native kernel for all_reduce; a stock engine may have one.
+  kOther = 3,
+  kMin = 4,
+  kMax = 5,
+  kProduct = 6,
+  kBand = 7,
+  kBor = 8,
+  kBxor = 9,
+  kPremulSum = 10,
 };
+constexpr int kNumReduceOps = 11;
 
 enum class OpKind : uint8_t {
   kNone = 0,
@@ -37,8 +46,24 @@ enum class OpKind : uint8_t {
   kBroadcast = 2,
   kAllGather = 3,
   kBarrier = 4,
-  kOther = 5,  // an operation without a native schedule
+  // From here on without a native schedule: a stock engine does them.
+  kOther = 5,
+  kReduce = 6,
+  kAllGatherIntoTensor = 7,
+  kGather = 8,
+  kScatter = 9,
+  kReduceScatter = 10,
+  kReduceScatterTensor = 11,
+  kAllToAll = 12,
+  kAllToAllSingle = 13,
+  kAllReduceCoalesced = 14,
+  kAllGatherCoalesced = 15,
+  kAllGatherIntoTensorCoalesced = 16,
+  kReduceScatterTensorCoalesced = 17,
 };
+constexpr int kNumOpKinds = 18;
+
+constexpr bool has_schedule(OpKind kind) { return kind < OpKind::kOther; }
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
@@ -65,13 +90,30 @@ constexpr const char* dtype_name(DType dtype) {
 }
 
 constexpr const char* reduce_op_name(ReduceOp op) {
-  constexpr const char* kNames[] = {"none", "sum", "avg", "other"};
+  constexpr const char* kNames[kNumReduceOps] = {
+      "none", "sum", "avg", "other", "min", "max", "product", "band", "bor", "bxor", "premul_sum"};
   return kNames[static_cast<int>(op)];
 }
 
 constexpr const char* op_kind_name(OpKind kind) {
-  constexpr const char* kNames[] = {"none",       "all_reduce", "broadcast",
-                                    "all_gather", "barrier",    "other"};
+  constexpr const char* kNames[kNumOpKinds] = {"none",
+                                               "all_reduce",
+                                               "broadcast",
+                                               "all_gather",
+                                               "barrier",
+                                               "other",
+                                               "reduce",
+                                               "all_gather_into_tensor",
+                                               "gather",
+                                               "scatter",
+                                               "reduce_scatter",
+                                               "reduce_scatter_tensor",
+                                               "all_to_all",
+                                               "all_to_all_single",
+                                               "all_reduce_coalesced",
+                                               "all_gather_coalesced",
+                                               "all_gather_into_tensor_coalesced",
+                                               "reduce_scatter_tensor_coalesced"};
   return kNames[static_cast<int>(kind)];
 }
 

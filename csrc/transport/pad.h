@@ -4,6 +4,7 @@
 //   line 1      how this rank stands: at work, gone (goodbye), or poisoned, and by whose fault;
 //               on which core it ran last
 //   lines 2-3   call headers, by the parity of the operation
+//   2x4 lines   what a header does not say of its call, as text; for operations of a stock engine
 //   4 lines     why the group is poisoned, as text
 //
 // Scratch (coll/plan.h) lies behind it.
@@ -34,8 +35,14 @@ struct CallHeader {
   uint8_t op;     // ReduceOp
   uint8_t algorithm;
   uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
+  // Of operations that a stock engine does (coll/call.h), else zero:
+  uint64_t signature;  // of all else that must be equal: types, shapes of a list
+  uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
 };
-static_assert(sizeof(CallHeader) == 32, "travels between processes");
+static_assert(sizeof(CallHeader) == 48, "travels between processes");
+
+/// Room for the part of a call that its header has not got in words, cut off where it is longer.
+constexpr size_t kDetailBytes = 4 * kLineBytes;
 
 struct Pad {
   alignas(kLineBytes) uint32_t flag;
@@ -46,12 +53,22 @@ struct Pad {
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
   uint64_t first_failed;           // the sequence number of the first operation not finished here
+  std::atomic<uint64_t> refused;   // 1 + the last operation that this rank's stock engine refused
 
   struct alignas(kLineBytes) HeaderLine {
     CallHeader call;
   } headers[2];
+  char details[2][kDetailBytes];
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
+
+  /// Whether this rank has ended the operation, that it was in, in an error. What its user does with
+  /// the operation's memory comes after the mark that is read here: a fence follows each of the two.
+  bool gave_up(uint64_t sequence) const {
+    if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
+    const uint64_t left = goodbye.load(std::memory_order_acquire);
+    return left != 0 && left - 1 <= sequence;
+  }
 
   /// Publishes why this rank gives the group up, and from which operation on: it has finished those
   /// before. The first reason stays.

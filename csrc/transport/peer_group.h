@@ -46,7 +46,7 @@ class PeerGroup {
   /// serve anything else, once freed, until every peer has left the group or died.
   virtual void quarantine(uint64_t where, size_t bytes) = 0;
 
-  /// True if the process of a peer has died. Any thread.
+  /// True if the process of a peer has died: all that it ever wrote is visible afterwards. Any thread.
   virtual bool lost(int peer) const = 0;
 
   /// How messages call a peer: "rank 2 (pid 4711)".

@@ -30,8 +30,28 @@ print("done", flush=True)
 MODES = {"idle": 0, "pending": 0, "callback": 0, "raise": 1}
 
 
-def _start(mode: str, folder: Path) -> list[subprocess.Popen[str]]:
-    command = [sys.executable, "-X", "faulthandler", "-c", PROGRAM]
+# The end of a program with much to clean up: what is registered first runs last.
+ENDING = """
+import atexit, sys, time
+atexit.register(time.sleep, 4)
+import torch, torch.distributed as dist
+rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("fastcomm", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+tensor = torch.ones(4)
+dist.all_reduce(tensor)
+if rank == 1:
+    time.sleep(0.3)
+    print(time.monotonic(), flush=True)
+    raise ValueError("a mistake")
+try:
+    dist.all_reduce(tensor)
+except dist.DistBackendError as error:
+    print(time.monotonic(), type(error).__name__, flush=True)
+"""
+
+
+def _start(mode: str, folder: Path, program: str = PROGRAM) -> list[subprocess.Popen[str]]:
+    command = [sys.executable, "-X", "faulthandler", "-c", program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
@@ -67,3 +87,16 @@ def test_the_interpreter_exits_quietly(mode: str, tmp_path: Path) -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_peers_hear_of_a_program_that_ends_before_it_has_ended(tmp_path: Path) -> None:
+    processes = _start("ending", tmp_path, ENDING)
+    try:
+        heard, raised = (process.communicate(timeout=60)[0] for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    at, kind = heard.split()
+    assert kind == "PeerLeftError"
+    assert float(at) - float(raised) < 2

@@ -144,7 +144,7 @@ def test_the_expiry_of_wait_harms_nothing() -> None:
     assert first == second == [4.0]
 
 
-def _interrupt(world: World, operation: str) -> tuple[Caught | None, float]:
+def _interrupt(world: World, operation: str) -> Caught:
     world.init()
     dist.barrier()
     tensor = torch.ones(4)
@@ -152,28 +152,21 @@ def _interrupt(world: World, operation: str) -> tuple[Caught | None, float]:
     if world.rank == 1:
         time.sleep(0.8)
         call()  # the peer had done its part
-        return None if operation == "wait" else catch(call), tensor.sum().item()
+        return catch(call)
     Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
     if operation != "wait":
-        return catch(call), 0
+        return catch(call)
     work = dist.all_reduce(tensor, async_op=True)
-    caught = catch(work.wait)
-    work.wait()  # the operation itself goes on
-    return caught, tensor.sum().item()
+    return catch(work.wait)
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "barrier", "wait"])
 def test_ctrl_c_ends_a_blocked_call_at_once(operation: str) -> None:
-    (caught, mine), (other, theirs) = run_ranks(2, _interrupt, operation)
-    assert caught is not None
+    caught, other = run_ranks(2, _interrupt, operation)
     assert caught.kind == "KeyboardInterrupt"
     assert 0.25 < caught.seconds < 0.5
-    if operation == "wait":
-        assert mine == theirs == 8
-    else:
-        assert other is not None
-        assert (other.kind, other.peer) == ("GroupPoisonedError", 0)
-        assert "was interrupted" in other.text
+    assert (other.kind, other.peer) == ("GroupPoisonedError", 0)
+    assert "was interrupted" in other.text
 
 
 def _use_in_a_child(how: str) -> None:

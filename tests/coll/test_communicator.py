@@ -11,6 +11,7 @@ from support import cpp_build
 
 RANDOM = "tests/cpp/communicator_test.cpp"
 FAILURES = "tests/cpp/communicator_failures_test.cpp"
+EVIDENCE = "tests/cpp/communicator_evidence_test.cpp"
 # FC_SHIM gives the processor away at flag operations, so that one run sees many orders of events.
 WATCHED = [*cpp_build.TSAN, "-DFC_SHIM"]
 # Where flags are published and awaited: the negative controls compile only these anew.
@@ -18,8 +19,10 @@ FLAGS_AT = ["csrc/coll/operation.cpp", "csrc/coll/communicator.cpp"]
 CASES = ["random", "wrap", "opposite", "threads", "release"]
 FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "late", "wait_timeout", "abort", "interrupt", "lost"),
-    *("quarantine", "start_is_short"),
+    *("quarantine", "start_is_short", "relayed", "held_up"),
 ]
+
+EVIDENCE_CASES = ["goodbye", "poison", "exit", "in_place"]
 
 
 def build(source: str, flags: list[str]) -> cpp_build.Program:
@@ -45,6 +48,11 @@ def test_operations(plain: cpp_build.Program, case: str) -> None:
 @pytest.mark.parametrize("case", FAILURE_CASES)
 def test_failures(case: str) -> None:
     cpp_build.check(build(FAILURES, cpp_build.PLAIN), case, "1")
+
+
+@pytest.mark.parametrize("case", EVIDENCE_CASES)
+def test_evidence(case: str) -> None:
+    cpp_build.check(build(EVIDENCE, cpp_build.PLAIN), case, "1")
 
 
 @pytest.mark.parametrize("case", CASES)

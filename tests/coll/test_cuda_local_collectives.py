@@ -1,8 +1,8 @@
 """The collectives of one process over several devices, without a GPU: they run under the shim.
 
-Every byte is compared inside the C++ program (tests/cpp/shim_local_collectives_test.cpp). Here it
-is built, run, and run again under ThreadSanitizer; builds that leave out one kind of wait, or
-believe in a broken link, must be reported.
+Every byte is compared inside the C++ programs (tests/cpp/shim_local_collectives_test.cpp, and
+shim_local_calls_test.cpp). Here they are built, run, and run again under ThreadSanitizer; builds
+that leave out one kind of wait, or believe in a broken link, must be reported.
 """
 
 from __future__ import annotations
@@ -12,29 +12,39 @@ from pathlib import Path
 import pytest
 from support import cpp_build, nvcc, shim
 
-TEST = "tests/cpp/shim_local_collectives_test.cpp"
-SOURCES = [*shim.LOCAL_SOURCES, TEST]
-NAME = "shim_local_collectives_test"
+BYTES = "shim_local_collectives_test"
+CALLS = "shim_local_calls_test"
 PLAIN = ["-O1", "-DFC_SHIM"]
 WATCHED = [*cpp_build.TSAN, "-DFC_SHIM", "-DFC_FEW_KERNELS"]
 LINKS = ["direct", "staged", "mixed", "broken", "repeated"]
 
 
+def sources(name: str) -> list[str]:
+    return [*shim.LOCAL_SOURCES, f"tests/cpp/{name}.cpp"]
+
+
+def build(name: str, flags: list[str]) -> cpp_build.Program:
+    return cpp_build.build(name, sources(name), flags)
+
+
 @pytest.mark.parametrize("case", ["warm", "threads", "refused"])
 def test_calls(case: str) -> None:
-    cpp_build.check(cpp_build.build(NAME, SOURCES, PLAIN), case)
+    cpp_build.check(build(CALLS, PLAIN), case)
 
 
 @pytest.mark.parametrize("case", LINKS)
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_bytes_of_every_operation(case: str, seed: str) -> None:
     """1 to 16 ranks, every dtype, lists of odd sizes and alignments, in place or not."""
-    cpp_build.check(cpp_build.build(NAME, SOURCES, PLAIN), case, seed)
+    cpp_build.check(build(BYTES, PLAIN), case, seed)
 
 
-@pytest.mark.parametrize(("case", "seed"), [("race", "1"), ("race", "2"), ("threads", "1")])
-def test_no_data_race(case: str, seed: str) -> None:
-    output = cpp_build.check(cpp_build.build(NAME, SOURCES, WATCHED), case, seed)
+@pytest.mark.parametrize(
+    ("name", "case", "seed"),
+    [(BYTES, "race", "1"), (BYTES, "race", "2"), (CALLS, "threads", "1")],
+)
+def test_no_data_race(name: str, case: str, seed: str) -> None:
+    output = cpp_build.check(build(name, WATCHED), case, seed)
     assert "ThreadSanitizer" not in output
 
 
@@ -54,22 +64,22 @@ def test_a_broken_link_is_reported_where_the_probe_is_blind() -> None:
 
 def control(changed: str, flags: list[str], macro: str) -> cpp_build.Program:
     """Build the program again with one source changed by a macro."""
-    whole = cpp_build.build(NAME, SOURCES, flags)
+    whole = build(BYTES, flags)
     others = [path for source, path in whole.objects.items() if source != changed]
-    return cpp_build.build(f"{NAME}_control", [changed], [*flags, macro], others)
+    return cpp_build.build(f"{BYTES}_control", [changed], [*flags, macro], others)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LINKS)
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_bytes_with_more_seeds(case: str, seed: int) -> None:
-    cpp_build.check(cpp_build.build(NAME, SOURCES, PLAIN), case, str(seed))
+    cpp_build.check(build(BYTES, PLAIN), case, str(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LINKS)
 def test_no_data_race_on_any_link(case: str) -> None:
-    program = cpp_build.build(NAME, SOURCES, [*cpp_build.TSAN, "-DFC_SHIM"])
+    program = build(BYTES, [*cpp_build.TSAN, "-DFC_SHIM"])
     output = cpp_build.check(program, case, "7", timeout=280)
     assert "ThreadSanitizer" not in output
 
@@ -77,13 +87,15 @@ def test_no_data_race_on_any_link(case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LINKS)
 def test_in_bounds(case: str) -> None:
-    program = cpp_build.build(NAME, SOURCES, [*cpp_build.ASAN, "-DFC_SHIM"])
+    program = build(BYTES, [*cpp_build.ASAN, "-DFC_SHIM"])
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
     cpp_build.check(program, case, "8", environment=environment, timeout=280)
 
 
 @pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing")
 @pytest.mark.slow
-def test_the_test_compiles_for_a_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [BYTES, CALLS])
+def test_the_test_compiles_for_a_device(tmp_path: Path, name: str) -> None:
     """The same source is to run on a GPU, with ranks as its streams."""
-    nvcc.link_for_device(tmp_path / "program", SOURCES, "-DFC_WITH_CUDA", "-DFC_FEW_KERNELS")
+    flags = ("-DFC_WITH_CUDA", "-DFC_FEW_KERNELS")
+    nvcc.link_for_device(tmp_path / "program", sources(name), *flags)

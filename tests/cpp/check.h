@@ -17,6 +17,9 @@
 #include "core/error.h"
 #include "core/numeric.h"
 #include "core/types.h"
+#if defined(FC_SHIM)
+#include "core/interleave.h"
+#endif
 
 namespace fastcomm::testing {
 
@@ -87,10 +90,14 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 using Cases = std::vector<std::pair<const char*, std::function<void(uint64_t seed)>>>;
 
-/// main() of a test: `program CASE [SEED]`, or all cases.
+/// main() of a test: `program CASE [SEED]`, or all cases. Under the shim SEED also seeds the yields
+/// at flags and barriers.
 inline int run_cases(int argc, char** argv, const Cases& cases) {
   const std::string wanted = argc > 1 ? argv[1] : "all";
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+#if defined(FC_SHIM)
+  interleave_seed.store(seed);
+#endif
   bool found = false;
   for (const auto& [name, body] : cases) {
     if (wanted != "all" && wanted != name) continue;

@@ -2,34 +2,13 @@
 //
 //   communicator_failures_test CASE SEED
 #include "check.h"
+#include "failure.h"
 #include "rank_world.h"
 
 namespace fastcomm::testing {
 namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
-
-struct Failure {
-  bool failed = false;
-  ErrorCode code{};
-  std::string text;
-};
-
-Failure failure_of(const Operation& operation) {
-  Failure failure;
-  if (operation.error() == nullptr) return failure;
-  failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
-  failure.failed = true;
-  return failure;
-}
-
-bool names(const std::string& text, int rank) {
-  return text.find(concat("rank ", rank)) != std::string::npos;
-}
-
-void pause(uint64_t microseconds) {
-  std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-}
 
 /// Every rank learns that the calls differ, whoever looks first, and nothing is written.
 void test_mismatch(uint64_t seed) {
@@ -177,6 +156,32 @@ void test_late(uint64_t) {
   }
 }
 
+/// A rank that waits for the root alone does not blame it where the root waits for another.
+void test_held_up(uint64_t) {
+  constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
+  RankWorld world(kSize);
+  world.stop_engines();
+  std::vector<std::vector<float>> data(kSize, std::vector<float>(2900));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (int rank = 0; rank < kSize; ++rank) {
+    const Call call = broadcast_call(data[rank].data(), data[rank].size(), kRoot);
+    operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
+  }
+  for (int round = 0; round < 100; ++round) {
+    for (int rank : {kRoot, kWaiting}) world.at(rank).progress();
+    if (operations[kLate]->step() < 3) world.at(kLate).progress();
+  }
+  EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
+  EXPECT(operations[kRoot]->awaited_peer() == kLate);
+  pause(120000);
+  for (int rank : {kWaiting, kRoot}) {
+    world.at(rank).examine();
+    const Failure failure = failure_of(*operations[rank]);
+    EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
+    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 1,"), 0) == 0, failure.text);
+  }
+}
+
 /// A rank that gives up an operation on memory that its peers may write to says so, whatever made
 /// it give up; one that ends well, and one whose memory nobody was told of, do not.
 void test_quarantine(uint64_t) {
@@ -271,6 +276,21 @@ void test_abort(uint64_t seed) {
   }
 }
 
+/// Who hears of an abort from another that heard of it blames the first, not the messenger, and is
+/// told the reason in full, however many messengers there were.
+void test_relayed(uint64_t) {
+  constexpr int kSize = 6;
+  RankWorld world(kSize);
+  world.at(kSize - 1).abort("this is the reason");
+  for (int rank = kSize - 2; rank >= 0; --rank) {
+    auto operation = world.at(rank).run(barrier_call(), kTimeout, nullptr);
+    const Failure failure = failure_of(*operation);
+    EXPECT(failure.code == ErrorCode::kPoisoned, failure.text);
+    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 6, peer 5,"), 0) == 0, failure.text);
+    EXPECT(failure.text.find("this is the reason") != std::string::npos, failure.text);
+  }
+}
+
 /// A synchronous call that a signal interrupts: the caller's exception comes out, peers hear of it.
 void test_interrupt(uint64_t) {
   RankWorld world(2);
@@ -321,9 +341,10 @@ void test_start_is_short(uint64_t) {
   world.run([&](int rank) {
     std::vector<float> data(1 << 20, 1.f);
     float one = 1.f;
-    auto large = world.at(rank).start(
-        sum_call(data.data(), data.size()), kTimeout,
-        [&, rank](const std::exception_ptr&) { where[rank] = std::this_thread::get_id(); });
+    auto large = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout,
+                                      [&, rank](const Operation&, const std::exception_ptr&) {
+                                        where[rank] = std::this_thread::get_id();
+                                      });
     auto small = world.at(rank).start(sum_call(&one, 1), kTimeout, nullptr);
     while (!small->done()) pause(200);
     EXPECT(where[rank] != std::this_thread::get_id(), "the caller drove the large operation");
@@ -340,9 +361,11 @@ int main(int argc, char** argv) {
                     {"leave", test_leave},
                     {"trouble_later", test_trouble_later},
                     {"late", test_late},
+                    {"held_up", test_held_up},
                     {"quarantine", test_quarantine},
                     {"wait_timeout", test_wait_timeout},
                     {"abort", test_abort},
+                    {"relayed", test_relayed},
                     {"interrupt", test_interrupt},
                     {"lost", test_lost},
                     {"start_is_short", test_start_is_short}});

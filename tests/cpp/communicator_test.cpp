@@ -3,6 +3,7 @@
 //
 //   communicator_test CASE SEED
 #include "check.h"
+#include "dtypes.h"
 #include "rank_world.h"
 #include "reference_tree.h"
 
@@ -10,9 +11,6 @@ namespace fastcomm::testing {
 namespace {
 
 constexpr auto kTimeout = Milliseconds(60000);
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt8,    DType::kUInt8,   DType::kInt16,   DType::kInt32,
-                             DType::kInt64,   DType::kBool};
 
 /// One operation as all ranks see it.
 struct Spec {
@@ -142,9 +140,10 @@ Paths run_random(RankWorld& world, uint64_t seed, int operations) {
       spec.async = spec.async && own() % 4 != 0;  // ranks need not agree on it
       const Call call = running.prepare(spec, rank, world.size());
       if (spec.async) {
-        running.operation = group.start(call, kTimeout, [&running](const std::exception_ptr&) {
-          running.finished.fetch_add(1);
-        });
+        running.operation =
+            group.start(call, kTimeout, [&running](const Operation&, const std::exception_ptr&) {
+              running.finished.fetch_add(1);
+            });
       } else {
         running.operation = group.run(call, kTimeout, nullptr);
       }
@@ -237,7 +236,7 @@ void test_threads(uint64_t) {
       std::shared_ptr<Operation> nested;
       std::atomic<bool> issued{false};
       auto a = group.start(sum_call(first.data(), first.size()), kTimeout,
-                           [&](const std::exception_ptr&) {
+                           [&](const Operation&, const std::exception_ptr&) {
                              nested = group.start(barrier_call(), kTimeout, nullptr);
                              issued.store(true);
                            });
@@ -262,8 +261,9 @@ void test_release(uint64_t) {
     float value = 1.f;
     auto held = std::make_shared<int>(1);
     const std::weak_ptr<int> watch = held;
-    auto operation = world.at(rank).start(sum_call(&value, 1), kTimeout,
-                                          [held](const std::exception_ptr&) { (void)*held; });
+    auto operation =
+        world.at(rank).start(sum_call(&value, 1), kTimeout,
+                             [held](const Operation&, const std::exception_ptr&) { (void)*held; });
     held.reset();
     world.at(rank).wait(*operation, Deadline::max(), nullptr);
     EXPECT(watch.expired());
@@ -275,9 +275,6 @@ void test_release(uint64_t) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-#endif
   return run_cases(argc, argv,
                    {{"random", test_random},
                     {"wrap", test_wrap},

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,6 +38,22 @@ void configure(int devices, const MakeLink& link) {
   shim::Runtime::get().configure(links);
 }
 #endif
+
+/// A device for each rank; on a GPU they share it.
+inline std::vector<int> each_device(int ranks) {
+  std::vector<int> devices(ranks, 0);
+#if defined(FC_SHIM)
+  std::iota(devices.begin(), devices.end(), 0);
+#endif
+  return devices;
+}
+
+/// So little that large tensors take several rounds.
+inline DeviceGroupOptions little_staging() {
+  DeviceGroupOptions options;
+  options.most_staging_bytes = kOnDevice ? 1 << 20 : 0;  // 0: the least there may be
+  return options;
+}
 
 /// Memory of a rank's device, with guards around its bytes.
 class Buffer {

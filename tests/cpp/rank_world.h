@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -17,6 +18,7 @@ namespace fastcomm::testing {
 struct Bells {
   std::array<Doorbell, kMaxRanks> bells{};
   std::array<std::atomic<bool>, kMaxRanks> dead{};
+  std::function<void(int)> before_death_is_read;  // with the peer that is looked at
   std::mutex mutex;
   std::vector<std::pair<uint64_t, size_t>> quarantine;  // by every rank
 };
@@ -45,7 +47,11 @@ class RankGroup final : public PeerGroup {
     const std::lock_guard<std::mutex> lock(bells_->mutex);
     bells_->quarantine.emplace_back(where, bytes);
   }
-  bool lost(int peer) const override { return bells_->dead[peer].load(); }
+  bool lost(int peer) const override {
+    const auto before = bells_->before_death_is_read;  // a copy: it may replace itself
+    if (before) before(peer);
+    return bells_->dead[peer].load();
+  }
   std::string describe(int rank) const override { return inner_->describe(rank); }
   bool oversubscribed() const override { return inner_->oversubscribed(); }
 

@@ -11,15 +11,12 @@
 #include <thread>
 
 #include "check.h"
+#include "dtypes.h"
 #include "kernels/reduce_cpu.h"
 #include "reference_tree.h"
 
 namespace fastcomm::testing {
 namespace {
-
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt8,    DType::kUInt8,   DType::kInt16,   DType::kInt32,
-                             DType::kInt64,   DType::kBool};
 
 /// Flushes subnormals to zero, as torch.set_flush_denormal(True) does; false where it cannot.
 bool flush_subnormals(bool on) {

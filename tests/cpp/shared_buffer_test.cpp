@@ -3,24 +3,16 @@
 //   shared_buffer_test CASE SEED
 #include "transport/shm/shared_buffer.h"
 
-#include "coll/select.h"
-#include "fork_world.h"
+#include "shm_world.h"
 #include "transport/fork.h"
-#include "transport/shm/forming.h"
 
 namespace fastcomm::testing {
 namespace {
 
 constexpr size_t kBytes = 100000;
 
-size_t scratch_of(const GroupConfig& config, int size) {
-  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
-}
-
-std::unique_ptr<PeerGroup> form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
-  const Deadline deadline = Clock::now() + std::chrono::seconds(30);
-  auto result =
-      make_shm_group(store, rank, size, &endpoint, "", {4096, 65536}, scratch_of, deadline);
+std::unique_ptr<PeerGroup> formed(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
+  auto result = form(store, rank, size, &endpoint);
   EXPECT(result.group != nullptr, result.reason);
   return std::move(result.group);
 }
@@ -31,7 +23,7 @@ void tell(Bootstrap& store, const std::string& what, int rank) {
 
 void await(Bootstrap& store, const std::string& what, int size) {
   for (int rank = 0; rank < size; ++rank) {
-    store.get(concat(what, rank), Clock::now() + std::chrono::seconds(30));
+    store.get(concat(what, rank), soon());
   }
 }
 
@@ -41,7 +33,7 @@ void test_reach(uint64_t seed) {
   ForkedStore store;
   run_processes(kSize, [&](int rank) {
     Endpoint endpoint("auto");
-    auto group = form(store, rank, kSize, endpoint);
+    auto group = formed(store, rank, kSize, endpoint);
     std::vector<std::unique_ptr<SharedBuffer>> before;  // other offsets on every rank
     std::mt19937_64 bits(seed + rank);
     for (int i = 0; i < 1 + rank; ++i) {
@@ -68,8 +60,7 @@ void test_reach(uint64_t seed) {
 
     store.set(concat("where", rank), std::to_string(where));
     for (int peer = 0; peer < kSize; ++peer) {
-      const auto deadline = Clock::now() + std::chrono::seconds(30);
-      const uint64_t theirs = std::stoull(store.get(concat("where", peer), deadline));
+      const uint64_t theirs = std::stoull(store.get(concat("where", peer), soon()));
       group->reach(peer, theirs, kBytes - 10)[rank] = static_cast<char>('a' + rank);
     }
     tell(store, "written", rank);
@@ -86,7 +77,7 @@ void test_quarantine(uint64_t) {
   ForkedStore store;
   run_processes(kSize, [&](int rank) {
     Endpoint endpoint("auto");
-    auto group = form(store, rank, kSize, endpoint);
+    auto group = formed(store, rank, kSize, endpoint);
     const auto offset = [&](const SharedBuffer& buffer) {
       return endpoint.segment().mapping().offset_of(buffer.data(), 1);
     };
@@ -113,7 +104,7 @@ void test_quarantine(uint64_t) {
       EXPECT(offset(SharedBuffer(endpoint, kBytes)) == next);
       store.set("first left", "1");
     }
-    store.get("first left", Clock::now() + std::chrono::seconds(30));
+    store.get("first left", soon());
     group.reset();
     tell(store, "left", rank);
     await(store, "left", kSize);

@@ -2,29 +2,18 @@
 // and what the shim itself promises. On the host under the execution shim, or on one GPU that all
 // ranks share when compiled by nvcc.
 //
-//   shim_all_reduce_test CASE [SEED]       CASE: sums | race | failures | shim
+//   shim_all_reduce_test [CASE [SEED]]     CASE: sums | race | failures | shim
 //
 // sums runs every number of ranks, dtype and reduction over odd sizes and alignments; race is the
 // short program that ThreadSanitizer watches. SEED also seeds yields at flags and barriers.
 #include <cstdio>
 #include <string>
 
-#include "core/error.h"
+#include "check.h"
 #include "shim_world.h"
 
 namespace fastcomm::testing {
 namespace {
-
-int failures = 0;
-
-#define EXPECT(condition, ...)                                       \
-  do {                                                               \
-    if (!(condition)) {                                              \
-      ++failures;                                                    \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, \
-                  ::fastcomm::concat(__VA_ARGS__).c_str());          \
-    }                                                                \
-  } while (0)
 
 /// One all_reduce as each rank issues it.
 struct Case {
@@ -101,7 +90,7 @@ void check_case(const World& world, const Case& c) {
 }
 
 /// Back-to-back operations on one group, with no barrier in between; checked when all are done.
-void run_cases(World& world, const std::vector<Case>& cases) {
+void run_and_check(World& world, const std::vector<Case>& cases) {
   world.run([&](int rank) {
     for (const Case& c : cases) launch_case(world, c, rank);
   });
@@ -161,7 +150,7 @@ void test_sums(uint64_t seed) {
           make_case(ranks, {launch.dtype, true, 1, channels, threads}, false, count, random));
     }
     cases.push_back(make_case(ranks, launch, false, 7001, random));  // many blocks
-    run_cases(world, cases);
+    run_and_check(world, cases);
     std::printf("sums: %d ranks, %zu operations\n", ranks, cases.size());
   }
 }
@@ -177,7 +166,7 @@ void test_race(uint64_t seed) {
         cases.push_back(make_case(ranks, {dtype, false, 2, 2, 3 * kWarp}, true, 700, random));
       }
     }
-    run_cases(world, cases);
+    run_and_check(world, cases);
     std::printf("race: %d ranks, %zu operations\n", ranks, cases.size());
   }
 }
@@ -246,6 +235,12 @@ void test_refused_arguments() {
   if (!kOnDevice) EXPECT(max_all_reduce_channels(2, 4, 2) == 512, "half of the shim's device");
 }
 
+void test_failures(uint64_t) {
+  test_late_rank();
+  test_abort();
+  test_refused_arguments();
+}
+
 #if defined(FC_SHIM)
 __global__ void sum_of_block(int* out, int* votes) {
   FC_SHARED(int, slots, shim::kMaxBlockThreads);
@@ -257,7 +252,7 @@ __global__ void sum_of_block(int* out, int* votes) {
   votes[blockIdx.x * blockDim.x + threadIdx.x] = __syncthreads_and(threadIdx.x + blockIdx.x != 2);
 }
 
-void test_shim() {
+void test_shim(uint64_t) {
   std::vector<int> out(12), votes(12);
   FC_LAUNCH(sum_of_block, dim3(3), dim3(4), nullptr, out.data(), votes.data());
   for (int i = 0; i < 12; ++i) {
@@ -265,8 +260,6 @@ void test_shim() {
     EXPECT(votes[i] == 0, "each block has one thread that votes no");
   }
 }
-#else
-void test_shim() {}
 #endif
 
 }  // namespace
@@ -274,29 +267,16 @@ void test_shim() {}
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-  const std::string name = argc > 1 ? argv[1] : "";
-  const uint64_t seed = argc > 2 ? std::stoull(argv[2]) : 1;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(seed);
-#else
+#if !defined(FC_SHIM)
   // Kernels of ranks wait for each other: their streams must not share a queue of the device.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 #endif
-  if (name == "sums") {
-    test_sums(seed);
-  } else if (name == "race") {
-    test_race(seed);
-  } else if (name == "failures") {
-    test_late_rank();
-    test_abort();
-    test_refused_arguments();
-  } else if (name == "shim") {
-    test_shim();
-  } else {
-    std::printf("unknown case '%s'\n", name.c_str());
-    return 2;
-  }
-  std::printf("%s: seed %llu, %d failures\n", name.c_str(), static_cast<unsigned long long>(seed),
-              failures);
-  return failures == 0 ? 0 : 1;
+  return run_cases(argc, argv,
+                   {
+#if defined(FC_SHIM)
+                       {"shim", test_shim},
+#endif
+                       {"sums", test_sums},
+                       {"race", test_race},
+                       {"failures", test_failures}});
 }

@@ -311,9 +311,6 @@ void fork_child(uint64_t) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-#endif
   return run_cases(argc, argv,
                    {
 #if defined(FC_SHIM)

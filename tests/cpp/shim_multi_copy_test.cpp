@@ -154,9 +154,6 @@ void large(uint64_t seed) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-#endif
   return run_cases(argc, argv,
                    {{"alignments", alignments},
                     {"tables", tables},

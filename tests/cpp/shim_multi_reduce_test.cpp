@@ -13,6 +13,7 @@
 
 #include "check.h"
 #include "device_memory.h"
+#include "dtypes.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
 #include "kernels/cuda/multi_reduce.h"
@@ -20,16 +21,6 @@
 
 namespace fastcomm::testing {
 namespace {
-
-#if defined(FC_FEW_KERNELS)
-const std::vector<DType> kDTypes = {DType::kFloat32, DType::kBFloat16};
-const std::vector<DType> kFloats = kDTypes;
-#else
-const std::vector<DType> kDTypes = {
-    DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8,
-    DType::kUInt8,   DType::kInt16,   DType::kInt32,   DType::kInt64,    DType::kBool};
-const std::vector<DType> kFloats = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-#endif
 
 /// Bytes that a block moves of a source at once, at most.
 constexpr uint64_t kChunk = uint64_t{kTableThreads} * kPacksInFlight * 2 * kPackBytes;
@@ -99,7 +90,8 @@ void reduce_tensors(const std::vector<Tensor>& tensors, const ReduceSpec& spec,
 }
 
 bool is_float(DType dtype) {
-  return dtype == DType::kFloat64 || std::count(kFloats.begin(), kFloats.end(), dtype) != 0;
+  return dtype == DType::kFloat64 ||
+         std::count(kKernelFloats.begin(), kKernelFloats.end(), dtype) != 0;
 }
 
 /// A random divisor and scale; small enough that sums meet the range of fp16.
@@ -132,9 +124,9 @@ void sums(uint64_t seed) {
       reduce_tensors(tensors, random_spec(in, out, n, random), random);
     }
   };
-  for (const DType dtype : kDTypes) pair(dtype, dtype);
-  for (const DType in : kFloats) {
-    for (const DType out : kFloats) {
+  for (const DType dtype : kKernelDTypes) pair(dtype, dtype);
+  for (const DType in : kKernelFloats) {
+    for (const DType out : kKernelFloats) {
       if (in != out) pair(in, out);
     }
   }
@@ -275,9 +267,6 @@ void large(uint64_t seed) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-#if defined(FC_SHIM)
-  fastcomm::interleave_seed.store(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-#endif
   return run_cases(argc, argv,
                    {{"sums", sums},
                     {"negative_zeros", negative_zeros},

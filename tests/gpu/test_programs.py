@@ -54,9 +54,12 @@ SUITES = {
     ),
     "local_collectives": Suite(
         shim.LOCAL_SOURCES,
-        ("direct", "staged", "mixed", "repeated", "race", "warm", "threads", "refused"),
+        ("direct", "staged", "mixed", "repeated", "race"),
         ("race",),
         ("-DFC_WITH_CUDA",),
+    ),
+    "local_calls": Suite(
+        shim.LOCAL_SOURCES, ("warm", "threads", "refused"), (), ("-DFC_WITH_CUDA",)
     ),
 }
 

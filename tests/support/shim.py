@@ -35,6 +35,7 @@ LOCAL_SOURCES = (
     "csrc/kernels/cuda/multi_reduce.cu",
     "csrc/kernels/cuda/peer_probe.cu",
     "csrc/coll/cuda/exchange.cpp",
+    "csrc/coll/cuda/exchange_plan.cpp",
     "csrc/coll/cuda/local_collectives.cpp",
 )
 

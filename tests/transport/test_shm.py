@@ -9,10 +9,10 @@ import pytest
 from support import cpp_build
 
 GROUPS = "tests/cpp/shm_test.cpp"
+GROUP_CASES = ["segment", "groups", "reuse", "churn", "no_endpoint", "stale"]
+ENDS = "tests/cpp/shm_ends_test.cpp"
+END_CASES = ["death", "exit", "fork"]
 HANDSHAKE = "tests/cpp/handshake_test.cpp"
-GROUP_CASES = [
-    *("segment", "groups", "reuse", "churn", "no_endpoint", "stale", "death", "exit", "fork"),
-]
 HANDSHAKE_CASES = ["accept", "silent", "answer", "segment", "other_user"]
 FORMING = "tests/cpp/forming_test.cpp"
 FORMING_CASES = ["world_size", "nonsense"]
@@ -20,6 +20,7 @@ BUFFERS = "tests/cpp/shared_buffer_test.cpp"
 BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
 CASES = [
     *((GROUPS, case) for case in GROUP_CASES),
+    *((ENDS, case) for case in END_CASES),
     *((HANDSHAKE, case) for case in HANDSHAKE_CASES),
     *((FORMING, case) for case in FORMING_CASES),
     *((BUFFERS, case) for case in BUFFER_CASES),

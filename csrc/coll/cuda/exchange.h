@@ -1,5 +1,5 @@
-// Copies and reductions among the devices of one process, as one operation: who waits for whom, what
-// goes directly and what through pinned memory, in how many rounds.
+// Copies and reductions among the devices of one process, as one operation: in which steps, and who
+// waits for whom. What goes into which round is in coll/cuda/exchange_plan.h.
 //
 //   start    every rank marks what its stream was given before
 //   round    stage    a rank copies to pinned memory what others cannot read where it lies
@@ -29,41 +29,20 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/multi_copy.h"
+#include "coll/cuda/exchange_plan.h"
 #include "kernels/cuda/multi_reduce.h"
 #include "transport/local/device_group.h"
 
 namespace fastcomm {
 
-static_assert(kMaxLocalRanks <= kMaxReduceSources, "a reduction takes a source of every rank");
-
-/// `bytes` at `src`, in memory of rank `from`, to dst[r] in memory of each rank r that is not null.
-struct CopyJob {
-  int from;
-  const char* src;
-  uint64_t bytes;
-  char* dst[kMaxLocalRanks];
-};
-
-/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to dst[r] in
-/// memory of each rank r that is not null. A destination may be the source of its rank. Jobs of one
-/// owner have destinations on the same ranks.
-struct ReduceJob {
-  int owner;
-  uint64_t count;
-  const char* sources[kMaxLocalRanks];
-  char* dst[kMaxLocalRanks];
-};
-
-/// Keeps its lists from one operation to the next, so that it allocates nothing once warm. One
-/// thread at a time, under the group's mutex.
+/// Allocates nothing once warm. One thread at a time, under the group's mutex.
 class Exchange {
  public:
-  explicit Exchange(DeviceGroup& group);
+  explicit Exchange(DeviceGroup& group) : group_(group), size_(group.size()), plan_(group) {}
 
-  /// Copies nothing yet. Empty jobs, and copies onto themselves, are left out.
-  void add(const CopyJob& job);
-  void add(const ReduceJob& job);
+  /// Copies nothing yet.
+  void add(const CopyJob& job) { plan_.add(job); }
+  void add(const ReduceJob& job) { plan_.add(job); }
 
   /// Enqueues everything that was added, as one operation, and forgets it. `spec` is of the
   /// reductions; its numbers of sources and destinations are ignored. After an Error part of it may
@@ -71,44 +50,7 @@ class Exchange {
   void run(const Streams& streams, const ReduceSpec& spec);
   void run(const Streams& streams) { run(streams, ReduceSpec{}); }
 
-  /// Forgets what was added.
-  void clear();
-
  private:
-  /// What one rank is responsible for: staging its copies, or doing its reductions.
-  struct Lane {
-    std::vector<CopyJob> copies;
-    std::vector<ReduceJob> reductions;
-    size_t job = 0;     // copies come first
-    uint64_t done = 0;  // bytes or elements of that job
-    uint64_t staged_bytes = 0;
-    bool finished() const { return job == copies.size() + reductions.size(); }
-  };
-  /// What one rank's kernels do in a round.
-  struct Work {
-    std::vector<CopySegment> stage, pull, fetch;
-    std::vector<const void*> sources;  // of reductions, num_sources for each
-    std::vector<void*> destinations;
-    std::vector<uint64_t> counts;
-    int num_destinations = 0;
-    uint32_t staged_by = 0;   // bit s: reads what rank s has staged
-    uint32_t fetch_from = 0;  // bit s: fetches results of rank s
-    bool stages_results = false;
-    bool empty() const { return pull.empty() && counts.empty(); }
-    void clear();
-  };
-  /// A lane's part of a half of staging memory.
-  struct Room {
-    char* at;
-    char* end;
-  };
-
-  bool direct(int rank, int peer) const { return direct_[rank] >> peer & 1; }
-  void look_at_jobs(const ReduceSpec& spec);
-  void fill_round(const ReduceSpec& spec, const Staging& staging);
-  void fill_lane(Lane& lane, Room room, const ReduceSpec& spec);
-  uint64_t place(const CopyJob& job, uint64_t done, Room& room);
-  uint64_t place(const ReduceJob& job, uint64_t done, Room& room, const ReduceSpec& spec);
   void begin(const Streams& streams, DeviceGuard& guard);
   void run_round(const Streams& streams, const ReduceSpec& spec, DeviceGuard& guard);
   void end(const Streams& streams, DeviceGuard& guard);
@@ -117,14 +59,9 @@ class Exchange {
 
   DeviceGroup& group_;
   const int size_;
-  uint32_t direct_[kMaxLocalRanks] = {};   // bit p of r: rank r reaches the memory of rank p
-  uint32_t touches_[kMaxLocalRanks] = {};  // bit p of r: rank r's work touches memory of rank p
-  uint32_t waited_[kMaxLocalRanks] = {};   // of those, for which it has waited already
+  ExchangePlan plan_;
+  uint32_t waited_[kMaxLocalRanks] = {};  // bit p of r: rank r has waited for kReady of rank p
   bool all_meet_ = false;
-  uint64_t staged_bytes_ = 0;  // of the fullest lane
-  int staging_lanes_ = 0;
-  std::vector<Lane> lanes_;
-  std::vector<Work> work_;
   std::vector<ReduceSegment> segments_;
 };
 

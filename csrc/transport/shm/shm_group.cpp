@@ -53,7 +53,7 @@ void ShmGroup::quarantine(uint64_t where, size_t bytes) {
 }
 
 bool ShmGroup::lost(int peer) const {
-  return seats_[peer].process->dead->load(std::memory_order_relaxed);
+  return seats_[peer].process->dead->load(std::memory_order_acquire);
 }
 
 std::string ShmGroup::describe(int rank) const {

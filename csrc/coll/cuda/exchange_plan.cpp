@@ -1,0 +1,247 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "coll/cuda/exchange_plan.h"
+
+#include <algorithm>
+
+#include "coll/plan.h"
+#include "core/error.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+namespace {
+
+constexpr uint64_t kPack = 16;  // kernels move data fastest where ends share a pack
+constexpr uint64_t kSlack = kLineBytes + kPack;  // what aligning a slot may cost
+constexpr uint64_t kPieceElements = 64;          // pieces end at lines, whatever the element
+// Room for the smallest piece of the widest reduction: all sources and the result staged.
+constexpr uint64_t kLeastRoom = (kMaxLocalRanks + 1) * (kPieceElements * 8 + kSlack);
+static_assert(kLeastRoom <= DeviceGroup::kLeastStagingBytes / 2, "a round makes progress");
+
+/// A slot for `bytes` that come from or go to `like`: aligned as that is. There must be room.
+char* take(char*& at, uint64_t bytes, const char* like) {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  char* slot =
+      at + (round_up(address, kLineBytes) - address) + reinterpret_cast<uintptr_t>(like) % kPack;
+  at = slot + bytes;
+  return slot;
+}
+
+CopySegment segment(int device, char* dst, const char* src, uint64_t bytes) {
+  return CopySegment{device_view(device, dst, Touch::kWrite),
+                     device_view(device, src, Touch::kRead), bytes};
+}
+
+}  // namespace
+
+void RoundWork::clear() {
+  stage.clear();
+  pull.clear();
+  fetch.clear();
+  sources.clear();
+  destinations.clear();
+  counts.clear();
+  staged_by = fetch_from = 0;
+  stages_results = false;
+}
+
+ExchangePlan::ExchangePlan(const DeviceGroup& group)
+    : group_(group), size_(group.size()), lanes_(group.size()), work_(group.size()) {
+  for (int rank = 0; rank < size_; ++rank) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (group.direct(rank, peer)) direct_[rank] |= rank_bit(peer);
+    }
+  }
+}
+
+void ExchangePlan::add(const CopyJob& job) {
+  CopyJob kept = job;
+  bool any = false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (kept.dst[rank] == kept.src) kept.dst[rank] = nullptr;
+    any = any || kept.dst[rank] != nullptr;
+  }
+  if (any && job.bytes != 0) lanes_[job.from].copies.push_back(kept);
+}
+
+void ExchangePlan::add(const ReduceJob& job) {
+  if (job.count != 0) lanes_[job.owner].reductions.push_back(job);
+}
+
+void ExchangePlan::clear() {
+  for (Lane& lane : lanes_) {
+    lane.copies.clear();
+    lane.reductions.clear();
+    lane.job = 0;
+    lane.done = lane.staged_bytes = 0;
+  }
+  for (RoundWork& work : work_) work.clear();
+}
+
+void ExchangePlan::begin(const ReduceSpec& spec) {
+  spec_ = spec;
+  std::fill_n(touches_, size_, 0);
+  staged_bytes_ = 0;
+  staging_lanes_ = 0;
+  for (int lane = 0; lane < size_; ++lane) {
+    uint64_t& staged = lanes_[lane].staged_bytes;
+    for (const CopyJob& job : lanes_[lane].copies) {
+      bool stages = false;
+      for (int rank = 0; rank < size_; ++rank) {
+        if (job.dst[rank] == nullptr || rank == job.from) continue;
+        if (direct(rank, job.from)) {
+          touches_[rank] |= rank_bit(job.from);
+        } else {
+          stages = true;
+        }
+      }
+      if (stages) staged += job.bytes + kSlack;
+    }
+    for (const ReduceJob& job : lanes_[lane].reductions) {
+      bool stages_result = false;
+      for (int rank = 0; rank < size_; ++rank) {
+        if (rank != job.owner && direct(job.owner, rank)) touches_[job.owner] |= rank_bit(rank);
+        if (direct(job.owner, rank)) continue;
+        staged += job.count * dtype_size(spec.in) + kSlack;
+        stages_result = stages_result || job.dst[rank] != nullptr;
+      }
+      if (stages_result) staged += job.count * dtype_size(spec.out) + kSlack;
+    }
+    staged_bytes_ = std::max(staged_bytes_, staged);
+    staging_lanes_ += staged != 0;
+  }
+}
+
+uint64_t ExchangePlan::staging_bytes() const {
+  return std::max(staged_bytes_, kLeastRoom) * staging_lanes_;
+}
+
+bool ExchangePlan::unfinished() const {
+  const auto has_jobs = [](const Lane& lane) { return !lane.finished(); };
+  return std::any_of(lanes_.begin(), lanes_.end(), has_jobs);
+}
+
+void ExchangePlan::next_round(Room half) {
+  for (RoundWork& work : work_) work.clear();
+  int lanes = 0;
+  for (const Lane& lane : lanes_) lanes += lane.staged_bytes != 0 && !lane.finished();
+  const uint64_t share = lanes == 0 ? 0 : std::max(half.left() / lanes, kLeastRoom);
+  for (Lane& lane : lanes_) {
+    if (lane.finished()) continue;
+    if (lane.staged_bytes == 0) {
+      fill(lane, Room{});
+    } else if (half.left() >= share) {
+      fill(lane, Room{half.at, half.at + share});
+      half.at += share;
+    }
+  }
+}
+
+void ExchangePlan::fill(Lane& lane, Room room) {
+  while (!lane.finished()) {
+    const bool copying = lane.job < lane.copies.size();
+    const size_t reduction = lane.job - lane.copies.size();
+    const uint64_t total = copying ? lane.copies[lane.job].bytes : lane.reductions[reduction].count;
+    const uint64_t piece = copying ? place(lane.copies[lane.job], lane.done, room)
+                                   : place(lane.reductions[reduction], lane.done, room);
+    if (piece == 0) return;  // no room in this round
+    lane.done += piece;
+    if (lane.done < total) continue;
+    ++lane.job;
+    lane.done = 0;
+  }
+}
+
+/// Puts the next piece of a job into the round; returns how much, 0 if there is no room.
+uint64_t ExchangePlan::place(const CopyJob& job, uint64_t done, Room& room) {
+  bool stages = false;
+  for (int rank = 0; rank < size_; ++rank) {
+    stages = stages || (job.dst[rank] != nullptr && !direct(rank, job.from));
+  }
+  const char* src = job.src + done;
+  uint64_t piece = job.bytes - done;
+  const char* staged = nullptr;
+  if (stages) {
+    const uint64_t left = room.left();
+    const uint64_t most = left <= kSlack ? 0 : left - kSlack;
+    if (piece > most) piece = most / kLineBytes * kLineBytes;
+    if (piece == 0) return 0;
+    char* slot = take(room.at, piece, src);
+    work_[job.from].stage.push_back(segment(group_.device(job.from), slot, src, piece));
+    staged = slot;
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (job.dst[rank] == nullptr) continue;
+    const bool reaches = direct(rank, job.from);
+    RoundWork& work = work_[rank];
+    work.pull.push_back(
+        segment(group_.device(rank), job.dst[rank] + done, reaches ? src : staged, piece));
+    if (!reaches) work.staged_by |= rank_bit(job.from);
+  }
+  return piece;
+}
+
+uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
+  const uint64_t in = dtype_size(spec_.in);
+  const uint64_t out = dtype_size(spec_.out);
+  const int owner = job.owner;
+  uint64_t slots = 0;
+  uint64_t bytes = 0;  // of staging memory that an element takes
+  bool stages_result = false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (direct(owner, rank)) continue;
+    ++slots;
+    bytes += in;
+    stages_result = stages_result || job.dst[rank] != nullptr;
+  }
+  if (stages_result) {
+    ++slots;
+    bytes += out;
+  }
+  uint64_t piece = job.count - done;
+  if (slots != 0) {
+    const uint64_t left = room.left();
+    const uint64_t most = left <= slots * kSlack ? 0 : (left - slots * kSlack) / bytes;
+    if (piece > most) piece = most / kPieceElements * kPieceElements;
+    if (piece == 0) return 0;
+  }
+
+  const int device = group_.device(owner);
+  RoundWork& work = work_[owner];
+  for (int rank = 0; rank < size_; ++rank) {
+    const char* source = job.sources[rank] + done * in;
+    if (!direct(owner, rank)) {
+      char* slot = take(room.at, piece * in, source);
+      work_[rank].stage.push_back(segment(group_.device(rank), slot, source, piece * in));
+      work.staged_by |= rank_bit(rank);
+      source = slot;
+    }
+    work.sources.push_back(device_view(device, source, Touch::kRead));
+  }
+  int destinations = 0;
+  char* result = nullptr;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (job.dst[rank] == nullptr) continue;
+    char* dst = job.dst[rank] + done * out;
+    if (!direct(owner, rank)) {
+      if (result == nullptr) result = take(room.at, piece * out, dst);
+      work_[rank].fetch.push_back(segment(group_.device(rank), dst, result, piece * out));
+      work_[rank].fetch_from |= rank_bit(owner);
+      continue;
+    }
+    work.destinations.push_back(device_view(device, dst, Touch::kWrite));
+    ++destinations;
+  }
+  if (result != nullptr) {
+    work.destinations.push_back(device_view(device, result, Touch::kWrite));
+    work.stages_results = true;
+    ++destinations;
+  }
+  FC_CHECK(work.counts.empty() || destinations == work.num_destinations,
+           "exchange: reductions of rank ", owner, " have different numbers of destinations");
+  work.num_destinations = destinations;
+  work.counts.push_back(piece);
+  return piece;
+}
+
+}  // namespace fastcomm
+#endif

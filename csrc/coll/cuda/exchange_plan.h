@@ -1,0 +1,117 @@
+// The jobs of one exchange as work of its ranks, round by round: who copies and reduces what, which
+// of it goes through pinned memory, and where there. Arithmetic alone: coll/cuda/exchange.h says
+// what a round is, and enqueues it.
+//
+// A rank has a lane of jobs: those whose data it stages, or that it reduces. Every lane that has
+// something to stage gets an equal share of a round's staging memory, at least what the smallest
+// piece takes, and puts as much of its jobs there as fits; a lane that gets none waits for a later
+// round. Lanes that stage nothing are done in the first round.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/multi_copy.h"
+#include "kernels/cuda/multi_reduce.h"
+#include "transport/local/device_group.h"
+
+namespace fastcomm {
+
+static_assert(kMaxLocalRanks <= kMaxReduceSources, "a reduction takes a source of every rank");
+
+/// `bytes` at `src`, in memory of rank `from`, to dst[r] in memory of each rank r that is not null.
+struct CopyJob {
+  int from;
+  const char* src;
+  uint64_t bytes;
+  char* dst[kMaxLocalRanks];
+};
+
+/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to dst[r] in
+/// memory of each rank r that is not null. A destination may be the source of its rank. Jobs of one
+/// owner have destinations on the same ranks.
+struct ReduceJob {
+  int owner;
+  uint64_t count;
+  const char* sources[kMaxLocalRanks];
+  char* dst[kMaxLocalRanks];
+};
+
+/// A rank as a member of a set.
+inline uint32_t rank_bit(int rank) { return uint32_t{1} << rank; }
+
+/// What one rank's kernels do in a round.
+struct RoundWork {
+  std::vector<CopySegment> stage, pull, fetch;
+  std::vector<const void*> sources;  // of reductions, num_sources for each
+  std::vector<void*> destinations;
+  std::vector<uint64_t> counts;
+  int num_destinations = 0;
+  uint32_t staged_by = 0;   // bit s: reads what rank s has staged
+  uint32_t fetch_from = 0;  // bit s: fetches results of rank s
+  bool stages_results = false;
+  bool empty() const { return pull.empty() && counts.empty(); }
+  void clear();
+};
+
+/// Staging memory that is not taken yet.
+struct Room {
+  char* at = nullptr;
+  char* end = nullptr;
+  uint64_t left() const { return end - at; }
+};
+
+/// Keeps its lists from one operation to the next, so that it allocates nothing once warm.
+class ExchangePlan {
+ public:
+  explicit ExchangePlan(const DeviceGroup& group);
+
+  /// Empty jobs, and copies onto themselves, are left out.
+  void add(const CopyJob& job);
+  void add(const ReduceJob& job);
+
+  /// All jobs have been added; `spec` is of the reductions.
+  void begin(const ReduceSpec& spec);
+
+  /// From begin() on. Bit p: kernels of `rank` touch memory of rank p where it lies.
+  uint32_t touches(int rank) const { return touches_[rank]; }
+  /// From begin() on. Staging memory that makes one round of it all; 0 if nothing is staged.
+  uint64_t staging_bytes() const;
+
+  /// Something is in no round yet.
+  bool unfinished() const;
+  /// Makes the next round, which may stage in `half`.
+  void next_round(Room half);
+  /// Of `rank` in this round.
+  const RoundWork& work(int rank) const { return work_[rank]; }
+
+  /// Forgets all jobs.
+  void clear();
+
+ private:
+  struct Lane {
+    std::vector<CopyJob> copies;
+    std::vector<ReduceJob> reductions;
+    size_t job = 0;     // copies come first
+    uint64_t done = 0;  // bytes or elements of that job
+    uint64_t staged_bytes = 0;
+    bool finished() const { return job == copies.size() + reductions.size(); }
+  };
+
+  bool direct(int rank, int peer) const { return direct_[rank] >> peer & 1; }
+  void fill(Lane& lane, Room room);
+  uint64_t place(const CopyJob& job, uint64_t done, Room& room);
+  uint64_t place(const ReduceJob& job, uint64_t done, Room& room);
+
+  const DeviceGroup& group_;
+  const int size_;
+  ReduceSpec spec_{};
+  uint32_t direct_[kMaxLocalRanks] = {};  // bit p of r: rank r reaches the memory of rank p
+  uint32_t touches_[kMaxLocalRanks] = {};
+  uint64_t staged_bytes_ = 0;  // of the fullest lane
+  int staging_lanes_ = 0;
+  std::vector<Lane> lanes_;
+  std::vector<RoundWork> work_;
+};
+
+}  // namespace fastcomm

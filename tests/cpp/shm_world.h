@@ -1,0 +1,24 @@
+// Groups of processes over shared memory, for tests that form some.
+#pragma once
+
+#include "coll/select.h"
+#include "fork_world.h"
+#include "transport/shm/forming.h"
+
+namespace fastcomm::testing {
+
+inline constexpr GroupConfig kConfig{4096, 65536};
+
+inline size_t scratch_of(const GroupConfig& config, int size) {
+  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+}
+
+/// For what takes far less.
+inline Deadline soon() { return Clock::now() + std::chrono::seconds(30); }
+
+inline ShmGroupResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,
+                           const std::string& why_not = "") {
+  return make_shm_group(store, rank, size, endpoint, why_not, kConfig, scratch_of, soon());
+}
+
+}  // namespace fastcomm::testing

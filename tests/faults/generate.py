@@ -1,0 +1,247 @@
+"""Random schedules, each made from its seed alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from faults.schedule import (
+    CONFIGURATIONS,
+    DTYPES,
+    LARGEST,
+    PATIENT,
+    STOCK,
+    WITH_STOCK,
+    WORLD,
+    Fault,
+    Op,
+    Schedule,
+    Step,
+)
+
+# How often each fault comes up.
+WEIGHTS = {
+    "none": 10,
+    "kill": 8,
+    "kill in flight": 14,
+    "exit": 4,
+    "crash": 3,
+    "quit": 4,
+    "raise": 4,
+    "leave": 7,
+    "raise and leave": 3,
+    "abort": 4,
+    "stop": 5,
+    "stop in flight": 6,
+    "stop past timeout": 4,
+    "delay": 4,
+    "delay past timeout": 4,
+    "mismatch": 12,
+    "skip": 5,
+    "extra": 5,
+    "expire": 6,
+    "interrupt": 6,
+}
+
+# Bytes up to which an operation is done in one step; about them lie many sizes.
+_ONE_SHOT = {"default": 65536, "small blocks": 4096}
+
+
+def make_schedule(seed: int) -> Schedule:
+    """Return the schedule of a seed; the same one on every machine."""
+    rng = random.Random(seed)
+    kinds, weights = zip(*WEIGHTS.items(), strict=True)
+    kind = rng.choices(kinds, weights)[0]
+    size = rng.randint(2, 6)
+    configuration = rng.choice(list(CONFIGURATIONS))
+    single = kind in ("skip", "extra", "stop past timeout") or rng.random() < 0.7
+    groups = [tuple(range(size))]
+    if not single:
+        for _ in range(rng.randint(1, 2)):
+            groups.append(tuple(sorted(rng.sample(range(size), rng.randint(1, size)))))
+    ops = _operations(rng, groups, configuration)
+    steps = tuple(_steps(rng, rank, groups, ops) for rank in range(size))
+    schedule = Schedule(
+        seed, size, configuration, tuple(groups), tuple(ops), steps, Fault(), PATIENT
+    )
+    return _with_fault(rng, schedule, kind)
+
+
+def _operations(rng: random.Random, groups: list[tuple[int, ...]], configuration: str) -> list[Op]:
+    count = rng.randint(3, 14)
+    return [
+        _operation(rng, rng.choice([WORLD, rng.randrange(len(groups))]), groups, configuration)
+        for _ in range(count)
+    ]
+
+
+def _operation(
+    rng: random.Random, group: int, groups: list[tuple[int, ...]], configuration: str
+) -> Op:
+    kinds, weights = ["all_reduce", "broadcast", "all_gather", "barrier"], [10, 4, 4, 2]
+    if WITH_STOCK:
+        kinds, weights = [*kinds, *STOCK], [*weights, *[1] * len(STOCK)]
+    kind = rng.choices(kinds, weights)[0]
+    dtype = rng.choice(list(DTYPES))
+    members = groups[group]
+    if kind == "barrier":
+        return Op(group, kind)
+    rooted = kind in ("broadcast", "reduce", "scatter", "gather")
+    return Op(
+        group,
+        kind,
+        dtype,
+        _count(rng, DTYPES[dtype], len(members), kind, configuration),
+        kind == "all_reduce" and rng.random() < 0.3,
+        rng.choice(members) if rooted else -1,
+    )
+
+
+def _count(rng: random.Random, width: int, size: int, kind: str, configuration: str) -> int:
+    """Elements of a message: none, few, about the one-shot limit, or up to the largest."""
+    limit = _ONE_SHOT[configuration] // (max(1, size - 1) if kind == "all_reduce" else 1) // width
+    draw = rng.random()
+    if draw < 0.05:
+        return 0
+    if draw < 0.3:
+        return rng.randint(1, 64)
+    if draw < 0.5:
+        return limit + rng.randint(-2, 2)
+    return int(2 ** rng.uniform(0, (LARGEST // width).bit_length() - 1))
+
+
+def _steps(
+    rng: random.Random, rank: int, groups: list[tuple[int, ...]], ops: list[Op]
+) -> tuple[Step, ...]:
+    """A rank's own way through the operations, with a window of pending ones."""
+    window = rng.choice([0, 1, 2, 4, 16])
+    ordered = rng.random() < 0.7
+    pending: list[int] = []
+    steps = []
+    for number, op in enumerate(ops):
+        if rank not in groups[op.group]:
+            continue
+        asynchronous = rng.random() < 0.6
+        if asynchronous:
+            pending.append(number)
+        waits = []
+        while len(pending) > window:
+            waits.append(pending.pop(0 if ordered else rng.randrange(len(pending))))
+        steps.append(Step(number, asynchronous, rng.random() < 0.3, tuple(waits)))
+    if steps and pending:
+        if not ordered:
+            rng.shuffle(pending)
+        steps[-1] = replace(steps[-1], then_wait=steps[-1].then_wait + tuple(pending))
+    return tuple(steps)
+
+
+def _with_fault(rng: random.Random, schedule: Schedule, kind: str) -> Schedule:
+    """Add a fault; where the kind does not fit anywhere, there is none."""
+    if kind == "none":
+        return schedule
+    victim = rng.randrange(schedule.size)
+    mine = [step.op for step in schedule.steps[victim]]
+    end = len(schedule.ops)
+    fault = Fault(kind, victim)
+    if kind in ("skip", "extra", "mismatch", "expire", "interrupt", "delay past timeout"):
+        return _with_meeting(rng, schedule, fault, mine)
+    at = rng.choice([*mine, end] if rng.random() < 0.3 or not mine else mine)
+    fault = replace(fault, at=at)
+    if kind == "kill in flight":
+        return replace(schedule, fault=replace(fault, after=_soon(rng)))
+    if kind in ("stop", "stop in flight"):
+        after = _soon(rng) if kind == "stop in flight" else 0.0
+        seconds = rng.uniform(0.02, 0.3)
+        return replace(schedule, fault=replace(fault, after=after, seconds=seconds))
+    if kind == "delay":
+        return replace(schedule, fault=replace(fault, seconds=rng.uniform(0.02, 0.3)))
+    if kind == "stop past timeout":
+        return _too_late(rng, schedule, fault)
+    return replace(schedule, fault=fault)
+
+
+def _soon(rng: random.Random) -> float:
+    """Seconds of the order of the time that operations take."""
+    return float(10 ** rng.uniform(-4, -1.7))
+
+
+def _too_late(rng: random.Random, schedule: Schedule, fault: Fault) -> Schedule:
+    timeout = rng.uniform(0.4, 0.7)
+    fault = replace(fault, seconds=timeout + rng.uniform(0.3, 0.5))
+    return replace(schedule, fault=fault, timeout=timeout)
+
+
+def _with_meeting(
+    rng: random.Random, schedule: Schedule, fault: Fault, mine: list[int]
+) -> Schedule:
+    """Add a fault that shows in one operation of a group of several ranks."""
+    met = [op for op in mine if len(schedule.members(op)) > 1]
+    if fault.kind == "delay past timeout":
+        met = [op for op in met if schedule.ops[op].group == WORLD]
+    if fault.kind == "skip":
+        met = [op for op in met if _skip_shows(schedule, mine, op)]
+    if not met:
+        return schedule
+    at = rng.choice(met)
+    fault = replace(fault, at=at)
+    if fault.kind == "delay past timeout":
+        return _too_late(rng, schedule, fault)
+    if fault.kind == "skip":
+        return replace(schedule, fault=fault)
+    if fault.kind == "mismatch":
+        return replace(schedule, fault=replace(fault, other=_unlike(rng, schedule, at)))
+    if fault.kind == "extra":
+        other = _unlike(rng, schedule, at)
+        if rng.random() < 0.2:
+            fault = replace(fault, at=len(schedule.ops))
+        return replace(schedule, fault=replace(fault, other=other))
+    helper = rng.choice([rank for rank in schedule.members(at) if rank != fault.victim])
+    if fault.kind == "expire":
+        fault = replace(fault, after=rng.uniform(0.01, 0.15), seconds=rng.uniform(0.05, 0.3))
+    else:
+        fault = replace(fault, after=rng.uniform(0.01, 0.05), seconds=0.25)
+    wait = fault.kind == "expire" or rng.random() < 0.5
+    steps = tuple(
+        _waiting_at(steps, at, wait) if rank == fault.victim else steps
+        for rank, steps in enumerate(schedule.steps)
+    )
+    return replace(schedule, fault=replace(fault, helper=helper), steps=steps)
+
+
+def _waiting_at(steps: tuple[Step, ...], at: int, asynchronous: bool) -> tuple[Step, ...]:
+    """Let a rank issue ``at`` as wanted and wait for it at once."""
+    changed = []
+    for step in steps:
+        waits = tuple(op for op in step.then_wait if op != at)
+        if step.op == at:
+            step = replace(step, asynchronous=asynchronous)
+            waits = (at, *waits) if asynchronous else waits
+        changed.append(replace(step, then_wait=waits))
+    return tuple(changed)
+
+
+def _skip_shows(schedule: Schedule, mine: list[int], op: int) -> bool:
+    """Whether the peers find something else, or nothing at all, where the victim skips ``op``."""
+    later = mine[mine.index(op) + 1 :]
+    return not later or schedule.ops[later[0]].call != schedule.ops[op].call
+
+
+def _unlike(rng: random.Random, schedule: Schedule, at: int) -> Op:
+    """A call that differs from operation ``at`` in one thing, or in everything."""
+    op = schedule.ops[at]
+    members = schedule.groups[op.group]
+    changes = [
+        replace(op, kind="barrier")
+        if op.kind != "barrier"
+        else replace(op, kind="all_reduce", count=7)
+    ]
+    if op.kind != "barrier":
+        changes.append(replace(op, count=op.count + rng.choice([1, 100, 10000])))
+        changes.append(replace(op, dtype=rng.choice([d for d in DTYPES if d != op.dtype])))
+    if op.kind == "all_reduce":
+        changes.append(replace(op, average=not op.average))
+        changes.append(replace(op, kind="all_gather", average=False))
+        changes.append(replace(op, kind="broadcast", average=False, root=rng.choice(members)))
+    if op.root >= 0:
+        changes.append(replace(op, root=rng.choice([m for m in members if m != op.root])))
+    return rng.choice(changes)

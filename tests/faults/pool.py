@@ -1,0 +1,230 @@
+"""Reusable rank processes, and the one who starts them, listens to them and never waits for ever.
+
+A lane has up to six rank processes and plays one schedule at a time; only victims that end are
+replaced. What does not answer in time is a hang: everything that may explain it is kept, then the
+lane's processes are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from faults import rank as rank_module
+from faults.report import Ended, Fresh, Now, Run
+from faults.schedule import CONFIGURATIONS, DEADLY, Schedule
+
+_context = mp.get_context("forkserver")
+_context.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed", "fastcomm.backend", "faults.rank"]
+)
+_starting = threading.Lock()  # multiprocessing's own lists are not for several threads
+
+# Longer than any wait of a schedule, on a machine that is busy with other things too.
+PATIENCE = 30.0
+# What a process may hold more than after its first run: connections to ranks it has not met then.
+GROWTH = {"descriptors": 10, "threads": 4}
+
+
+class RankProcess:
+    """One process that plays ranks."""
+
+    def __init__(self, port: int, folder: str, environment: dict[str, str]) -> None:
+        self.pipe, theirs = _context.Pipe()
+        descriptor, self.log = tempfile.mkstemp(suffix=".log", dir=folder)
+        os.close(descriptor)
+        self.process: Any = _context.Process(
+            target=rank_module.serve, args=(theirs, port, self.log, environment), daemon=True
+        )
+        with _starting:
+            self.process.start()
+        theirs.close()
+        self.first: Any = None  # its resources after its first run
+        self.last: Any = None
+        self.told = False
+        self.runs = 0
+
+    def send(self, *order: object) -> None:
+        with contextlib.suppress(OSError):  # where the process has ended, listening tells
+            self.pipe.send(order)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def end(self, patience: float = 5.0) -> int | None:
+        """Wait for a process that is to end by itself, kill it otherwise; returns its status."""
+        self.process.join(patience)
+        status = self.process.exitcode
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.log)
+        return status
+
+
+class Lane:
+    """Plays schedules of one configuration, one after another."""
+
+    def __init__(self, configuration: str) -> None:
+        self.configuration = configuration
+        self.folder = tempfile.mkdtemp(prefix="faults-")
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.ranks: list[RankProcess] = []
+        self.played = 0
+        self.graves: set[int] = set()  # memory of processes that ended
+
+    def close(self) -> list[str]:
+        """End the rank processes; says which did not end by themselves."""
+        for process in self.ranks:
+            process.pipe.close()  # which ends it
+        left = [
+            f"the process {process.process.pid} of a rank did not end"
+            for process in self.ranks
+            if process.end(PATIENCE) != 0
+        ]
+        self.ranks.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return left
+
+    def growth(self) -> list[str]:
+        """Rank processes that hold more than after their first run. Reports each once."""
+        wrong = []
+        for player in self.ranks:
+            first, last = player.first, player.last
+            if first is None or player.told:
+                continue
+            for name in ("descriptors", "threads"):
+                if getattr(last, name) > getattr(first, name) + GROWTH[name]:
+                    player.told = True
+                    wrong.append(f"after {player.runs} runs a rank holds {last}; at first {first}")
+        return wrong
+
+    def play(self, schedule: Schedule) -> Run:
+        """Play a schedule; never raises for what a rank does, and always returns."""
+        start = time.monotonic()
+        self.played += 1
+        run = Run(schedule, dead_segments=frozenset(self.graves))
+        players = self._players(schedule)
+        name = f"{self.played}-{schedule.seed}"
+        for rank, player in players.items():
+            player.send("play", schedule, rank, f"{name}/first")
+        self._listen(run, players, Ended, run.ended)
+        if not run.hung:
+            self._bury(run, players)
+            for rank, player in enumerate(players.values()):
+                player.send("regroup", rank, len(players), f"{name}/second")
+            self._listen(run, players, Fresh, run.fresh)
+        if run.hung:
+            run.evidence = "".join(evidence_of(rank, players[rank]) for rank in run.hung)
+            for process in self.ranks:
+                process.process.kill()
+                process.end()
+            self.ranks.clear()
+        else:
+            self._take_stock(run, players)
+        run.seconds = time.monotonic() - start
+        return run
+
+    def _players(self, schedule: Schedule) -> dict[int, RankProcess]:
+        while len(self.ranks) < schedule.size:
+            self.ranks.append(
+                RankProcess(self.store.port, self.folder, CONFIGURATIONS[self.configuration])
+            )
+        chosen = random.Random(schedule.seed).sample(self.ranks, schedule.size)
+        return dict(enumerate(chosen))
+
+    def _listen(
+        self, run: Run, players: dict[int, RankProcess], awaited: type, answers: dict[int, Any]
+    ) -> None:
+        """Take answers until every rank has given one, or has ended, or is too late."""
+        missing = dict(players)
+        due: list[tuple[float, int]] = []
+        deadline = time.monotonic() + PATIENCE
+        while missing:
+            now = time.monotonic()
+            while due and due[0][0] <= now:
+                number = due.pop(0)[1]
+                players[run.schedule.fault.victim].signal(number)
+                if number == signal.SIGKILL:
+                    run.killed_at = now
+            if now > deadline:
+                run.hung = sorted(missing)
+                return
+            pause = (min(due[0][0], deadline) if due else deadline) - now
+            by_pipe = {player.pipe: rank for rank, player in missing.items()}
+            for pipe in wait(list(by_pipe), timeout=max(0.0, pause)):
+                assert isinstance(pipe, Connection)
+                rank = by_pipe[pipe]
+                try:
+                    message = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    del missing[rank]
+                    continue
+                if isinstance(message, Now):
+                    run.struck = message
+                    due += [(message.at + after, number) for after, number in message.signals]
+                    due.sort()
+                elif isinstance(message, awaited):
+                    answers[rank] = message
+                    # A victim that is still to be killed waits for it.
+                    doomed = any(number == signal.SIGKILL for _, number in due)
+                    if not (doomed and rank == run.schedule.fault.victim):
+                        del missing[rank]
+
+    def _bury(self, run: Run, players: dict[int, RankProcess]) -> None:
+        """Wait for the ranks that ended."""
+        for rank in list(players):
+            player = players[rank]
+            deadly = run.schedule.fault.kind in DEADLY and rank == run.schedule.fault.victim
+            if rank in run.ended and not deadly:
+                continue
+            run.exits[rank] = player.end()
+            if run.struck is not None:
+                self.graves.add(run.struck.segment)
+            self.ranks.remove(player)
+            del players[rank]
+
+    def _take_stock(self, run: Run, players: dict[int, RankProcess]) -> None:
+        for rank, answer in run.fresh.items():
+            players[rank].runs += 1
+            players[rank].last = answer.resources
+            players[rank].first = players[rank].first or answer.resources
+        for rank in set(players) - set(run.fresh):  # ended while the new group was formed
+            run.exits[rank] = players[rank].end()
+            self.ranks.remove(players[rank])
+
+
+def evidence_of(rank: int, player: RankProcess) -> str:
+    """What may explain why a rank does not answer."""
+    pid = player.process.pid
+    parts = [f"\n==== rank {rank}, pid {pid}, does not answer\n"]
+    for name in ("status", "wchan", "stack"):
+        try:
+            text = Path(f"/proc/{pid}/{name}").read_text()
+        except OSError as error:
+            text = str(error)
+        parts.append(f"---- {name}\n{text}\n")
+    if shutil.which("gdb") and os.environ.get("FASTCOMM_FAULTS_GDB"):  # slow, with torch loaded
+        command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            parts.append(f"---- gdb\n{found.stdout}\n")
+    player.signal(signal.SIGCONT)
+    player.signal(signal.SIGUSR1)
+    time.sleep(0.5)
+    parts.append(f"---- output\n{Path(player.log).read_text()[-8000:]}\n")
+    return "".join(parts)

@@ -1,0 +1,95 @@
+"""What the ranks of one run do, and what goes wrong: pure data. `generate` makes it from a seed.
+
+Every rank issues the operations of its groups in one global order, so nothing deadlocks by itself.
+How a rank issues them is its own: synchronous or not, in which memory, when it waits for what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Operations that Gloo does inside the group.
+STOCK = ("all_reduce_max", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor",
+         "all_to_all_single", "scatter", "gather")  # fmt: skip
+# Off until a death or a disagreement in them raises fastcomm's own errors.
+WITH_STOCK = False
+
+DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
+LARGEST = 1 << 20  # bytes of one rank's message
+
+# What a rank process is started with. In the small one a message of some KiB has many blocks.
+CONFIGURATIONS = {
+    "default": {},
+    "small blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "16384"},
+}
+
+PATIENT = 60.0  # seconds: the timeout of a group in which nobody is to be too late
+WORLD = 0  # the index of the group of all ranks
+
+# The process of the victim ends.
+DEADLY = ("kill", "kill in flight", "exit", "crash", "quit", "raise")
+
+
+@dataclass(frozen=True)
+class Op:
+    """One collective operation, as its callers agree on it."""
+
+    group: int
+    kind: str
+    dtype: str = "float32"
+    count: int = 0
+    average: bool = False
+    root: int = -1  # rank in the world
+
+    @property
+    def call(self) -> tuple[object, ...]:
+        """What the ranks compare; two operations that are equal here cannot be told apart."""
+        if self.kind == "barrier":
+            return (self.group, self.kind)
+        return (self.group, self.kind, self.dtype, self.count, self.average, self.root)
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one rank issues one operation."""
+
+    op: int
+    asynchronous: bool
+    shared: bool  # in memory of fastcomm.empty
+    then_wait: tuple[int, ...] = ()  # operations, in this order
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong: on ``victim``, just before it would issue operation ``at``.
+
+    ``at`` is the number of operations where it happens after the last. ``seconds`` is how long
+    something lasts, ``after`` how long after that point it begins. ``helper`` is a rank that is
+    late, so that the victim has somebody to wait for.
+    """
+
+    kind: str = "none"
+    victim: int = -1
+    at: int = -1
+    seconds: float = 0.0
+    after: float = 0.0
+    other: Op | None = None
+    helper: int = -1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    seed: int
+    size: int
+    configuration: str
+    groups: tuple[tuple[int, ...], ...]
+    ops: tuple[Op, ...]
+    steps: tuple[tuple[Step, ...], ...]  # one sequence a rank
+    fault: Fault
+    timeout: float = PATIENT  # of the world's group; the others are patient
+
+    def members(self, op: int) -> tuple[int, ...]:
+        return self.groups[self.ops[op].group]
+
+    def victims_groups(self) -> list[int]:
+        return [g for g, ranks in enumerate(self.groups) if self.fault.victim in ranks]

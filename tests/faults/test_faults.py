@@ -1,0 +1,33 @@
+"""Random schedules with one random fault each: every rank ends right, or in the right exception.
+
+FASTCOMM_FAULTS_SEED and FASTCOMM_FAULTS_SCHEDULES choose others, or more. One that fails is played
+again by `make soak ARGS="--replay SEED"`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SEED = int(os.environ.get("FASTCOMM_FAULTS_SEED", "1"))
+SCHEDULES = int(os.environ.get("FASTCOMM_FAULTS_SCHEDULES", "200"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 6 * SCHEDULES)
+def test_every_fault_ends_in_the_right_exception() -> None:
+    print(f"schedules of the seeds {SEED} to {SEED + SCHEDULES - 1}")
+    command = ["-m", "faults.soak", "--seed", str(SEED), "--schedules", str(SCHEDULES)]
+    found = subprocess.run(
+        [sys.executable, *command],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=30 + 6 * SCHEDULES,
+    )
+    assert found.returncode == 0, found.stdout[-20000:] + found.stderr[-4000:]
+    assert f'"schedules": {SCHEDULES}' in found.stdout

@@ -1,0 +1,66 @@
+"""The harness itself, with real ranks: it sees faults that are not in the plan, and hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from faults import pool
+from faults.oracle import judge
+from faults.pool import Lane
+from faults.schedule import Fault, Op, Schedule, Step
+
+OPS = (Op(0, "all_reduce", count=100), Op(0, "all_reduce", count=50000), Op(0, "barrier"))
+
+
+def schedule(fault: Fault) -> Schedule:
+    steps = tuple(Step(op, op == 1, False, (op,) if op == 1 else ()) for op in range(len(OPS)))
+    return Schedule(1, 3, "default", ((0, 1, 2),), OPS, (steps,) * 3, fault)
+
+
+@pytest.fixture(scope="module")
+def lane() -> Iterator[Lane]:
+    lane = Lane("default")
+    yield lane
+    assert lane.close() == []
+
+
+FAULTS = {
+    "kill": Fault("kill", 1, 1),
+    "leave": Fault("leave", 1, 1),
+    "mismatch": Fault("mismatch", 1, 1, other=Op(0, "barrier")),
+    "abort": Fault("abort", 1, 1),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_that_is_not_in_the_plan_is_reported(lane: Lane, kind: str) -> None:
+    plan = schedule(FAULTS[kind])
+    run = lane.play(plan)
+    assert judge(run) == []
+    run.schedule = replace(plan, fault=Fault())
+    assert judge(run)
+
+
+def test_a_wrong_sum_is_reported(lane: Lane) -> None:
+    plan = schedule(Fault())
+    assert judge(lane.play(plan)) == []
+    # Rank 2 takes its data from operation 5, and the others do not know.
+    shifted = replace(plan, ops=(*OPS, Op(0, "barrier"), Op(0, "barrier"), OPS[0]))
+    steps = (Step(5, False, False), *plan.steps[2][1:])
+    run = lane.play(replace(shifted, steps=(*plan.steps[:2], steps)))
+    assert any("a wrong result" in text for text in judge(run))
+
+
+def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PATIENCE", 3.0)
+    run = lane.play(schedule(Fault("delay", 1, 1, seconds=100)))
+    assert run.hung == [0, 1, 2]
+    assert judge(run) == ["ranks [0, 1, 2] do not answer"]
+    assert "_strike" in run.evidence  # where the victim sleeps
+    assert "SigCgt" in run.evidence
+    # The next schedule gets new processes.
+    assert judge(lane.play(schedule(Fault()))) == []
