@@ -83,7 +83,10 @@ class FastcommBackend final : public ::c10d::Backend {
   // The life of the group.
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    options_->timeout = timeout;
+    stock_->setTimeout(timeout);
+  }
   void setSequenceNumberForGroup() override {}
   /// Counts native operations: Gloo counts its own.
   uint64_t getSequenceNumberForGroup() override { return calls_; }

@@ -190,13 +190,22 @@ std::exception_ptr Communicator::close(const Operation& operation, ErrorCode cod
   const auto until = Clock::now() + kDeathGrace;
   std::optional<Trouble> found;
   for (;;) {
-    int dead = -1;  // read before what is judged first, as in evidence()
+    int dead = -1, gone = -1;  // read before what is judged first, as in evidence()
     for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank() || !peers_->lost(peer)) continue;
-      if (peers_->pad(peer).goodbye.load(std::memory_order_acquire) == 0) dead = peer;
+      if (peer == rank()) continue;
+      const bool lost = peers_->lost(peer);
+      const bool left = peers_->pad(peer).goodbye.load(std::memory_order_acquire) != 0;
+      if (left) gone = peer;
+      if (lost && !left) dead = peer;
     }
     found = open_trouble(operation);
     if (!found && dead >= 0) found = death_of(dead, operation);
+    if (!found && gone >= 0) {
+      found = Trouble{ErrorCode::kPeerLeft, gone,
+                      where(operation, gone) +
+                          concat(peers_->describe(gone),
+                                 " destroyed its process group while Gloo was at work here")};
+    }
     if (found || code != ErrorCode::kSystem || Clock::now() > until) break;
     std::this_thread::sleep_for(Milliseconds(1));
   }

@@ -13,7 +13,7 @@ from faults.schedule import WORLD, Schedule
 
 NEVER = 1 << 30
 # Whether a Ctrl-C in work.wait() gives the group up, as one in a synchronous call does.
-INTERRUPTED_WAIT_POISONS = False
+INTERRUPTED_WAIT_POISONS = True
 
 Blame = tuple[str, int | None]  # type of an error, and the rank at fault
 ANYBODY = -2

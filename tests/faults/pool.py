@@ -154,7 +154,8 @@ class Lane:
         missing = dict(players)
         due: list[tuple[float, int]] = []
         deadline = time.monotonic() + PATIENCE
-        while missing:
+        # Signals too: a victim that has answered and is stopped then must be woken again.
+        while missing or due:
             now = time.monotonic()
             while due and due[0][0] <= now:
                 number = due.pop(0)[1]
