@@ -28,8 +28,10 @@ struct Agreement {
 /// every rank that shows a fresh token: a token of an earlier attempt is answered too, but nobody
 /// waits for that answer. With it every rank gets rank 0's `told`. Raises Error(kTimeout) naming the
 /// ranks that did not arrive, Error(kInvalidArgument) where ranks differ about the group's size,
-/// Error(kSystem) where the store holds nonsense.
-Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, Deadline deadline);
+/// Error(kSystem) where the store holds nonsense, or on every rank where one has a `problem` that
+/// keeps it from the group.
+Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, Deadline deadline,
+                const std::string& problem = "");
 
 /// 64 bits from the kernel.
 uint64_t random_bits();
