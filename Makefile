@@ -26,7 +26,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build test soak demo bench lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build test soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -45,17 +45,20 @@ demo: $(STAMPS)/build ## train over fastcomm and over Gloo, measure both, plot
 bench: $(STAMPS)/build ## the microbenchmarks; arguments in ARGS
 	$(BIN)/python -m fastcomm.bench $(ARGS)
 
+fuzz: $(STAMPS)/dev ## a million hostile handshakes under libFuzzer; needs clang; ARGS="--runs 10000"
+	$(BIN)/python tests/fuzz/run.py $(ARGS)
+
 lint: $(STAMPS)/dev ## ruff, mypy and clang-format, as in CI
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	find csrc tests/cpp benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	find csrc tests/cpp tests/fuzz benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format --dry-run -Werror
 
 format: $(STAMPS)/dev ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find csrc tests/cpp benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
+	find csrc tests/cpp tests/fuzz benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format -i
 
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it

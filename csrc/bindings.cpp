@@ -7,8 +7,10 @@
 #include "c10d/backend.h"
 #include "c10d/exception.h"
 #include "c10d/shared_tensor.h"
+#include "c10d/store_bootstrap.h"
 #include "core/env.h"
 #include "kernels/reduce_cpu.h"
+#include "transport/bootstrap.h"
 #include "transport/cores.h"
 
 #if defined(FC_WITH_CUDA)
@@ -154,6 +156,18 @@ PYBIND11_MODULE(_C, module) {
                          const std::string& dtype, const std::string& op) {
         return explain(b.traits(), operation, count, dtype, op);
       });
+
+  // Before anything that waits for all ranks, and would not say who is missing or wrong.
+  module.def(
+      "agree",
+      [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
+         const std::string& problem) {
+        StoreBootstrap bootstrap(store);
+        const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
+        agree(bootstrap, rank, size, "", deadline_after(timeout), problem);
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("problem"),
+      py::call_guard<py::gil_scoped_release>());
 
   module.def(
       "create_backend",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Raises:
         TypeError: ``backend_options`` is not None.
         CollectiveTimeoutError: a rank did not arrive within the group's timeout.
+        CollectiveArgumentError: the ranks were started for groups of different sizes.
+        CommunicationSystemError: a rank may not open the descriptors that a group needs.
     """
     if backend_options is not None:
         raise TypeError(
@@ -45,6 +49,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = load()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    _agree(native, options)
     stock = dist.ProcessGroupGloo(
         dist.PrefixStore("gloo/", options.store), rank, size, timeout=timeout
     )
@@ -60,6 +65,50 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
             "this group of %d ranks runs on Gloo, not on shared memory: %s", size, backend.why_stock
         )
     return backend
+
+
+def _agree(native: Any, options: Any) -> None:
+    """Raise on every rank unless all ranks come, for a group of one size, and can take part.
+
+    Done first: Gloo would not say who is missing, and waits for several times the timeout.
+    """
+    rank, size = options.group_rank, options.group_size
+    problem = _want_of_descriptors(size)
+    if size > 1:
+        store = dist.PrefixStore("fastcomm/first/", options.store)
+        try:
+            native.agree(store, rank, size, _seconds(options.timeout), problem)
+        except dist.DistError:
+            if not problem:
+                raise  # else a store without a descriptor, which is the same problem
+    if problem:
+        raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
+
+
+def _want_of_descriptors(size: int) -> str:
+    """Say what is missing if a group of ``size`` ranks might not find descriptors enough.
+
+    Asked before: Gloo ends the whole process when its thread finds none for a connection.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            return ""  # no /proc: nobody knows
+        used = limit
+    # Gloo takes size + 3 for itself and more while it connects; the first group has a segment, a
+    # pidfd, a socket and an event besides, and a socket and two descriptors for each peer.
+    needed = 3 * size + 16
+    if limit - used >= needed:
+        return ""
+    return (
+        f"a group of {size} ranks needs up to {needed} descriptors, and this process may open "
+        f"{max(0, limit - used)} more: raise the limit of open files (ulimit -n), which is "
+        f"{limit}, or destroy groups that are not used"
+    )
 
 
 def load() -> Any:

@@ -39,7 +39,7 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
-/// "write: No space left on device (errno 28)" for the current errno.
+/// "write: No space left on device (errno 28)" for the current errno, and what to do about it.
 std::string errno_text(const char* call);
 
 }  // namespace fastcomm

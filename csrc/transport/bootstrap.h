@@ -17,11 +17,21 @@ class Bootstrap {
   virtual std::string get(const std::string& key, Deadline deadline) = 0;
 };
 
+/// What the ranks of an attempt to form a group have in common.
+struct Agreement {
+  uint64_t nonce;
+  std::string told;  // by rank 0
+};
+
 /// Agrees on a random number that names this attempt to form a group, so that keys which an earlier
 /// group left in the same store are never taken for this one's. Rank 0 draws it and gives it to
 /// every rank that shows a fresh token: a token of an earlier attempt is answered too, but nobody
-/// waits for that answer. Raises Error(kTimeout) naming the ranks that did not arrive.
-uint64_t agree_on_nonce(Bootstrap& store, int rank, int size, Deadline deadline);
+/// waits for that answer. With it every rank gets rank 0's `told`. Raises Error(kTimeout) naming the
+/// ranks that did not arrive, Error(kInvalidArgument) where ranks differ about the group's size,
+/// Error(kSystem) where the store holds nonsense, or on every rank where one has a `problem` that
+/// keeps it from the group.
+Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, Deadline deadline,
+                const std::string& problem = "");
 
 /// 64 bits from the kernel.
 uint64_t random_bits();

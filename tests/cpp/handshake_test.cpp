@@ -2,12 +2,11 @@
 //
 //   handshake_test CASE SEED
 #include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include <cstddef>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 
 #include "fork_world.h"
+#include "raw_socket.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/handshake.h"
 
@@ -20,40 +19,6 @@ constexpr uint64_t kMagic = 0x6f6c6c65686d6366;
 
 Deadline within(int ms) { return Clock::now() + std::chrono::milliseconds(ms); }
 int descriptors() { return count_entries("/proc/self/fd"); }
-
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-Fd raw_connect(const std::string& name) {
-  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  socklen_t length;
-  const sockaddr_un address = address_of(name, length);
-  EXPECT(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
-  return fd;
-}
-
-void raw_send(int socket, const void* data, size_t bytes, const std::vector<int>& fds) {
-  iovec part{const_cast<void*>(data), bytes};
-  alignas(cmsghdr) char control[CMSG_SPACE(32 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  }
-  EXPECT(sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
-}
 
 /// What a peer may send instead of a proper introduction.
 struct Attack {
@@ -140,6 +105,26 @@ void test_accept(uint64_t seed) {
   EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, 0, 0); }).empty());
 }
 
+/// Any number of strangers that connect and say nothing cost next to nothing, all together.
+void test_silent(uint64_t) {
+  Endpoint endpoint("memfd");
+  Listener listener;
+  const Hello own = endpoint.hello(kNonce);
+  const int before = descriptors();
+  {
+    std::vector<Fd> strangers;
+    for (int i = 0; i < 300; ++i) strangers.push_back(raw_connect(listener.name()));
+    const Fd real = introduce(listener.name(), own, endpoint.segment().fd(), endpoint.pidfd());
+    const auto start = Clock::now();
+    const Introduction taken = accept_introduction(listener, own, endpoint.segment().fd(),
+                                                   endpoint.pidfd(), within(30000));
+    EXPECT(seconds_since(start) < 2, seconds_since(start), " s for 300 silent strangers");
+    EXPECT(taken.hello.id == own.id);
+    await_answer(real, kNonce, within(1000));
+  }
+  EXPECT(descriptors() == before);
+}
+
 /// The same from the other side: a listener that answers nonsense, or nothing, or hangs up.
 void test_answer(uint64_t seed) {
   Endpoint endpoint("memfd");
@@ -169,6 +154,7 @@ void test_answer(uint64_t seed) {
 /// A proper Hello with a segment that is not what it says.
 void test_segment(uint64_t) {
   Endpoint endpoint("memfd");
+  Fd pidfd(dup(endpoint.pidfd()));
   const int before = descriptors();
   const auto refused = [&](const char* name, Fd file, uint64_t announced, bool header) {
     if (header) {
@@ -181,7 +167,7 @@ void test_segment(uint64_t) {
     introduction.hello.id = {1, 2};
     introduction.hello.segment_bytes = announced;
     introduction.segment = std::move(file);
-    introduction.pidfd = Fd(dup(endpoint.pidfd()));
+    introduction.pidfd = Fd(dup(pidfd.get()));
     ErrorCode code{};
     const std::string text = error_of([&] { endpoint.adopt(std::move(introduction)); }, &code);
     EXPECT(!text.empty() && code == ErrorCode::kSystem, name, ": ", text);
@@ -205,6 +191,16 @@ void test_segment(uint64_t) {
   refused("a directory", Fd(open("/", O_RDONLY | O_CLOEXEC)), kSegment, false);
   refused("a socket", Fd(socket(AF_UNIX, SOCK_STREAM, 0)), kSegment, false);
   refused("no file", Fd(), kSegment, false);
+  // Memory of huge pages where there are none: to read it is a bus fault.
+  Fd huge(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (huge.get() >= 0 && ftruncate(huge.get(), kSegment) == 0) {
+    fcntl(huge.get(), F_ADD_SEALS, kSealed);
+    refused("huge pages", std::move(huge), kSegment, false);
+  }
+  pidfd = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  refused("no pidfd", memfd(kSegment, kSealed), kSegment, true);
+  pidfd = Fd(eventfd(0, EFD_CLOEXEC));  // never readable: a death would never be told
+  refused("an eventfd for a pidfd", memfd(kSegment, kSealed), kSegment, true);
 }
 
 /// Another user of the machine, who knows everything, is refused at both ends.
@@ -254,6 +250,7 @@ int main(int argc, char** argv) {
   setenv("FASTCOMM_SEGMENT_MB", "8", 1);  // what kSegment says
   return run_cases(argc, argv,
                    {{"accept", test_accept},
+                    {"silent", test_silent},
                     {"answer", test_answer},
                     {"segment", test_segment},
                     {"other_user", test_other_user}});

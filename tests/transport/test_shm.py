@@ -13,13 +13,16 @@ GROUP_CASES = ["segment", "groups", "reuse", "churn", "no_endpoint", "stale"]
 ENDS = "tests/cpp/shm_ends_test.cpp"
 END_CASES = ["death", "exit", "fork"]
 HANDSHAKE = "tests/cpp/handshake_test.cpp"
-HANDSHAKE_CASES = ["accept", "answer", "segment", "other_user"]
+HANDSHAKE_CASES = ["accept", "silent", "answer", "segment", "other_user"]
+FORMING = "tests/cpp/forming_test.cpp"
+FORMING_CASES = ["world_size", "nonsense"]
 BUFFERS = "tests/cpp/shared_buffer_test.cpp"
 BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
 CASES = [
     *((GROUPS, case) for case in GROUP_CASES),
     *((ENDS, case) for case in END_CASES),
     *((HANDSHAKE, case) for case in HANDSHAKE_CASES),
+    *((FORMING, case) for case in FORMING_CASES),
     *((BUFFERS, case) for case in BUFFER_CASES),
 ]
 

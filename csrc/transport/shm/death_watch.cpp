@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "core/error.h"
@@ -34,7 +35,12 @@ DeathWatch::DeathWatch(std::function<void()> on_death) : shared_(std::make_share
   FC_SYSCALL(shared_->wake.get() >= 0, "eventfd");
   shared_->on_death = std::move(on_death);
   // Detached: it holds its own reference to what it uses, and nobody has to wait for it.
-  std::thread([shared = shared_] { run(shared); }).detach();
+  try {
+    std::thread([shared = shared_] { run(shared); }).detach();
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kSystem, concat("a thread could not be started: ", error.what(),
+                                           "; raise the limit of processes (ulimit -u)"));
+  }
 }
 
 DeathWatch::~DeathWatch() {

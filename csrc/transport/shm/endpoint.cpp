@@ -1,6 +1,7 @@
 #include "transport/shm/endpoint.h"
 
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,19 @@ Fd open_own_pidfd() {
 #else
   throw Error(ErrorCode::kSystem, "this system has no pidfd_open (Linux 5.3)");
 #endif
+}
+
+/// Raises unless the descriptor tells of a process's end. The watch would take a file that is always
+/// readable for a death, and wait for ever on one that never is.
+void check_pidfd(const Fd& fd) {
+  constexpr auto kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older headers lack
+  siginfo_t info{};
+  // No child of this process (ECHILD), or one that runs, or one that ended and stays as it is.
+  const int found =
+      waitid(kByPidfd, static_cast<id_t>(fd.get()), &info, WEXITED | WNOHANG | WNOWAIT);
+  if (found != 0 && errno == EBADF) {
+    throw Error(ErrorCode::kSystem, "a peer handed over a descriptor that is no pidfd");
+  }
 }
 
 }  // namespace
@@ -55,6 +69,7 @@ std::shared_ptr<PeerProcess> Endpoint::find(const EndpointId& id) {
 }
 
 std::shared_ptr<PeerProcess> Endpoint::adopt(Introduction introduction) {
+  check_pidfd(introduction.pidfd);
   auto peer = std::make_shared<PeerProcess>();
   peer->id = introduction.hello.id;
   peer->pid = introduction.hello.pid;

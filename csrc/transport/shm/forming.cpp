@@ -1,7 +1,6 @@
-// Forming a group: the ranks agree on a nonce, then take five rounds through the store, each one
-// value a rank:
+// Forming a group: the ranks agree on a nonce and on rank 0's configuration, then take four rounds
+// through the store, each one value a rank:
 //
-//   config     sizes of blocks and slots; rank 0's are taken
 //   record     who I am, where my listening socket and my window are, or why I have no memory
 //   known      which of the others this process shares memory with already, from other groups
 //   reached    of the pairs that do not know each other, the higher rank connects to the lower and
@@ -26,16 +25,6 @@
 namespace fastcomm {
 namespace {
 
-struct Record {
-  EndpointId id;
-  int32_t pid;
-  uint32_t version;
-  uint64_t window;    // offset in the segment
-  char listener[64];  // empty: no shared memory here
-  char why_not[160];
-};
-static_assert(std::is_trivially_copyable_v<Record>);
-
 constexpr const char* kOk = "ok";
 
 void copy_text(char* to, size_t size, const std::string& text) {
@@ -47,6 +36,13 @@ class Rounds {
  public:
   Rounds(Bootstrap& store, uint64_t nonce, int rank, int size, Deadline deadline)
       : store_(store), prefix_(hex(nonce)), rank_(rank), size_(size), deadline_(deadline) {}
+
+  /// As exchange(), for lists of peers.
+  std::vector<std::string> exchange_masks(const char* round, const std::string& own) {
+    auto all = exchange(round, own);
+    for (int peer = 0; peer < size_; ++peer) check_mask(all[peer], size_, peer);
+    return all;
+  }
 
   std::vector<std::string> exchange(const char* round, const std::string& own) {
     store_.set(key(round, rank_), own);
@@ -201,7 +197,8 @@ class Forming {
       return complain(peer, "its window lies outside of its segment");
     }
     const auto* header = reinterpret_cast<const WindowHeader*>(mapping.at(window));
-    if (header->nonce.load() != nonce_) complain(peer, "what it wrote is not what is read here");
+    if (!mapping.readable(window, sizeof(WindowHeader)) || header->nonce.load() != nonce_)
+      complain(peer, "what it wrote is not what is read here");
   }
 
   Endpoint* endpoint_;
@@ -224,16 +221,12 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
                               size_t (*scratch_bytes)(const GroupConfig&, int size),
                               Deadline deadline) {
   FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
-  const uint64_t nonce = agree_on_nonce(store, rank, size, deadline);
+  // With the nonce comes rank 0's configuration: the size of a window depends on it.
+  const Agreement agreed = agree(store, rank, size, to_bytes(wanted), deadline);
+  const GroupConfig config = parse_config(agreed.told);
+  const uint64_t nonce = agreed.nonce;
   Rounds rounds(store, nonce, rank, size, deadline);
   ShmGroupResult result;
-
-  // Rank 0's configuration first: the size of a window depends on it.
-  GroupConfig config = wanted;
-  const std::string bytes(reinterpret_cast<const char*>(&config), sizeof(config));
-  const std::string chosen = rounds.exchange("config", bytes)[0];
-  FC_CHECK(chosen.size() == sizeof(config), "a bad configuration came from rank 0");
-  std::memcpy(&config, chosen.data(), sizeof(config));
   result.config = config;
 
   Forming forming(endpoint, rank, size, nonce, deadline);
@@ -256,14 +249,9 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
   copy_text(record.why_not, sizeof(record.why_not), problem);
 
   std::vector<Record> records(size);
-  const auto raw = rounds.exchange(
-      "record", std::string(reinterpret_cast<const char*>(&record), sizeof(record)));
+  const auto raw = rounds.exchange("record", to_bytes(record));
   for (int peer = 0; peer < size; ++peer) {
-    FC_CHECK(raw[peer].size() == sizeof(Record), "rank ", peer,
-             " runs another version of fastcomm: install the same one for every rank");
-    std::memcpy(&records[peer], raw[peer].data(), sizeof(Record));
-    records[peer].listener[sizeof(record.listener) - 1] = '\0';
-    records[peer].why_not[sizeof(record.why_not) - 1] = '\0';
+    records[peer] = parse_record(raw[peer], peer);
     if (records[peer].version != kProtocolVersion) {
       result.reason = concat("rank ", peer, " runs another version of fastcomm");
     } else if (records[peer].listener[0] == '\0' && result.reason.empty()) {
@@ -272,15 +260,15 @@ ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* en
   }
   if (!result.reason.empty()) return result;  // the same on every rank: all read all records
 
-  const auto known = rounds.exchange("known", forming.known(records));
-  const auto reached = rounds.exchange("reached", forming.reach(records, known));
+  const auto known = rounds.exchange_masks("known", forming.known(records));
+  const auto reached = rounds.exchange_masks("reached", forming.reach(records, known));
   const auto verdicts =
       rounds.exchange("verdict", forming.settle(*listener, records, known, reached));
-  for (const std::string& verdict : verdicts) {
-    if (verdict != kOk) {
-      result.reason = verdict;
-      return result;
-    }
+  for (int peer = 0; peer < size; ++peer) {
+    const std::string& verdict = verdicts[peer];
+    if (verdict == kOk) continue;
+    result.reason = verdict.empty() ? concat("rank ", peer, " did not say why") : verdict;
+    return result;
   }
   result.group = forming.finish(records);
   return result;

@@ -7,15 +7,9 @@
 #include "transport/bootstrap.h"
 #include "transport/peer_group.h"
 #include "transport/shm/endpoint.h"
+#include "transport/shm/record.h"
 
 namespace fastcomm {
-
-/// What the ranks of a group must hold in common. Rank 0's values are everybody's: ranks that chose
-/// an algorithm by different numbers would deadlock.
-struct GroupConfig {
-  uint64_t payload_bytes = 0;
-  uint64_t block_bytes = 0;
-};
 
 struct ShmGroupResult {
   std::unique_ptr<PeerGroup> group;  // nullptr: the ranks do not all share memory
@@ -28,7 +22,7 @@ struct ShmGroupResult {
 /// All ranks come to the same result. `scratch_bytes(config, size)` is asked for the size of a window
 /// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for
 /// `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
-/// fails.
+/// fails or holds nonsense, Error(kInvalidArgument) where ranks differ about the size.
 ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
                               const std::string& why_not, const GroupConfig& wanted,
                               size_t (*scratch_bytes)(const GroupConfig&, int size),

@@ -41,15 +41,16 @@ void check_user(int socket) {
   }
 }
 
+/// Whether there is something to read before `deadline`; looks at least once.
 bool wait_readable(int fd, Deadline deadline) {
   for (;;) {
-    const auto left =
+    const int64_t left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
     pollfd entry{fd, POLLIN, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
+    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
     if (ready > 0) return true;
     FC_SYSCALL(ready == 0 || errno == EINTR, "poll");
+    if (left <= 0) return false;
   }
 }
 
@@ -74,10 +75,18 @@ void send_introduction(int socket, const Hello& own, int segment, int pidfd) {
   std::memcpy(CMSG_DATA(header), fds, sizeof(fds));
   ssize_t sent;
   do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   FC_SYSCALL(sent == static_cast<ssize_t>(sizeof(hello)), "sendmsg of a handshake");
 }
+
+Fd new_socket() {
+  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  FC_SYSCALL(fd.get() >= 0, "socket(AF_UNIX)");
+  return fd;
+}
+
+}  // namespace
 
 Introduction receive_introduction(int socket, uint64_t nonce) {
   Introduction result;
@@ -108,8 +117,16 @@ Introduction receive_introduction(int socket, uint64_t nonce) {
     }
   }
   const Hello& hello = result.hello;
+#if defined(FC_DROP_HELLO_LENGTH)  // a negative control of the tests, which must be reported
+  received = sizeof(Hello);
+#endif
   const bool whole = received == static_cast<ssize_t>(sizeof(Hello)) && count == 2 &&
                      (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0;
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && count < 2) {
+    throw Error(ErrorCode::kSystem,
+                "the descriptors of a handshake did not arrive: raise the limit of open files "
+                "(ulimit -n)");
+  }
   if (!whole || hello.magic != kHelloMagic) {
     throw Error(ErrorCode::kSystem, "a handshake was truncated or is not of fastcomm");
   }
@@ -124,25 +141,25 @@ Introduction receive_introduction(int socket, uint64_t nonce) {
   return result;
 }
 
-Fd new_socket() {
-  Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  FC_SYSCALL(fd.get() >= 0, "socket(AF_UNIX)");
-  return fd;
+Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd) {
+  check_user(socket);
+  Introduction peer = receive_introduction(socket, own.nonce);
+  send_introduction(socket, own, segment, pidfd);
+  return peer;
 }
-
-}  // namespace
 
 Listener::Listener() : name_("fastcomm-" + hex(random_bits()) + hex(random_bits())) {
   fd_ = new_socket();
   sockaddr_un address;
   const socklen_t length = abstract_address(name_, address);
   FC_SYSCALL(bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0, "bind");
-  FC_SYSCALL(listen(fd_.get(), 128) == 0, "listen");
+  // Room for strangers too: nobody accepts before the peers have come. The kernel has its own limit.
+  FC_SYSCALL(listen(fd_.get(), 4096) == 0, "listen");
 }
 
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd) {
   Fd fd = new_socket();
-  // connect() waits while the listener's queue is full, which strangers can bring about.
+  // connect() waits while the listener's queue is full, which thousands of strangers can bring about.
   const timeval bound{10, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof(bound));
   sockaddr_un address;
@@ -159,8 +176,9 @@ Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd) 
 
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline) {
-  for (;;) {
-    if (!wait_readable(listener.fd(), deadline)) {
+  // Strangers that come again and again do not move the deadline.
+  for (bool first = true;; first = false) {
+    if ((!first && Clock::now() > deadline) || !wait_readable(listener.fd(), deadline)) {
       throw Error(ErrorCode::kTimeout, "no peer came to the handshake in time");
     }
     Fd socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -169,13 +187,7 @@ Introduction accept_introduction(const Listener& listener, const Hello& own, int
       continue;
     }
     try {
-      check_user(socket.get());
-      // A peer of the group sends as soon as it is connected; a stranger may not hold us up.
-      const Deadline soon = std::min(deadline, Clock::now() + std::chrono::seconds(5));
-      if (!wait_readable(socket.get(), soon)) continue;
-      Introduction peer = receive_introduction(socket.get(), own.nonce);
-      send_introduction(socket.get(), own, segment, pidfd);
-      return peer;
+      return answer_introduction(socket.get(), own, segment, pidfd);
     } catch (const Error&) {
       continue;  // not a peer of this group; a real one that failed here shows at its own end
     }

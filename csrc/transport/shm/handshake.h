@@ -15,7 +15,7 @@
 
 namespace fastcomm {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 /// Names a process: random, so that a reused process id is not taken for an old peer.
 struct EndpointId {
@@ -55,12 +55,23 @@ class Listener {
   Fd fd_;
 };
 
+/// What lies whole in a connected socket, as one message; never waits. Raises Error(kSystem) for
+/// anything but a valid Hello of the group with two descriptors, none of which stays open then.
+Introduction receive_introduction(int socket, uint64_t nonce);
+
+/// Checks the user at the other end of a connected socket, receives and answers; never waits. Raises
+/// as receive_introduction.
+Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd);
+
 /// Connects to a listener, and sends the own introduction without waiting for an answer. Raises
 /// Error(kSystem) where the name does not exist: another host, or another network namespace.
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
 
 /// The next connection whose peer is of this user and sent a valid Hello of the group; others are
-/// dropped. Sends the own introduction back. Raises Error(kTimeout) at `deadline`.
+/// dropped. A peer is counted on only after it has said, elsewhere, that introduce() returned: then
+/// its message lies in the socket. So nobody is waited for who connected and sends nothing, and any
+/// number of such strangers costs some microseconds each. Sends the own introduction back. Raises
+/// Error(kTimeout) at `deadline`.
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline);
 

@@ -75,10 +75,18 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
   FC_SYSCALL(base != MAP_FAILED, "mmap of a shared memory segment");
   base_ = static_cast<char*>(base);
   madvise(base_, bytes_, MADV_DONTFORK);
-  if (check_header && (header().magic != kSegmentMagic || header().bytes != bytes)) {
+  if (check_header && (!readable(0, sizeof(SegmentHeader)) || header().magic != kSegmentMagic ||
+                       header().bytes != bytes)) {
     munmap(base_, bytes_);
     throw Error(ErrorCode::kSystem, "a peer's shared memory segment has no valid header");
   }
+}
+
+bool Mapping::readable(uint64_t offset, size_t bytes) const {
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
+  const uint64_t first = offset / kPage * kPage;
+  return madvise(base_ + first, pages(offset + bytes) - first, kPopulateRead) == 0 ||
+         errno == EINVAL;
 }
 
 uint64_t Mapping::offset_of(const void* data, size_t bytes) const {

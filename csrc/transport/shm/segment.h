@@ -52,6 +52,9 @@ class Mapping {
   ~Mapping();
 
   char* at(uint64_t offset) const { return base_ + offset; }
+  /// Whether a part can be read without a bus fault, which a hole in a full file system, or huge
+  /// pages that are not there, would raise. Takes kernels before Linux 5.14 at the peer's word.
+  bool readable(uint64_t offset, size_t bytes) const;
   size_t bytes() const { return bytes_; }
   /// Where `bytes` at `data` lie in the segment, kNotShared if they do not.
   uint64_t offset_of(const void* data, size_t bytes) const;

@@ -1,0 +1,64 @@
+#include "transport/shm/record.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/error.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<Record> && std::is_trivially_copyable_v<GroupConfig>);
+
+// Far above what FASTCOMM_ONE_SHOT_BYTES and FASTCOMM_BLOCK_BYTES allow, and far below what would
+// overflow the arithmetic of scratch.
+constexpr uint64_t kMostConfigBytes = uint64_t{1} << 30;
+
+template <class Value>
+std::string bytes_of(const Value& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void require(bool good, int peer, const char* what) {
+  if (good) return;
+  throw Error(ErrorCode::kSystem,
+              concat("the store holds no valid ", what, " of rank ", peer,
+                     ": install the same fastcomm for every rank, and let nobody else write to the "
+                     "store"));
+}
+
+}  // namespace
+
+std::string to_bytes(const GroupConfig& config) { return bytes_of(config); }
+std::string to_bytes(const Record& record) { return bytes_of(record); }
+
+GroupConfig parse_config(const std::string& bytes) {
+  GroupConfig config;
+  require(bytes.size() == sizeof(config), 0, "configuration");
+  std::memcpy(&config, bytes.data(), sizeof(config));
+  for (const uint64_t value : {config.payload_bytes, config.block_bytes}) {
+    require(value >= kLineBytes && value % kLineBytes == 0 && value <= kMostConfigBytes, 0,
+            "configuration");
+  }
+  return config;
+}
+
+Record parse_record(const std::string& bytes, int peer) {
+  Record record{};
+#if !defined(FC_DROP_RECORD_LENGTH)  // a negative control of the tests, which must be reported
+  require(bytes.size() == sizeof(record), peer, "record");
+#endif
+  std::memcpy(&record, bytes.data(), sizeof(record));
+  record.listener[sizeof(record.listener) - 1] = '\0';
+  record.why_not[sizeof(record.why_not) - 1] = '\0';
+  return record;
+}
+
+void check_mask(const std::string& mask, int size, int peer) {
+  require(
+      mask.size() == static_cast<size_t>(size) && mask.find_first_not_of("01") == std::string::npos,
+      peer, "list of peers");
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,45 @@
+// What ranks tell each other through the store while they form a group, and how it is read.
+//
+// Whoever reaches the store may write anything there. Every value is checked for its length and its
+// bounds before it is used; what does not hold raises Error(kSystem) naming the rank whose value it
+// is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "transport/shm/handshake.h"
+
+namespace fastcomm {
+
+/// What the ranks of a group must hold in common. Rank 0's values are everybody's: ranks that chose
+/// an algorithm by different numbers would deadlock.
+struct GroupConfig {
+  uint64_t payload_bytes = 0;
+  uint64_t block_bytes = 0;
+};
+
+/// Who a rank is, and where its memory is.
+struct Record {
+  EndpointId id;
+  int32_t pid;
+  uint32_t version;
+  uint64_t window;    // offset in the segment
+  char listener[64];  // empty: no shared memory here
+  char why_not[256];
+};
+
+std::string to_bytes(const GroupConfig& config);
+std::string to_bytes(const Record& record);
+
+/// Rank 0's configuration.
+GroupConfig parse_config(const std::string& bytes);
+
+/// A rank's record; its texts end with a zero byte. The version is left to the caller, since a group
+/// with an older rank is no error.
+Record parse_record(const std::string& bytes, int peer);
+
+/// Raises unless `mask` holds one '0' or '1' for each of `size` ranks.
+void check_mask(const std::string& mask, int size, int peer);
+
+}  // namespace fastcomm

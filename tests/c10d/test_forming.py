@@ -1,0 +1,65 @@
+"""Ranks that do not fit together, or do not come: an error that says so, soon, on who is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+
+
+def _with_size(world: World, sizes: list[int]) -> tuple[Caught, float]:
+    wrong = replace(world, size=sizes[world.rank])
+    caught = catch(wrong.init, name="wrong")
+    world.init(name="right")
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    return caught, tensor[0].item()
+
+
+@pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [3, 3, 4], [3, 2, 3]])
+def test_ranks_of_different_world_sizes_are_told(sizes: list[int]) -> None:
+    """Long before the timeout; then the same processes form a group of the right size."""
+    for caught, total in run_ranks(len(sizes), _with_size, sizes, group_timeout=60):
+        assert caught.kind == "CollectiveArgumentError", caught
+        assert "ValueError" in caught.bases
+        assert "give every rank the same world size" in caught.text
+        assert caught.seconds < 20, caught
+        assert total == len(sizes)
+
+
+def _without_the_last(world: World) -> Caught | None:
+    return catch(world.init) if world.rank < world.size - 1 else None
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    told = run_ranks(3, _without_the_last, group_timeout=3)
+    assert told[2] is None
+    for caught in told[:2]:
+        assert caught.kind == "CollectiveTimeoutError", caught
+        assert caught.seconds < 10, caught
+    assert "ranks 2 did not arrive" in told[0].text
+
+
+def _one_without_descriptors(world: World, poor: int) -> Caught:
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    if world.rank == poor:
+        held = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held + 5, held + 5))
+    return catch(world.init)
+
+
+@pytest.mark.parametrize("poor", [0, 2])
+def test_a_rank_without_descriptors_tells_the_others(poor: int) -> None:
+    for outcome in run_outcomes(3, _one_without_descriptors, poor, group_timeout=60):
+        assert outcome.exitcode == 0, outcome.error
+        assert outcome.value.kind == "CommunicationSystemError", outcome.value
+        assert f"rank {poor}: a group of 3 ranks needs" in outcome.value.text
+        assert "ulimit -n" in outcome.value.text
+        assert outcome.value.seconds < 20

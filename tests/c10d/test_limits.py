@@ -1,0 +1,219 @@
+"""Too little of something: a clear error or a fallback with its reason, on every rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.mounts import NONE, SMALL, enter, shared_memory_folder, why_no_mounts
+from support.ranks import World, run_outcomes, run_ranks
+
+import fastcomm
+
+MANY = 1 << 20  # elements, through slots
+GIB = 1 << 30
+
+
+def _limit(name: str, value: int) -> None:
+    """Lower a limit of this process; of files and of address space, by what is used already."""
+    if name == "NOFILE":
+        value += len(os.listdir("/proc/self/fd")) - 1
+    if name == "AS":
+        value += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    number = getattr(resource, f"RLIMIT_{name}")
+    resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+
+
+def _use() -> dict[str, Any]:
+    """Use the default group and another one; returns what the default group is."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for group in (dist.group.WORLD, dist.new_group()):
+        for elements in (4, MANY):
+            tensor = torch.full((elements,), float(rank + 1))
+            dist.all_reduce(tensor, group=group)
+            dist.all_reduce(tensor, group=group, async_op=True).wait()
+            assert tensor[-1] == size * sum(range(1, size + 1))
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return {"native": backend.native, "why": backend.why_stock}
+
+
+def _with_limit(world: World, name: str, value: int, limited: list[int]) -> dict[str, Any]:
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    if world.rank in limited:
+        _limit(name, value)
+    world.init()
+    return _use()
+
+
+@pytest.mark.parametrize("limited", [[0, 1], [1]])
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [("AS", 3 * GIB, "ulimit -v"), ("AS", 6 * GIB, "ulimit -v"), ("FSIZE", GIB, "ulimit -f")],
+)
+def test_too_little_for_shared_memory_means_gloo_with_a_reason(
+    name: str, value: int, advice: str, limited: list[int]
+) -> None:
+    reports = run_ranks(2, _with_limit, name, value, limited, environment={})
+    for report in reports:
+        assert not report["native"]
+        assert advice in report["why"], report["why"]
+        assert "FASTCOMM_SEGMENT_MB" in report["why"], report["why"]
+        assert report["why"] == reports[0]["why"]
+
+
+def test_no_memory_is_locked() -> None:
+    """Not needed: ulimit -l may be 0."""
+    assert all(report["native"] for report in run_ranks(2, _with_limit, "MEMLOCK", 0, [0, 1]))
+
+
+def test_a_segment_within_the_limits_is_shared_memory() -> None:
+    for name in ("AS", "FSIZE"):
+        reports = run_ranks(
+            2, _with_limit, name, GIB, [0, 1], environment={"FASTCOMM_SEGMENT_MB": "64"}
+        )
+        assert all(report["native"] for report in reports), reports[0]["why"]
+
+
+def _with_few_descriptors(world: World, spare: int) -> Any:
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    _limit("NOFILE", spare)
+    try:
+        world.init()
+    except Exception as error:
+        return Caught(type(error).__name__, (), str(error), 0, 0)
+    return _use()
+
+
+@pytest.mark.parametrize("spare", [1, 6, 12, 20])
+def test_too_few_descriptors_are_an_error(spare: int) -> None:
+    """And not the end of the process, which Gloo would bring about."""
+    for outcome in run_outcomes(3, _with_few_descriptors, spare, group_timeout=5):
+        assert outcome.exitcode == 0, outcome.error
+        assert outcome.value.kind == "CommunicationSystemError", outcome.value
+        assert "ulimit -n" in outcome.value.text, outcome.value
+
+
+def _with_just_enough(world: World, spare: int) -> bool:
+    _limit("NOFILE", spare)
+    world.init()
+    dist.all_reduce(torch.ones(MANY))
+    return bool(dist.group.WORLD._get_backend(torch.device("cpu")).native)
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_what_the_error_asks_for_is_enough(size: int) -> None:
+    """And two for the looks at /proc and into the store."""
+    assert all(run_ranks(size, _with_just_enough, 3 * size + 16 + 2))
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> Any:
+    if (reason := why_no_mounts()) is not None:
+        pytest.skip(reason)
+    with shared_memory_folder(SMALL) as small, shared_memory_folder(NONE) as none:
+        yield {"small": small, "none": none}
+
+
+def _with_folder(world: World, namespace: str) -> dict[str, Any]:
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    enter(namespace)
+    world.init()
+    return _use()
+
+
+@pytest.mark.parametrize("transport", ["auto", "memfd", "posix"])
+@pytest.mark.parametrize("folder", ["small", "none"])
+def test_a_small_folder_or_none(namespaces: dict[str, str], folder: str, transport: str) -> None:
+    """A memfd needs no /dev/shm, POSIX shared memory does; without it, Gloo serves."""
+    reports = run_ranks(
+        2, _with_folder, namespaces[folder], environment={"FASTCOMM_TRANSPORT": transport}
+    )
+    for report in reports:
+        if (folder, transport) == ("none", "posix"):
+            assert not report["native"]
+            assert "shm_open" in report["why"]
+        else:
+            assert report["native"], report["why"]
+
+
+def _fill(path: str) -> None:
+    """Leave no byte in a file system."""
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError:
+            pass
+
+
+def _run_out(world: World, namespace: str, elements: int, how: str) -> list[Caught]:
+    if world.rank == 0:
+        enter(namespace)  # the others have room
+    world.init()
+    dist.barrier()
+    if world.rank == 0:
+        _fill("/dev/shm/filler")
+    try:
+        dist.barrier()
+        if how == "async":
+            errors = [
+                catch(dist.all_reduce(torch.ones(elements), async_op=True).wait)
+                if world.rank != 0
+                else catch(dist.all_reduce, torch.ones(elements), async_op=True)
+            ]
+        elif how == "empty":
+            errors = [catch(fastcomm.empty, elements)] if world.rank == 0 else []
+            dist.barrier()
+        else:
+            errors = [catch(dist.all_reduce, torch.ones(elements))]
+    finally:
+        if world.rank == 0:
+            os.remove("/dev/shm/filler")
+    return errors
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "empty"])
+def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str) -> None:
+    """In the middle of a run: on the rank that has no memory left, and no hang of its peers."""
+    told = run_ranks(
+        3, _run_out, namespaces["small"], MANY, how, environment={"FASTCOMM_TRANSPORT": "posix"}
+    )
+    (own,) = told[0]
+    assert own.kind == "CommunicationSystemError", own
+    assert "FASTCOMM_TRANSPORT=memfd" in own.text, own
+    for errors in told[1:]:
+        assert [error.kind for error in errors] == (
+            [] if how == "empty" else ["GroupPoisonedError"]
+        )
+        assert all(error.peer == 0 and error.seconds < 5 for error in errors), errors
+
+
+def _use_up(world: World) -> dict[str, Any]:
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    world.init()
+    dist.all_reduce(torch.ones(MANY))
+    held = [fastcomm.empty(1 << 10) for _ in range(5)]
+    error = catch(fastcomm.empty, 16 << 20)
+    more = dist.new_group()
+    other = [more] + [dist.new_group() for _ in range(3)]
+    for group in other:
+        dist.all_reduce(held[0].fill_(1), group=group)
+    last = other[-1]._get_backend(torch.device("cpu"))
+    dist.all_reduce(torch.ones(MANY))
+    return {"error": error, "native": last.native, "why": last.why_stock}
+
+
+def test_a_segment_that_is_used_up() -> None:
+    """An error of what asked for more; a further group goes to Gloo and says why."""
+    for told in run_ranks(2, _use_up, environment={"FASTCOMM_SEGMENT_MB": "24"}):
+        assert told["error"].kind == "CommunicationSystemError"
+        assert "FASTCOMM_SEGMENT_MB" in told["error"].text
+        assert not told["native"]
+        assert "FASTCOMM_SEGMENT_MB" in told["why"]

@@ -1,0 +1,131 @@
+// Ranks that were started wrongly, and a store that holds nonsense: an Error on every rank, at once.
+//
+//   forming_test CASE SEED
+#include "transport/shm/forming.h"
+#include "coll/select.h"
+#include "fork_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr GroupConfig kConfig{4096, 65536};
+
+size_t scratch_of(const GroupConfig& config, int size) {
+  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+}
+
+ShmGroupResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
+  return make_shm_group(store, rank, size, &endpoint, "", kConfig, scratch_of,
+                        Clock::now() + std::chrono::seconds(30));
+}
+
+/// One rank believes in another size than the rest: all are told, none waits for its timeout. The
+/// same store then serves ranks that agree.
+void test_world_size(uint64_t) {
+  const std::vector<std::vector<int>> worlds = {{2, 3}, {3, 2}, {3, 3, 4}, {3, 2, 3}, {2, 3, 2}};
+  for (const std::vector<int>& sizes : worlds) {
+    ForkedStore store;
+    // A rank beyond rank 0's size is nobody there: only its own timeout can tell it.
+    const int ranks = std::min(static_cast<int>(sizes.size()), sizes[0]);
+    run_processes(ranks, [&](int rank) {
+      Endpoint endpoint("memfd");
+      ErrorCode code{};
+      const auto start = Clock::now();
+      const std::string text = error_of([&] { form(store, rank, sizes[rank], endpoint); }, &code);
+      EXPECT(code == ErrorCode::kInvalidArgument && !text.empty(), "rank ", rank, ": ", text);
+      EXPECT(text.find("give every rank the same world size") != std::string::npos, text);
+      EXPECT(seconds_since(start) < 5, seconds_since(start));
+    });
+    run_processes(2, [&](int rank) {
+      Endpoint endpoint("memfd");
+      const auto result = form(store, rank, 2, endpoint);
+      EXPECT(result.group != nullptr, result.reason);
+    });
+  }
+}
+
+/// A value in the store, what is put there instead, and the rank that reads it.
+struct Nonsense {
+  const char* round;
+  std::string value;
+  int reader;
+};
+
+/// Passes everything through but one peer's value of one round.
+class TamperedStore final : public Bootstrap {
+ public:
+  TamperedStore(Bootstrap& store, const Nonsense& nonsense) : store_(store), nonsense_(nonsense) {}
+  void set(const std::string& key, const std::string& value) override { store_.set(key, value); }
+  bool has(const std::string& key) override { return store_.has(key); }
+  std::string get(const std::string& key, Deadline deadline) override {
+    std::string value = store_.get(key, deadline);
+    return key.rfind(nonsense_.round, 0) == 0 ? nonsense_.value : value;
+  }
+
+ private:
+  Bootstrap& store_;
+  const Nonsense& nonsense_;
+};
+
+/// Each value of each round, too short, too long or out of bounds.
+void test_nonsense(uint64_t) {
+  const auto config = [](uint64_t payload, uint64_t block) {
+    return "+" + to_bytes(GroupConfig{payload, block});
+  };
+  std::vector<Nonsense> all = {
+      {"welcome/", "", 1},
+      {"welcome/", "0123456789abcdef", 1},
+      {"welcome/", "0123456789abcdef/", 1},
+      {"welcome/", "0123456789abcdeg/2", 1},
+      {"welcome/", "-123456789abcdef/2", 1},
+      {"welcome/", "0123456789abcdef/two", 1},
+      {"welcome/", "0123456789abcdef/99999999999999", 1},
+      {"ack/", "", 0},
+      {"ack/", "2 ", 0},
+      {"agreed/", "", 1},
+      {"agreed/", "+", 1},
+      {"agreed/", "?", 1},
+      {"agreed/", config(4096, 0), 1},
+      {"agreed/", config(0, 65536), 1},
+      {"agreed/", config(4097, 65536), 1},
+      {"agreed/", config(uint64_t{1} << 62, 65536), 1},
+      {"agreed/", config(4096, uint64_t{1} << 62), 1},
+      {"record/", "", 0},
+      {"record/", std::string(sizeof(Record) - 1, 'x'), 0},
+      {"record/", std::string(sizeof(Record) + 1, 'x'), 1},
+      {"known/", "", 0},
+      {"known/", "0", 1},
+      {"known/", "001", 0},
+      {"known/", "0x", 1},
+      {"reached/", "", 0},
+      {"reached/", "01 ", 1},
+  };
+  for (const Nonsense& nonsense : all) {
+    ForkedStore store;
+    run_processes(2, [&](int rank) {
+      Endpoint endpoint("memfd");
+      TamperedStore tampered(store, nonsense);
+      ErrorCode code{};
+      const std::string text = error_of(
+          [&] {
+            make_shm_group(rank == nonsense.reader ? static_cast<Bootstrap&>(tampered) : store,
+                           rank, 2, &endpoint, "", kConfig, scratch_of,
+                           Clock::now() + Milliseconds(rank == nonsense.reader ? 30000 : 300));
+          },
+          &code);
+      // The other rank, which saw nothing wrong, may wait for this one; it may be through as well.
+      if (rank != nonsense.reader) return;
+      EXPECT(code == ErrorCode::kSystem && text.find("the store holds no valid") == 0,
+             nonsense.round, " '", nonsense.value, "': ", text);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  setenv("FASTCOMM_SEGMENT_MB", "8", 1);
+  return run_cases(argc, argv, {{"world_size", test_world_size}, {"nonsense", test_nonsense}});
+}

@@ -1,0 +1,72 @@
+"""Run the handshake's fuzz target under libFuzzer, with AddressSanitizer and UBSan: ``make fuzz``.
+
+    python tests/fuzz/run.py [--runs 1000000] [--seed 1]
+
+Needs clang with its runtime (Debian: clang-16 and libclang-rt-16-dev); ``$CLANG`` names another.
+What was found to reach new code is kept in build/fuzz/corpus and used by the next run; an input
+that fails is left in build/fuzz, where ``replay`` (the last lines say how) repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support import cpp_build  # noqa: E402
+
+FLAGS = ["-O1", "-g1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"]
+# They see an index past the end of a short string, which lies in the string itself.
+FLAGS += ["-D_GLIBCXX_ASSERTIONS", "-Wno-unused-command-line-argument"]
+
+
+def find_clang() -> str:
+    """The C++ compiler with libFuzzer."""
+    names = [os.environ.get("CLANG", ""), "clang++", *(f"clang++-{n}" for n in range(30, 12, -1))]
+    for name in names:
+        if name and shutil.which(name):
+            return name
+    raise SystemExit("clang is missing: apt-get install clang-16 libclang-rt-16-dev, or set CLANG")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    os.environ["CXX"] = find_clang()
+    print(f"compiling with {os.environ['CXX']}", flush=True)
+    # What forms a group, and nothing above it.
+    layers = ("csrc/core/", "csrc/transport/")
+    sources = [name for name in cpp_build.native_sources(variants=False) if name.startswith(layers)]
+    program = cpp_build.build(
+        "handshake_libfuzzer", [*sources, "tests/fuzz/handshake_fuzz.cpp"], FLAGS
+    )
+    folder = ROOT / "build" / "fuzz"
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    (folder / "seeds").mkdir(exist_ok=True)
+    command = [str(program.path), f"-runs={arguments.runs}", f"-seed={arguments.seed}"]
+    # No names of functions: the symbolizer's pipes would be taken for a leak.
+    command += [
+        "-print_funcs=0",
+        "-max_len=512",
+        "-timeout=20",
+        "-rss_limit_mb=4096",
+        "-print_final_stats=1",
+    ]
+    command += [f"-artifact_prefix={folder}/", str(folder / "corpus"), str(folder / "seeds")]
+    print(" ".join(command), flush=True)
+    status = subprocess.run(command, env={**os.environ, "FC_SEEDS": str(folder / "seeds")})
+    if status.returncode != 0:
+        print(f"failed; again with: {program.path} {folder}/<the file named above>")
+    return status.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
