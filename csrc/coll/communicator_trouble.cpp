@@ -194,12 +194,15 @@ std::exception_ptr Communicator::close(const Operation& operation, ErrorCode cod
   const auto until = Clock::now() + kDeathGrace;
   std::optional<Trouble> found;
   for (;;) {
-    int dead = -1, gone = -1;  // read before what is judged first, as in evidence()
+    // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
+    int dead = -1, gone = -1, messenger = -1;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
       const bool lost = peers_->lost(peer);
       const bool left = peers_->pad(peer).goodbye.load(std::memory_order_acquire) != 0;
-      if (left) gone = peer;
+      const bool failed = peers_->pad(peer).poisoned.load(std::memory_order_acquire) != 0;
+      if (failed) messenger = peer;
+      if (left && !failed) gone = peer;
       if (lost && !left) dead = peer;
     }
     found = open_trouble(operation);
@@ -210,6 +213,7 @@ std::exception_ptr Communicator::close(const Operation& operation, ErrorCode cod
                           concat(peers_->describe(gone),
                                  " destroyed its process group while Gloo was at work here")};
     }
+    if (!found && messenger >= 0) found = told_by(messenger, operation);
     if (found || code != ErrorCode::kSystem || Clock::now() > until) break;
     std::this_thread::sleep_for(Milliseconds(1));
   }

@@ -11,7 +11,6 @@ from faults.schedule import (
     LARGEST,
     PATIENT,
     STOCK,
-    WITH_STOCK,
     WORLD,
     Fault,
     Op,
@@ -79,8 +78,7 @@ def _operation(
     rng: random.Random, group: int, groups: list[tuple[int, ...]], configuration: str
 ) -> Op:
     kinds, weights = ["all_reduce", "broadcast", "all_gather", "barrier"], [10, 4, 4, 2]
-    if WITH_STOCK:
-        kinds, weights = [*kinds, *STOCK], [*weights, *[1] * len(STOCK)]
+    kinds, weights = [*kinds, *STOCK], [*weights, *[1] * len(STOCK)]
     kind = rng.choices(kinds, weights)[0]
     dtype = rng.choice(list(DTYPES))
     members = groups[group]

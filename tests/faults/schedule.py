@@ -11,9 +11,6 @@ from dataclasses import dataclass
 # Operations that Gloo does inside the group.
 STOCK = ("all_reduce_max", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor",
          "all_to_all_single", "scatter", "gather")  # fmt: skip
-# Whether they are among the operations of a schedule. Off: a peer that leaves, or is stopped, while
-# Gloo is at work is not yet named in the error.
-WITH_STOCK = True
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
