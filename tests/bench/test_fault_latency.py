@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import script
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def fault_latency() -> ModuleType:
-    path = ROOT / "benchmarks" / "fault_latency.py"
-    spec = importlib.util.spec_from_file_location("fault_latency", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fault_latency"] = module  # what is pickled is looked up by name
-    spec.loader.exec_module(module)
-    return module
+    return script.load("fault_latency")
 
 
 def test_a_row_tells_the_slowest_survivor(fault_latency: ModuleType) -> None:
@@ -37,9 +31,9 @@ def test_every_kill_is_measured(tmp_path: Path) -> None:
 
     out = tmp_path / "rows.jsonl"
     words = ["--ranks", "3", "--kills", "2", "--resident-gb", "0.01", "--json", str(out)]
-    script = str(ROOT / "benchmarks" / "fault_latency.py")
+    program = str(ROOT / "benchmarks" / "fault_latency.py")
     done = subprocess.run(
-        [sys.executable, script, *words], capture_output=True, text=True, timeout=120
+        [sys.executable, program, *words], capture_output=True, text=True, timeout=120
     )
     # Exit status 1 is a machine too busy for the claim, which is not what is tested here.
     assert done.returncode in (0, 1), done.stderr

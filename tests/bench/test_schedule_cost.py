@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from support import script
 
 
 @pytest.fixture(scope="module")
 def schedule_cost() -> ModuleType:
-    path = ROOT / "benchmarks" / "schedule_cost.py"
-    spec = importlib.util.spec_from_file_location("schedule_cost", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["schedule_cost"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return script.load("schedule_cost")
 
 
 @pytest.mark.parametrize(("schedule", "nbytes"), [("one-shot", 8), ("two-shot", 1 << 20)])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from support import disagreement
 from support.caught import Caught, catch
+from support.disagreement import Call
 from support.ranks import World, run_ranks
 
-Call = Callable[[torch.Tensor], Any]
 LARGE = 1 << 18
 
-# What rank 0 calls, what the others call, and what of each must be in the message.
-DISAGREEMENTS: dict[str, tuple[Call, Call, str, str]] = {
+DISAGREEMENTS: disagreement.Disagreements = {
     "size": (
         lambda x: dist.all_reduce(x[:10]),
         lambda x: dist.all_reduce(x[:12]),
@@ -73,26 +72,13 @@ DISAGREEMENTS: dict[str, tuple[Call, Call, str, str]] = {
 }
 
 
-def _disagree(world: World) -> dict[str, tuple[Caught, bool]]:
-    told = {}
-    for number, (name, (first, others, _, _)) in enumerate(DISAGREEMENTS.items()):
-        world.init(name=f"store{number}")
-        tensor = torch.arange(LARGE, dtype=torch.float32) + world.rank
-        before = tensor.clone()
-        caught = catch(first if world.rank == 0 else others, tensor)
-        told[name] = (caught, torch.equal(tensor, before))
-        dist.destroy_process_group()
-    return told
+def _disagree(world: World) -> disagreement.Told:
+    return disagreement.play(world, DISAGREEMENTS, LARGE)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_that_disagree_all_hear_it_and_keep_their_memory(size: int) -> None:
-    for told in run_ranks(size, _disagree):
-        for name, (caught, untouched) in told.items():
-            assert caught.kind == "CollectiveMismatchError", (name, caught)
-            for part in DISAGREEMENTS[name][2:]:
-                assert part in caught.text, (name, caught.text)
-            assert untouched, name
+    disagreement.check(run_ranks(size, _disagree), DISAGREEMENTS)
 
 
 def _gather(x: torch.Tensor, outputs: list[torch.Tensor]) -> None:

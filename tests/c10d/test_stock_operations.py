@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support import disagreement
 from support.caught import Caught, catch
 from support.ranks import World, run_outcomes, run_ranks
 
@@ -126,10 +127,7 @@ def test_results(size: int) -> None:
     run_ranks(size, _run_them)
 
 
-Call = Callable[[torch.Tensor], Any]
-
-# What rank 0 calls, what the others call (x has 48 elements), and what of each the message has.
-DISAGREEMENTS: dict[str, tuple[Call, Call, str, str]] = {
+DISAGREEMENTS: disagreement.Disagreements = {
     "one goes to Gloo": (
         lambda x: dist.all_reduce(x, op=dist.ReduceOp.SUM),
         lambda x: dist.all_reduce(x, op=dist.ReduceOp.MAX),
@@ -223,25 +221,12 @@ DISAGREEMENTS: dict[str, tuple[Call, Call, str, str]] = {
 }
 
 
-def _disagree(world: World) -> dict[str, tuple[Caught, bool]]:
-    told = {}
-    for number, (name, (first, others, _, _)) in enumerate(DISAGREEMENTS.items()):
-        world.init(name=f"store{number}")
-        tensor = torch.arange(48, dtype=torch.float32) + world.rank
-        before = tensor.clone()
-        caught = catch(first if world.rank == 0 else others, tensor)
-        told[name] = (caught, torch.equal(tensor, before))
-        dist.destroy_process_group()
-    return told
+def _disagree(world: World) -> disagreement.Told:
+    return disagreement.play(world, DISAGREEMENTS, 48)
 
 
 def test_ranks_that_disagree_all_hear_it_and_keep_their_memory() -> None:
-    for rank, told in enumerate(run_ranks(3, _disagree)):
-        for name, (caught, untouched) in told.items():
-            assert caught.kind == "CollectiveMismatchError", (rank, name, caught)
-            for part in DISAGREEMENTS[name][2:]:
-                assert part in caught.text, (rank, name, caught.text)
-            assert untouched, (rank, name)
+    disagreement.check(run_ranks(3, _disagree), DISAGREEMENTS)
 
 
 def _die_soon(delay: float) -> None:

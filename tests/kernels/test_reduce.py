@@ -42,8 +42,9 @@ def test_conversions(program: cpp_build.Program) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # 270 s of processor time, in two threads
 def test_every_float_to_half(program: cpp_build.Program) -> None:
-    cpp_build.check(program, "every_float", timeout=280)
+    cpp_build.check(program, "every_float", timeout=580)
 
 
 def test_sums_in_bounds() -> None:
