@@ -3,6 +3,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <system_error>
 #include <thread>
 
 #include "c10d/exception.h"
@@ -84,23 +85,29 @@ void StockWork::watch(const std::shared_ptr<const Operation>& operation) {
     engine = engine_->getFuture();
   } catch (const std::exception&) {
     // Gloo's reduce_scatter has none: it does its last part in wait(), and does not say when it could.
-    std::thread([held, operation] {
-      std::exception_ptr error;
-      try {
-        const at::ThreadLocalStateGuard as_the_caller(held->caller_);
-        const c10::OptionalStreamGuard in_its_stream(held->stream_);
-        held->engine_->wait();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      held->ended(*operation, error, c10::IValue(held->outputs_));
-    }).detach();
+    try {
+      std::thread([held, operation] { held->wait_aside(*operation); }).detach();
+    } catch (const std::system_error&) {  // no thread to be had
+      wait_aside(*operation);
+    }
     return;
   }
   engine->addCallback([held, operation](c10::ivalue::Future& future) {
     if (future.hasError()) return held->ended(*operation, future.exception_ptr(), {});
     held->ended(*operation, nullptr, future.value());
   });
+}
+
+void StockWork::wait_aside(const Operation& operation) {
+  std::exception_ptr error;
+  try {
+    const at::ThreadLocalStateGuard as_the_caller(caller_);
+    const c10::OptionalStreamGuard in_its_stream(stream_);
+    engine_->wait();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  ended(operation, error, c10::IValue(outputs_));
 }
 
 void StockWork::ended(const Operation& operation, const std::exception_ptr& error,
@@ -151,9 +158,11 @@ void StockWork::wait_for_engine(Deadline deadline) {
       throw;
     }
     if (Clock::now() > deadline && !isCompleted()) {
+      const CallHeader& call = operation_->header();
       throw Error(ErrorCode::kTimeout,
-                  concat(operation_->describe(),
-                         ": wait() reached its timeout while Gloo works; the operation goes on"));
+                  message_front(group_->rank(), group_->size(), -1,
+                                op_kind_name(static_cast<OpKind>(call.kind)), call.sequence) +
+                      "wait() reached its timeout while Gloo works; the operation goes on");
     }
     lock.lock();
   }

@@ -49,6 +49,8 @@ class StockWork final : public ::c10d::Work {
  private:
   void met(const Operation& operation, const std::exception_ptr& error);
   void watch(const std::shared_ptr<const Operation>& operation);
+  /// For an engine without a future: waits as its user would.
+  void wait_aside(const Operation& operation);
   void ended(const Operation& operation, const std::exception_ptr& error, const c10::IValue& value);
   void complete(const std::exception_ptr& error, const c10::IValue& value = {});
   void wait_for_engine(Deadline deadline);
