@@ -236,15 +236,35 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
     queue_.pop_front();
     if (operation->algorithm() == Algorithm::kStock) {
       open_.emplace(operation->header().sequence, operation);
+      met_.push_back(std::move(operation));
+      any_met_.store(true, std::memory_order_relaxed);  // for this thread's finish()
+    } else {
+      finished.emplace_back(std::move(operation), nullptr);
     }
-    finished.emplace_back(std::move(operation), nullptr);
     operation = queue_.empty() ? nullptr : queue_.front();
   }
   return moved;
 }
 
+void Communicator::end_meetings() {
+  std::unique_lock<std::mutex> lock(state_);
+  if (ending_meetings_) return;  // that thread, maybe this one further up, ends all of them
+  ending_meetings_ = true;
+  while (!met_.empty()) {
+    const auto operation = std::move(met_.front());
+    met_.pop_front();
+    lock.unlock();
+    operation->finish(nullptr);
+    lock.lock();
+  }
+  any_met_.store(false, std::memory_order_relaxed);
+  ending_meetings_ = false;
+}
+
 void Communicator::finish(Finished& finished) {
-  if (finished.empty()) return;
+  const bool met = any_met_.load(std::memory_order_relaxed);
+  if (finished.empty() && !met) return;
+  if (met) end_meetings();
   for (auto& [operation, error] : finished) operation->finish(error);
   // Another thread of this process may sleep until one of them is done.
   std::atomic_thread_fence(std::memory_order_seq_cst);  // doorbell.h: change first, then look

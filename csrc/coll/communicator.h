@@ -118,8 +118,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Trouble> evidence(const Operation& operation) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Trouble> overdue(const Operation& operation) const;
-  /// Why an open operation will not end.
+  /// What ends an open operation at once.
   std::optional<Trouble> open_trouble(const Operation& operation) const;
+  /// Who is to blame for an open operation that does not end well; a peer that left only if `left`.
+  std::optional<Trouble> blame(const Operation& operation, bool left) const;
+  /// The same, once the engine has had some time to find out by itself.
+  std::optional<Trouble> stalled(Operation& operation) const;
   Trouble death_of(int peer, const Operation& operation) const;
   /// What a peer that gave the group up says of it.
   Trouble told_by(int peer, const Operation& operation) const;
@@ -128,6 +132,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
             std::optional<uint64_t> first = std::nullopt);
   void give_up_queue(Finished& finished);  // with both locks
   void finish(Finished& finished);
+  /// Ends meetings in their order, which is the order in which the engine gets its operations on
+  /// every rank: threads that drive one after the other could overtake each other behind the lock.
+  void end_meetings();
   std::string where(const Operation& operation, int peer) const;
 
   std::unique_ptr<PeerGroup> peers_;
@@ -139,7 +146,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
   std::map<uint64_t, std::shared_ptr<Operation>> open_;  // by sequence number
-  std::atomic<uint64_t> sequence_{0};  // written under state_, read by messages without
+  std::deque<std::shared_ptr<Operation>> met_;  // the ranks have met, the engine is to start
+  std::atomic<bool> any_met_{false};            // met_ is not empty
+  bool ending_meetings_ = false;                // a thread is at it
+  std::optional<Trouble> first_trouble_;        // what failure_ says
+  std::atomic<uint64_t> sequence_{0};           // written under state_, read by messages without
   uint32_t base_ = 0;
   std::exception_ptr failure_;
   bool left_ = false;

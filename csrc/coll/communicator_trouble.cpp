@@ -10,6 +10,10 @@ namespace {
 /// How long a stock engine's error may come before the kernel tells of the death that caused it.
 constexpr Milliseconds kDeathGrace{200};
 
+/// How long a stock engine may go on where somebody has died or failed: what they had sent may be
+/// enough for it, and mostly it finds out by itself.
+constexpr Milliseconds kEngineGrace{500};
+
 }  // namespace
 
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence) {
@@ -38,10 +42,11 @@ void Communicator::examine() {
       }
     }
     for (const auto& [sequence, operation] : open) {
-      if (const auto found = open_trouble(*operation)) {
-        fail(*found, finished, sequence);
-        break;
-      }
+      auto found = open_trouble(*operation);
+      if (!found) found = stalled(*operation);
+      if (!found) continue;
+      fail(*found, finished, sequence);
+      break;
     }
   }
   finish(finished);
@@ -166,6 +171,7 @@ void Communicator::fail(const Trouble& trouble, Finished& finished, std::optiona
   if (first) peers_->own_pad().lose_engine(*first);
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
+    first_trouble_ = trouble;
     peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer, from,
                              (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
     peers_->wake_peers();
@@ -187,35 +193,54 @@ void Communicator::give_up_queue(Finished& finished) {
   queue_.clear();
 }
 
+std::optional<Communicator::Trouble> Communicator::blame(const Operation& operation,
+                                                         bool left) const {
+  // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
+  int dead = -1, gone = -1, messenger = -1;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Pad& pad = peers_->pad(peer);
+    const bool lost = peers_->lost(peer);
+    const bool said_goodbye = pad.goodbye.load(std::memory_order_acquire) != 0;
+    const bool failed = pad.poisoned.load(std::memory_order_acquire) != 0;
+    if (failed) messenger = peer;
+    if (said_goodbye && !failed) gone = peer;
+    if (lost && !said_goodbye) dead = peer;
+  }
+  if (auto found = open_trouble(operation)) return found;
+  if (dead >= 0) return death_of(dead, operation);
+  if (left && gone >= 0) {
+    return Trouble{ErrorCode::kPeerLeft, gone,
+                   where(operation, gone) +
+                       concat(peers_->describe(gone),
+                              " destroyed its process group while Gloo was at work here")};
+  }
+  if (messenger >= 0) return told_by(messenger, operation);
+  return std::nullopt;
+}
+
+std::optional<Communicator::Trouble> Communicator::stalled(Operation& operation) const {
+  auto found = blame(operation, false);
+  if (!found) {
+    std::lock_guard<std::mutex> lock(state_);
+    found = first_trouble_;
+  }
+  if (!found) return std::nullopt;
+  const auto now = Clock::now();
+  if (!operation.stalled_since) operation.stalled_since = now;
+  if (now - *operation.stalled_since < kEngineGrace) return std::nullopt;
+  return found;
+}
+
 std::exception_ptr Communicator::close(const Operation& operation, ErrorCode code,
                                        const std::string& what) {
   close(operation);
   // The engine sees a connection end before the kernel has told of the death.
   const auto until = Clock::now() + kDeathGrace;
-  std::optional<Trouble> found;
-  for (;;) {
-    // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
-    int dead = -1, gone = -1, messenger = -1;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank()) continue;
-      const bool lost = peers_->lost(peer);
-      const bool left = peers_->pad(peer).goodbye.load(std::memory_order_acquire) != 0;
-      const bool failed = peers_->pad(peer).poisoned.load(std::memory_order_acquire) != 0;
-      if (failed) messenger = peer;
-      if (left && !failed) gone = peer;
-      if (lost && !left) dead = peer;
-    }
-    found = open_trouble(operation);
-    if (!found && dead >= 0) found = death_of(dead, operation);
-    if (!found && gone >= 0) {
-      found = Trouble{ErrorCode::kPeerLeft, gone,
-                      where(operation, gone) +
-                          concat(peers_->describe(gone),
-                                 " destroyed its process group while Gloo was at work here")};
-    }
-    if (!found && messenger >= 0) found = told_by(messenger, operation);
-    if (found || code != ErrorCode::kSystem || Clock::now() > until) break;
+  auto found = blame(operation, true);
+  while (!found && code == ErrorCode::kSystem && Clock::now() < until) {
     std::this_thread::sleep_for(Milliseconds(1));
+    found = blame(operation, true);
   }
   if (!found) found = Trouble{code, -1, where(operation, -1) + what};
   Finished finished;

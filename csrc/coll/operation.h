@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -86,8 +87,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   OnFinish on_finish;
   /// For a meeting: the group failed while a stock engine was at work (Communicator::meet).
   OnFinish on_lost;
-  /// That has happened, or is about to. Under the communicator's lock.
+  /// That has happened, or is about to. Under the communicator's state_.
   bool lost = false;
+  /// Since when somebody is to blame if the engine does not end. Under the communicator's drive_.
+  std::optional<Deadline> stalled_since;
 
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
