@@ -8,7 +8,7 @@ namespace fastcomm {
 namespace {
 
 /// How long a stock engine's error may come before the kernel tells of the death that caused it.
-constexpr Milliseconds kDeathGrace{200};
+constexpr Milliseconds kDeathGrace{100};
 
 /// How long a stock engine may go on where somebody has died or failed: what they had sent may be
 /// enough for it, and mostly it finds out by itself.
@@ -235,13 +235,15 @@ std::optional<Communicator::Trouble> Communicator::stalled(Operation& operation)
 std::exception_ptr Communicator::close(const Operation& operation, ErrorCode code,
                                        const std::string& what) {
   close(operation);
-  // The engine sees a connection end before the kernel has told of the death.
+  // The engine sees a connection end before the kernel has told of the death. Somebody else may have
+  // left meanwhile, in good order: that counts last.
   const auto until = Clock::now() + kDeathGrace;
-  auto found = blame(operation, true);
+  auto found = blame(operation, false);
   while (!found && code == ErrorCode::kSystem && Clock::now() < until) {
     std::this_thread::sleep_for(Milliseconds(1));
-    found = blame(operation, true);
+    found = blame(operation, false);
   }
+  if (!found) found = blame(operation, true);
   if (!found) found = Trouble{code, -1, where(operation, -1) + what};
   Finished finished;
   {
