@@ -157,14 +157,15 @@ PYBIND11_MODULE(_C, module) {
         return explain(b.traits(), operation, count, dtype, op);
       });
 
-  // Before anything that waits for all ranks, and would not say who is missing or wrong.
+  // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
+  // number that is this group's alone.
   module.def(
       "agree",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
          const std::string& problem) {
         StoreBootstrap bootstrap(store);
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
-        agree(bootstrap, rank, size, "", deadline_after(timeout), problem);
+        return agree(bootstrap, rank, size, "", deadline_after(timeout), problem).nonce;
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("problem"),
       py::call_guard<py::gil_scoped_release>());

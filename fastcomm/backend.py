@@ -49,9 +49,11 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = load()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    _agree(native, options)
+    # The store may be an earlier group's, as torchrun's is after a restart: Gloo must not read the
+    # addresses of processes that are gone.
+    name = _agree(native, options)
     stock = dist.ProcessGroupGloo(
-        dist.PrefixStore("gloo/", options.store), rank, size, timeout=timeout
+        dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
     )
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
@@ -67,22 +69,26 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     return backend
 
 
-def _agree(native: Any, options: Any) -> None:
+def _agree(native: Any, options: Any) -> int:
     """Raise on every rank unless all ranks come, for a group of one size, and can take part.
+
+    Returns a number that all ranks have in common, and no other group.
 
     Done first: Gloo would not say who is missing, and waits for several times the timeout.
     """
     rank, size = options.group_rank, options.group_size
     problem = _want_of_descriptors(size)
+    name = 0
     if size > 1:
         store = dist.PrefixStore("fastcomm/first/", options.store)
         try:
-            native.agree(store, rank, size, _seconds(options.timeout), problem)
+            name = native.agree(store, rank, size, _seconds(options.timeout), problem)
         except dist.DistError:
             if not problem:
                 raise  # else a store without a descriptor, which is the same problem
     if problem:
         raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
+    return name
 
 
 def _want_of_descriptors(size: int) -> str:
