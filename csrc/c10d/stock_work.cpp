@@ -66,7 +66,10 @@ c10::intrusive_ptr<StockWork> StockWork::start(std::shared_ptr<Communicator> gro
 void StockWork::met(const Operation& operation, const std::exception_ptr& error) {
   const StartStock start_stock = std::move(start_stock_);
   start_stock_ = nullptr;
-  if (error != nullptr) return complete(error);
+  if (error != nullptr) {
+    group_->close(operation);  // it may have been given up between the meeting and this
+    return complete(error);
+  }
   try {
     const at::ThreadLocalStateGuard as_the_caller(caller_);
     const c10::OptionalStreamGuard in_its_stream(stream_);
@@ -117,7 +120,7 @@ void StockWork::ended(const Operation& operation, const std::exception_ptr& erro
     return complete(nullptr, value);
   }
   const std::string text = text_of(error);
-  complete(group_->close(operation, code_of(text), "Gloo failed: " + text));
+  complete(group_->engine_failed(operation, code_of(text), "Gloo failed: " + text));
 }
 
 void StockWork::complete(const std::exception_ptr& error, const c10::IValue& value) {

@@ -66,7 +66,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void refuse(const Operation& operation);
   /// The engine has failed: the group is given up. Returns the error that everybody shall raise: a peer
   /// that died is to blame, whatever the engine says.
-  std::exception_ptr close(const Operation& operation, ErrorCode code, const std::string& what);
+  std::exception_ptr engine_failed(const Operation& operation, ErrorCode code,
+                                   const std::string& what);
   /// This rank does not wait for the engine: the group is given up, the operation stays open.
   void abandon(const Operation& operation, const std::string& why);
   /// Whether a stock engine works on an operation, a lost one included.

@@ -232,8 +232,8 @@ std::optional<Communicator::Trouble> Communicator::stalled(Operation& operation)
   return found;
 }
 
-std::exception_ptr Communicator::close(const Operation& operation, ErrorCode code,
-                                       const std::string& what) {
+std::exception_ptr Communicator::engine_failed(const Operation& operation, ErrorCode code,
+                                               const std::string& what) {
   close(operation);
   // The engine sees a connection end before the kernel has told of the death. Somebody else may have
   // left meanwhile, in good order: that counts last.
