@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "c10d/compat.h"
@@ -175,7 +176,12 @@ FastcommBackend::~FastcommBackend() {
     stock_.release();  // a child of fork() does not have the threads to join
   } else if (group_ != nullptr && group_->engine_at_work()) {
     // Gloo's destructor waits for what it works on, as long as that takes: for a stopped peer, say.
-    std::thread([stock = std::move(stock_)]() mutable { stock.reset(); }).detach();
+    auto* stock = stock_.release();
+    try {
+      std::thread([stock] { c10::intrusive_ptr<::c10d::Backend>::reclaim(stock); }).detach();
+    } catch (const std::system_error&) {
+      // No thread to be had: rather a leak than a destructor that waits, or throws.
+    }
   } else {
     stock_.reset();
   }
