@@ -161,6 +161,7 @@ void Communicator::close(const Operation& operation) {
 
 void Communicator::refuse(const Operation& operation) {
   close(operation);
+  // Release, as every notice of a pad; nothing but the number itself is read behind it.
   peers_->own_pad().refused.store(operation.header().sequence + 1, std::memory_order_release);
   peers_->wake_peers();
 }
