@@ -147,18 +147,8 @@ DISAGREEMENTS: disagreement.Disagreements = {
         "max",
     ),
     "complex dtype": (
-        lambda x: (
-            dist.all_reduce(x.view(torch.uint16), op=dist.ReduceOp.MAX)
-            if x.dtype == torch.float16
-            else dist.gather(x.view(torch.complex64), dst=1)
-        ),
-        lambda x: (
-            dist.gather(
-                x.view(torch.complex128), [x.view(torch.complex128)] * dist.get_world_size(), dst=1
-            )
-            if dist.get_rank() == 1
-            else dist.gather(x.view(torch.complex128), dst=1)
-        ),
+        lambda x: dist.reduce(x.view(torch.complex64), dst=1),
+        lambda x: dist.reduce(x.view(torch.complex128), dst=1),
         "complex64",
         "complex128",
     ),
