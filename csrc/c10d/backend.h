@@ -20,9 +20,6 @@ namespace fastcomm {
 
 constexpr const char* kBackendName = "fastcomm";
 
-/// Stops what runs by itself in this process, at the end of the program. Call it without the GIL.
-void stop_progress();
-
 /// Thread-safe as c10d asks: operations of a group must be issued in the same order on every rank.
 class FastcommBackend final : public ::c10d::Backend {
  public:

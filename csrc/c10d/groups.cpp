@@ -1,0 +1,130 @@
+#include "c10d/groups.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "c10d/store_bootstrap.h"
+#include "coll/progress.h"
+#include "core/env.h"
+#include "core/error.h"
+#include "transport/fork.h"
+#include "transport/local/thread_group.h"
+#include "transport/shm/forming.h"
+
+namespace fastcomm {
+namespace {
+
+std::atomic<ProgressEngine*> g_engine{nullptr};
+
+/// This process's engine. Never destroyed: its thread may outlive the static objects.
+ProgressEngine& engine() {
+  static auto* shared = [] {
+    g_engine = new ProgressEngine(Endpoint::instance().doorbell());
+    return g_engine.load();
+  }();
+  return *shared;
+}
+
+/// A group of one rank exchanges nothing; its engine never gets anything to do.
+ProgressEngine& idle_engine() {
+  static auto* doorbell = new Doorbell{};
+  static auto* shared = new ProgressEngine(*doorbell);
+  return *shared;
+}
+
+/// The groups that this process is in, for the end of its interpreter.
+class OpenGroups {
+ public:
+  void add(const std::shared_ptr<Communicator>& group) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    groups_.erase(std::remove_if(groups_.begin(), groups_.end(),
+                                 [](const auto& known) { return known.expired(); }),
+                  groups_.end());
+    groups_.push_back(group);
+  }
+  std::vector<std::shared_ptr<Communicator>> all() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::shared_ptr<Communicator>> found;
+    for (const auto& known : groups_) {
+      if (auto group = known.lock()) found.push_back(std::move(group));
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Communicator>> groups_;
+};
+
+OpenGroups& open_groups() {
+  static auto* shared = new OpenGroups;
+  return *shared;
+}
+
+size_t scratch_bytes(const GroupConfig& config, int size) {
+  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+}
+
+/// The peers, or nullptr with the reason in the traits.
+std::unique_ptr<PeerGroup> find_peers(const c10::intrusive_ptr<::c10d::Store>& store, int rank,
+                                      int size, Deadline deadline, GroupTraits& traits) {
+  const Environment& env = environment();
+  traits.size = size;
+  const GroupConfig wanted{env.payload_bytes, env.block_bytes};
+  if (size == 1) {
+    traits.native = true;
+    traits.transport = "one rank";
+    traits.layout = scratch_layout(wanted.payload_bytes, wanted.block_bytes, 1);
+    return std::move(make_thread_groups(1, 0).front());
+  }
+  if (size > kMaxRanks) {
+    traits.why_stock = concat("a native group has at most ", kMaxRanks, " ranks");
+    return nullptr;
+  }
+  Endpoint* endpoint = nullptr;
+  std::string why_not;
+  if (env.transport == "stock") {
+    why_not = "FASTCOMM_TRANSPORT=stock";
+  } else {
+    try {
+      endpoint = &Endpoint::instance();
+    } catch (const Error& error) {
+      why_not = error.what();
+    }
+  }
+  StoreBootstrap bootstrap(store);
+  auto result =
+      make_shm_group(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
+  traits.native = result.group != nullptr;
+  traits.why_stock = result.reason;
+  traits.layout = scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);
+  if (endpoint != nullptr) {
+    traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
+  }
+  return std::move(result.group);
+}
+
+}  // namespace
+
+Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                  Deadline deadline) {
+  Formed formed;
+  auto peers = find_peers(store, rank, size, deadline, formed.traits);
+  if (peers == nullptr) return formed;
+  formed.group = std::make_shared<Communicator>(std::move(peers), formed.traits,
+                                                size == 1 ? idle_engine() : engine());
+  open_groups().add(formed.group);
+  return formed;
+}
+
+void stop_progress() {
+  if (forked_from_endpoint()) return;
+  if (auto* engine = g_engine.load()) engine->stop();
+  // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
+  // this rank are told now.
+  for (const auto& group : open_groups().all()) group->leave();
+}
+
+}  // namespace fastcomm

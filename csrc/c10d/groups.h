@@ -1,0 +1,26 @@
+// The native groups of this process: how they are formed over a c10d store, the progress engine that
+// drives them all, and their end where the interpreter ends first.
+#pragma once
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "coll/communicator.h"
+#include "core/clock.h"
+
+namespace fastcomm {
+
+struct Formed {
+  std::shared_ptr<Communicator> group;  // nullptr where a stock engine does everything
+  GroupTraits traits;                   // with the reason
+};
+
+/// Collective: returns once all ranks have found whether they share memory. Raises Error.
+Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                  Deadline deadline);
+
+/// Stops what runs by itself in this process, at the end of the program, and says goodbye in every
+/// group. Call it without the GIL.
+void stop_progress();
+
+}  // namespace fastcomm
