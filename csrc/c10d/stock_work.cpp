@@ -10,28 +10,6 @@
 #include "c10d/work.h"
 
 namespace fastcomm {
-namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& torch_error) {
-    return torch_error.what_without_backtrace();
-  } catch (const std::exception& other) {
-    return other.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
-/// Gloo has one type for all of its errors.
-ErrorCode code_of(const std::string& text) {
-  const bool late = text.find("imed out") != std::string::npos;
-  return late ? ErrorCode::kTimeout : ErrorCode::kSystem;
-}
-
-}  // namespace
-
 StockWork::StockWork(std::shared_ptr<Communicator> group, ::c10d::OpType type,
                      const Tensors& outputs, StartStock start_stock)
     : ::c10d::Work(group->rank(), type),
@@ -119,8 +97,8 @@ void StockWork::ended(const Operation& operation, const std::exception_ptr& erro
     group_->close(operation);
     return complete(nullptr, value);
   }
-  const std::string text = text_of(error);
-  complete(group_->engine_failed(operation, code_of(text), "Gloo failed: " + text));
+  const EngineError failure(error);
+  complete(group_->engine_failed(operation, failure.code, "Gloo failed: " + failure.text));
 }
 
 void StockWork::complete(const std::exception_ptr& error, const c10::IValue& value) {

@@ -10,19 +10,15 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/stock_engine.h"
 #include "coll/communicator.h"
 
 namespace fastcomm {
-
-/// Starts the stock engine's operation, once, on whichever thread finds that the ranks have met. It
-/// holds all that the operation needs.
-using StartStock = std::function<c10::intrusive_ptr<::c10d::Work>()>;
 
 /// Thread-safe. The future's value and result() are the engine's.
 class StockWork final : public ::c10d::Work {

@@ -50,11 +50,6 @@ bool Communicator::pending() const {
                                         [](const auto& entry) { return !entry.second->lost; });
 }
 
-bool Communicator::engine_at_work() const {
-  std::lock_guard<std::mutex> lock(state_);
-  return !open_.empty();
-}
-
 std::shared_ptr<Operation> Communicator::head() const {
   std::lock_guard<std::mutex> lock(state_);
   return queue_.empty() ? nullptr : queue_.front();
@@ -113,19 +108,6 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
   return operation;
 }
 
-std::shared_ptr<Operation> Communicator::meet(const Call& call, Milliseconds timeout, bool async,
-                                              const std::function<void()>& interrupted,
-                                              Operation::OnFinish on_met,
-                                              Operation::OnFinish on_lost) {
-  auto operation = admit(call, timeout, std::move(on_met), std::move(on_lost));
-  if (async) {
-    drive_later(operation);
-  } else {
-    drive_to_end(operation, interrupted);
-  }
-  return operation;
-}
-
 void Communicator::drive_to_end(const std::shared_ptr<Operation>& operation,
                                 const std::function<void()>& interrupted) {
   if (!operation->done()) wait(*operation, Deadline::max(), interrupted);
@@ -139,31 +121,12 @@ void Communicator::drive_later(const std::shared_ptr<Operation>& operation) {
   if (operation->algorithm() != Algorithm::kPipelined && head() == operation) progress();
   // An open operation is the engine's to watch over.
   if (!operation->done() || operation->algorithm() == Algorithm::kStock) {
-    engine_.add(shared_from_this());
-  }
-}
-
-void Communicator::close(const Operation& operation) {
-  std::shared_ptr<Operation> held;  // what on_lost holds goes outside of the lock
-  Operation::OnFinish on_lost;
-  {
-    std::lock_guard<std::mutex> lock(state_);
-    const auto found = open_.find(operation.header().sequence);
-    if (found == open_.end()) return;
-    held = std::move(found->second);
-    if (!held->lost) {
-      on_lost = std::move(held->on_lost);
-      held->on_lost = nullptr;
+    try {
+      engine_.add(shared_from_this());
+    } catch (const Error& error) {  // the peers must not wait for this rank
+      give_up({error.code(), -1, where(*operation, -1) + error.what()}, std::nullopt);
     }
-    open_.erase(found);
   }
-}
-
-void Communicator::refuse(const Operation& operation) {
-  close(operation);
-  // Release, as every notice of a pad; nothing but the number itself is read behind it.
-  peers_->own_pad().refused.store(operation.header().sequence + 1, std::memory_order_release);
-  peers_->wake_peers();
 }
 
 void Communicator::wait(Operation& operation, Deadline deadline,
@@ -245,21 +208,6 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
     operation = queue_.empty() ? nullptr : queue_.front();
   }
   return moved;
-}
-
-void Communicator::end_meetings() {
-  std::unique_lock<std::mutex> lock(state_);
-  if (ending_meetings_) return;  // that thread, maybe this one further up, ends all of them
-  ending_meetings_ = true;
-  while (!met_.empty()) {
-    const auto operation = std::move(met_.front());
-    met_.pop_front();
-    lock.unlock();
-    operation->finish(nullptr);
-    lock.lock();
-  }
-  any_met_.store(false, std::memory_order_relaxed);
-  ending_meetings_ = false;
 }
 
 void Communicator::finish(Finished& finished) {

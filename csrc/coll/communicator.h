@@ -40,6 +40,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const GroupTraits& traits() const { return traits_; }
   int rank() const { return peers_->rank(); }
   int size() const { return peers_->size(); }
+  /// Operations issued so far.
+  uint64_t sequence() const { return sequence_; }
 
   /// Runs behind whatever is pending, in the calling thread. `interrupted`, if given, is called now
   /// and then while waiting and may throw: then the group is given up, since the peers cannot finish
@@ -55,7 +57,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// For an operation that a stock engine does: the ranks meet, compare what they called, and
   /// `on_met` runs as on_finish does in start(). Where it gets no error it starts the engine; from
   /// then on the operation is open, until close(). While it is open a failure of the group, a peer's
-  /// included, calls `on_lost`. In the calling thread as run() does, if `async` is false.
+  /// included, calls `on_lost`. A group may fail between the meeting and its notice: with an error
+  /// too, on_met calls close(). In the calling thread as run() does, if `async` is false.
   std::shared_ptr<Operation> meet(const Call& call, Milliseconds timeout, bool async,
                                   const std::function<void()>& interrupted,
                                   Operation::OnFinish on_met, Operation::OnFinish on_lost);
@@ -68,6 +71,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// that died is to blame, whatever the engine says.
   std::exception_ptr engine_failed(const Operation& operation, ErrorCode code,
                                    const std::string& what);
+  /// Two ranks exchange something through a stock engine, without a meeting: `name` is "send" or
+  /// "recv". Why the group cannot be used for it any more; nullptr while it can.
+  std::exception_ptr failure() const;
+  /// Why an exchange that has not ended never will: somebody died or failed, and the engine has had
+  /// some time to find out by itself, since `since`, which belongs to the exchange. Gives the group up.
+  /// nullptr while it may still end.
+  std::exception_ptr exchange_stalled(const char* name, std::optional<Deadline>& since);
+  /// The engine has failed in an exchange with `peer` (-1: any): as engine_failed().
+  std::exception_ptr exchange_failed(const char* name, int peer, ErrorCode code,
+                                     const std::string& what);
   /// This rank does not wait for the engine: the group is given up, the operation stays open.
   void abandon(const Operation& operation, const std::string& why);
   /// Whether a stock engine works on an operation, a lost one included.
@@ -102,6 +115,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::string cause = "";  // what to tell the peers, where that is not the text: a pad is small
   };
 
+  /// What a message is about.
+  struct Subject {
+    Subject(const Operation& operation);
+    Subject(const char* what, uint64_t number) : name(what), sequence(number) {}
+    const char* name;
+    uint64_t sequence;
+  };
+
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
                                      Operation::OnFinish on_finish, Operation::OnFinish on_lost);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
@@ -121,22 +142,33 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Trouble> overdue(const Operation& operation) const;
   /// What ends an open operation at once.
   std::optional<Trouble> open_trouble(const Operation& operation) const;
-  /// Who is to blame for an open operation that does not end well; a peer that left only if `left`.
-  std::optional<Trouble> blame(const Operation& operation, bool left) const;
-  /// The same, once the engine has had some time to find out by itself.
+  static constexpr int kNobody = -2, kAnybody = -1;
+  /// Who is to blame for what a stock engine does not end well, of an open operation or, with
+  /// nullptr, of an exchange. Only `leaver` may be blamed for having left.
+  std::optional<Trouble> blame(const Subject& subject, int leaver, const Operation* open) const;
+  /// The same for what has failed: an engine sees a connection end before the kernel has told of the
+  /// death, so that is waited for. Where nobody is to blame, `code`, `peer` and `what` say it.
+  Trouble blame_for_failure(const Subject& subject, int leaver, const Operation* open,
+                            ErrorCode code, int peer, const std::string& what) const;
+  /// Why an open operation will not end, once the engine has had some time to find out by itself.
   std::optional<Trouble> stalled(Operation& operation) const;
-  Trouble death_of(int peer, const Operation& operation) const;
+  /// `found`, or what the group failed with, once either has been there for that time.
+  std::optional<Trouble> outlasted(std::optional<Trouble> found,
+                                   std::optional<Deadline>& since) const;
+  Trouble death_of(int peer, const Subject& subject) const;
   /// What a peer that gave the group up says of it.
-  Trouble told_by(int peer, const Operation& operation) const;
+  Trouble told_by(int peer, const Subject& subject) const;
   /// Gives the group up from operation `first` on, or from the head of the queue.
   void fail(const Trouble& trouble, Finished& finished,
             std::optional<uint64_t> first = std::nullopt);
   void give_up_queue(Finished& finished);  // with both locks
+  /// fail() and finish(); returns the trouble as an exception.
+  std::exception_ptr give_up(const Trouble& trouble, std::optional<uint64_t> first);
   void finish(Finished& finished);
   /// Ends meetings in their order, which is the order in which the engine gets its operations on
   /// every rank: threads that drive one after the other could overtake each other behind the lock.
   void end_meetings();
-  std::string where(const Operation& operation, int peer) const;
+  std::string where(const Subject& subject, int peer) const;
 
   std::unique_ptr<PeerGroup> peers_;
   GroupTraits traits_;

@@ -1,31 +1,20 @@
 // How a group of ranks fails: what tells that it cannot go on, who is to blame, and who is told.
-#include <thread>
-
 #include "coll/communicator.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
-namespace {
-
-/// How long a stock engine's error may come before the kernel tells of the death that caused it.
-constexpr Milliseconds kDeathGrace{100};
-
-/// How long a stock engine may go on where somebody has died or failed: what they had sent may be
-/// enough for it, and mostly it finds out by itself.
-constexpr Milliseconds kEngineGrace{500};
-
-}  // namespace
-
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence) {
   const std::string blamed = peer < 0 ? "" : concat("peer ", peer, ", ");
   return concat("[rank ", rank, " of ", size, ", ", blamed, operation, ", sequence ", sequence,
                 "] ");
 }
 
-std::string Communicator::where(const Operation& operation, int peer) const {
-  return message_front(rank(), size(), peer,
-                       op_kind_name(static_cast<OpKind>(operation.header().kind)),
-                       operation.header().sequence);
+Communicator::Subject::Subject(const Operation& operation)
+    : name(op_kind_name(static_cast<OpKind>(operation.header().kind))),
+      sequence(operation.header().sequence) {}
+
+std::string Communicator::where(const Subject& subject, int peer) const {
+  return message_front(rank(), size(), peer, subject.name, subject.sequence);
 }
 
 void Communicator::examine() {
@@ -62,9 +51,9 @@ std::optional<Communicator::Trouble> Communicator::trouble(const Operation& oper
   return found;
 }
 
-Communicator::Trouble Communicator::death_of(int peer, const Operation& operation) const {
+Communicator::Trouble Communicator::death_of(int peer, const Subject& subject) const {
   return Trouble{ErrorCode::kPeerLost, peer,
-                 where(operation, peer) +
+                 where(subject, peer) +
                      concat(peers_->describe(peer),
                             " died. Look at its own output for the cause; this process group "
                             "cannot be used any more")};
@@ -122,29 +111,7 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
                                              ". Look what they are doing, or raise timeout=")};
 }
 
-std::optional<Communicator::Trouble> Communicator::open_trouble(const Operation& operation) const {
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const Pad& pad = peers_->pad(peer);
-    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
-      const uint64_t sequence = operation.header().sequence;
-      const uint64_t lost = pad.engine_lost.load(std::memory_order_acquire);
-      if (sequence >= pad.first_failed || (lost != 0 && sequence + 1 >= lost)) {
-        return told_by(peer, operation);
-      }
-    }
-    if (pad.refused.load(std::memory_order_acquire) == operation.header().sequence + 1) {
-      return Trouble{
-          ErrorCode::kPoisoned, peer,
-          where(operation, peer) + concat("Gloo refused the call of ", peers_->describe(peer),
-                                          ", though not this one; its own error there "
-                                          "says why")};
-    }
-  }
-  return std::nullopt;
-}
-
-Communicator::Trouble Communicator::told_by(int peer, const Operation& operation) const {
+Communicator::Trouble Communicator::told_by(int peer, const Subject& subject) const {
   const Pad& pad = peers_->pad(peer);
   auto cause = static_cast<ErrorCode>(pad.cause);
   int blamed = pad.blamed;
@@ -161,7 +128,7 @@ Communicator::Trouble Communicator::told_by(int peer, const Operation& operation
   }
   return {
       cause, blamed,
-      where(operation, blamed) + concat(peers_->describe(peer), " gave the group up: ", pad.reason),
+      where(subject, blamed) + concat(peers_->describe(peer), " gave the group up: ", pad.reason),
       pad.reason};
 }
 
@@ -193,86 +160,10 @@ void Communicator::give_up_queue(Finished& finished) {
   queue_.clear();
 }
 
-std::optional<Communicator::Trouble> Communicator::blame(const Operation& operation,
-                                                         bool left) const {
-  // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
-  int dead = -1, gone = -1, messenger = -1;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    const Pad& pad = peers_->pad(peer);
-    const bool lost = peers_->lost(peer);
-    const bool said_goodbye = pad.goodbye.load(std::memory_order_acquire) != 0;
-    const bool failed = pad.poisoned.load(std::memory_order_acquire) != 0;
-    if (failed) messenger = peer;
-    if (said_goodbye && !failed) gone = peer;
-    if (lost && !said_goodbye) dead = peer;
-  }
-  if (auto found = open_trouble(operation)) return found;
-  if (dead >= 0) return death_of(dead, operation);
-  if (left && gone >= 0) {
-    return Trouble{ErrorCode::kPeerLeft, gone,
-                   where(operation, gone) +
-                       concat(peers_->describe(gone),
-                              " destroyed its process group while Gloo was at work here")};
-  }
-  if (messenger >= 0) return told_by(messenger, operation);
-  return std::nullopt;
-}
-
-std::optional<Communicator::Trouble> Communicator::stalled(Operation& operation) const {
-  auto found = blame(operation, false);
-  if (!found) {
-    std::lock_guard<std::mutex> lock(state_);
-    found = first_trouble_;
-  }
-  if (!found) return std::nullopt;
-  const auto now = Clock::now();
-  if (!operation.stalled_since) operation.stalled_since = now;
-  if (now - *operation.stalled_since < kEngineGrace) return std::nullopt;
-  return found;
-}
-
-std::exception_ptr Communicator::engine_failed(const Operation& operation, ErrorCode code,
-                                               const std::string& what) {
-  close(operation);
-  // The engine sees a connection end before the kernel has told of the death. Somebody else may have
-  // left meanwhile, in good order: that counts last.
-  const auto until = Clock::now() + kDeathGrace;
-  auto found = blame(operation, false);
-  while (!found && code == ErrorCode::kSystem && Clock::now() < until) {
-    std::this_thread::sleep_for(Milliseconds(1));
-    found = blame(operation, false);
-  }
-  if (!found) found = blame(operation, true);
-  if (!found) found = Trouble{code, -1, where(operation, -1) + what};
-  Finished finished;
-  {
-    std::lock_guard<std::mutex> driving(drive_);
-    fail(*found, finished, operation.header().sequence);
-  }
-  finish(finished);
-  return std::make_exception_ptr(Error(found->code, found->text));
-}
-
-void Communicator::abandon(const Operation& operation, const std::string& why) {
-  Finished finished;
-  {
-    std::lock_guard<std::mutex> driving(drive_);
-    fail({ErrorCode::kPoisoned, -1, where(operation, -1) + why}, finished,
-         operation.header().sequence);
-  }
-  finish(finished);
-}
-
 void Communicator::abort(const std::string& why) {
   if (forked_from_endpoint()) return;
-  Finished finished;
-  {
-    std::lock_guard<std::mutex> driving(drive_);
-    fail({ErrorCode::kPoisoned, -1, message_front(rank(), size(), -1, "none", sequence_) + why},
-         finished);
-  }
-  finish(finished);
+  const Subject subject{"none", sequence_};
+  give_up({ErrorCode::kPoisoned, -1, where(subject, -1) + why}, std::nullopt);
 }
 
 }  // namespace fastcomm
