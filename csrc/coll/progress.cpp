@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 
 #include "coll/communicator.h"
+#include "core/error.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
@@ -54,7 +56,15 @@ void ProgressEngine::add(std::shared_ptr<Communicator> group) {
     }
     if (shared_->stop) return;
     if (!shared_->thread.joinable()) {
-      shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
+      try {
+        shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
+      } catch (const std::system_error& error) {
+        groups.clear();
+        throw Error(
+            ErrorCode::kSystem,
+            concat("no thread can be started for asynchronous operations: ", error.what(),
+                   ". Raise ulimit -u or the container's limit on processes, or ulimit -v"));
+      }
     }
     // Sequentially consistent, and before the look at the sleepers (doorbell.h).
     shared_->changed.store(true, std::memory_order_seq_cst);

@@ -29,7 +29,8 @@ class ProgressEngine {
   /// not run when the interpreter is gone. Idempotent.
   void stop();
 
-  /// Drives the group until it has no pending operation.
+  /// Drives the group until it has no pending operation. Raises Error(kSystem) if its thread cannot
+  /// be started.
   void add(std::shared_ptr<Communicator> group);
 
  private:

@@ -1,6 +1,10 @@
-// How operations of a communicator fail: ranks that are late, gone, dead, or call something else.
+// How operations of a communicator fail: ranks that are gone, dead, or call something else. Late ones
+// are in communicator_timeouts_test.cpp, the operations of a stock engine in
+// communicator_meeting_test.cpp.
 //
 //   communicator_failures_test CASE SEED
+#include <pthread.h>
+
 #include "check.h"
 #include "failure.h"
 #include "rank_world.h"
@@ -125,63 +129,6 @@ void test_trouble_later(uint64_t) {
   EXPECT(failure_of(*second).code == ErrorCode::kPeerLeft, failure_of(*second).text);
 }
 
-/// The error comes on time and names who is late; `timeout` in ms.
-void test_late(uint64_t) {
-  for (const int timeout : {100, 400}) {
-    double worst = 0;
-    for (int attempt = 0; attempt < 3; ++attempt) {  // the machine may be busy once or twice
-      worst = 0;
-      RankWorld world(3);
-      std::atomic<double> taken[3] = {};
-      world.run([&](int rank) {
-        if (rank == 1) return pause(timeout * 2000);
-        std::vector<float> data(2000, 1.f);
-        const auto start = Clock::now();
-        auto operation =
-            world.at(rank).run(sum_call(data.data(), data.size()), Milliseconds(timeout), nullptr);
-        taken[rank] = seconds_since(start);
-        const Failure failure = failure_of(*operation);
-        EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
-        EXPECT(names(failure.text, 1), failure.text);
-        EXPECT(data[0] == 1.f && data[1999] == 1.f);
-      });
-      for (int rank : {0, 2}) {
-        // A rank may hear of the other's timeout a moment before its own.
-        EXPECT(taken[rank] > timeout * 0.97e-3, taken[rank].load());
-        worst = std::max(worst, taken[rank].load());
-      }
-      if (worst < timeout * 1.1e-3) break;
-    }
-    EXPECT(worst < timeout * 1.1e-3, worst, " s instead of ", timeout, " ms");
-  }
-}
-
-/// A rank that waits for the root alone does not blame it where the root waits for another.
-void test_held_up(uint64_t) {
-  constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
-  RankWorld world(kSize);
-  world.stop_engines();
-  std::vector<std::vector<float>> data(kSize, std::vector<float>(2900));
-  std::vector<std::shared_ptr<Operation>> operations;
-  for (int rank = 0; rank < kSize; ++rank) {
-    const Call call = broadcast_call(data[rank].data(), data[rank].size(), kRoot);
-    operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
-  }
-  for (int round = 0; round < 100; ++round) {
-    for (int rank : {kRoot, kWaiting}) world.at(rank).progress();
-    if (operations[kLate]->step() < 3) world.at(kLate).progress();
-  }
-  EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
-  EXPECT(operations[kRoot]->awaited_peer() == kLate);
-  pause(120000);
-  for (int rank : {kWaiting, kRoot}) {
-    world.at(rank).examine();
-    const Failure failure = failure_of(*operations[rank]);
-    EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
-    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 1,"), 0) == 0, failure.text);
-  }
-}
-
 /// A rank that gives up an operation on memory that its peers may write to says so, whatever made
 /// it give up; one that ends well, and one whose memory nobody was told of, do not.
 void test_quarantine(uint64_t) {
@@ -216,29 +163,6 @@ void test_quarantine(uint64_t) {
     EXPECT(kept[0].first == reinterpret_cast<uint64_t>(messages[0].data));
     EXPECT(kept[0].second == kCount * sizeof(float));
   }
-}
-
-/// wait(timeout) that expires harms nothing: the operation goes on, also without anybody's help.
-void test_wait_timeout(uint64_t) {
-  RankWorld world(2);
-  world.run([&](int rank) {
-    std::vector<float> data(3000, 1.f);
-    if (rank == 1) pause(300000);
-    auto operation = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout, nullptr);
-    if (rank == 0) {
-      for (int i = 0; i < 4; ++i) {
-        ErrorCode code{};
-        const std::string text = error_of(
-            [&] { world.at(0).wait(*operation, Clock::now() + Milliseconds(30), nullptr); }, &code);
-        EXPECT(code == ErrorCode::kTimeout && text.find("goes on") != std::string::npos, text);
-      }
-      const auto start = Clock::now();
-      while (!operation->done() && seconds_since(start) < 20) pause(1000);  // the engine alone
-    }
-    world.at(rank).wait(*operation, Deadline::max(), nullptr);
-    EXPECT(!failure_of(*operation).failed && data[2999] == 2.f);
-    EXPECT(!failure_of(*world.at(rank).run(barrier_call(), kTimeout, nullptr)).failed);
-  });
 }
 
 /// After abort() or leave() nobody touches the memory of pending operations any more, not even an
@@ -351,6 +275,25 @@ void test_start_is_short(uint64_t) {
   });
 }
 
+/// Where no thread can be started for asynchronous operations, they fail, here and on the peers.
+void test_no_thread(uint64_t) {
+  RankWorld world(2);
+  pthread_attr_t usual, huge;
+  pthread_getattr_default_np(&usual);
+  pthread_getattr_default_np(&huge);
+  pthread_attr_setstacksize(&huge, size_t{1} << 46);
+  pthread_setattr_default_np(&huge);
+  auto operation = world.at(0).start(barrier_call(), kTimeout, nullptr);
+  pthread_setattr_default_np(&usual);
+  const Failure own = failure_of(*operation);
+  EXPECT(own.code == ErrorCode::kSystem, own.text);
+  EXPECT(own.text.find("ulimit -u") != std::string::npos, own.text);
+  EXPECT(own.text.find("barrier, sequence 0") != std::string::npos, own.text);
+  world.at(1).run(barrier_call(), kTimeout, nullptr);  // rank 0 may have done its part of it
+  const Failure told = failure_of(*world.at(1).run(barrier_call(), kTimeout, nullptr));
+  EXPECT(told.code == ErrorCode::kPoisoned && names(told.text, 0), told.text);
+}
+
 }  // namespace
 }  // namespace fastcomm::testing
 
@@ -360,13 +303,11 @@ int main(int argc, char** argv) {
                    {{"mismatch", test_mismatch},
                     {"leave", test_leave},
                     {"trouble_later", test_trouble_later},
-                    {"late", test_late},
-                    {"held_up", test_held_up},
                     {"quarantine", test_quarantine},
-                    {"wait_timeout", test_wait_timeout},
                     {"abort", test_abort},
                     {"relayed", test_relayed},
                     {"interrupt", test_interrupt},
                     {"lost", test_lost},
-                    {"start_is_short", test_start_is_short}});
+                    {"start_is_short", test_start_is_short},
+                    {"no_thread", test_no_thread}});
 }

@@ -1,0 +1,101 @@
+// Ranks that are late: whom a timeout names, when it comes, and what it leaves as it is.
+//
+//   communicator_timeouts_test CASE SEED
+#include "check.h"
+#include "failure.h"
+#include "rank_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr auto kTimeout = Milliseconds(60000);
+
+/// The error comes on time and names who is late; `timeout` in ms.
+void test_late(uint64_t) {
+  for (const int timeout : {100, 400}) {
+    double worst = 0;
+    for (int attempt = 0; attempt < 3; ++attempt) {  // the machine may be busy once or twice
+      worst = 0;
+      RankWorld world(3);
+      std::atomic<double> taken[3] = {};
+      world.run([&](int rank) {
+        if (rank == 1) return pause(timeout * 2000);
+        std::vector<float> data(2000, 1.f);
+        const auto start = Clock::now();
+        auto operation =
+            world.at(rank).run(sum_call(data.data(), data.size()), Milliseconds(timeout), nullptr);
+        taken[rank] = seconds_since(start);
+        const Failure failure = failure_of(*operation);
+        EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
+        EXPECT(names(failure.text, 1), failure.text);
+        EXPECT(data[0] == 1.f && data[1999] == 1.f);
+      });
+      for (int rank : {0, 2}) {
+        // A rank may hear of the other's timeout a moment before its own.
+        EXPECT(taken[rank] > timeout * 0.97e-3, taken[rank].load());
+        worst = std::max(worst, taken[rank].load());
+      }
+      if (worst < timeout * 1.1e-3) break;
+    }
+    EXPECT(worst < timeout * 1.1e-3, worst, " s instead of ", timeout, " ms");
+  }
+}
+
+/// A rank that waits for the root alone does not blame it where the root waits for another.
+void test_held_up(uint64_t) {
+  constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
+  RankWorld world(kSize);
+  world.stop_engines();
+  std::vector<std::vector<float>> data(kSize, std::vector<float>(2900));
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (int rank = 0; rank < kSize; ++rank) {
+    const Call call = broadcast_call(data[rank].data(), data[rank].size(), kRoot);
+    operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
+  }
+  for (int round = 0; round < 100; ++round) {
+    for (int rank : {kRoot, kWaiting}) world.at(rank).progress();
+    if (operations[kLate]->step() < 3) world.at(kLate).progress();
+  }
+  EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
+  EXPECT(operations[kRoot]->awaited_peer() == kLate);
+  pause(120000);
+  for (int rank : {kWaiting, kRoot}) {
+    world.at(rank).examine();
+    const Failure failure = failure_of(*operations[rank]);
+    EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
+    EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 1,"), 0) == 0, failure.text);
+  }
+}
+
+/// wait(timeout) that expires harms nothing: the operation goes on, also without anybody's help.
+void test_wait_timeout(uint64_t) {
+  RankWorld world(2);
+  world.run([&](int rank) {
+    std::vector<float> data(3000, 1.f);
+    if (rank == 1) pause(300000);
+    auto operation = world.at(rank).start(sum_call(data.data(), data.size()), kTimeout, nullptr);
+    if (rank == 0) {
+      for (int i = 0; i < 4; ++i) {
+        ErrorCode code{};
+        const std::string text = error_of(
+            [&] { world.at(0).wait(*operation, Clock::now() + Milliseconds(30), nullptr); }, &code);
+        EXPECT(code == ErrorCode::kTimeout && text.find("goes on") != std::string::npos, text);
+      }
+      const auto start = Clock::now();
+      while (!operation->done() && seconds_since(start) < 20) pause(1000);  // the engine alone
+    }
+    world.at(rank).wait(*operation, Deadline::max(), nullptr);
+    EXPECT(!failure_of(*operation).failed && data[2999] == 2.f);
+    EXPECT(!failure_of(*world.at(rank).run(barrier_call(), kTimeout, nullptr)).failed);
+  });
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(
+      argc, argv,
+      {{"late", test_late}, {"held_up", test_held_up}, {"wait_timeout", test_wait_timeout}});
+}
