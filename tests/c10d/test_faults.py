@@ -14,7 +14,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.pids import fork_apart, why_no_pids
 from support.ranks import Outcome, World, run_outcomes
+from torch.utils.data import DataLoader
 
 import fastcomm
 
@@ -54,6 +56,11 @@ def _fork_a_holder(world: World) -> None:
 def _victim(world: World, how: str) -> None:
     if how == "forked holder":
         _fork_a_holder(world)
+    if how == "in a training loop with workers":
+        loader = DataLoader(range(1000), num_workers=2, multiprocessing_context="fork")  # type: ignore[arg-type, var-annotated]
+        threading.Timer(0.2, _die, [world]).start()
+        for _ in loader:
+            dist.all_reduce(torch.zeros(SMALL))
     if how == "in a loop":
         threading.Timer(0.2, _die, [world]).start()
         _reduce_for_ever(LARGE)
@@ -77,6 +84,8 @@ def _survivor(how: str) -> Caught:
         return catch(_reduce_for_ever, LARGE)
     if how == "in a loop, asynchronous":
         return catch(_reduce_async_for_ever, SMALL)
+    if how == "in a training loop with workers":
+        return catch(_reduce_for_ever, SMALL)
     if how == "in a loop, in place":
         return catch(_reduce_for_ever, LARGE, fastcomm.empty)
     if how == "in a loop, in place, asynchronous":
@@ -128,6 +137,7 @@ KILLS = [
     "before a broadcast",
     "before a barrier",
     "forked holder",
+    "in a training loop with workers",
 ]
 
 
@@ -154,6 +164,38 @@ def _check_survivor(outcome: Outcome, size: int, victim: int) -> None:
         assert (later.kind, later.peer) == ("PeerLostError", victim), later
         assert later.seconds < 0.1
     assert told["sum"] == {float(sum(range(size - 1)))}
+
+
+def _lose_one_apart(world: World, victim: int) -> Caught | None:
+    """Rank 1 has process numbers of its own: the ranks do not know each other's."""
+
+    def play() -> Caught:
+        world.init()
+        dist.all_reduce(torch.zeros(SMALL))
+        if world.rank == victim:
+            Path(world.directory, "ready").touch()
+        return catch(_reduce_for_ever, SMALL)
+
+    def end(pid: int) -> None:
+        while not Path(world.directory, "ready").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGKILL)
+
+    if world.rank == 1:
+        return fork_apart(play, end if victim == 1 else None)
+    if victim == 0:
+        threading.Thread(target=end, args=[os.getpid()]).start()
+    return play()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_in_another_pid_namespace(victim: int) -> None:
+    if (reason := why_no_pids()) is not None:
+        pytest.skip(reason)
+    caught = run_outcomes(2, _lose_one_apart, victim, timeout=20)[1 - victim].value
+    assert (caught.kind, caught.peer) == ("PeerLostError", victim), caught
+    assert caught.seconds < 2
 
 
 def _all_die(world: World, in_an_operation: bool) -> None:
