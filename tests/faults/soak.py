@@ -158,6 +158,10 @@ def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
     return summary
 
 
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("FASTCOMM_")}
+
+
 def _report(bar: Any) -> Any:
     def report(run: Run, wrong: list[str]) -> None:
         bar.update()
@@ -206,7 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
     schedules = [make_schedule(seed) for seed in seeds]
     with tqdm(total=len(schedules), unit="schedule", mininterval=2) as bar:
         summary = soak(schedules, chosen.lanes, _report(bar))
-    found = summary.as_json({key: str(value) for key, value in vars(chosen).items()})
+    told = {key: value for key, value in vars(chosen).items() if key != "summary"}
+    found = summary.as_json(told | _settings())
     print(json.dumps(found, indent=2))
     if chosen.summary is not None:
         chosen.summary.write_text(json.dumps(found, indent=2) + "\n")
