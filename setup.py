@@ -94,7 +94,7 @@ if os.environ.get("FASTCOMM_DEBUG") == "1":
 
 def extension() -> CppExtension:
     """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
-    layers = [ROOT / "csrc" / "c10d", ROOT / "csrc" / "ops"]
+    layers = [ROOT / "csrc" / name for name in ("tensors", "c10d", "ops")]
     sources = [ROOT / "csrc" / "bindings.cpp"]
     sources += [path for layer in layers for path in sorted(layer.rglob("*.cpp"))]
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]

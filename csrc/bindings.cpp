@@ -10,7 +10,9 @@
 #include "c10d/shared_tensor.h"
 #include "c10d/store_bootstrap.h"
 #include "core/env.h"
+#include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
+#include "ops/tensor_lists.h"
 #include "transport/bootstrap.h"
 #include "transport/cores.h"
 
@@ -189,6 +191,33 @@ PYBIND11_MODULE(_C, module) {
     return shared_empty(sizes, dtype);
   });
   module.def("is_shared", is_shared);
+
+  // Lists of CPU tensors (fastcomm/comm.py).
+  // None where they are not plain tensors in the CPU's memory.
+  using Lists = std::vector<TensorList>;
+  module.def(
+      "copy_lists",
+      [](const TensorList& tensors, int64_t copies) {
+        return are_plain_cpu(tensors) ? std::make_optional(copy_lists(tensors, copies))
+                                      : std::nullopt;
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "sum_lists",
+      [](const Lists& sources) {
+        const bool plain = std::all_of(sources.begin(), sources.end(), are_plain_cpu);
+        return plain ? std::make_optional(sum_lists(sources)) : std::nullopt;
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def("refresh_lists", [](const TensorList& tensors, std::vector<TensorList> copies) {
+    int64_t written = 0;
+    {
+      const py::gil_scoped_release released;
+      written = refresh_lists(tensors, copies);
+    }
+    return std::make_pair(std::move(copies), written);
+  });
+  module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
   module.def("cuda_devices", [] {

@@ -4,33 +4,6 @@
 
 namespace fastcomm {
 
-DType dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kChar:
-      return DType::kInt8;
-    case at::kByte:
-      return DType::kUInt8;
-    case at::kShort:
-      return DType::kInt16;
-    case at::kInt:
-      return DType::kInt32;
-    case at::kLong:
-      return DType::kInt64;
-    case at::kBool:
-      return DType::kBool;
-    default:
-      return DType::kOther;
-  }
-}
-
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
   if (op == ::c10d::ReduceOp::SUM) return ReduceOp::kSum;
   if (op == ::c10d::ReduceOp::AVG) return ReduceOp::kAvg;

@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "core/types.h"
+#include "tensors/dtype.h"
 
 namespace fastcomm {
-
-/// DType::kOther for a type that is moved as bytes.
-DType dtype_of(at::ScalarType type);
 
 /// ReduceOp::kOther for a reduction without a name here.
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);

@@ -1,5 +1,7 @@
 """Includes point down only: bindings -> {ops, c10d} -> coll -> kernels -> transport -> core.
 
+What ops and c10d share of torch is in tensors, above core.
+
 Kernels may see the views of transport, whose flags an executor publishes and waits for; transport
 never sees what runs on the data.
 """
@@ -16,11 +18,12 @@ BELOW = {
     "transport": {"core"},
     "kernels": {"transport", "core"},
     "coll": {"kernels", "transport", "core"},
-    "c10d": {"coll", "kernels", "transport", "core"},
-    "ops": {"coll", "kernels", "transport", "core"},
+    "tensors": {"core"},
+    "c10d": {"tensors", "coll", "kernels", "transport", "core"},
+    "ops": {"tensors", "coll", "kernels", "transport", "core"},
 }
 BELOW["bindings"] = set(BELOW)
-SEES_TORCH = {"c10d", "ops", "bindings"}
+SEES_TORCH = {"tensors", "c10d", "ops", "bindings"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h$")
 PYBIND_HEADER = re.compile(r"pybind11/|torch/extension\.h$|torch/csrc/utils/pybind\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -1,0 +1,80 @@
+#include "core/host_cache.h"
+
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+constexpr size_t kGranule = 64 * 1024;  // blocks are multiples of it, so that they fit again
+constexpr size_t kWaste = 4;            // a block serves a request of at least 1 / kWaste of it
+
+}  // namespace
+
+HostCache& HostCache::instance() {
+  static auto* shared = new HostCache;
+  return *shared;
+}
+
+HostCache::Block HostCache::take(size_t bytes) {
+  Block found;
+  const size_t wanted = (bytes + kGranule - 1) / kGranule * kGranule;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    size_t best = idle_.size();
+    for (size_t i = 0; i < idle_.size(); ++i) {
+      if (idle_[i].bytes < wanted || idle_[i].bytes / kWaste > wanted) continue;
+      if (best == idle_.size() || idle_[i].bytes < idle_[best].bytes) best = i;
+    }
+    if (best != idle_.size()) {
+      found = idle_[best];
+      idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(best));
+      idle_bytes_ -= found.bytes;
+    }
+  }
+  if (found.memory == nullptr) {
+    found = {static_cast<char*>(std::aligned_alloc(kAlignment, wanted)), wanted};
+    if (found.memory == nullptr) {
+      clear();
+      found.memory = static_cast<char*>(std::aligned_alloc(kAlignment, wanted));
+    }
+    if (found.memory == nullptr) {
+      throw Error(ErrorCode::kSystem, concat("no memory left for ", wanted, " bytes"));
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_bytes_ += found.bytes;
+  if (used_bytes_ > most_used_) most_used_ = used_bytes_;
+  return found;
+}
+
+void HostCache::give(const Block& block) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  used_bytes_ -= block.bytes;
+  idle_.push_back(block);
+  idle_bytes_ += block.bytes;
+  evict(most_used_);
+}
+
+void HostCache::clear() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  evict(0);
+}
+
+size_t HostCache::idle_bytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return idle_bytes_;
+}
+
+void HostCache::evict(size_t most) {
+  size_t gone = 0;
+  while (gone < idle_.size() && idle_bytes_ > most) {
+    idle_bytes_ -= idle_[gone].bytes;
+    std::free(idle_[gone].memory);
+    ++gone;
+  }
+  idle_.erase(idle_.begin(), idle_.begin() + static_cast<std::ptrdiff_t>(gone));
+}
+
+}  // namespace fastcomm

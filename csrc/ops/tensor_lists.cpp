@@ -1,0 +1,296 @@
+#include "ops/tensor_lists.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "core/error.h"
+#include "core/host_cache.h"
+#include "kernels/reduce_cpu.h"
+#include "ops/list_parts.h"
+#include "tensors/dtype.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+namespace {
+
+/// Whether its bytes are its value: no gaps, nothing lazy, no wrapper around another tensor.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
+         !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+/// The same values as plain memory.
+at::Tensor as_plain(const at::Tensor& tensor) {
+  return is_plain(tensor) ? tensor : at::empty_like(tensor).copy_(tensor);
+}
+
+/// A block that several storages lie in.
+class SharedBlock {
+ public:
+  explicit SharedBlock(size_t bytes) : block_(HostCache::instance().take(bytes)) {}
+
+  char* memory() const { return block_.memory; }
+  /// A tensor at `offset`, of the shape, strides and dtype of `like`.
+  at::Tensor tensor(size_t offset, const at::Tensor& like) {
+    users_.fetch_add(1, std::memory_order_relaxed);
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+        c10::DataPtr(block_.memory + offset, this, &SharedBlock::release, at::kCPU),
+        c10::GetCPUAllocator(), /*resizable=*/true);
+    auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+    return tensor;
+  }
+  /// Drops the maker's share.
+  static void release(void* shared) {
+    auto* self = static_cast<SharedBlock*>(shared);
+    // Release, and acquire by the last: who reuses the memory comes after all uses of it.
+    if (self->users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    HostCache::instance().give(self->block_);
+    delete self;
+  }
+
+ private:
+  HostCache::Block block_;
+  std::atomic<size_t> users_{1};
+};
+
+size_t aligned(size_t bytes) {
+  return (bytes + HostCache::kAlignment - 1) / HostCache::kAlignment * HostCache::kAlignment;
+}
+
+/// New tensors like `models`, which are plain, in one block.
+TensorList allocate_like(const TensorList& models) {
+  size_t bytes = 0;
+  for (const at::Tensor& model : models) bytes += aligned(model.nbytes());
+  TensorList made;
+  if (models.empty()) return made;
+  made.reserve(models.size());
+  auto* block = new SharedBlock(std::max<size_t>(bytes, 1));
+  size_t offset = 0;
+  for (const at::Tensor& model : models) {
+    made.push_back(block->tensor(offset, model));
+    offset += aligned(model.nbytes());
+  }
+  SharedBlock::release(block);
+  return made;
+}
+
+std::vector<char*> pointers(const TensorList& tensors) {
+  std::vector<char*> found;
+  found.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    found.push_back(static_cast<char*>(tensor.mutable_data_ptr()));
+  }
+  return found;
+}
+
+std::vector<const char*> const_pointers(const TensorList& tensors) {
+  std::vector<const char*> found;
+  found.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    found.push_back(static_cast<const char*>(tensor.const_data_ptr()));
+  }
+  return found;
+}
+
+TensorList all_plain(const TensorList& tensors) {
+  TensorList found;
+  found.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) found.push_back(as_plain(tensor));
+  return found;
+}
+
+std::vector<uint64_t> sizes_of(const TensorList& tensors) {
+  std::vector<uint64_t> found;
+  found.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) found.push_back(tensor.nbytes());
+  return found;
+}
+
+/// Calls `work(item, first byte, bytes)` for all of the list, divided among threads.
+template <class Work>
+void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
+  const std::vector<ListPart> parts = cut_list(sizes);
+  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t from, int64_t to) {
+    for (int64_t p = from; p < to; ++p) {
+      for_each_piece(parts[p], sizes, work);
+    }
+  });
+}
+
+/// In the order of the tree: pairs, pairs of pairs; an odd one passes up.
+at::Tensor tree_sum(std::vector<at::Tensor> terms) {
+  while (terms.size() > 1) {
+    std::vector<at::Tensor> pairs;
+    for (size_t i = 0; i + 1 < terms.size(); i += 2) {
+      pairs.push_back(at::add(terms[i], terms[i + 1]));
+    }
+    if (terms.size() % 2 == 1) pairs.push_back(terms.back());
+    terms = std::move(pairs);
+  }
+  return terms[0];
+}
+
+}  // namespace
+
+std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const TensorList sources = all_plain(tensors);
+  std::vector<TensorList> result;
+  for (int64_t copy = 0; copy < copies; ++copy) result.push_back(allocate_like(sources));
+  const std::vector<const char*> from = const_pointers(sources);
+  std::vector<std::vector<char*>> to;
+  for (const TensorList& list : result) to.push_back(pointers(list));
+  in_parallel(sizes_of(sources), [&](size_t item, uint64_t begin, uint64_t bytes) {
+    for (const auto& list : to) std::memcpy(list[item] + begin, from[item] + begin, bytes);
+  });
+  return result;
+}
+
+namespace {
+
+/// Raises as torch does, unless a tensor can be added to the first one of its place.
+void check_term(const at::Tensor& term, const at::Tensor& first, size_t source) {
+  const auto shape = [](const at::Tensor& tensor) {
+    std::string text;
+    for (const int64_t extent : tensor.sizes()) text += concat(text.empty() ? "" : "x", extent);
+    return text;
+  };
+  FC_CHECK(term.sizes() == first.sizes(), "input ", source, " has invalid size: got ", shape(term),
+           ", but expected ", shape(first));
+  FC_CHECK(term.scalar_type() == first.scalar_type(), "input ", source, " has dtype ",
+           term.scalar_type(), ", but expected ", first.scalar_type());
+}
+
+/// The tensors of one place that have the same memory layout, and a kernel for their dtype.
+bool sums_directly(const std::vector<TensorList>& sources, size_t place) {
+  const at::Tensor& first = sources[0][place];
+  if (sources.size() > kMaxRanks || dtype_of(first.scalar_type()) == DType::kOther) return false;
+  return std::all_of(sources.begin(), sources.end(), [&](const TensorList& list) {
+    return is_plain(list[place]) && list[place].strides() == first.strides();
+  });
+}
+
+/// A sum whose terms differ in layout, or whose dtype has no kernel.
+at::Tensor sum_otherwise(const std::vector<TensorList>& sources, size_t place) {
+  const at::Tensor first = as_plain(sources[0][place]);
+  const bool has_kernel =
+      sources.size() <= kMaxRanks && dtype_of(first.scalar_type()) != DType::kOther;
+  std::vector<TensorList> terms;
+  for (const TensorList& list : sources) {
+    at::Tensor term = list[place];
+    if (has_kernel && (!is_plain(term) || term.strides() != first.strides())) {
+      term = at::empty_like(first);
+      term.copy_(list[place]);
+    }
+    terms.push_back({term});
+  }
+  if (has_kernel) return sum_lists(terms)[0];
+  TensorList all;
+  for (const TensorList& term : terms) all.push_back(term[0]);
+  return sources.size() == 1 ? all[0].clone() : tree_sum(std::move(all));
+}
+
+}  // namespace
+
+TensorList sum_lists(const std::vector<TensorList>& sources) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  FC_CHECK(!sources.empty(), "reduce_add: no source");
+  const size_t count = sources[0].size(), terms = sources.size();
+  for (const TensorList& list : sources) {
+    FC_CHECK(list.size() == count, "reduce_add: lists of ", count, " and of ", list.size(),
+             " tensors");
+    for (size_t i = 0; i < count; ++i) check_term(list[i], sources[0][i], &list - &sources[0]);
+  }
+  TensorList result(count), models;
+  std::vector<size_t> places;     // of models, in the result
+  std::vector<const void*> from;  // of models: `terms` pointers each
+  std::vector<ReduceFunction> functions;
+  models.reserve(count);
+  from.reserve(count * terms);
+  for (size_t i = 0; i < count; ++i) {
+    if (!sums_directly(sources, i)) {
+      result[i] = sum_otherwise(sources, i);
+      continue;
+    }
+    models.push_back(sources[0][i]);
+    places.push_back(i);
+    functions.push_back(reduce_function(dtype_of(models.back().scalar_type())));
+    for (const TensorList& list : sources) from.push_back(list[i].const_data_ptr());
+  }
+  TensorList made = allocate_like(models);
+  const std::vector<char*> to = pointers(made);
+  in_parallel(sizes_of(models), [&](size_t item, uint64_t begin, uint64_t bytes) {
+    const void* pointers_here[kMaxRanks];
+    for (size_t term = 0; term < terms; ++term) {
+      pointers_here[term] = static_cast<const char*>(from[item * terms + term]) + begin;
+    }
+    functions[item](ReduceSpan{to[item] + begin, nullptr, pointers_here, static_cast<int>(terms),
+                               bytes / models[item].element_size(), 1});
+  });
+  for (size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(made[i]);
+  return result;
+}
+
+bool are_plain_cpu(const TensorList& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.is_complex() &&
+           tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+  });
+}
+
+int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies) {
+  constexpr uint64_t kPiece = 16 * 1024;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const TensorList sources = all_plain(tensors);
+  const std::vector<const char*> from = const_pointers(sources);
+  const std::vector<uint64_t> sizes = sizes_of(sources);
+  // First those that somebody else holds: what differs there is replaced as a whole.
+  for (TensorList& list : copies) {
+    FC_CHECK(list.size() == sources.size(), "refresh: lists of ", sources.size(), " and ",
+             list.size(), " tensors");
+    TensorList models;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const bool fits = list[i].defined() && list[i].sizes() == sources[i].sizes() &&
+                        list[i].strides() == sources[i].strides() &&
+                        list[i].scalar_type() == sources[i].scalar_type();
+      if (fits && list[i].storage().use_count() == 1) continue;
+      if (fits && std::memcmp(list[i].const_data_ptr(), from[i], sizes[i]) == 0) continue;
+      models.push_back(sources[i]);
+      places.push_back(i);
+    }
+    const TensorList fresh = allocate_like(models);
+    for (size_t i = 0; i < places.size(); ++i) list[places[i]] = fresh[i];
+  }
+  std::vector<std::vector<char*>> to;
+  for (const TensorList& list : copies) to.push_back(pointers(list));
+  std::atomic<int64_t> written{0};
+  in_parallel(sizes, [&](size_t item, uint64_t begin, uint64_t bytes) {
+    int64_t here = 0;
+    for (uint64_t at = begin; at < begin + bytes; at += kPiece) {
+      const uint64_t length = std::min(kPiece, begin + bytes - at);
+      for (const auto& list : to) {
+        if (std::memcmp(list[item] + at, from[item] + at, length) == 0) continue;
+        std::memcpy(list[item] + at, from[item] + at, length);
+        here += static_cast<int64_t>(length);
+      }
+    }
+    written.fetch_add(here, std::memory_order_relaxed);
+  });
+  return written.load(std::memory_order_relaxed);
+}
+
+}  // namespace fastcomm

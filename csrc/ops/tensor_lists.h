@@ -1,0 +1,36 @@
+// Lists of CPU tensors, copied, summed and compared in one pass over the memory: no flat buffers.
+//
+// A result's tensors lie in one block of memory (core/host_cache.h), each with a storage and a version
+// counter of its own; the block is given back when the last of them is gone. A result has the strides
+// that torch.empty_like gives for its (first) source. Nothing here is seen by autograd. Work is divided
+// among torch's intra-op threads.
+//
+// Cost: a copy reads and writes each byte once; a sum reads every source once and writes once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace fastcomm {
+
+using TensorList = std::vector<at::Tensor>;
+
+/// Whether all of them are dense, real tensors in the CPU's memory, none with ideas of its own.
+bool are_plain_cpu(const TensorList& tensors);
+
+/// `copies` copies of every tensor: result[copy][i].
+std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies);
+
+/// result[i]: the sum of sources[0][i], sources[1][i], ..., in the order of the fixed tree
+/// (core/numeric.h), in the accumulator of the dtype, rounded once. Raises Error(kInvalidArgument)
+/// unless the lists have the same length, and tensors of one place the same shape and dtype.
+TensorList sum_lists(const std::vector<TensorList>& sources);
+
+/// Makes every copies[copy][i] equal to tensors[i], bit by bit; returns the bytes that differed, in
+/// pieces of 16 KiB, and were written. A copy whose memory somebody else still holds (a graph that
+/// waits for its backward) is not written to but replaced. Copies as copy_lists returned them.
+int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies);
+
+}  // namespace fastcomm
