@@ -1,0 +1,66 @@
+"""Where replicas live: CUDA devices, one of them several times, or the CPU, once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import torch
+
+Device: TypeAlias = int | str | torch.device
+CPU = torch.device("cpu")
+
+
+def accelerator() -> str | None:
+    """Return the type of this machine's accelerator, ``"cuda"`` mostly; None without one."""
+    if not torch.accelerator.is_available():
+        return None
+    current = torch.accelerator.current_accelerator()
+    return None if current is None else current.type
+
+
+def slot(device: Device | None) -> torch.device:
+    """Return a device with its index.
+
+    Args:
+        device: an index of an accelerator, -1 for the CPU, a name, a ``torch.device``; None for the
+            current accelerator, or the CPU where there is none.
+
+    Raises:
+        RuntimeError: an accelerator where there is none.
+        ValueError: a device that tensors cannot be computed on.
+    """
+    if device is None:
+        return CPU if accelerator() is None else _accelerator_slot(None)
+    if isinstance(device, int):
+        return CPU if device == -1 else _accelerator_slot(device)
+    found = torch.device(device)
+    if found.type == "cpu":
+        return CPU
+    if found.type == "meta":
+        raise ValueError("Expected a device with memory, but got: meta")
+    if accelerator() is None:
+        raise RuntimeError(f"device {found} was asked for, but torch finds no accelerator here")
+    return _accelerator_slot(found.index) if found.index is None else found
+
+
+def slots(devices: Iterable[Device]) -> list[torch.device]:
+    """Return devices with their indices, in order; one may come several times."""
+    return [slot(device) for device in devices]
+
+
+def index_of(device: torch.device) -> int:
+    """Return torch's number of a device: its index, -1 for the CPU."""
+    return -1 if device.type == "cpu" else int(device.index)
+
+
+def _accelerator_slot(index: int | None) -> torch.device:
+    kind = accelerator()
+    if kind is None:
+        raise RuntimeError(
+            f"device {index} was asked for, but torch finds no accelerator here; "
+            'replicas on the CPU are "cpu", once for each'
+        )
+    if index is not None and index < 0:
+        raise RuntimeError(f"Expected non-negative device index, but got {index}")
+    return torch.device(kind, torch.accelerator.current_device_index() if index is None else index)

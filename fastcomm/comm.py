@@ -1,0 +1,472 @@
+"""The primitives of ``torch.cuda.comm`` for the devices of one process, CPU slots included.
+
+Signatures, results and errors are torch's. Besides CUDA devices a device may be ``"cpu"``: a list
+as ``["cpu", "cpu"]`` means two replicas in the CPU's memory. A sum is computed in the order of a
+fixed tree over the inputs ((0, 1), (2, 3), ..., then pairs of pairs), fp16, bf16 and fp32 in an
+fp32 accumulator with one rounding at the end, so it has the same bits in every run.
+
+Lists of CPU tensors are copied or summed in one pass over the memory by all intra-op threads of
+torch, without a flat buffer in between. The results of a call lie in one block of memory, which is
+given back when the last of them is gone, and kept for later calls: see `empty_cache`.
+
+All functions are thread-safe. On CUDA devices they order themselves behind the current streams, as
+torch's do.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import comm as _torch_comm
+
+from fastcomm import backend as _backend
+from fastcomm._slots import CPU, Device, index_of, slot, slots
+
+__all__ = [
+    "broadcast",
+    "broadcast_coalesced",
+    "empty_cache",
+    "gather",
+    "reduce_add",
+    "reduce_add_coalesced",
+    "scatter",
+]
+
+UNINITIALIZED = (
+    "Modules with uninitialized parameters can't be used with `DataParallel`. "
+    "Run a dummy forward pass to correctly initialize the modules"
+)
+
+# As they were when this was imported: `fastcomm.use` puts ours in their places.
+_stock: dict[str, Callable[..., Any]] = {
+    name: getattr(_torch_comm, name) for name in __all__ if hasattr(_torch_comm, name)
+}
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    devices: Iterable[Device] | None = None,
+    *,
+    out: Sequence[torch.Tensor] | None = None,
+) -> Sequence[torch.Tensor]:
+    """Copy a tensor to several devices.
+
+    Args:
+        tensor: on any device; a complex one is taken as its real view, and stays real.
+        devices: where to. On the tensor's own device the result is the tensor itself.
+        out: instead of ``devices``, tensors of the same shape to copy to.
+
+    Returns:
+        A tensor for each device; or ``out``.
+
+    Raises:
+        RuntimeError: both or none of ``devices`` and ``out``; a shape in ``out`` that differs.
+    """
+    tensor = _as_real(tensor)
+    if (devices is None) == (out is None):
+        raise RuntimeError(
+            "Exactly one of 'devices' and 'out' must be specified, "
+            f"but got devices={devices} and out={out}"
+        )
+    if devices is not None:
+        return tuple(_copy_to(tensor, target) for target in slots(devices))
+    assert out is not None
+    for i, target in enumerate(out):
+        if target.shape != tensor.shape:
+            raise RuntimeError(
+                "Expected all output tensors to have same shape as the source tensor "
+                f"{list(tensor.shape)}, but output tensor at index {i} has shape "
+                f"{list(target.shape)}"
+            )
+    for target in out:
+        target.copy_(tensor, non_blocking=True)
+    return tuple(out)
+
+
+def broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Iterable[Device], buffer_size: int = 10485760
+) -> Sequence[Sequence[torch.Tensor]]:
+    """Copy a list of tensors to several devices.
+
+    Args:
+        tensors: all on ``devices[0]``, of any shapes and dtypes, sparse ones too. Complex ones are
+            taken as their real views.
+        devices: where to; the first holds the tensors.
+        buffer_size: bytes that are coalesced on the way to a CUDA device. Between CPU slots nothing
+            is coalesced.
+
+    Returns:
+        A list for each device. The first holds the tensors themselves. Those of the others are new,
+        each with a version counter of its own, and not seen by autograd (see
+        `fastcomm.functions.Broadcast`), with the strides of ``torch.empty_like``.
+
+    Raises:
+        RuntimeError: no device; a tensor on another device than the first.
+    """
+    targets = slots(devices)
+    if not targets:
+        raise RuntimeError("Expected at least one device to broadcast to")
+    if all(target == CPU for target in targets) and not torch.compiler.is_compiling():
+        lists = _backend.load().copy_lists(list(tensors), len(targets) - 1)
+        if lists is not None:
+            return [list(tensors), *lists]
+    values = [_as_real(tensor) for tensor in tensors]
+    for value in values:
+        if value.device != targets[0]:
+            raise RuntimeError(f"All tensors must be on devices[0]: {index_of(targets[0])}")
+    if targets[0] != CPU and CPU not in targets:
+        copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
+            values, [index_of(target) for target in targets], buffer_size
+        )
+        return copied
+    on_cpu = iter(_copies(values, targets[1:].count(CPU)))
+    return [
+        values,
+        *(
+            next(on_cpu) if target == CPU else [_detached_copy(value, target) for value in values]
+            for target in targets[1:]
+        ),
+    ]
+
+
+def reduce_add(inputs: Sequence[torch.Tensor], destination: Device | None = None) -> torch.Tensor:
+    """Sum tensors of several devices.
+
+    Args:
+        inputs: of one shape, dtype and layout.
+        destination: the device of the result, on which one of them must be. Default: the CPU if
+            all of them are there, else the current accelerator.
+
+    Returns:
+        A new tensor; the input itself if it is the only one. Derivable.
+
+    Raises:
+        ValueError: shapes that differ.
+        RuntimeError: no input is on ``destination``.
+    """
+    if destination is None and all(value.device == CPU for value in inputs):
+        destination = CPU
+    target = slot(destination)
+    _check_place(inputs, target)
+    if len(inputs) == 1:
+        return inputs[0]
+    if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+        return _tree_sum(list(inputs), target)
+    return _sums([[value] for value in inputs], target)[0]
+
+
+def reduce_add_coalesced(
+    inputs: Iterable[Sequence[torch.Tensor]],
+    destination: Device | None = None,
+    buffer_size: int = 10485760,
+) -> tuple[torch.Tensor, ...]:
+    """Sum lists of tensors of several devices, place by place.
+
+    Args:
+        inputs: a list for each device, all of the same length. Tensors of one place have one shape
+            and dtype; where all of them are sparse the sum is, else they are made dense.
+        destination: the device of the result; default as in `reduce_add`.
+        buffer_size: taken for torch's sake: nothing is coalesced.
+
+    Returns:
+        New tensors, each with a version counter of its own, not seen by autograd.
+
+    Raises:
+        ValueError: lists of different lengths, or shapes that differ.
+        RuntimeError: no list is on ``destination``.
+    """
+    lists = [list(values) for values in inputs]
+    if destination is None and all(value.device == CPU for values in lists for value in values):
+        destination = CPU
+    target = slot(destination)
+    if target == CPU and not torch.compiler.is_compiling():
+        totals = _backend.load().sum_lists(lists) if lists else []
+        if totals is not None:
+            return tuple(totals)
+    result: list[torch.Tensor | None] = []
+    dense: list[tuple[torch.Tensor, ...]] = []
+    for place in zip(*lists, strict=True):
+        _check_place(place, target)
+        if all(value.is_sparse for value in place):
+            result.append(_tree_sum([value.detach() for value in place], target))
+        else:
+            result.append(None)
+            dense.append(tuple(v.to_dense() if v.is_sparse else v for v in place))
+    sums = iter(_sums([list(column) for column in zip(*dense, strict=True)], target))
+    return tuple(next(sums) if total is None else total for total in result)
+
+
+def _check_place(place: Sequence[torch.Tensor], target: torch.device) -> None:
+    for i, value in enumerate(place):
+        if value.shape != place[0].shape:
+            got = "x".join(str(extent) for extent in value.shape)
+            expected = "x".join(str(extent) for extent in place[0].shape)
+            raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
+    if all(value.device != target for value in place):
+        raise RuntimeError(
+            "reduce_add expects destination to be on the same GPU with one of the tensors"
+        )
+
+
+def scatter(
+    tensor: torch.Tensor,
+    devices: Iterable[Device] | None = None,
+    chunk_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: Sequence[torch.Stream | None] | None = None,
+    *,
+    out: Sequence[torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Cut a tensor along one dimension, and send each chunk to a device.
+
+    Args:
+        tensor: on any device; a complex one is taken as its real view.
+        devices: where to. A chunk that is there already is a view.
+        chunk_sizes: how much of ``dim`` each device gets; equal chunks by default, of which there
+            may be fewer than devices.
+        dim: the dimension.
+        streams: for each chunk the stream to copy on, or None.
+        out: instead of ``devices``, tensors to copy to; they say the sizes.
+
+    Returns:
+        The chunks; or ``out``.
+
+    Raises:
+        RuntimeError: no device; sizes that do not fit; ``out`` together with what it replaces.
+        IndexError: no such dimension.
+    """
+    tensor = _as_real(tensor)
+    if out is not None:
+        return _scatter_out(tensor, devices, chunk_sizes, dim, out)
+    targets = slots(devices or ())
+    if not targets:
+        raise RuntimeError("Expected at least one device to scatter to")
+    if chunk_sizes is None:
+        chunks = tensor.chunk(len(targets), dim)
+    else:
+        if len(chunk_sizes) != len(targets):
+            raise RuntimeError(
+                "Expected devices and chunk_sizes to be of same length, but got len(devices) = "
+                f"{len(targets)} and len(chunk_sizes) = {len(chunk_sizes)}"
+            )
+        chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
+    return tuple(
+        _send(chunk, target, i, streams)
+        for i, (chunk, target) in enumerate(zip(chunks, targets, strict=False))
+    )
+
+
+def _send(
+    chunk: torch.Tensor,
+    target: torch.device,
+    i: int,
+    streams: Sequence[torch.Stream | None] | None,
+) -> torch.Tensor:
+    if chunk.device == target:
+        return chunk
+    stream = streams[i] if streams is not None and i < len(streams) else None
+    if stream is None or target == CPU:
+        return chunk.to(target, non_blocking=target != CPU)
+    if stream.device_index != target.index:
+        raise RuntimeError(
+            f"Expected the device associated with the stream at index {i} "
+            f"(was {stream.device_index}) to match the device supplied at that index "
+            f"(expected {target.index})"
+        )
+    with stream:
+        return chunk.to(target, non_blocking=True)
+
+
+def _scatter_out(
+    tensor: torch.Tensor,
+    devices: Iterable[Device] | None,
+    chunk_sizes: Sequence[int] | None,
+    dim: int,
+    out: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    for name, value in (("devices", devices), ("chunk_sizes", chunk_sizes)):
+        if value is not None:
+            raise RuntimeError(
+                f"'{name}' must not be specified when 'out' is specified, but got {name}={value}"
+            )
+    if not out:
+        raise RuntimeError("Expected at least one output tensor to scatter to")
+    dim = _wrapped(dim, tensor)
+    sizes = []
+    for i, target in enumerate(out):
+        expected = list(tensor.shape)
+        if target.dim() == tensor.dim():
+            expected[dim] = target.size(dim)
+        if list(target.shape) != expected:
+            raise RuntimeError(
+                f"Output tensor at index {i} has incorrect shape: {list(target.shape)}. Expected "
+                f"same shape except for scatter dim {dim} as the source tensor: "
+                f"{list(tensor.shape)}"
+            )
+        sizes.append(target.size(dim))
+    if sum(sizes) != tensor.size(dim):
+        raise RuntimeError(
+            f"Total size for output tensors along scatter dim {dim} does not match the source "
+            f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
+            f"{sum(sizes)}"
+        )
+    for chunk, target in zip(tensor.split_with_sizes(sizes, dim), out, strict=True):
+        target.copy_(chunk, non_blocking=True)
+    return tuple(out)
+
+
+def gather(
+    tensors: Iterable[torch.Tensor],
+    dim: int = 0,
+    destination: Device | None = None,
+    *,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Join tensors of several devices along one dimension.
+
+    Args:
+        tensors: of one shape but for ``dim``; complex ones are taken as their real views.
+        dim: the dimension.
+        destination: the device of the result. Default: the current accelerator, or the CPU where
+            there is none.
+        out: instead, a tensor to copy to.
+
+    Returns:
+        A new tensor, channels_last if all of them are; or ``out``.
+
+    Raises:
+        RuntimeError: no tensor; shapes that do not fit; ``out`` together with ``destination``.
+        IndexError: no such dimension.
+    """
+    values = [_as_real(tensor) for tensor in tensors]
+    if out is not None and destination is not None:
+        raise RuntimeError(
+            "'destination' must not be specified when 'out' is specified, "
+            f"but got destination={destination}"
+        )
+    if out is None and destination == -1:
+        warnings.warn(
+            "Using -1 to represent CPU tensor is deprecated. Please use a "
+            'device object or string instead, e.g., "cpu".',
+            FutureWarning,
+            stacklevel=2,
+        )
+    if not values:
+        raise RuntimeError("Expected at least one tensor to gather from")
+    dim = _wrapped(dim, values[0])
+    expected = list(values[0].shape)
+    for i, value in enumerate(values):
+        if value.dim() != len(expected):
+            raise RuntimeError(
+                "Expected all input tensors to have the same number of dimensions, but tensor at "
+                f"index {i} has {value.dim()} dimensions, (expected {len(expected)})"
+            )
+        expected[dim] = value.size(dim)
+        if list(value.shape) != expected:
+            raise RuntimeError(
+                f"Input tensor at index {i} has invalid shape: got {list(value.shape)}, "
+                f"but expected {expected}"
+            )
+    if out is None:
+        target = slot(destination)
+        return torch.cat([value.to(target, non_blocking=target != CPU) for value in values], dim)
+    expected[dim] = sum(value.size(dim) for value in values)
+    if list(out.shape) != expected:
+        raise RuntimeError(
+            f"Expected output tensor to have shape {expected}, but got {list(out.shape)}"
+        )
+    sizes = [value.size(dim) for value in values]
+    for part, value in zip(out.split_with_sizes(sizes, dim), values, strict=True):
+        part.copy_(value, non_blocking=True)
+    return out
+
+
+def empty_cache() -> None:
+    """Free the CPU memory that is kept for later results of this module.
+
+    At most as much is kept as was ever in use at a time.
+    """
+    _backend.load().empty_cache()
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise RuntimeError(UNINITIALIZED)
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _wrapped(dim: int, tensor: torch.Tensor) -> int:
+    rank: int = max(tensor.dim(), 1)
+    if not -rank <= dim < rank:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], "
+            f"but got {dim})"
+        )
+    return dim % rank
+
+
+def _copy_to(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
+    """Return a derivable copy, or the tensor itself if it is there."""
+    return tensor if tensor.device == target else tensor.to(target, non_blocking=target != CPU)
+
+
+def _detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
+    return tensor.detach().to(target, copy=True)
+
+
+def _copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
+    """Return so many copies in the CPU's memory."""
+    if count == 0:
+        return []
+    if torch.compiler.is_compiling():
+        flat = _operators().broadcast_coalesced(tensors, [-1] * count)
+        return [flat[i * len(tensors) : (i + 1) * len(tensors)] for i in range(count)]
+    plain = [value.layout == torch.strided and value.device == CPU for value in tensors]
+    chosen = [value for value, fast in zip(tensors, plain, strict=True) if fast]
+    lists = _backend.load().copy_lists(chosen, count)
+    if lists is None:
+        return [[_detached_copy(value, CPU) for value in tensors] for _ in range(count)]
+    iterators = [iter(values) for values in lists]
+    return [
+        [
+            next(values) if fast else _detached_copy(value, CPU)
+            for value, fast in zip(tensors, plain, strict=True)
+        ]
+        for values in iterators
+    ]
+
+
+def _sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
+    """Return the sums of dense tensors, place by place, not derivable."""
+    if target == CPU and all(value.device == CPU for values in lists for value in values):
+        if torch.compiler.is_compiling():
+            flat = [value for values in lists for value in values]
+            summed: list[torch.Tensor] = _operators().reduce_add_coalesced(flat, len(lists), -1)
+            return summed
+        totals: list[torch.Tensor] | None = _backend.load().sum_lists(lists) if lists else []
+        if totals is not None:
+            return totals
+    with torch.no_grad():
+        return [_tree_sum(list(place), target) for place in zip(*lists, strict=True)]
+
+
+def _tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
+    """Return the derivable sum in the order of the tree, rounded once."""
+    dtype = terms[0].dtype
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    terms = [value.to(target, wide, non_blocking=target != CPU) for value in terms]
+    while len(terms) > 1:
+        odd = [terms[-1]] if len(terms) % 2 else []
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
+    return terms[0].to(dtype)
+
+
+@functools.cache
+def _operators() -> Any:
+    from fastcomm import _operators
+
+    return _operators.OPERATORS

@@ -1,0 +1,154 @@
+"""The primitives of `fastcomm.comm` as autograd functions, as in ``torch.nn.parallel._functions``.
+
+Each one's derivative is another of them, so they can be derived twice. Devices may be CPU slots.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+from fastcomm import comm
+from fastcomm._slots import CPU, Device, slot, slots
+
+__all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
+
+_Tensors = tuple[torch.Tensor, ...]
+
+
+class Broadcast(Function):
+    """``Broadcast.apply(devices, *tensors)``: all tensors for the first device, then the next one.
+
+    The tensors are on ``devices[0]``, whose results share their memory. Outputs of inputs that need
+    no gradient need none. The derivative is `ReduceAddCoalesced`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, devices: Sequence[Device], *inputs: torch.Tensor) -> _Tensors:
+        targets = slots(devices)
+        ctx.count = len(inputs)
+        if not inputs:
+            return ()
+        ctx.source = inputs[0].device
+        lists = [_as_before(values, inputs) for values in comm.broadcast_coalesced(inputs, targets)]
+        ctx.mark_non_differentiable(
+            *(
+                values[i]
+                for i, needed in enumerate(ctx.needs_input_grad[1:])
+                if not needed
+                for values in lists
+            )
+        )
+        return tuple(value for values in lists for value in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return (None, *ReduceAddCoalesced.apply(ctx.source, ctx.count, *grads))
+
+
+class ReduceAddCoalesced(Function):
+    """``ReduceAddCoalesced.apply(destination, count, *tensors)``: lists of ``count``, summed.
+
+    The derivative is `Broadcast`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, destination: Device, count: int, *inputs: torch.Tensor) -> _Tensors:
+        if count == 0:
+            return ()
+        lists = [inputs[i : i + count] for i in range(0, len(inputs), count)]
+        ctx.sources = [values[0].device for values in lists]
+        reals = [
+            [torch.view_as_real(v) if v.is_complex() else v for v in values] for values in lists
+        ]
+        return tuple(_as_before(comm.reduce_add_coalesced(reals, destination), lists[0]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return (None, None, *Broadcast.apply(ctx.sources, *grads))
+
+
+class Scatter(Function):
+    """``Scatter.apply(devices, chunk_sizes, dim, tensor)``: a chunk for each device, or fewer.
+
+    From the CPU to CUDA devices it copies on streams of its own, and the current ones wait. The
+    derivative is `Gather`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        devices: Sequence[Device],
+        chunk_sizes: Sequence[int] | None,
+        dim: int,
+        tensor: torch.Tensor,
+    ) -> _Tensors:
+        targets = slots(devices)
+        ctx.dim, ctx.source = dim, tensor.device
+        streams = [
+            _copy_stream(target) if target.type == "cuda" and tensor.device == CPU else None
+            for target in targets
+        ]
+        chunks = comm.scatter(tensor, targets, chunk_sizes, dim, streams)
+        for chunk, stream in zip(chunks, streams, strict=False):
+            if stream is not None:
+                current = torch.cuda.current_stream(chunk.device)
+                current.wait_stream(stream)
+                chunk.record_stream(current)
+        return tuple(torch.view_as_complex(c) if tensor.is_complex() else c for c in chunks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return None, None, None, Gather.apply(ctx.source, ctx.dim, *grads)
+
+
+class Gather(Function):
+    """``Gather.apply(destination, dim, *tensors)``: one tensor, joined along ``dim``.
+
+    Scalars become a vector, and a warning says so, as in torch: `fastcomm.DataParallel` joins them
+    without one. The derivative is `Scatter`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, destination: Device, dim: int, *inputs: torch.Tensor) -> torch.Tensor:
+        target = slot(destination)
+        ctx.dim = dim
+        ctx.sources = [value.device for value in inputs]
+        ctx.scalars = dim == 0 and all(value.dim() == 0 for value in inputs)
+        if ctx.scalars:
+            inputs = tuple(value.view(1) for value in inputs)
+            warnings.warn(
+                "Was asked to gather along dimension 0, but all input tensors were scalars; "
+                "will instead unsqueeze and return a vector.",
+                stacklevel=2,
+            )
+        ctx.sizes = [value.size(dim) for value in inputs]
+        joined = comm.gather(inputs, dim, target)
+        return torch.view_as_complex(joined) if inputs and inputs[0].is_complex() else joined
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        chunks = Scatter.apply(ctx.sources, ctx.sizes, ctx.dim, grad)
+        return (None, None, *(chunk[0] if ctx.scalars else chunk for chunk in chunks))
+
+
+def _as_before(values: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Make complex again what `fastcomm.comm` took as its real view."""
+    return [
+        torch.view_as_complex(value) if model.is_complex() and not value.is_complex() else value
+        for value, model in zip(values, like, strict=True)
+    ]
+
+
+_copy_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which copies from the CPU to a device run."""
+    if device not in _copy_streams:
+        _copy_streams[device] = torch.cuda.Stream(device)
+    return _copy_streams[device]

@@ -1,0 +1,320 @@
+"""The primitives on CPU slots: what torch expects of its own, and a definition in plain torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.tree import same_bits, tree_sum
+from support.values import FLOATS, INTEGERS, cancelling
+from torch.cuda import comm as torch_comm
+
+from fastcomm import comm
+
+TWO = ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["broadcast", "broadcast_coalesced", "reduce_add", "reduce_add_coalesced", "scatter", "gather"],
+)
+def test_signatures_are_torchs(name: str) -> None:
+    ours, theirs = (inspect.signature(getattr(module, name)) for module in (comm, torch_comm))
+    assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in theirs.parameters.values()
+    ]
+
+
+@st.composite
+def layouts(draw: st.DrawFn, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of that shape: contiguous, permuted, with gaps, or expanded."""
+    seed = draw(st.integers(0, 100))
+    count = max(1, torch.Size(shape).numel())
+    how = draw(st.sampled_from(["contiguous", "permuted", "gaps", "expanded", "offset"]))
+    flat = cancelling(dtype, 2 * count + 3, seed, seed)
+    if how == "permuted" and shape:
+        order = draw(st.permutations(range(len(shape))))
+        inverse = [order.index(i) for i in range(len(shape))]
+        wanted = [shape[i] for i in order]
+        return flat[: torch.Size(shape).numel()].view(wanted).permute(inverse)
+    if how == "gaps" and shape and shape[-1] > 0:
+        return (
+            flat[: 2 * count].view(*shape[:-1], 2 * shape[-1])[..., ::2]
+            if count == (torch.Size(shape).numel())
+            else flat[:0].view(shape)
+        )
+    if how == "expanded" and shape:
+        return flat[:1].expand(shape)
+    start = 3 if how == "offset" else 0
+    return flat[start : start + torch.Size(shape).numel()].view(shape)
+
+
+SHAPES = st.lists(st.integers(0, 5), max_size=4)
+DTYPES = st.sampled_from([*FLOATS, *INTEGERS, torch.bool])
+
+
+@st.composite
+def tensor_lists(draw: st.DrawFn) -> list[torch.Tensor]:
+    return [draw(layouts(draw(SHAPES), draw(DTYPES))) for _ in range(draw(st.integers(0, 5)))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors=tensor_lists(), count=st.integers(1, 5))
+def test_broadcast_coalesced_is_a_copy_of_each(tensors: list[torch.Tensor], count: int) -> None:
+    before = [tensor.clone() for tensor in tensors]
+    lists = comm.broadcast_coalesced(tensors, ["cpu"] * count)
+    assert len(lists) == count
+    assert all(a is b for a, b in zip(lists[0], tensors, strict=True))
+    for copies in lists[1:]:
+        for copy, tensor in zip(copies, tensors, strict=True):
+            assert same_bits(copy, tensor) and not copy.requires_grad
+            assert copy.stride() == torch.empty_like(tensor).stride()
+            assert copy.untyped_storage().nbytes() == copy.nbytes
+    for copies in lists[1:]:  # each has memory and a version counter of its own
+        for i, copy in enumerate(copies):
+            versions = [other._version for other in copies]
+            copy.zero_()
+            versions[i] += 1
+            assert [other._version for other in copies] == versions
+            assert all(
+                same_bits(c, b) for c, b in zip(copies[i + 1 :], before[i + 1 :], strict=True)
+            )
+    assert all(same_bits(a, b) for a, b in zip(tensors, before, strict=True))
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> list[list[torch.Tensor]]:
+    places = [(draw(SHAPES), draw(DTYPES)) for _ in range(draw(st.integers(0, 4)))]
+    return [
+        [draw(layouts(shape, dtype)) for shape, dtype in places]
+        for _ in range(draw(st.integers(1, 9)))
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(lists=sources())
+def test_reduce_add_coalesced_is_the_sum_in_the_order_of_the_tree(
+    lists: list[list[torch.Tensor]],
+) -> None:
+    sums = comm.reduce_add_coalesced(lists)
+    assert isinstance(sums, tuple) and len(sums) == len(lists[0])
+    for total, *terms in zip(sums, *lists, strict=True):
+        assert same_bits(total, tree_sum(terms))
+        assert all(total.data_ptr() != term.data_ptr() or total.numel() == 0 for term in terms)
+        if len(terms) > 1:
+            assert same_bits(comm.reduce_add(terms), total)
+
+
+def test_large_lists_are_divided_among_threads_without_a_seam() -> None:
+    """Pieces of all sizes around what a thread takes, at odd places."""
+    counts = [0, 1, 7, 65_535, 65_536, 65_537, 1, 300_001, 3, 1 << 20]
+    lists = [[cancelling(torch.float32, n, rank, n) for n in counts] for rank in range(3)]
+    for total, *terms in zip(comm.reduce_add_coalesced(lists), *lists, strict=True):
+        assert same_bits(total, tree_sum(terms))
+    for copy, tensor in zip(comm.broadcast_coalesced(lists[0], TWO)[1], lists[0], strict=True):
+        assert torch.equal(copy, tensor)
+    halves = [[t.to(torch.bfloat16) for t in values] for values in lists]
+    for total, *terms in zip(comm.reduce_add_coalesced(halves), *halves, strict=True):
+        assert same_bits(total, tree_sum(terms))
+
+
+def test_seventy_sources() -> None:
+    lists = [[cancelling(torch.float32, 50, rank)] for rank in range(70)]
+    assert same_bits(comm.reduce_add_coalesced(lists)[0], tree_sum([v[0] for v in lists]))
+
+
+def test_broadcast() -> None:
+    x = torch.randn(5, 5)
+    copies = comm.broadcast(x, TWO)
+    assert [copy is x for copy in copies] == [True, True]  # as torch does on a tensor's own device
+    outputs = [x, torch.empty_like(x)]
+    results = comm.broadcast(x, out=outputs)
+    assert all(a is b for a, b in zip(results, outputs, strict=True))
+    assert torch.equal(outputs[1], x)
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
+        comm.broadcast(x, TWO, out=outputs)
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
+        comm.broadcast(x)
+    match = "Expected all output tensors to have same shape as the source .+ at index 1"
+    with pytest.raises(RuntimeError, match=match):
+        comm.broadcast(x, out=[x.clone(), x.unsqueeze(0)])
+
+
+def _sparse(values: torch.Tensor) -> torch.Tensor:
+    return values.to_sparse()
+
+
+MIXED = [
+    _sparse(torch.tensor([[0, 1.0, 0], [2, 0, 0]], dtype=torch.float64)),
+    torch.arange(5),
+    torch.randn(5),
+    _sparse(torch.tensor([[0, 1, 0], [2, 0, 0]])),
+    torch.randn(0).byte(),
+    torch.arange(10, dtype=torch.int32),
+    torch.randn(5, dtype=torch.float64),
+]
+
+
+@pytest.mark.parametrize("buffer_size", [20, 256, 10485760])
+def test_mixed_lists_with_sparse_tensors(buffer_size: int) -> None:
+    lists = comm.broadcast_coalesced(MIXED, TWO, buffer_size)
+    for copy, tensor in zip(lists[1], MIXED, strict=True):
+        assert copy.layout == tensor.layout and copy.dtype == tensor.dtype
+        assert torch.equal(copy.to_dense(), tensor.to_dense())
+    for total, tensor in zip(comm.reduce_add_coalesced([MIXED, MIXED]), MIXED, strict=True):
+        assert total.layout == tensor.layout
+        assert torch.equal(total.to_dense(), 2 * tensor.to_dense())
+        version = total._version
+        total.zero_()
+        assert total._version == version + 1
+    dense = [[MIXED[0].to_dense()], [MIXED[0]]]
+    assert torch.equal(comm.reduce_add_coalesced(dense)[0], 2 * MIXED[0].to_dense())
+
+
+def test_complex_tensors_are_pairs_of_reals() -> None:
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    real = torch.view_as_real(x)
+    for results in (comm.broadcast(x, TWO), comm.broadcast_coalesced([x], TWO)[1]):
+        assert all(torch.equal(result, real) for result in results)
+    assert torch.equal(torch.cat(comm.scatter(x, TWO)), real)
+    assert torch.equal(comm.gather([x, x], destination="cpu"), torch.cat([real, real]))
+
+
+def test_reduce_add() -> None:
+    x, y = torch.randn(5, 5), torch.randn(5, 5)
+    assert torch.equal(comm.reduce_add((x, y)), x + y)
+    assert comm.reduce_add([x]) is x
+    with pytest.raises(ValueError, match="input 1 has invalid size: got 5x4, but expected 5x5"):
+        comm.reduce_add([x, y[:, :4]])
+    with pytest.raises(ValueError, match="input 1 has invalid size: got 5x4, but expected 5x5"):
+        comm.reduce_add_coalesced([[x], [y[:, :4]]])
+    with pytest.raises(ValueError, match="lists of 1 and of 2 tensors"):
+        comm.reduce_add_coalesced([[x], [x, y]])
+    x.requires_grad_()
+    comm.reduce_add([x, y]).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones(5, 5))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "sizes"),
+    [((4, 4), 0, None), ((4, 4), 1, None), ((4, 4), -2, None), ((6, 4), 0, (2, 4))],
+)
+def test_scatter(shape: tuple[int, ...], dim: int, sizes: tuple[int, ...] | None) -> None:
+    x = torch.randn(shape)
+    wanted = x.split(sizes or x.size(dim) // 2, dim)
+    chunks = comm.scatter(x, TWO, sizes, dim)
+    for chunk, want in zip(chunks, wanted, strict=True):
+        assert torch.equal(chunk, want)
+        assert chunk.data_ptr() == want.data_ptr()  # a view
+    out = [torch.empty_like(chunk) for chunk in chunks]
+    for result, target, want in zip(comm.scatter(x, dim=dim, out=out), out, wanted, strict=True):
+        assert result is target and torch.equal(result, want)
+    index: list[Any] = [slice(None)] * 2
+    index[dim] = slice(1, None)
+    errors: list[tuple[str, Callable[[], Any]]] = [
+        ("'devices' must not be specified", lambda: comm.scatter(x, TWO, dim=dim, out=out)),
+        ("'chunk_sizes' must not be", lambda: comm.scatter(x, None, (1,), dim=dim, out=out)),
+        ("Expected at least one device to scatter to", lambda: comm.scatter(x, (), dim=dim)),
+        ("Expected at least one output tensor", lambda: comm.scatter(x, dim=dim, out=[])),
+        (
+            "Output tensor at index 0 has incorrect shape",
+            lambda: comm.scatter(x, dim=dim, out=[out[0].unsqueeze(0), *out[1:]]),
+        ),
+        (
+            r"Total size for output tensors along scatter dim \d+ does not match",
+            lambda: comm.scatter(x, dim=dim, out=[out[0][tuple(index)], *out[1:]]),
+        ),
+        (
+            "Expected devices and chunk_sizes to be of same length",
+            lambda: comm.scatter(x, ["cpu"] * 3, (2, 2), dim),
+        ),
+        ("split_with_sizes expects split_sizes to sum", lambda: comm.scatter(x, TWO, (1, 1), dim)),
+    ]
+    for match, call in errors:
+        with pytest.raises(RuntimeError, match=match):
+            call()
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        comm.scatter(x, TWO, dim=2)
+
+
+def test_there_may_be_fewer_chunks_than_devices() -> None:
+    assert len(comm.scatter(torch.randn(3), ["cpu"] * 5)) == 3
+    assert [len(chunk) for chunk in comm.scatter(torch.randn(5), ["cpu"] * 4)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_gather(dim: int) -> None:
+    x, y = torch.randn(2, 5), torch.randn(2, 5)
+    wanted = torch.cat([x, y], dim)
+    for destination in (None, "cpu", torch.device("cpu")):
+        assert torch.equal(comm.gather((x, y), dim, destination), wanted)
+    out = torch.empty_like(wanted)
+    assert comm.gather((x, y), dim, out=out) is out
+    assert torch.equal(out, wanted)
+    with pytest.warns(FutureWarning, match="Using -1 to represent CPU tensor is deprecated"):
+        assert torch.equal(comm.gather((x, y), dim, -1), wanted)
+    other = y[:, 1:] if dim == 0 else y[1:]
+    errors: list[tuple[str, Callable[[], Any]]] = [
+        ("'destination' must not be", lambda: comm.gather((x, y), dim, "cpu", out=out)),
+        ("Expected at least one tensor to gather from", lambda: comm.gather(())),
+        ("same number of dimensions", lambda: comm.gather((x, y.unsqueeze(0)))),
+        ("Input tensor at index 1 has invalid shape", lambda: comm.gather((x, other), dim)),
+        ("Expected output tensor to have shape", lambda: comm.gather((x, y), dim, out=x)),
+    ]
+    for match, call in errors:
+        with pytest.raises(RuntimeError, match=match):
+            call()
+
+
+def test_memory_formats_are_kept() -> None:
+    x = torch.randn(10, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    chunks = comm.scatter(x, TWO)
+    assert all(c.is_contiguous(memory_format=torch.channels_last) for c in chunks)
+    joined = comm.gather(chunks, destination="cpu")
+    assert joined.is_contiguous(memory_format=torch.channels_last)
+    (copy,) = comm.broadcast_coalesced([x], TWO)[1]
+    assert copy.is_contiguous(memory_format=torch.channels_last)
+    (total,) = comm.reduce_add_coalesced([[x], [x.contiguous()]])
+    assert total.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(total, 2 * x)
+
+
+def test_devices() -> None:
+    x = torch.randn(2)
+    for bad in ([], ()):
+        with pytest.raises(RuntimeError, match="Expected at least one device"):
+            comm.broadcast_coalesced([x], bad)
+    with pytest.raises(ValueError, match="meta"):
+        comm.scatter(x, ["meta"])
+    if not torch.accelerator.is_available():
+        with pytest.raises(RuntimeError, match="finds no accelerator"):
+            comm.broadcast_coalesced([x], [0, 1])
+        with pytest.raises(RuntimeError, match="finds no accelerator"):
+            comm.broadcast(x, ["cuda:0"])
+    with pytest.raises(RuntimeError, match="All tensors must be on devices"):
+        comm.broadcast_coalesced([x.to("meta")], TWO)
+
+
+def test_results_outlive_the_call_and_can_be_resized_and_saved() -> None:
+    x = [torch.arange(1000.0), torch.arange(10.0)]
+    kept = comm.broadcast_coalesced(x, TWO)[1][1]
+    comm.empty_cache()
+    assert torch.equal(kept, x[1])
+    kept.resize_(100)[10:] = 7
+    assert kept[:10].tolist() == x[1].tolist()
+
+
+def test_memory_is_used_again() -> None:
+    x = [torch.randn(1 << 18) for _ in range(4)]
+    comm.empty_cache()
+    places = set()
+    for _ in range(5):
+        copies = comm.broadcast_coalesced(x, TWO)[1]
+        places.add(copies[0].data_ptr())
+        del copies
+    assert len(places) == 1

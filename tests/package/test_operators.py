@@ -1,0 +1,47 @@
+"""torch.ops.fastcomm: what torch checks of an operator, and torch.compile over the primitives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastcomm import _operators, comm
+
+OPERATORS = torch.ops.fastcomm
+
+
+def _tensors() -> list[torch.Tensor]:
+    return [
+        torch.randn(3, 4, requires_grad=True),
+        torch.randn(5, 2, dtype=torch.float64, requires_grad=True).t(),
+        torch.arange(7),
+        torch.randn(0),
+    ]
+
+
+def test_opcheck() -> None:
+    assert _operators.__doc__
+    torch.library.opcheck(OPERATORS.broadcast_coalesced.default, (_tensors()[:2], [-1, -1]))
+    torch.library.opcheck(OPERATORS.broadcast_coalesced.default, (_tensors()[2:], [-1]))
+    twice = [*_tensors()[:2], *_tensors()[:2]]
+    torch.library.opcheck(OPERATORS.reduce_add_coalesced.default, (twice, 2, -1))
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(RuntimeError, match="tensors on the CPU, and device 3"):
+        OPERATORS.broadcast_coalesced([torch.ones(1)], [3])
+    with pytest.raises(RuntimeError, match="3 tensors from 2 sources"):
+        OPERATORS.reduce_add_coalesced([torch.ones(1)] * 3, 2, -1)
+
+
+def test_compile_traces_the_primitives() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        _, (a, b) = comm.broadcast_coalesced([x, y], ["cpu", "cpu"])
+        (total,) = comm.reduce_add_coalesced([[a], [x]])
+        chunks = comm.scatter(total * 2, ["cpu", "cpu"])
+        return comm.gather(chunks, destination="cpu") + comm.reduce_add([b, y]).sum()
+
+    torch.compiler.reset()
+    x, y = torch.randn(4, 3), torch.randn(5)
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, y), step(x, y))
