@@ -1,0 +1,376 @@
+"""``torch.nn.DataParallel`` again, on the primitives of this package, for CPU slots too.
+
+One process, one module, several devices: every forward pass divides the batch among replicas of the
+module, which run at the same time, each in a thread; gradients are summed into the module.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch.nn import Module
+
+from fastcomm import scatter_gather
+from fastcomm._slots import CPU, Device, accelerator, index_of, slot, slots
+from fastcomm.parallel_apply import get_a_var, parallel_apply
+from fastcomm.replicate import Replicator, replicate
+
+__all__ = ["DataParallel", "DataParallelCriterion", "ReplicaOutputs", "data_parallel"]
+
+T = TypeVar("T", bound=Module)
+LossFunction = Callable[..., torch.Tensor]
+
+
+class ReplicaOutputs(list[Any]):
+    """What the replicas returned, each on its device, not gathered: see `DataParallelCriterion`.
+
+    Attributes:
+        devices: of the replicas.
+        sizes: how much of the batch each had.
+        dim: the dimension along which it was cut.
+    """
+
+    def __init__(
+        self,
+        outputs: Iterable[Any],
+        devices: Sequence[torch.device],
+        sizes: Sequence[int],
+        dim: int,
+    ) -> None:
+        super().__init__(outputs)
+        self.devices = list(devices)
+        self.sizes = list(sizes)
+        self.dim = dim
+
+
+class DataParallel(Module, Generic[T]):
+    """Runs a module on several devices of this process, each with a part of the batch.
+
+    Without further arguments it does what ``torch.nn.DataParallel`` does, with the same arguments,
+    attributes, ``state_dict`` and errors. What that lacks:
+
+    - ``device_ids`` may be ``["cpu", "cpu"]``: replicas in the CPU's memory, in threads.
+    - Replicas last from one forward pass to the next. On CPU slots their memory does too, and only
+      what has changed is written.
+    - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
+      with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
+      meet on one device, so memory stays even.
+    - ``output_device`` may be any device.
+    - ``chunk_sizes`` divides the batch unevenly.
+    - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
+    - Scalars become a vector without a warning, ``dim`` may be any, results may be dataclasses.
+
+    Args:
+        module: with all parameters and buffers on ``device_ids[0]``.
+        device_ids: devices, all of them by default; without an accelerator, and where none is a CPU
+            slot, the module runs as it is.
+        output_device: where results are gathered; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
+            the replica's part.
+        chunk_sizes: for each device its part of a batch of so many in all. Other batches are
+            divided in the same proportion, by largest remainders.
+        buffers: ``"first"`` or ``"mean"``.
+        gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
+
+    Thread-safe as the module is. Concurrent forward passes do not share replicas.
+    """
+
+    def __init__(
+        self,
+        module: T,
+        device_ids: Sequence[Device] | None = None,
+        output_device: Device | None = None,
+        dim: int = 0,
+        *,
+        loss_fn: LossFunction | None = None,
+        chunk_sizes: Sequence[int] | None = None,
+        buffers: Literal["first", "mean"] = "first",
+        gather_outputs: bool = True,
+    ) -> None:
+        super().__init__()
+        if buffers not in ("first", "mean"):
+            raise ValueError(f"buffers is 'first' or 'mean', not {buffers!r}")
+        self.module = module
+        self.dim = dim
+        self.loss_fn = loss_fn
+        self.buffer_policy = buffers
+        self.gather_outputs = gather_outputs
+        self.chunk_sizes = None if chunk_sizes is None else list(chunk_sizes)
+        places = _places(device_ids)
+        self.device_ids = [_as_given(place) for place in places]
+        if not places:
+            return
+        if self.chunk_sizes is not None:
+            _check_chunk_sizes(self.chunk_sizes, len(places))
+        self.output_device = _as_given(places[0] if output_device is None else slot(output_device))
+        self.src_device_obj = places[0]
+        self._lasting: _Lasting | None = None
+        if all(place.type == "cuda" for place in places):
+            from torch.nn.parallel.data_parallel import _check_balance
+
+            _check_balance([place.index for place in places])
+        if len(places) == 1:
+            self.module.to(places[0])
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the module on parts of the batch; see the class."""
+        with torch.autograd.profiler.record_function("DataParallel.forward"):
+            if not self.device_ids:
+                return self._alone(inputs, kwargs)
+            _check_placement(self.module, self.src_device_obj)
+            scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
+            if not scattered and not keywords:  # no inputs: one replica has nothing to divide
+                scattered, keywords = ((),), ({},)
+            used = self.device_ids[: len(scattered)]
+            sizes = [
+                _batch_size((p, k), self.dim) for p, k in zip(scattered, keywords, strict=True)
+            ]
+            if len(self.device_ids) == 1:
+                replicas: list[Any] = [self.module]
+            else:
+                replicas = self.replicate(self.module, used)
+            if self.loss_fn is not None:
+                with_loss = [_WithLoss(replica, self.loss_fn) for replica in replicas]
+                losses = self.parallel_apply(with_loss, scattered, keywords)
+                self._settle_buffers(replicas)
+                return self.gather(_weighted(losses, sizes), self.output_device)
+            if len(self.device_ids) == 1:
+                outputs = [self.module(*scattered[0], **keywords[0])]
+                if self.gather_outputs:
+                    return outputs[0]
+            else:
+                outputs = self.parallel_apply(replicas, scattered, keywords)
+                self._settle_buffers(replicas)
+            if not self.gather_outputs:
+                return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
+            return self.gather(outputs, self.output_device)
+
+    def replicate(self, module: T, device_ids: Sequence[Device]) -> list[T]:
+        """Return a replica for each device; they last until the next forward pass."""
+        detach = not torch.is_grad_enabled()
+        if self._lasting is None:
+            self._lasting = _Lasting()
+        return self._lasting.replicas(module, device_ids, detach)
+
+    def scatter(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Sequence[Device]
+    ) -> Any:
+        """Divide the arguments among the devices."""
+        sizes = None
+        if self.chunk_sizes is not None:
+            sizes = _proportional(_batch_size((inputs, kwargs), self.dim), self.chunk_sizes)
+            if any(
+                size == 0 for size in sizes
+            ):  # a batch that is too short for this: fewer replicas
+                device_ids = [d for d, size in zip(device_ids, sizes, strict=True) if size]
+                sizes = [size for size in sizes if size]
+        return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, self.dim, sizes)
+
+    def parallel_apply(
+        self, replicas: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[dict[str, Any]]
+    ) -> list[Any]:
+        """Run the replicas, each on its device."""
+        return parallel_apply(replicas, inputs, kwargs, self.device_ids[: len(replicas)])
+
+    def gather(self, outputs: Any, output_device: Device) -> Any:
+        """Join the replicas' results."""
+        return scatter_gather.quiet_gather(outputs, output_device, self.dim)
+
+    def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.loss_fn is None:
+            return self.module(*inputs, **kwargs)
+        return _WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
+
+    def _settle_buffers(self, replicas: Sequence[Module]) -> None:
+        """Give the module's floating-point buffers the mean of the replicas'."""
+        if self.buffer_policy == "first" or len(replicas) == 1:
+            return
+        with torch.no_grad():
+            for place in zip(*(replica.buffers() for replica in replicas), strict=True):
+                if place[0].is_floating_point():
+                    terms = [buffer.to(place[0].device) for buffer in place]
+                    place[0].copy_(torch.stack(terms).mean(0))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if "_lasting" in state:
+            state["_lasting"] = None
+        return state
+
+
+class DataParallelCriterion(Module):
+    """The loss of outputs that were not gathered, computed where they are.
+
+    For ``DataParallel(..., gather_outputs=False)``: ``criterion(outputs, targets)`` divides the
+    targets as the batch was divided, and returns a vector with one loss for each replica, weighted
+    so that their mean is the mean over the batch.
+
+    Args:
+        criterion: called as ``criterion(output, targets)`` for each replica.
+        output_device: where the losses are gathered; that of the first replica by default.
+    """
+
+    def __init__(self, criterion: LossFunction, output_device: Device | None = None) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.output_device = output_device
+
+    def forward(self, outputs: ReplicaOutputs, *targets: Any) -> torch.Tensor:
+        """Return the losses."""
+        if not isinstance(outputs, ReplicaOutputs):
+            raise TypeError(
+                "DataParallelCriterion takes what DataParallel(..., gather_outputs=False) returns, "
+                f"not {type(outputs).__name__}"
+            )
+        parts = scatter_gather.scatter(targets, outputs.devices, outputs.dim, outputs.sizes)
+        inputs = [(output, *part) for output, part in zip(outputs, parts, strict=True)]
+        losses = parallel_apply([self.criterion] * len(inputs), inputs, None, outputs.devices)
+        target = outputs.devices[0] if self.output_device is None else self.output_device
+        joined: torch.Tensor = scatter_gather.quiet_gather(_weighted(losses, outputs.sizes), target)
+        return joined
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[Device] | None = None,
+    output_device: Device | None = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Call ``module(*inputs, **module_kwargs)`` on several devices, as `DataParallel` does.
+
+    Args:
+        module: with all parameters and buffers on ``device_ids[0]``.
+        inputs: a tuple of positional arguments, or the only one, or None.
+        device_ids: devices; all of them by default.
+        output_device: where results are gathered; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        module_kwargs: keyword arguments, divided likewise.
+
+    Raises:
+        RuntimeError: no device; a parameter or buffer on another device than the first.
+    """
+    if not isinstance(inputs, tuple):
+        inputs = () if inputs is None else (inputs,)
+    places = _places(device_ids)
+    if not places:
+        raise RuntimeError("no available devices were found")
+    target = places[0] if output_device is None else slot(output_device)
+    _check_placement(module, places[0])
+    scattered, keywords = scatter_gather.scatter_kwargs(inputs, module_kwargs, places, dim)
+    if not scattered and not keywords:
+        scattered, keywords = ((),), ({},)
+    if len(places) == 1:
+        return module(*scattered[0], **keywords[0])
+    used = places[: len(scattered)]
+    replicas = replicate(module, used, not torch.is_grad_enabled())
+    outputs = parallel_apply(replicas, scattered, keywords, used)
+    return scatter_gather.quiet_gather(outputs, target, dim)
+
+
+class _WithLoss:
+    """A replica and its loss as one call: the last positional argument is the targets."""
+
+    def __init__(self, module: Any, loss_fn: LossFunction) -> None:
+        self.module = module
+        self.loss_fn = loss_fn
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
+        if not inputs:
+            raise TypeError("with loss_fn the last positional argument is the targets")
+        *positions, targets = inputs
+        loss = self.loss_fn(self.module(*positions, **kwargs), targets)
+        if loss.numel() != 1:
+            raise ValueError(
+                "loss_fn must return one number for each replica, "
+                f"not a tensor of {list(loss.shape)}"
+            )
+        return loss.view(())
+
+
+class _Lasting:
+    """The replicas of a `DataParallel`, for each number of devices that was used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, ...], Replicator] = {}
+
+    def replicas(self, module: Any, devices: Sequence[Device], detach: bool) -> list[Any]:
+        if not self._lock.acquire(blocking=False):
+            return replicate(module, devices, detach)
+        try:
+            key = tuple(str(device) for device in devices)
+            known = self._known.get(key)
+            if known is None or known.network is not module:
+                known = self._known[key] = Replicator(module, devices)
+            return known.replicas(detach)
+        finally:
+            self._lock.release()
+
+
+def _places(device_ids: Sequence[Device] | None) -> list[torch.device]:
+    """Return the devices, none where the module is to run as it is."""
+    if device_ids is None:
+        kind = accelerator()
+        if kind is None or kind == "mps":
+            return []
+        return [torch.device(kind, i) for i in range(torch.accelerator.device_count())]
+    if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
+        return []
+    return slots(device_ids)
+
+
+def _is_cpu(device: Device) -> bool:
+    return not isinstance(device, int) and torch.device(device).type == "cpu"
+
+
+def _as_given(place: torch.device) -> Any:
+    """Return a device as torch's attributes have it: a number; CPU slots by name."""
+    return "cpu" if place == CPU else index_of(place)
+
+
+def _check_placement(module: Module, place: torch.device) -> None:
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        if tensor.device != place:
+            raise RuntimeError(
+                "module must have its parameters and buffers "
+                f"on device {place} (device_ids[0]) but found one of "
+                f"them on device: {tensor.device}"
+            )
+
+
+def _check_chunk_sizes(sizes: Sequence[int], count: int) -> None:
+    if len(sizes) != count:
+        raise ValueError(f"{len(sizes)} chunk_sizes for {count} devices")
+    if any(size <= 0 for size in sizes):
+        raise ValueError(f"chunk_sizes must be positive, not {list(sizes)}")
+
+
+def _proportional(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide ``total`` as ``weights`` are, by largest remainders."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    for i in rest[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _batch_size(arguments: Any, dim: int) -> int:
+    """Return the size of the first tensor along ``dim``; 1 without tensors."""
+    tensor = get_a_var(arguments)
+    return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
+
+
+def _weighted(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Weight means over parts so that their mean is the mean over the whole."""
+    if len(set(sizes)) == 1:
+        return list(losses)
+    total = sum(sizes)
+    return [loss * (size * len(sizes) / total) for loss, size in zip(losses, sizes, strict=True)]

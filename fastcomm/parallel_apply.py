@@ -1,0 +1,134 @@
+"""Several modules at work at the same time, each on its device, in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+
+from fastcomm._slots import CPU, Device, index_of, slot
+
+__all__ = ["get_a_var", "parallel_apply"]
+
+
+def get_a_var(obj: Any) -> torch.Tensor | None:
+    """Return the first tensor in nested tuples, lists and dicts; None without one."""
+    if isinstance(obj, torch.Tensor):
+        return obj
+    parts = obj.items() if isinstance(obj, dict) else obj if isinstance(obj, list | tuple) else ()
+    return next((found for part in parts if (found := get_a_var(part)) is not None), None)
+
+
+@dataclass
+class _Surroundings:
+    """What is thread-local in torch, as the caller has it, for the threads of the replicas."""
+
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    cache: bool = field(default_factory=torch.is_autocast_cache_enabled)
+    autocast: dict[str, tuple[bool, torch.dtype]] = field(
+        default_factory=lambda: {
+            kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in ("cpu", "cuda")
+        }
+    )
+
+    @contextlib.contextmanager
+    def enter(self, device: torch.device, stream: torch.Stream | None) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for kind, (enabled, dtype) in self.autocast.items():
+                if enabled:
+                    stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=self.cache))
+            if device != CPU:
+                stack.enter_context(torch.accelerator.device_index(device.index))
+            if stream is not None:
+                stack.enter_context(stream)
+            yield
+
+
+def parallel_apply(
+    modules: Sequence[Any],
+    inputs: Sequence[Any],
+    kwargs_tup: Sequence[dict[str, Any]] | None = None,
+    devices: Sequence[Device | None] | None = None,
+) -> list[Any]:
+    """Call ``modules[i](*inputs[i], **kwargs_tup[i])`` for all ``i`` at the same time.
+
+    Args:
+        modules: modules, or anything that can be called.
+        inputs: for each the positional arguments as a list or tuple, or the only one.
+        kwargs_tup: for each the keyword arguments.
+        devices: for each the device, whose current stream is used; that of the first tensor among
+            its inputs by default.
+
+    The threads have the caller's grad mode, inference mode and autocast settings.
+
+    Returns:
+        What the modules returned.
+
+    Raises:
+        AssertionError: sequences of different lengths.
+        Exception: what the first module that failed raised, with its number and device and its own
+            traceback in the text. The other modules have ended by then.
+    """
+    count = len(modules)
+    for what, given in (("inputs", inputs), ("kwargs", kwargs_tup), ("devices", devices)):
+        if given is not None and len(given) != count:
+            raise AssertionError(
+                f"The number of modules {count} is not equal to the number of {what} {len(given)}"
+            )
+    surroundings = _Surroundings()
+    results: list[Any] = [None] * count
+
+    def work(i: int) -> None:
+        results[i] = _call(
+            i,
+            modules[i],
+            inputs[i],
+            {} if kwargs_tup is None else kwargs_tup[i],
+            None if devices is None else devices[i],
+            surroundings,
+        )
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)] if count > 1 else []
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if count == 1:
+        work(0)
+    for result in results:
+        if isinstance(result, ExceptionWrapper):
+            result.reraise()
+    return results
+
+
+def _call(
+    i: int,
+    module: Any,
+    inputs: Any,
+    kwargs: dict[str, Any],
+    device: Device | None,
+    surroundings: _Surroundings,
+) -> Any:
+    where = f"in replica {i}"
+    try:
+        if device is None:
+            tensor = get_a_var((inputs, kwargs))
+            place = slot(None) if tensor is None else tensor.device
+        else:
+            place = slot(device)
+        where = f"in replica {i} on device {'cpu' if place == CPU else index_of(place)}"
+        stream = None if place == CPU else torch.accelerator.current_stream(place)
+        with surroundings.enter(place, stream):
+            positions = inputs if isinstance(inputs, list | tuple) else (inputs,)
+            return module(*positions, **kwargs)
+    except Exception:
+        return ExceptionWrapper(where=where)

@@ -1,0 +1,293 @@
+"""Copies of a module for several devices, whose gradients come back to the module.
+
+A replica has the module's attributes as they are at that moment, its own copies of the buffers,
+and copies of the parameters that are results of a broadcast: the gradients of all replicas are
+summed into the module's parameters in one pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.nn import Module
+from torch.nn.parallel.replicate import _replicatable_module
+
+from fastcomm import backend as _backend
+from fastcomm import comm
+from fastcomm._slots import CPU, Device, slots
+from fastcomm.functions import Broadcast, ReduceAddCoalesced
+
+__all__ = ["Replicator", "replicate"]
+
+T = TypeVar("T", bound=Module)
+Copies = list[list[torch.Tensor]]  # by device, then by tensor
+
+
+def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> list[T]:
+    """Return a copy of ``network`` for each device.
+
+    Args:
+        network: a module, all of whose parameters and buffers are on ``devices[0]``.
+        devices: devices; the first replica shares the module's memory.
+        detach: without gradients.
+
+    Raises:
+        RuntimeError: a tensor elsewhere; Python modules inside of a ScriptModule.
+    """
+    if not devices:
+        return []
+    return Replicator(network, devices, lasting=False).replicas(detach)
+
+
+class Replicator:
+    """Replicas of one module that last: their structure, and on CPU slots their memory.
+
+    Each call of `replicas` gives all of them the module's present state. On CPU slots parameters
+    and buffers are compared, and only what differs is written; memory that a graph still holds is
+    not written to but replaced. Not thread-safe.
+
+    Args:
+        network: as in `replicate`.
+        devices: as there.
+        lasting: False where `replicas` is called once.
+    """
+
+    def __init__(self, network: Module, devices: Sequence[Device], *, lasting: bool = True) -> None:
+        if not _replicatable_module(network):
+            raise RuntimeError(
+                "Cannot replicate network where python modules are children of ScriptModule"
+            )
+        self.network = network
+        self.devices = slots(devices)
+        self.lasting = lasting and all(device == CPU for device in self.devices)
+        self.written_bytes = 0  # by the last call of replicas()
+        self._modules: list[Module] = []
+        self._children: list[dict[str, Module | None]] = []
+        self._copies: list[list[Module]] = []  # by device, then by module
+        self._counts: list[list[int]] = []  # references to them while nobody else has one
+        self._parameters = _Sent()
+        self._buffers = _Sent()
+
+    def replicas(self, detach: bool) -> list[Any]:
+        """Return the replicas, with the module's present parameters, buffers and attributes."""
+        if not self._usable():
+            self._build()
+        self._forget()
+        parameters = _unique(module._parameters for module in self._modules)
+        buffers = _unique(module._buffers for module in self._modules)
+        derived = [b for b in buffers if b.requires_grad and not detach]
+        plain = [b for b in buffers if not (b.requires_grad and not detach)]
+        self.written_bytes = 0
+        tables: list[dict[int, torch.Tensor]] = [{} for _ in self.devices]
+        for tensors, sent, without in (
+            (parameters, self._parameters, detach),
+            (derived, None, False),
+            (plain, self._buffers, True),
+        ):
+            for table, copies in zip(tables, self._send(tensors, sent, without), strict=True):
+                table.update((id(t), c) for t, c in zip(tensors, copies, strict=True))
+        for device, table in enumerate(tables):
+            self._fill(device, table)
+        if self.lasting:
+            self._counts = [_references(copies) for copies in self._copies]
+        return [copies[0] for copies in self._copies]
+
+    def _send(self, tensors: list[torch.Tensor], sent: _Sent | None, detach: bool) -> Copies:
+        if not tensors:
+            return [[] for _ in self.devices]
+        lasting = self.lasting and sent is not None and all(_is_plain(t) for t in tensors)
+        if not lasting or sent is None:
+            if detach:
+                return [
+                    _complex_again(copies, tensors)
+                    for copies in comm.broadcast_coalesced(tensors, self.devices)
+                ]
+            flat = Broadcast.apply(self.devices, *tensors)
+        elif detach:
+            copies, written = sent.refresh(tensors, len(self.devices) - 1)
+            self.written_bytes += written
+            return [tensors, *copies]
+        else:
+            flat = _Refresh.apply(self, sent, *tensors)
+        return [list(flat[i : i + len(tensors)]) for i in range(0, len(flat), len(tensors))]
+
+    def _usable(self) -> bool:
+        """Whether the replicas that stand have the module's structure, and nobody else has them."""
+        if not self.lasting or not self._copies:
+            return False
+        if any(
+            module._modules != children
+            for module, children in zip(self._modules, self._children, strict=True)
+        ):
+            return False
+        # Somebody may: a checkpoint, whose recomputation needs the replica as it was.
+        return self._counts == [_references(copies) for copies in self._copies]
+
+    def _build(self) -> None:
+        self._modules = list(self.network.modules())
+        self._children = [dict(module._modules) for module in self._modules]
+        self._copies = [
+            [_blank(module) if _is_common(module) else module for module in self._modules]
+            for _ in self.devices
+        ]
+
+    def _forget(self) -> None:
+        """Let go of the tensors of the last time, so that their memory can be written to."""
+        for copies in self._copies:
+            for module, copy in zip(self._modules, copies, strict=True):
+                if copy is not module:
+                    object.__setattr__(copy, "__dict__", {})
+
+    def _fill(self, device: int, table: dict[int, torch.Tensor]) -> None:
+        copies = self._copies[device]
+        for i, module in enumerate(self._modules):
+            if not _is_common(module):
+                copies[i] = module._replicate_for_data_parallel()
+        place = {id(module): copy for module, copy in zip(self._modules, copies, strict=True)}
+        for module, copy in zip(self._modules, copies, strict=True):
+            if _is_common(module):
+                _fill_directly(module, copy, place, table)
+            else:
+                _fill_by_attributes(module, copy, place, table)
+
+
+class _Sent:
+    """The memory of copies on CPU slots, which lasts."""
+
+    def __init__(self) -> None:
+        self._lists: Copies = []
+
+    def refresh(self, tensors: list[torch.Tensor], count: int) -> tuple[Copies, int]:
+        """Return copies that share the lasting memory, and how many bytes were written to it."""
+        native = _backend.load()
+        reals = [torch.view_as_real(t) if t.is_complex() else t.detach() for t in tensors]
+        known = len(self._lists) == count and all(len(held) == len(reals) for held in self._lists)
+        if known:
+            self._lists, written = native.refresh_lists(reals, self._lists)
+        else:
+            self._lists = native.copy_lists(reals, count)
+            written = count * sum(t.nbytes for t in reals)
+        return [
+            _complex_again([t.detach() for t in held], tensors) for held in self._lists
+        ], written
+
+
+class _Refresh(torch.autograd.Function):
+    """As `fastcomm.functions.Broadcast`, into memory that lasts."""
+
+    @staticmethod
+    def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
+        ctx.count = len(tensors)
+        ctx.source = tensors[0].device
+        copies, written = sent.refresh(list(tensors), len(replicator.devices) - 1)
+        replicator.written_bytes += written
+        lists = [list(tensors), *copies]
+        ctx.mark_non_differentiable(
+            *(
+                values[i]
+                for i, needed in enumerate(ctx.needs_input_grad[2:])
+                if not needed
+                for values in lists
+            )
+        )
+        return tuple(value for values in lists for value in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return (None, None, *ReduceAddCoalesced.apply(ctx.source, ctx.count, *grads))
+
+
+def _blank(module: Module) -> Module:
+    kind: Any = type(module)
+    blank: Module = kind.__new__(kind)
+    return blank
+
+
+def _references(copies: list[Module]) -> list[int]:
+    return [sys.getrefcount(copy) for copy in copies]
+
+
+def _unique(tables: Any) -> list[torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    for table in tables:
+        for tensor in table.values():
+            if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+                raise RuntimeError(comm.UNINITIALIZED)
+            if tensor is not None:
+                found.setdefault(id(tensor), tensor)
+    return list(found.values())
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _complex_again(
+    copies: Sequence[torch.Tensor], like: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    return [
+        torch.view_as_complex(copy) if model.is_complex() and not copy.is_complex() else copy
+        for copy, model in zip(copies, like, strict=True)
+    ]
+
+
+def _is_common(module: Module) -> bool:
+    """Whether a copy of its attributes is a replica: the class has no ideas of its own about it."""
+    kind = type(module)
+    return (
+        kind._replicate_for_data_parallel is Module._replicate_for_data_parallel
+        and kind.__setattr__ is Module.__setattr__
+        and not isinstance(module, torch.jit.ScriptModule)
+    )
+
+
+def _fill_directly(
+    module: Module, copy: Module, place: dict[int, Module], table: dict[int, torch.Tensor]
+) -> None:
+    state = module.__dict__.copy()
+    state["_modules"] = {
+        name: None if child is None else place[id(child)] for name, child in module._modules.items()
+    }
+    state["_buffers"] = {
+        name: None if buffer is None else table[id(buffer)]
+        for name, buffer in module._buffers.items()
+    }
+    former: dict[str, torch.Tensor] = {}
+    state["_parameters"] = {}
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            state["_parameters"][name] = None
+            continue
+        former[name] = table[id(parameter)]
+        if former[name] is parameter:  # the first replica's, without gradients
+            state["_parameters"][name] = parameter
+        else:  # not a leaf, so a plain attribute
+            state[name] = former[name]
+    state.update(_former_parameters=former, _is_replica=True)
+    object.__setattr__(copy, "__dict__", state)
+
+
+def _fill_by_attributes(
+    module: Module, copy: Module, place: dict[int, Module], table: dict[int, torch.Tensor]
+) -> None:
+    former: dict[str, torch.Tensor] = {}
+    copy._former_parameters = former
+    for name, child in module._modules.items():
+        if child is None:
+            copy._modules[name] = None
+        else:
+            setattr(copy, name, place[id(child)])
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            copy._parameters[name] = None
+        else:
+            former[name] = table[id(parameter)]
+            setattr(copy, name, former[name])
+    for name, buffer in module._buffers.items():
+        if buffer is None:
+            copy._buffers[name] = None
+        else:
+            setattr(copy, name, table[id(buffer)])

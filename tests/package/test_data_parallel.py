@@ -1,0 +1,394 @@
+"""DataParallel on CPU slots against the module itself; what torch expects of its own; and more."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import pickle
+import threading
+import warnings
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import fastcomm
+from fastcomm.data_parallel import DataParallel, DataParallelCriterion, data_parallel
+
+TWO = ["cpu", "cpu"]
+
+
+def _net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def _gradients(module: nn.Module) -> list[torch.Tensor]:
+    return [p.grad for p in module.parameters() if p.grad is not None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 12),
+    replicas=st.integers(1, 5),
+    sizes=st.one_of(st.none(), st.lists(st.integers(1, 5), min_size=5, max_size=5)),
+)
+def test_it_computes_what_the_module_does(
+    rows: int, replicas: int, sizes: list[int] | None
+) -> None:
+    plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64, requires_grad=True)
+    net = copy.deepcopy(plain)
+    parallel = DataParallel(net, ["cpu"] * replicas, chunk_sizes=sizes and sizes[:replicas])
+    results = []
+    for module in (plain, parallel):
+        x.grad = None
+        output = module(x)
+        output.square().sum().backward()
+        results.append([output.detach(), x.grad, *_gradients(module)])
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+    for module in (plain, parallel):  # and once more, after a step
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+    torch.testing.assert_close(parallel(x), plain(x), rtol=1e-12, atol=1e-14)
+    with torch.no_grad():
+        torch.testing.assert_close(parallel(x), plain(x), rtol=1e-12, atol=1e-14)
+
+
+def test_the_function() -> None:
+    net, x = _net(), torch.randn(5, 6, dtype=torch.float64)
+    for inputs in (x, (x,)):
+        torch.testing.assert_close(data_parallel(net, inputs, TWO), net(x))
+        torch.testing.assert_close(data_parallel(net, inputs, ["cpu"], "cpu"), net(x))
+    result = data_parallel(net, None, TWO, module_kwargs={"input": x})
+    torch.testing.assert_close(result, net(x))
+
+
+class Several(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, factor: float, c: Any = None) -> Any:
+        return factor * (a * b) if c is None else factor * (a * b + c)
+
+
+def test_several_inputs() -> None:
+    a, b = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
+    c = torch.randn(5, 5)
+    for extra in ({}, {"c": c}):
+        wanted = Several()(a, b, 1.5, **extra)
+        grads = torch.autograd.grad(wanted.sum(), (a, b))
+        for output in (
+            DataParallel(Several(), TWO)(a, b, 1.5, **extra),
+            DataParallel(Several(), ["cpu"])(a, b, 1.5, **extra),
+            data_parallel(Several(), (a, b, 1.5), ["cpu"] * 3, module_kwargs=extra),
+        ):
+            assert torch.equal(output, wanted)
+            for got, want in zip(torch.autograd.grad(output.sum(), (a, b)), grads, strict=True):
+                torch.testing.assert_close(got, want)
+
+
+class Nested(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return [x, (x.sin(), [x + 1]), OrderedDict(a=x, b=[x.cos()])]
+
+
+def test_nested_outputs_and_inputs() -> None:
+    x = torch.randn(4, 2)
+    output = DataParallel(Nested(), TWO)(x)
+    assert isinstance(output[1], tuple) and isinstance(output[2], OrderedDict)
+    assert torch.equal(output[1][1][0], x + 1) and torch.equal(output[2]["b"][0], x.cos())
+
+    class Picks(nn.Module):
+        def forward(self, *values: Any) -> Any:
+            return values[1][0]
+
+    assert torch.equal(DataParallel(Picks(), TWO)(x.cos(), (x, x), x), x)
+
+
+def test_without_inputs_one_replica_runs() -> None:
+    class Constant(nn.Module):
+        def forward(self) -> torch.Tensor:
+            return torch.ones(2, 3)
+
+    for devices in (["cpu"], TWO):
+        assert torch.equal(DataParallel(Constant(), devices)(), torch.ones(2, 3))
+        assert torch.equal(data_parallel(Constant(), None, devices), torch.ones(2, 3))
+
+
+def test_without_an_accelerator_the_module_runs_as_it_is() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    for devices in (None, [0, 1], [torch.device("cuda:0")]):
+        parallel = DataParallel(nn.Linear(2, 2), devices)
+        assert parallel.device_ids == []
+        x = torch.randn(3, 2)
+        assert torch.equal(parallel(x), parallel.module(x))
+
+
+def test_a_tensor_elsewhere() -> None:
+    elsewhere = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    match = r"module must have its parameters and buffers on device cpu \(device_ids\[0\]\) but"
+    for call in (DataParallel(elsewhere, TWO), lambda x: data_parallel(elsewhere, x, TWO)):
+        with pytest.raises(RuntimeError, match=match):
+            call(torch.randn(2, 2))
+
+
+def test_a_replica_that_raises() -> None:
+    class Picky(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x[0] > 1:
+                raise ValueError("too large")
+            return x
+
+    parallel = DataParallel(Picky(), TWO)
+    with pytest.raises(ValueError, match="Caught ValueError in replica 1 on device cpu"):
+        parallel(torch.tensor([0.0, 2.0]))
+    assert parallel(torch.tensor([0.0, 1.0])).tolist() == [0, 1]
+
+
+def test_modes_hooks_and_attributes() -> None:
+    seen: list[int] = []
+
+    class Looks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with pytest.warns(UserWarning, match="from a module created with nn.DataParallel"):
+                self.zero_grad()
+            self.extra = 1
+            return super().forward(x)
+
+    net = Looks(2, 2)
+    net.register_forward_hook(lambda module, args, output: seen.append(len(args[0])))
+    parallel = DataParallel(net, TWO)
+    parallel(torch.randn(3, 2))
+    assert sorted(seen) == [1, 2]
+    assert not hasattr(net, "extra")
+    assert parallel.module is net and parallel.device_ids == TWO
+    assert parallel.output_device == "cpu" and parallel.dim == 0
+    assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
+
+    class Grad(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_grad_enabled()
+            return x
+
+    with torch.no_grad():
+        DataParallel(Grad(), TWO)(torch.ones(2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert DataParallel(nn.Linear(2, 2), TWO)(torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_it_is_pickled_and_copied() -> None:
+    parallel = DataParallel(_net(), TWO)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    wanted = parallel(x)
+    stream = io.BytesIO()
+    torch.save(parallel, stream)
+    stream.seek(0)
+    for other in (
+        pickle.loads(pickle.dumps(parallel)),
+        copy.deepcopy(parallel),
+        torch.load(stream, weights_only=False),
+    ):
+        assert torch.equal(other(x), wanted)
+
+
+def test_sparse_gradients_of_an_embedding() -> None:
+    plain = nn.Embedding(10, 5, sparse=True)
+    parallel = DataParallel(copy.deepcopy(plain), TWO)
+    index = torch.randint(10, (20, 5))
+    plain(index).sum().backward()
+    parallel(index).sum().backward()
+    ours = parallel.module.weight.grad
+    assert ours is not None and ours.is_sparse and plain.weight.grad is not None
+    torch.testing.assert_close(ours.to_dense(), plain.weight.grad.to_dense())
+
+
+def test_a_second_derivative() -> None:
+    net = nn.Linear(4, 1)
+    x = torch.ones(2, 4, requires_grad=True)
+    output = DataParallel(net, TWO)(x)
+    (grad,) = torch.autograd.grad(output, x, torch.ones_like(output), create_graph=True)
+    grad.mean().backward()
+    torch.testing.assert_close(net.weight.grad, torch.full((1, 4), 0.25))
+
+
+def test_gradients_keep_the_layout_of_their_parameters() -> None:
+    net = nn.Conv2d(8, 16, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    parallel = DataParallel(net, TWO)
+    for _ in range(2):
+        parallel(torch.randn(4, 8, 8, 8)).sum().backward()
+        assert net.weight.grad is not None
+        assert net.weight.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_buffers_that_require_gradients() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.randn(3, requires_grad=True))
+            self.register_buffer("shift", torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale + self.shift
+
+    net = Scaled()
+    x = torch.randn(4, 3)
+    DataParallel(net, TWO)(x).sum().backward()
+    assert isinstance(net.scale, torch.Tensor)
+    torch.testing.assert_close(net.scale.grad, x.sum(0))
+
+
+def test_scalars_and_any_dimension() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean()
+
+    x = torch.arange(8.0).view(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert DataParallel(Mean(), TWO)(x).tolist() == [1.5, 5.5]
+        assert DataParallel(Mean(), TWO, dim=1)(x).tolist() == [2.5, 4.5]
+    assert torch.equal(DataParallel(nn.Identity(), TWO, dim=1)(x), x)
+    assert torch.equal(DataParallel(nn.Identity(), TWO, dim=-1)(x), x)
+
+
+@dataclasses.dataclass
+class Result:
+    logits: torch.Tensor
+    hidden: list[torch.Tensor]
+
+
+def test_results_that_are_dataclasses() -> None:
+    class Returns(nn.Module):
+        def forward(self, x: torch.Tensor) -> Result:
+            return Result(x * 2, [x])
+
+    x = torch.randn(4, 2)
+    result = DataParallel(Returns(), TWO)(x)
+    assert type(result) is Result and torch.equal(result.logits, 2 * x)
+
+
+@pytest.mark.parametrize("rows", [4, 7, 1])
+def test_the_loss_in_the_replicas(rows: int) -> None:
+    plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
+    net, targets = copy.deepcopy(plain), torch.randint(3, (rows,))
+    loss = F.cross_entropy(plain(x), targets)
+    loss.backward()  # type: ignore[no-untyped-call]
+    wanted = _gradients(plain)
+    parallel = DataParallel(net, ["cpu"] * 3, loss_fn=F.cross_entropy)
+    ungathered = DataParallel(net, ["cpu"] * 3, gather_outputs=False)
+    criterion = DataParallelCriterion(nn.CrossEntropyLoss())
+    for losses in (parallel(x, targets), criterion(ungathered(x), targets)):
+        assert len(losses) == len(x.chunk(3))
+        torch.testing.assert_close(losses.mean(), loss)
+        net.zero_grad()
+        losses.mean().backward()
+        for ours, theirs in zip(_gradients(net), wanted, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_misuse_of_losses() -> None:
+    x, y = torch.randn(4, 2), torch.randn(4, 2)
+    with pytest.raises(TypeError, match="the last positional argument is the targets"):
+        DataParallel(nn.Identity(), TWO, loss_fn=F.mse_loss)(input=x)
+    with pytest.raises(ValueError, match="one number for each replica"):
+        DataParallel(nn.Identity(), TWO, loss_fn=lambda a, b: a - b)(x, y)
+    with pytest.raises(TypeError, match="gather_outputs=False"):
+        DataParallelCriterion(nn.MSELoss())(x, y)
+
+
+def test_chunk_sizes() -> None:
+    sizes: list[int] = []
+
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(x))
+            return x
+
+    parallel = DataParallel(Counts(), ["cpu"] * 3, chunk_sizes=[1, 2, 5])
+    for rows, wanted in (
+        (8, [1, 2, 5]),
+        (16, [2, 4, 10]),
+        (4, [1, 1, 2]),
+        (1, [1]),
+        (9, [1, 2, 6]),
+    ):
+        sizes.clear()
+        x = torch.arange(rows)
+        assert torch.equal(parallel(x), x)
+        assert sorted(sizes) == wanted, rows
+    for bad in ([1, 2], [1, 2, 0]):
+        with pytest.raises(ValueError, match="chunk_sizes"):
+            DataParallel(Counts(), ["cpu"] * 3, chunk_sizes=bad)
+
+
+def test_buffers() -> None:
+    x = torch.cat([torch.zeros(4, 3), torch.ones(4, 3)])
+    first, mean = nn.BatchNorm1d(3, momentum=1.0), nn.BatchNorm1d(3, momentum=1.0)
+    DataParallel(first, TWO)(x)
+    DataParallel(mean, TWO, buffers="mean")(x)
+    assert first.running_mean is not None and mean.running_mean is not None
+    assert first.running_mean.tolist() == [0.0] * 3
+    assert mean.running_mean.tolist() == [0.5] * 3
+    assert first.num_batches_tracked == mean.num_batches_tracked == 1
+    with pytest.raises(ValueError, match="'first' or 'mean'"):
+        DataParallel(first, TWO, buffers="last")  # type: ignore[arg-type]
+
+
+def test_concurrent_forward_passes() -> None:
+    parallel = DataParallel(_net(), TWO)
+    inputs = [torch.randn(5, 6, dtype=torch.float64) for _ in range(8)]
+    wanted = [parallel.module(x) for x in inputs]
+    results: list[Any] = [None] * len(inputs)
+
+    def work(i: int) -> None:
+        results[i] = [parallel(inputs[i]) for _ in range(10)]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for want, got in zip(wanted, results, strict=True):
+        for result in got:
+            torch.testing.assert_close(result, want)
+
+
+def test_a_checkpointed_model() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.net = _net()
+            self.reentrant = reentrant
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(self.net, x, use_reentrant=self.reentrant)
+
+    plain, x = _net(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    (plain(x).sum() + plain(2 * x).sum()).backward()
+    for reentrant in (False, True):
+        model = Checkpointed(reentrant)
+        parallel = DataParallel(model, TWO)
+        (parallel(x).sum() + parallel(2 * x).sum()).backward()  # two passes, then the gradients
+        for ours, theirs in zip(_gradients(model), _gradients(plain), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_the_parts_composed_as_in_torchs_tutorial() -> None:
+    from fastcomm.parallel_apply import parallel_apply
+    from fastcomm.replicate import replicate
+    from fastcomm.scatter_gather import gather, scatter
+
+    net, x = _net(), torch.randn(4, 6, dtype=torch.float64)
+    inputs = scatter(x, TWO)
+    outputs = parallel_apply(replicate(net, TWO[: len(inputs)]), inputs)
+    torch.testing.assert_close(gather(outputs, "cpu"), net(x))
+
+
+def test_the_package_has_it() -> None:
+    assert fastcomm.DataParallel is DataParallel

@@ -1,0 +1,88 @@
+"""Modules at work at the same time: results, surroundings, exceptions."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastcomm.parallel_apply import get_a_var, parallel_apply
+
+TWO = ["cpu", "cpu"]
+
+
+def test_results() -> None:
+    modules = [nn.Linear(10, 5), nn.Linear(10, 5)]
+    inputs = [torch.randn(2, 10), torch.randn(2, 10)]
+    wanted = [module(x) for module, x in zip(modules, inputs, strict=True)]
+    for given_inputs in (inputs, [(x,) for x in inputs], [[x] for x in inputs]):
+        for devices in (None, TWO):
+            outputs = parallel_apply(modules, given_inputs, None, devices)
+            assert all(torch.equal(a, b) for a, b in zip(outputs, wanted, strict=True))
+    outputs = parallel_apply(modules, [(), ()], [{"input": x} for x in inputs], TWO)
+    assert all(torch.equal(a, b) for a, b in zip(outputs, wanted, strict=True))
+
+
+def test_they_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)
+    assert parallel_apply([lambda _: meeting.wait(10) >= 0] * 3, [0] * 3, None, ["cpu"] * 3)
+
+
+class _Look(nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {
+            "grad": torch.is_grad_enabled(),
+            "inference": torch.is_inference_mode_enabled(),
+            "dtype": torch.mm(x, x).dtype,
+            "cache": torch.is_autocast_cache_enabled(),
+        }
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_have_the_callers_surroundings(count: int) -> None:
+    def look() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = parallel_apply([_Look()] * count, [torch.ones(2, 2)] * count)
+        return found
+
+    plain = {"grad": True, "inference": False, "dtype": torch.float32, "cache": True}
+    assert look() == [plain] * count
+    with torch.no_grad():
+        assert look() == [plain | {"grad": False}] * count
+    with torch.inference_mode():
+        assert all(found["inference"] for found in look())
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        assert look() == [plain | {"dtype": torch.bfloat16, "cache": False}] * count
+    assert look() == [plain] * count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_exception_comes_out_with_the_replicas_number(count: int) -> None:
+    class Failing(nn.Module):
+        def forward(self, *inputs: Any) -> Any:
+            return {}["wonderful"]  # type: ignore[var-annotated]
+
+    ended = []
+
+    def other(_: Any) -> None:
+        ended.append(True)
+
+    match = "Caught KeyError in replica 0 on device cpu.\nOriginal Traceback[\\s\\S]+wonderful"
+    with pytest.raises(KeyError, match=match):
+        parallel_apply([Failing(), other][:count], [None, None][:count], None, TWO[:count])
+    assert len(ended) == count - 1
+
+
+def test_lengths_that_differ() -> None:
+    module = nn.Identity()
+    for arguments in ([[]], [[1], [{}, {}]], [[1], None, TWO]):
+        with pytest.raises(AssertionError, match="The number of modules 1 is not equal to"):
+            parallel_apply([module], *arguments)
+
+
+def test_get_a_var() -> None:
+    x = torch.ones(1)
+    assert get_a_var([1, {"k": (2, [x])}]) is x
+    assert get_a_var([1, {"k": "text"}]) is None

@@ -1,0 +1,181 @@
+"""Replicas on CPU slots: what they hold, what is sent, and whose memory it is."""
+
+from __future__ import annotations
+
+import gc
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastcomm.replicate import Replicator, replicate
+
+TWO = ["cpu", "cpu"]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.body = nn.Sequential(nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3, bias=False))
+        self.again = self.first  # shared
+        self.nothing = None
+        self.register_parameter("no_parameter", None)
+        self.register_buffer("no_buffer", None)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.scale = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.many = nn.ParameterList([nn.Parameter(torch.randn(4)) for _ in range(2)])
+        self.words = nn.ParameterDict({"a": nn.Parameter(torch.randn(3))})
+        self.label = "model"
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.again(self.first(x)) * self.many[0] + self.many[1]
+        return self.body(x) + self.words["a"] * torch.view_as_real(self.scale).sum()
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_replicas_do_what_the_module_does(detach: bool) -> None:
+    model = Model().eval()
+    x = torch.randn(5, 4)
+    for i, replica in enumerate(replicate(model, TWO, detach)):
+        assert type(replica) is Model and replica is not model and not replica.training
+        assert torch.equal(replica(x), model(x))
+        assert replica.again is replica.first and replica.nothing is None
+        assert replica.no_parameter is None and replica.no_buffer is None
+        if detach and i == 0:  # as in torch: the module's own
+            assert replica.first.weight is model.first.weight
+        else:
+            assert list(replica.parameters()) == []
+            assert replica.first.weight.requires_grad != detach
+        assert len(list(replica.buffers())) == len(list(model.buffers()))
+        torch.save(replica, io.BytesIO())
+    assert replicate(model, []) == []
+
+
+def test_gradients_of_all_replicas_are_summed_into_the_module() -> None:
+    model = Model()
+    plain = Model()
+    plain.load_state_dict(model.state_dict())
+    x = torch.randn(6, 4)
+    replicas = replicate(model, ["cpu"] * 3)
+    sum(r(part).square().sum() for r, part in zip(replicas, x.chunk(3), strict=True)).backward()
+    sum(plain(part).square().sum() for part in x.chunk(3)).backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_the_first_replica_shares_the_modules_buffers() -> None:
+    model = Model()
+    first, second = replicate(model, TWO)
+    first.body[0](torch.randn(8, 4) + 5)
+    second.body[0](torch.randn(8, 4) - 5)
+    assert model.body[0].running_mean.min() > 0  # type: ignore[operator, union-attr]
+    assert model.body[0].num_batches_tracked == 1
+
+
+def test_only_what_changed_is_sent_again() -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.BatchNorm1d(256))
+    replicator = Replicator(model, TWO)
+    whole = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    places = []
+    for step in range(5):
+        replicas = replicator.replicas(detach=True)
+        wanted = [whole, 0, 256 * 1024, 0, 0][step]
+        if step == 2:  # pieces of 16 KiB: the second half of the weight
+            wanted = 128 * 1024
+        assert replicator.written_bytes == wanted, step
+        assert torch.equal(replicas[1][0].weight, model[0].weight)
+        places.append(replicas[1][0].weight.data_ptr())
+        del replicas
+        if step == 1:
+            model[0].weight.data[128:] += 1  # which no version counter tells
+    assert len(set(places)) == 1
+
+
+def test_what_a_replica_did_to_its_own_tensors_does_not_last() -> None:
+    model = nn.BatchNorm1d(4)
+    replicator = Replicator(model, TWO)
+    for _ in range(3):
+        replica = replicator.replicas(detach=True)[1]
+        assert torch.equal(replica.running_mean, model.running_mean)  # type: ignore[arg-type]
+        assert torch.equal(replica.weight, model.weight)
+        replica(torch.randn(8, 4) + 3)
+        replica.weight.fill_(9)
+
+
+def test_memory_that_a_graph_holds_is_not_written_to() -> None:
+    """Two steps whose backward passes come later: each with the weights of its own forward pass."""
+    model = nn.Linear(64, 64, bias=False)
+    replicator = Replicator(model, TWO)
+    x = torch.randn(3, 64, requires_grad=True)
+    outputs, weights = [], []
+    for _ in range(3):
+        outputs.append(replicator.replicas(detach=False)[1](x))
+        weights.append(model.weight.detach().clone())
+        with torch.no_grad():
+            model.weight.add_(1)
+    for output, weight in zip(outputs, weights, strict=True):
+        (gradient,) = torch.autograd.grad(output.sum(), x)
+        assert torch.equal(gradient, torch.ones(3, 64) @ weight)
+
+
+def test_attributes_and_structure_follow_the_module() -> None:
+    model = Model()
+    replicator = Replicator(model, TWO)
+    before = replicator.replicas(detach=True)[1]
+    before.left_behind = 1
+    identity = id(before)
+    del before
+    model.label = "changed"
+    model.eval()
+    after = replicator.replicas(detach=True)[1]
+    assert id(after) == identity  # the object lasts
+    assert after.label == "changed" and not after.training and not hasattr(after, "left_behind")
+    del after
+    model.body.append(nn.Linear(3, 2))
+    model.first.weight = nn.Parameter(torch.zeros(4, 4))
+    grown = replicator.replicas(detach=True)[1]
+    assert len(grown.body) == 4
+    assert torch.equal(grown.body[3].weight, model.body[3].weight)  # type: ignore[union-attr]
+    assert grown.first.weight.count_nonzero() == 0
+
+
+def test_a_replica_that_somebody_holds_stays_as_it_is() -> None:
+    model = nn.Linear(2, 2)
+    replicator = Replicator(model, TWO)
+    held = replicator.replicas(detach=True)[1]
+    weight = held.weight.clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    other = replicator.replicas(detach=True)[1]
+    assert other is not held
+    assert torch.equal(held.weight, weight) and torch.equal(other.weight, model.weight)
+
+
+def test_classes_with_ideas_of_their_own() -> None:
+    """An LSTM keeps a list of its weights besides."""
+    model = nn.LSTM(3, 5, num_layers=2, bidirectional=True)
+    x = torch.randn(4, 2, 3)
+    replicator = Replicator(model, TWO)
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01)
+            wanted = model(x)[0]
+            for replica in replicator.replicas(detach=True):
+                assert torch.equal(replica(x)[0], wanted)
+
+
+def test_no_cycles_are_left() -> None:
+    model = Model()
+    gc.collect()
+    for _ in range(3):
+        replicate(model, TWO)
+    assert gc.collect() == 0
+
+
+def test_what_cannot_be_replicated() -> None:
+    with pytest.raises(RuntimeError, match="Modules with uninitialized parameters"):
+        replicate(nn.LazyLinear(10), TWO)

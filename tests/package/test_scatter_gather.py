@@ -1,0 +1,184 @@
+"""Nested structures cut for devices and joined again."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import warnings
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastcomm.scatter_gather import gather, quiet_gather, scatter, scatter_kwargs
+
+TWO = ["cpu", "cpu"]
+Pair = collections.namedtuple("Pair", ["a", "b"])
+
+
+class Typed(NamedTuple):
+    a: torch.Tensor
+    b: int
+
+
+@dataclasses.dataclass
+class Record:
+    x: torch.Tensor
+    name: str
+    inner: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: torch.Tensor
+    count: int = dataclasses.field(init=False, default=3)
+
+
+@dataclasses.dataclass
+class ModelOutput(collections.OrderedDict):  # type: ignore[type-arg]
+    """As in transformers: a dataclass that is a dict of what is not None."""
+
+    logits: Any = None
+    loss: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+
+def test_scatter_builds_the_structure_for_each_device() -> None:
+    x = torch.arange(8.0).view(4, 2)
+    value = {
+        "tuple": (x, 1),
+        "list": [x, "text"],
+        "named": Pair(x, x + 1),
+        "typed": Typed(x, 3),
+        "record": Record(x, "n", {"y": x}),
+        "frozen": Frozen(x),
+        "none": None,
+        "empty": ([], (), {}),
+        "default": collections.defaultdict(list, k=x),
+    }
+    parts = scatter(value, TWO)
+    assert isinstance(parts, list) and len(parts) == 2
+    for part, chunk in zip(parts, x.chunk(2), strict=True):
+        assert list(part) == list(value)
+        assert torch.equal(part["tuple"][0], chunk) and part["tuple"][1] == 1
+        assert torch.equal(part["list"][0], chunk) and part["list"][1] == "text"
+        assert type(part["named"]) is Pair and torch.equal(part["named"].b, chunk + 1)
+        assert type(part["typed"]) is Typed and part["typed"].b == 3
+        assert type(part["record"]) is Record and part["record"].name == "n"
+        assert torch.equal(part["record"].inner["y"], chunk)
+        assert torch.equal(part["frozen"].x, chunk) and part["frozen"].count == 3
+        assert part["none"] is None and part["empty"] == ([], (), {})
+        assert part["default"].default_factory is list
+        assert torch.equal(part["default"]["k"], chunk)
+    assert isinstance(scatter(x, TWO), tuple)
+    shared = object()
+    assert all(part is shared for part in scatter(shared, TWO))
+
+
+def test_scatter_by_given_sizes() -> None:
+    parts = scatter({"x": torch.arange(5), "y": torch.arange(10).view(5, 2)}, TWO, 0, [1, 4])
+    assert [len(part["x"]) for part in parts] == [1, 4]
+    assert [tuple(part["y"].shape) for part in parts] == [(1, 2), (4, 2)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_short_batches_bring_up_no_replica_without_data(rows: int) -> None:
+    x = torch.arange(rows)
+    for inputs, kwargs in (
+        ((x,), {}),
+        ((x,), {"flag": True}),
+        ((), {"x": x}),
+        ((1, "text"), {"x": x}),
+        ((x,), {"x": x, "flag": 1}),
+    ):
+        positions, keywords = scatter_kwargs(inputs, kwargs, ["cpu"] * 4)
+        count = len(x.chunk(4))
+        assert len(positions) == len(keywords) == count
+        for part, keyword, chunk in zip(positions, keywords, x.chunk(4), strict=True):
+            assert len(part) == len(inputs) and keyword.keys() == kwargs.keys()
+            for given_value, got in zip(inputs, part, strict=True):
+                assert torch.equal(got, chunk) if given_value is x else got == given_value
+            if "x" in keyword:
+                assert torch.equal(keyword["x"], chunk)
+    assert scatter_kwargs((), None, TWO) == ((), ())
+    assert scatter_kwargs((), {}, TWO) == ((), ())
+    assert scatter_kwargs((1,), {"a": 2}, TWO) == (((1,), (1,)), ({"a": 2}, {"a": 2}))
+
+
+def test_gather_joins_the_structures() -> None:
+    a, b = torch.randn(2, 3), torch.randn(1, 3)
+    both = torch.cat([a, b])
+    outputs = [
+        {
+            "tuple": (v, [v]),
+            "named": Pair(v, {"k": v}),
+            "record": Record(v, "n"),
+            "model": ModelOutput(logits=v),
+            "none": None,
+            "number": i,
+        }
+        for i, v in enumerate((a, b))
+    ]
+    joined = gather(outputs, "cpu")
+    assert torch.equal(joined["tuple"][0], both) and isinstance(joined["tuple"][1], list)
+    assert type(joined["named"]) is Pair and torch.equal(joined["named"].b["k"], both)
+    assert type(joined["record"]) is Record and torch.equal(joined["record"].x, both)
+    assert joined["record"].name == ["n", "n"]
+    assert type(joined["model"]) is ModelOutput and list(joined["model"]) == ["logits"]
+    assert torch.equal(joined["model"].logits, both) and joined["model"].loss is None
+    assert joined["none"] is None and joined["number"] == [0, 1]
+    with pytest.raises(ValueError, match="same number of keys"):
+        gather([{"a": a}, {"a": b, "b": b}], "cpu")
+    with pytest.raises(ValueError, match="zip"):
+        gather([(a,), (a, b)], "cpu")
+
+
+def test_scalars() -> None:
+    scalars = [torch.tensor(1.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)]
+    with pytest.warns(UserWarning, match="all input tensors were scalars"):
+        assert gather(scalars, "cpu").tolist() == [1, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joined = quiet_gather(scalars, "cpu", 1)
+    assert joined.tolist() == [1, 2]
+    joined.backward(torch.tensor([3.0, 4.0]))
+    assert [scalar.grad for scalar in scalars] == [3.0, 4.0]
+
+
+LEAVES = st.one_of(
+    st.integers(1, 6).map(lambda n: torch.arange(12 * n).view(12, n)), st.integers(), st.none()
+)
+STRUCTURES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        st.tuples(inner, inner).map(lambda pair: Pair(*pair)),
+    ),
+    max_leaves=8,
+)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and all(map(_same, a, b)) and len(a) == len(b)
+    return a == b or b == [a] * len(b)  # a number comes back once for each device
+
+
+@settings(max_examples=150, deadline=None)
+@given(value=STRUCTURES, count=st.sampled_from([1, 2, 3, 4, 6]))
+def test_what_is_cut_and_joined_is_the_same(value: Any, count: int) -> None:
+    parts = scatter(value, ["cpu"] * count)
+    assert len(parts) == count
+    assert _same(value, gather(parts, "cpu"))
