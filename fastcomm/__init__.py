@@ -18,6 +18,8 @@ from fastcomm import _register
 if TYPE_CHECKING:
     from fastcomm._explain import explain
     from fastcomm._native import NativeLibraryError, is_available
+    from fastcomm._use import use
+    from fastcomm.data_parallel import DataParallel, DataParallelCriterion
     from fastcomm.errors import (
         CollectiveMismatchError,
         CollectiveTimeoutError,
@@ -32,6 +34,8 @@ __version__ = "0.1.0"
 __all__ = [
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
+    "DataParallel",
+    "DataParallelCriterion",
     "FastcommError",
     "NativeLibraryError",
     "PeerLeftError",
@@ -41,11 +45,14 @@ __all__ = [
     "explain",
     "is_available",
     "is_shared",
+    "use",
 ]
 
 _MODULE_OF = {
     "CollectiveMismatchError": "fastcomm.errors",
     "CollectiveTimeoutError": "fastcomm.errors",
+    "DataParallel": "fastcomm.data_parallel",
+    "DataParallelCriterion": "fastcomm.data_parallel",
     "FastcommError": "fastcomm.errors",
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",
@@ -54,11 +61,17 @@ _MODULE_OF = {
     "explain": "fastcomm._explain",
     "is_available": "fastcomm._native",
     "is_shared": "fastcomm.memory",
+    "use": "fastcomm._use",
 }
+
+
+_MODULES = ("comm", "data_parallel", "functions", "parallel_apply", "replicate", "scatter_gather")
 
 
 def __getattr__(name: str) -> object:
     """Import the module that holds a public name when the name is first used (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
@@ -67,7 +80,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 _register.autoload()

@@ -1,4 +1,4 @@
-"""``python -m fastcomm {env,explain,bench}``."""
+"""``python -m fastcomm {env,explain,bench,run}``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fastcomm.bench.cli import main as bench
 
         return bench(arguments_left[1:])
+    if arguments_left[:1] == ["run"]:
+        from fastcomm._run import main as run
+
+        return run(arguments_left[1:])
     parser = argparse.ArgumentParser(prog="python -m fastcomm", description=__doc__)
     commands = parser.add_subparsers(required=True)
 
@@ -64,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.set_defaults(run=_explain)
 
     commands.add_parser("bench", help="measure against other backends; 'bench --help' for more")
+    commands.add_parser("run", help="run a script on fastcomm; 'run --help' for more")
     arguments = parser.parse_args(arguments_left)
     status: int = arguments.run(arguments)
     return status

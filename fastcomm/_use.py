@@ -1,0 +1,123 @@
+"""Our primitives in the places of torch's, for code that nobody wants to edit.
+
+    with fastcomm.use():
+        output = torch.nn.DataParallel(model)(inputs)
+
+While it is in effect, ``torch.nn.parallel`` and ``torch.cuda.comm`` have fastcomm's functions, in
+the whole process: backward passes and replicas run in threads of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any, TypeVar
+
+import torch.cuda.comm
+import torch.nn.parallel
+
+from fastcomm import comm, data_parallel, functions, parallel_apply, replicate, scatter_gather
+
+__all__ = ["use"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMM = [name for name in comm.__all__ if hasattr(torch.nn.parallel.comm, name)]
+# torch.nn.parallel.replicate and others are functions that hide the modules of their names.
+_PLACES: dict[str, list[tuple[str, Any]]] = {
+    "torch.nn.parallel.comm": [(name, getattr(comm, name)) for name in _COMM],
+    "torch.cuda.comm": [(name, getattr(comm, name)) for name in _COMM],
+    "torch.nn.parallel._functions": [(n, getattr(functions, n)) for n in functions.__all__],
+    "torch.nn.parallel.scatter_gather": [
+        *((name, getattr(scatter_gather, name)) for name in scatter_gather.__all__),
+        *((name, getattr(functions, name)) for name in ("Gather", "Scatter")),
+    ],
+    "torch.nn.parallel.replicate": [("replicate", replicate.replicate)],
+    "torch.nn.parallel.parallel_apply": [("parallel_apply", parallel_apply.parallel_apply)],
+    "torch.nn.parallel.data_parallel": [
+        ("replicate", replicate.replicate),
+        ("parallel_apply", parallel_apply.parallel_apply),
+        ("scatter_kwargs", scatter_gather.scatter_kwargs),
+        ("gather", scatter_gather.gather),
+        ("data_parallel", data_parallel.data_parallel),
+    ],
+    "torch.nn.parallel": [
+        ("scatter", scatter_gather.scatter),
+        ("gather", scatter_gather.gather),
+        ("replicate", replicate.replicate),
+        ("parallel_apply", parallel_apply.parallel_apply),
+        ("data_parallel", data_parallel.data_parallel),
+    ],
+}
+
+_lock = threading.Lock()
+_depth = 0
+_replaced: list[tuple[ModuleType, str, Any, Any]] = []  # where, name, torch's, ours
+
+
+class use:
+    """Put fastcomm's primitives under ``torch.nn.parallel`` and ``torch.cuda.comm``.
+
+    It takes effect when it is called. As a context manager it ends with the block, as a decorator
+    (``@fastcomm.use()``) it is in effect while the function runs, else until ``end()``. Uses may be
+    nested and overlap, in any threads: what was there before comes back with the end of the last,
+    except where somebody else has replaced it meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._active = False
+        self._begin()
+
+    def _begin(self) -> None:
+        global _depth
+        with _lock:
+            self._active = True
+            _depth += 1
+            if _depth > 1:
+                return
+            for where, names in _PLACES.items():
+                module = sys.modules[where]
+                for name, ours in names:
+                    if hasattr(module, name):
+                        _replaced.append((module, name, getattr(module, name), ours))
+                        setattr(module, name, ours)
+
+    def end(self) -> None:
+        """End it, once."""
+        global _depth
+        with _lock:
+            if not self._active:
+                return
+            self._active = False
+            _depth -= 1
+            if _depth > 0:
+                return
+            for module, name, theirs, ours in reversed(_replaced):
+                if getattr(module, name) is ours:
+                    setattr(module, name, theirs)
+            _replaced.clear()
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function."""
+        self.end()
+
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            with use():
+                return function(*arguments, **options)
+
+        return wrapped  # type: ignore[return-value]

@@ -1,0 +1,64 @@
+"""``python -m fastcomm run``: a script that knows nothing of fastcomm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastcomm._run import instead_of
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    print(dist.get_backend(), x.tolist(), torch.cuda.comm.gather.__module__, __file__)
+    dist.destroy_process_group()
+    sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_script(tmp_path: Path, as_module: bool) -> None:
+    script = tmp_path / "of_somebody.py"
+    script.write_text(SCRIPT)
+    name = ["-m", "of_somebody"] if as_module else [str(script)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastcomm", "run", *name, str(tmp_path / "store"), "3"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
+    assert ended.stderr.count("fastcomm run: ") == 1 and len(ended.stderr.splitlines()) == 1
+
+
+def test_without_a_script() -> None:
+    command = [sys.executable, "-m", "fastcomm", "run"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and "usage: python -m fastcomm run" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "has_cuda", "taken"),
+    [
+        ("gloo", False, "fastcomm"),
+        ("GLOO", True, "fastcomm"),
+        ("cpu:gloo,cuda:nccl", True, "cpu:fastcomm,cuda:nccl"),
+        ("nccl", True, "nccl"),
+        ("mpi", False, "mpi"),
+        (None, False, "fastcomm"),
+        (None, True, None),
+    ],
+)
+def test_which_backend(asked: str | None, has_cuda: bool, taken: str | None) -> None:
+    assert instead_of(asked, has_cuda=has_cuda) == taken

@@ -1,0 +1,107 @@
+"""fastcomm.use(): what is in torch's places meanwhile, and that all of it comes back."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastcomm
+from fastcomm import _use, comm, functions
+
+MODULES = ["torch.cuda.comm", *(name for name in list(sys.modules) if "torch.nn.parallel" in name)]
+
+
+def _state() -> dict[tuple[str, str], Any]:
+    return {
+        (where, name): value
+        for where in MODULES
+        for name, value in vars(sys.modules[where]).items()
+        if not isinstance(value, ModuleType) and not name.startswith("__")
+    }
+
+
+def test_everything_is_replaced_and_comes_back() -> None:
+    before = _state()
+    with fastcomm.use():
+        inside = _state()
+        assert torch.cuda.comm.broadcast_coalesced is comm.broadcast_coalesced
+        assert torch.nn.parallel.comm.scatter is comm.scatter
+        assert sys.modules["torch.nn.parallel._functions"].Broadcast is functions.Broadcast  # type: ignore[attr-defined]
+        x = torch.randn(4, 2)
+        parts = torch.nn.parallel.scatter(x, ["cpu", "cpu"])
+        replicas = torch.nn.parallel.replicate(nn.Identity(), ["cpu", "cpu"])
+        outputs = torch.nn.parallel.parallel_apply(replicas, parts)
+        assert torch.equal(torch.nn.parallel.gather(outputs, "cpu"), x)
+        assert torch.equal(torch.nn.parallel.data_parallel(nn.Identity(), x, ["cpu", "cpu"]), x)
+    after = _state()
+    assert before.keys() == after.keys() == inside.keys()
+    assert all(before[key] is after[key] for key in before)
+    changed = {key for key in before if before[key] is not inside[key]}
+    known = {(where, name) for where, names in _use._PLACES.items() for name, _ in names}
+    assert changed == known
+
+
+def test_it_is_nested_and_restored_after_an_exception() -> None:
+    theirs = torch.nn.parallel.comm.gather
+    with pytest.raises(KeyError), fastcomm.use():
+        with fastcomm.use():
+            pass
+        assert torch.nn.parallel.comm.gather is comm.gather
+        raise KeyError
+    assert torch.nn.parallel.comm.gather is theirs
+
+
+def test_as_a_function_and_as_a_decorator() -> None:
+    theirs = torch.nn.parallel.comm.gather
+    used = fastcomm.use()
+    assert torch.nn.parallel.comm.gather is comm.gather
+    used.end()
+    used.end()
+    assert torch.nn.parallel.comm.gather is theirs
+
+    @fastcomm.use()
+    def inside(x: int) -> tuple[int, bool]:
+        return x, torch.nn.parallel.comm.gather is comm.gather
+
+    assert torch.nn.parallel.comm.gather is theirs
+    assert inside(3) == (3, True)
+    assert inside.__name__ == "inside"
+    assert torch.nn.parallel.comm.gather is theirs
+
+
+def test_what_somebody_else_put_there_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = torch.nn.parallel.comm.gather
+    used = fastcomm.use()
+    monkeypatch.setattr(torch.nn.parallel.comm, "gather", len)
+    used.end()
+    assert torch.nn.parallel.comm.gather is len
+    torch.nn.parallel.comm.gather = theirs
+
+
+def test_threads() -> None:
+    theirs = torch.nn.parallel.comm.gather
+    wrong = []
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        for _ in range(200):
+            with fastcomm.use():
+                if torch.nn.parallel.comm.gather is not comm.gather:
+                    wrong.append(seed)
+                if choose.random() < 0.3:
+                    with fastcomm.use():
+                        pass
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and torch.nn.parallel.comm.gather is theirs
