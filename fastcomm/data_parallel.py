@@ -16,6 +16,8 @@ from torch.nn import Module
 
 from fastcomm import scatter_gather
 from fastcomm._slots import CPU, Device, accelerator, index_of, slot, slots
+from fastcomm._speeds import Speeds
+from fastcomm._sync_batchnorm import synchronize
 from fastcomm.parallel_apply import get_a_var, parallel_apply
 from fastcomm.replicate import Replicator, replicate
 
@@ -60,8 +62,9 @@ class DataParallel(Module, Generic[T]):
       with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
       meet on one device, so memory stays even.
     - ``output_device`` may be any device.
-    - ``chunk_sizes`` divides the batch unevenly.
+    - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
+      ``buffers="sync_batchnorm"`` lets every BatchNorm see the whole batch.
     - Scalars become a vector without a warning, ``dim`` may be any, results may be dataclasses.
 
     Args:
@@ -73,8 +76,9 @@ class DataParallel(Module, Generic[T]):
         loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
             the replica's part.
         chunk_sizes: for each device its part of a batch of so many in all. Other batches are
-            divided in the same proportion, by largest remainders.
-        buffers: ``"first"`` or ``"mean"``.
+            divided in the same proportion, by largest remainders. ``"measured"``: in proportion to
+            the rows that each replica's forward passes did a second so far.
+        buffers: ``"first"``, ``"mean"`` or ``"sync_batchnorm"``.
         gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
 
     Thread-safe as the module is. Concurrent forward passes do not share replicas.
@@ -88,20 +92,23 @@ class DataParallel(Module, Generic[T]):
         dim: int = 0,
         *,
         loss_fn: LossFunction | None = None,
-        chunk_sizes: Sequence[int] | None = None,
-        buffers: Literal["first", "mean"] = "first",
+        chunk_sizes: Sequence[int] | Literal["measured"] | None = None,
+        buffers: Literal["first", "mean", "sync_batchnorm"] = "first",
         gather_outputs: bool = True,
     ) -> None:
         super().__init__()
-        if buffers not in ("first", "mean"):
-            raise ValueError(f"buffers is 'first' or 'mean', not {buffers!r}")
+        if buffers not in ("first", "mean", "sync_batchnorm"):
+            raise ValueError(f"buffers is 'first', 'mean' or 'sync_batchnorm', not {buffers!r}")
         self.module = module
         self.dim = dim
         self.loss_fn = loss_fn
         self.buffer_policy = buffers
         self.gather_outputs = gather_outputs
-        self.chunk_sizes = None if chunk_sizes is None else list(chunk_sizes)
         places = _places(device_ids)
+        self._speeds = Speeds(len(places)) if chunk_sizes == "measured" else None
+        self.chunk_sizes = (
+            None if chunk_sizes is None or isinstance(chunk_sizes, str) else list(chunk_sizes)
+        )
         self.device_ids = [_as_given(place) for place in places]
         if not places:
             return
@@ -127,16 +134,15 @@ class DataParallel(Module, Generic[T]):
             if not scattered and not keywords:  # no inputs: one replica has nothing to divide
                 scattered, keywords = ((),), ({},)
             used = self.device_ids[: len(scattered)]
-            sizes = [
-                _batch_size((p, k), self.dim) for p, k in zip(scattered, keywords, strict=True)
-            ]
+            parts = zip(scattered, keywords, strict=True)
+            sizes = [_batch_size(part, self.dim) for part in parts]
             if len(self.device_ids) == 1:
                 replicas: list[Any] = [self.module]
             else:
                 replicas = self.replicate(self.module, used)
+            works = self._works(replicas, sizes)
             if self.loss_fn is not None:
-                with_loss = [_WithLoss(replica, self.loss_fn) for replica in replicas]
-                losses = self.parallel_apply(with_loss, scattered, keywords)
+                losses = self.parallel_apply(works, scattered, keywords)
                 self._settle_buffers(replicas)
                 return self.gather(_weighted(losses, sizes), self.output_device)
             if len(self.device_ids) == 1:
@@ -144,7 +150,7 @@ class DataParallel(Module, Generic[T]):
                 if self.gather_outputs:
                     return outputs[0]
             else:
-                outputs = self.parallel_apply(replicas, scattered, keywords)
+                outputs = self.parallel_apply(works, scattered, keywords)
                 self._settle_buffers(replicas)
             if not self.gather_outputs:
                 return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
@@ -162,13 +168,11 @@ class DataParallel(Module, Generic[T]):
     ) -> Any:
         """Divide the arguments among the devices."""
         sizes = None
-        if self.chunk_sizes is not None:
-            sizes = _proportional(_batch_size((inputs, kwargs), self.dim), self.chunk_sizes)
-            if any(
-                size == 0 for size in sizes
-            ):  # a batch that is too short for this: fewer replicas
-                device_ids = [d for d, size in zip(device_ids, sizes, strict=True) if size]
-                sizes = [size for size in sizes if size]
+        weights = self.chunk_sizes if self._speeds is None else self._speeds.weights()
+        if weights is not None:
+            sizes = _proportional(_batch_size((inputs, kwargs), self.dim), weights)
+            sizes = [size for size in sizes if size]  # a short batch has fewer parts
+            device_ids = device_ids[: len(sizes)]
         return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, self.dim, sizes)
 
     def parallel_apply(
@@ -181,6 +185,21 @@ class DataParallel(Module, Generic[T]):
         """Join the replicas' results."""
         return scatter_gather.quiet_gather(outputs, output_device, self.dim)
 
+    def _works(self, replicas: list[Any], sizes: list[int]) -> list[Any]:
+        """Return what each replica is to do: the module, its loss, and what goes with them."""
+        works = replicas
+        if self.loss_fn is not None:
+            works = [_WithLoss(replica, self.loss_fn) for replica in replicas]
+        if self.buffer_policy == "sync_batchnorm" and len(replicas) > 1:
+            party = synchronize(replicas)
+            works = [party.watched(i, work) for i, work in enumerate(works)]
+        if self._speeds is not None:
+            works = [
+                self._speeds.timed(i, size, work)
+                for i, (work, size) in enumerate(zip(works, sizes, strict=True))
+            ]
+        return works
+
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is None:
             return self.module(*inputs, **kwargs)
@@ -188,7 +207,7 @@ class DataParallel(Module, Generic[T]):
 
     def _settle_buffers(self, replicas: Sequence[Module]) -> None:
         """Give the module's floating-point buffers the mean of the replicas'."""
-        if self.buffer_policy == "first" or len(replicas) == 1:
+        if self.buffer_policy != "mean" or len(replicas) == 1:
             return
         with torch.no_grad():
             for place in zip(*(replica.buffers() for replica in replicas), strict=True):
@@ -353,12 +372,16 @@ def _check_chunk_sizes(sizes: Sequence[int], count: int) -> None:
 
 
 def _proportional(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide ``total`` as ``weights`` are, by largest remainders."""
+    """Divide ``total`` as ``weights`` are, by largest remainders; zeros come last, if at all."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
     for i in rest[: total - sum(shares)]:
         shares[i] += 1
+    for i in range(min(total, len(shares))):  # the first get one each
+        if shares[i] == 0:
+            shares[shares.index(max(shares))] -= 1
+            shares[i] = 1
     return shares
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import pickle
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from typing import Any
@@ -315,6 +316,7 @@ def test_chunk_sizes() -> None:
         (4, [1, 1, 2]),
         (1, [1]),
         (9, [1, 2, 6]),
+        (3, [1, 1, 1]),
     ):
         sizes.clear()
         x = torch.arange(rows)
@@ -334,8 +336,29 @@ def test_buffers() -> None:
     assert first.running_mean.tolist() == [0.0] * 3
     assert mean.running_mean.tolist() == [0.5] * 3
     assert first.num_batches_tracked == mean.num_batches_tracked == 1
-    with pytest.raises(ValueError, match="'first' or 'mean'"):
+    with pytest.raises(ValueError, match="buffers is 'first', 'mean' or"):
         DataParallel(first, TWO, buffers="last")  # type: ignore[arg-type]
+
+
+def test_chunks_by_measured_speed() -> None:
+    """The second replica takes three times as long for a row."""
+
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            slow = x[-1] == 39
+            time.sleep(len(x) * (0.003 if slow else 0.001))
+            sizes[bool(slow)] = len(x)
+            return x
+
+    sizes: dict[bool, int] = {}
+    parallel = DataParallel(Slow(), TWO, chunk_sizes="measured")
+    x = torch.arange(40)
+    assert torch.equal(parallel(x), x)
+    assert sizes == {False: 20, True: 20}
+    for _ in range(4):
+        assert torch.equal(parallel(x), x)
+    assert 25 <= sizes[False] <= 34, sizes
+    assert torch.equal(copy.deepcopy(parallel)(x), x)
 
 
 def test_concurrent_forward_passes() -> None:

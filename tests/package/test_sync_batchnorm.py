@@ -1,0 +1,96 @@
+"""Synchronised BatchNorm: replicas together do what BatchNorm does with the whole batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastcomm.data_parallel import DataParallel
+
+
+def _net(momentum: float | None, affine: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"momentum": momentum, "affine": affine}
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 2),
+        nn.BatchNorm2d(3, **options),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+        nn.BatchNorm1d(5, **options),
+        nn.BatchNorm1d(5, track_running_stats=False),
+    ).double()
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("rows", "replicas"), [(8, 2), (7, 3), (5, 4)])
+def test_it_is_batchnorm_of_the_whole_batch(
+    momentum: float | None, affine: bool, rows: int, replicas: int
+) -> None:
+    plain = _net(momentum, affine)
+    net = copy.deepcopy(plain)
+    parallel = DataParallel(net, ["cpu"] * replicas, buffers="sync_batchnorm")
+    for _ in range(3):
+        x = torch.randn(rows, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+        results = []
+        for module in (plain, parallel):
+            x.grad = None
+            module.zero_grad()
+            output = module(x)
+            output.square().sum().sin().backward()
+            results.append([output, x.grad, *(p.grad for p in module.parameters())])
+        for theirs, ours in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+        for theirs, ours in zip(plain.buffers(), net.buffers(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
+    for module in (plain, parallel):
+        module.eval()
+    x = torch.randn(rows, 2, 3, 3, dtype=torch.float64)
+    plain[6] = net[6] = nn.Identity()
+    torch.testing.assert_close(parallel(x), plain(x), rtol=1e-9, atol=1e-10)
+
+
+def test_half_precision_keeps_its_dtype() -> None:
+    parallel = DataParallel(nn.BatchNorm1d(4), ["cpu"] * 2, buffers="sync_batchnorm")
+    assert parallel(torch.randn(6, 4).bfloat16()).dtype == torch.bfloat16
+
+
+class Uneven(nn.Module):
+    """What a part of the batch does depends on its first number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x[0] == 0:
+            return x
+        if x[0] == 3:
+            raise KeyError("of the user")
+        return self.two(self.one(x)) if x[0] == 1 else self.one(self.two(x))
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "match"),
+    [
+        ((1, 0), RuntimeError, r"replicas \[1\] have ended"),
+        ((0, 1), RuntimeError, r"replicas \[0\] have ended"),
+        ((1, 2), RuntimeError, "they are in different ones"),
+        ((3, 1), KeyError, "of the user"),
+        ((1, 3), RuntimeError, r"replica 1 by KeyError\('of the user'\)"),
+        ((1, 1, 2), RuntimeError, "they are in different ones"),
+    ],
+)
+def test_a_replica_that_does_not_come_is_an_error_and_no_hang(
+    parts: tuple[int, ...], error: type[Exception], match: str
+) -> None:
+    parallel = DataParallel(Uneven(), ["cpu"] * len(parts), buffers="sync_batchnorm")
+    x = torch.tensor([float(part) for part in parts for _ in range(2)]).view(-1, 1)
+    with pytest.raises(error, match=match):
+        parallel(x)
+    assert parallel(torch.ones(4, 1)).shape == (4, 1)
