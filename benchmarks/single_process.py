@@ -1,0 +1,264 @@
+"""The primitives of one process on CPU slots, against the same steps in plain torch.
+
+    python benchmarks/single_process.py [--json results.jsonl]
+
+torch has no such path for the CPU, so the other side takes the steps that its code for CUDA
+devices takes, by torch's own functions: flatten into buckets of 10 MiB, copy or add, unflatten.
+Both sides run in turn, in one process; times are medians.
+
+Lists: 3,000 tensors of 3,500 floats, and the parameters of ResNet-50 and of 12 transformer layers
+of width 768. A training step of DataParallel is compared with the bare work of replicas that exist
+already: what is beyond that is overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import fastcomm  # noqa: E402
+from fastcomm import comm  # noqa: E402
+from fastcomm.bench.records import RecordWriter  # noqa: E402
+
+BUCKET = 10485760
+Tensors = Sequence[torch.Tensor]
+
+
+def many_small() -> list[list[int]]:
+    return [[3500]] * 3000
+
+
+def resnet50() -> list[list[int]]:
+    """The shapes of ResNet-50's parameters (He et al. 2015), batch normalisation included."""
+    shapes = [[64, 3, 7, 7], [64], [64]]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for into, out, kernel in ((inputs, width, 1), (width, width, 3), (width, 4 * width, 1)):
+                shapes += [[out, into, kernel, kernel], [out], [out]]
+            if block == 0:
+                shapes += [[4 * width, inputs, 1, 1], [4 * width], [4 * width]]
+            inputs = 4 * width
+    return [*shapes, [1000, 2048], [1000]]
+
+
+def transformer() -> list[list[int]]:
+    """The shapes of 12 layers of width 768, four times that inside."""
+    d = 768
+    layer = [[3 * d, d], [3 * d], [d, d], [d], [4 * d, d], [4 * d], [d, 4 * d], [d]] + [[d]] * 4
+    return layer * 12
+
+
+LISTS = {"3000 x 3500": many_small, "ResNet-50": resnet50, "12 transformer layers": transformer}
+
+
+def plain_broadcast(tensors: Tensors, replicas: int) -> list[list[torch.Tensor]]:
+    outputs = [list(tensors), *([] for _ in range(replicas - 1))]
+    for chunk in _take_tensors(tensors, BUCKET):
+        flat = _flatten_dense_tensors(chunk)
+        for output in outputs[1:]:
+            output += [t.data for t in _unflatten_dense_tensors(flat.clone(), chunk)]
+    return outputs
+
+
+def plain_reduce(lists: Sequence[Tensors]) -> list[torch.Tensor]:
+    sums: list[torch.Tensor] = []
+    for chunks in zip(*(_take_tensors(values, BUCKET) for values in lists), strict=True):
+        first, second, *others = [_flatten_dense_tensors(chunk) for chunk in chunks]
+        total = first + second
+        for other in others:
+            total.add_(other)
+        sums += [t.data for t in _unflatten_dense_tensors(total, chunks[0])]
+    return sums
+
+
+class _PlainBroadcast(torch.autograd.Function):
+    """torch's ``Broadcast``, by plain_broadcast and plain_reduce."""
+
+    @staticmethod
+    def forward(ctx: Any, devices: Sequence[int], *inputs: torch.Tensor) -> Any:
+        ctx.count = len(inputs)
+        return tuple(t for values in plain_broadcast(inputs, len(devices)) for t in values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        lists = [grads[i : i + ctx.count] for i in range(0, len(grads), ctx.count)]
+        return (None, *plain_reduce(lists))
+
+
+def in_threads(work: Sequence[Callable[[], Any]]) -> list[Any]:
+    results: list[Any] = [None] * len(work)
+
+    def run(i: int) -> None:
+        results[i] = work[i]()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def plain_step(model: nn.Module, x: torch.Tensor, replicas: int) -> torch.Tensor:
+    """Do what nn.DataParallel does: torch's own replicate, a thread for each replica, torch.cat."""
+    functions = sys.modules["torch.nn.parallel._functions"]
+    primitives = sys.modules["torch.nn.parallel.comm"]
+
+    def detached(tensors: Tensors, devices: Sequence[int]) -> list[list[torch.Tensor]]:
+        return plain_broadcast(tensors, len(devices))
+
+    with (
+        patch.object(functions, "Broadcast", _PlainBroadcast),
+        patch.object(primitives, "broadcast_coalesced", detached),
+    ):
+        copies = torch.nn.parallel.replicate(model, list(range(replicas)))
+    parts = x.chunk(replicas)
+    return torch.cat(in_threads([partial(m, p) for m, p in zip(copies, parts, strict=True)]))
+
+
+def small_layers() -> nn.Module:
+    layers: list[nn.Module] = []
+    for _ in range(60):
+        layers += [nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def wide_layers() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12)))
+
+
+MODELS = {
+    "60 small layers": (small_layers, (64, 64)),
+    "12 layers of 1024": (wide_layers, (64, 1024)),
+}
+
+
+def medians(sides: dict[str, Callable[[], Any]], repeats: int, label: str) -> dict[str, float]:
+    """Run the sides in turn; returns milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in tqdm(range(repeats + 2), desc=label, leave=False):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            result = side()
+            seconds = time.perf_counter() - start
+            del result
+            if repeat >= 2:
+                times[name].append(seconds)
+    return {name: round(1e3 * statistics.median(values), 4) for name, values in times.items()}
+
+
+def measure_lists(name: str, replicas: int, repeats: int) -> list[dict[str, Any]]:
+    tensors = [torch.randn(shape) for shape in LISTS[name]()]
+    lists = [[t + i for t in tensors] for i in range(replicas)]
+    sides: dict[str, dict[str, Callable[[], Any]]] = {
+        "broadcast_coalesced": {
+            "torch": lambda: plain_broadcast(tensors, replicas),
+            "fastcomm": lambda: comm.broadcast_coalesced(tensors, ["cpu"] * replicas),
+        },
+        "reduce_add_coalesced": {
+            "torch": lambda: plain_reduce(lists),
+            "fastcomm": lambda: comm.reduce_add_coalesced(lists),
+        },
+    }
+    size = sum(t.nbytes for t in tensors)
+    rows = []
+    for operation, both in sides.items():
+        ms = medians(both, repeats, f"{operation} of {name}, {replicas}")
+        rows.append(
+            {
+                "operation": operation,
+                "tensors": name,
+                "bytes": size,
+                "replicas": replicas,
+                "median_ms": ms,
+                "times_faster": round(ms["torch"] / ms["fastcomm"], 2),
+            }
+        )
+    comm.empty_cache()
+    return rows
+
+
+def measure_step(name: str, replicas: int, repeats: int) -> dict[str, Any]:
+    make, shape = MODELS[name]
+    model = make()
+    x = torch.randn(shape)
+    bare = [copy.deepcopy(model) for _ in range(replicas)]
+    parallel: Any = fastcomm.DataParallel(model, ["cpu"] * replicas)
+
+    def step_of(forward: Callable[[], torch.Tensor], modules: Sequence[nn.Module]) -> None:
+        forward().sum().backward()
+        with torch.no_grad():
+            for module in modules:
+                for parameter in module.parameters():  # as an optimizer would: all of them change
+                    parameter.add_(1e-6)
+                    parameter.grad = None
+
+    parts = x.chunk(replicas)
+    works = [partial(m, p) for m, p in zip(bare, parts, strict=True)]
+    sides: dict[str, Callable[[], Any]] = {
+        "bare": lambda: step_of(lambda: torch.cat(in_threads(works)), bare[:1]),
+        "torch": lambda: step_of(lambda: plain_step(model, x, replicas), [model]),
+        "fastcomm": lambda: step_of(lambda: parallel(x), [model]),
+    }
+    ms = medians(sides, repeats, f"step of {name}, {replicas}")
+    overhead = {side: round(ms[side] - ms["bare"], 4) for side in ("torch", "fastcomm")}
+    return {
+        "operation": "DataParallel step",
+        "tensors": name,
+        "bytes": sum(p.nbytes for p in model.parameters()),
+        "replicas": replicas,
+        "median_ms": ms,
+        "overhead_ms": overhead,
+        "overhead_ratio": round(overhead["fastcomm"] / overhead["torch"], 3),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=15, help="of each side (default 15)")
+    parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--lists", nargs="*", choices=list(LISTS), default=list(LISTS))
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
+    chosen = parser.parse_args(arguments)
+    writer = RecordWriter(chosen.json, sys.argv) if chosen.json else None
+    print("median milliseconds              replicas      torch   fastcomm")
+    for replicas in chosen.replicas:
+        rows = [r for name in chosen.lists for r in measure_lists(name, replicas, chosen.repeats)]
+        rows += [measure_step(name, replicas, chosen.repeats) for name in chosen.models]
+        for row in rows:
+            ms = row["median_ms"]
+            print(f"{row['operation']} of {row['tensors']}, {row['bytes'] / 2**20:.0f} MiB")
+            result = (
+                f"{row['times_faster']} times faster"
+                if "times_faster" in row
+                else f"bare {ms['bare']:.2f}; overhead {row['overhead_ratio']} of torch's"
+            )
+            print(f"{'':33}{replicas:8} {ms['torch']:10.2f} {ms['fastcomm']:10.2f}  {result}")
+            if writer:
+                writer.write(row)
+    if writer:
+        writer.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

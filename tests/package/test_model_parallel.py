@@ -1,0 +1,80 @@
+"""docs/examples/two_stages.py: a model over two devices computes what it does in one piece."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/two_stages.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_stages_compute_what_the_model_does(example: dict[str, Any]) -> None:
+    stages, whole = example["build"]()
+    x = torch.randn(24, 16, requires_grad=True)
+    grads = []
+    for model in (whole, stages):
+        model.zero_grad()
+        x.grad = None
+        model(x).square().sum().backward()
+        grads.append([x.grad, *(p.grad.clone() for p in whole.parameters())])
+    for theirs, ours in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(stages(x), whole(x))
+
+
+def test_an_error_of_the_first_stage_comes_out(example: dict[str, Any]) -> None:
+    stages, _ = example["build"]()
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        stages(torch.randn(4, 3))
+
+
+def test_stages_overlap(example: dict[str, Any]) -> None:
+    """Each stage waits for a moment in which the other is at work too."""
+    import threading
+
+    meeting = threading.Barrier(2)
+
+    class Waits(torch.nn.Module):
+        def __init__(self, skipped: int) -> None:
+            super().__init__()
+            self.calls, self.skipped = 0, skipped
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.calls != self.skipped:  # the first stage is alone at first, the second at last
+                meeting.wait(timeout=20)
+            return x
+
+    stages = example["TwoStages"](Waits(1), Waits(4), 4)
+    assert torch.equal(stages(torch.arange(8)), torch.arange(8))
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_the_script(ranks: int) -> None:
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
+    ended = subprocess.run(
+        [sys.executable, *run, str(SCRIPT)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    sums = re.findall(r"sum of weights (-?\d+\.\d+)", ended.stdout)
+    assert len(sums) == max(1, ranks) and len(set(sums)) == 1, ended.stdout
+    losses = re.findall(r"rank 0, step \d+: loss (\d+\.\d+)", ended.stdout)
+    assert float(losses[-1]) < float(losses[0])
