@@ -27,7 +27,12 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+from torch._utils import (
+    _flatten_dense_tensors,
+    _reorder_tensors_as,
+    _take_tensors,
+    _unflatten_dense_tensors,
+)
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +80,8 @@ def plain_broadcast(tensors: Tensors, replicas: int) -> list[list[torch.Tensor]]
         flat = _flatten_dense_tensors(chunk)
         for output in outputs[1:]:
             output += [t.data for t in _unflatten_dense_tensors(flat.clone(), chunk)]
+    if len({tensor.dtype for tensor in tensors}) > 1:  # buckets are of one dtype each
+        outputs[1:] = [_reorder_tensors_as(output, tensors) for output in outputs[1:]]
     return outputs
 
 
@@ -151,8 +158,10 @@ MODELS = {
 }
 
 
-def medians(sides: dict[str, Callable[[], Any]], repeats: int, label: str) -> dict[str, float]:
-    """Run the sides in turn; returns milliseconds."""
+def in_turn(
+    sides: dict[str, Callable[[], Any]], repeats: int, label: str
+) -> dict[str, list[float]]:
+    """Run the sides in turn; returns milliseconds of each round."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in tqdm(range(repeats + 2), desc=label, leave=False):
         for name, side in sides.items():
@@ -161,8 +170,12 @@ def medians(sides: dict[str, Callable[[], Any]], repeats: int, label: str) -> di
             seconds = time.perf_counter() - start
             del result
             if repeat >= 2:
-                times[name].append(seconds)
-    return {name: round(1e3 * statistics.median(values), 4) for name, values in times.items()}
+                times[name].append(1e3 * seconds)
+    return times
+
+
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    return {name: round(statistics.median(values), 4) for name, values in times.items()}
 
 
 def measure_lists(name: str, replicas: int, repeats: int) -> list[dict[str, Any]]:
@@ -181,7 +194,7 @@ def measure_lists(name: str, replicas: int, repeats: int) -> list[dict[str, Any]
     size = sum(t.nbytes for t in tensors)
     rows = []
     for operation, both in sides.items():
-        ms = medians(both, repeats, f"{operation} of {name}, {replicas}")
+        ms = medians(in_turn(both, repeats, f"{operation} of {name}, {replicas}"))
         rows.append(
             {
                 "operation": operation,
@@ -218,8 +231,14 @@ def measure_step(name: str, replicas: int, repeats: int) -> dict[str, Any]:
         "torch": lambda: step_of(lambda: plain_step(model, x, replicas), [model]),
         "fastcomm": lambda: step_of(lambda: parallel(x), [model]),
     }
-    ms = medians(sides, repeats, f"step of {name}, {replicas}")
-    overhead = {side: round(ms[side] - ms["bare"], 4) for side in ("torch", "fastcomm")}
+    times = in_turn(sides, 3 * repeats, f"step of {name}, {replicas}")
+    ms = medians(times)
+    overhead = medians(  # of the differences in each round: the machine's pace changes
+        {
+            side: [own - bare for own, bare in zip(times[side], times["bare"], strict=True)]
+            for side in ("torch", "fastcomm")
+        }
+    )
     return {
         "operation": "DataParallel step",
         "tensors": name,

@@ -180,13 +180,15 @@ def reduce_add_coalesced(
         RuntimeError: no list is on ``destination``.
     """
     lists = [list(values) for values in inputs]
+    if not lists:
+        return ()
+    if not torch.compiler.is_compiling() and (destination is None or slot(destination) == CPU):
+        totals = _backend.load().sum_lists(lists)  # None unless all of them are there
+        if totals is not None:
+            return tuple(totals)
     if destination is None and all(value.device == CPU for values in lists for value in values):
         destination = CPU
     target = slot(destination)
-    if target == CPU and not torch.compiler.is_compiling():
-        totals = _backend.load().sum_lists(lists) if lists else []
-        if totals is not None:
-            return tuple(totals)
     result: list[torch.Tensor | None] = []
     dense: list[tuple[torch.Tensor, ...]] = []
     for place in zip(*lists, strict=True):

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
+#include "kernels/stream_copy.h"
 #include "ops/list_parts.h"
 #include "tensors/dtype.h"
 #include "transport/peer_view.h"
@@ -119,6 +120,21 @@ std::vector<uint64_t> sizes_of(const TensorList& tensors) {
   return found;
 }
 
+/// Whether lists of these sizes, written so many times, are more than the caches hold.
+bool streams(const std::vector<uint64_t>& sizes, int64_t times) {
+  uint64_t bytes = 0;
+  for (const uint64_t size : sizes) bytes += size;
+  return bytes * static_cast<uint64_t>(times) >= kStreamBytes;
+}
+
+void copy(char* to, const char* from, uint64_t bytes, bool stream) {
+  if (stream) {
+    stream_copy(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 /// Calls `work(item, first byte, bytes)` for all of the list, divided among threads.
 template <class Work>
 void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
@@ -153,8 +169,10 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
   const std::vector<const char*> from = const_pointers(sources);
   std::vector<std::vector<char*>> to;
   for (const TensorList& list : result) to.push_back(pointers(list));
-  in_parallel(sizes_of(sources), [&](size_t item, uint64_t begin, uint64_t bytes) {
-    for (const auto& list : to) std::memcpy(list[item] + begin, from[item] + begin, bytes);
+  const std::vector<uint64_t> sizes = sizes_of(sources);
+  const bool stream = streams(sizes, copies);
+  in_parallel(sizes, [&](size_t item, uint64_t begin, uint64_t bytes) {
+    for (const auto& list : to) copy(list[item] + begin, from[item] + begin, bytes, stream);
   });
   return result;
 }
@@ -172,15 +190,6 @@ void check_term(const at::Tensor& term, const at::Tensor& first, size_t source) 
            ", but expected ", shape(first));
   FC_CHECK(term.scalar_type() == first.scalar_type(), "input ", source, " has dtype ",
            term.scalar_type(), ", but expected ", first.scalar_type());
-}
-
-/// The tensors of one place that have the same memory layout, and a kernel for their dtype.
-bool sums_directly(const std::vector<TensorList>& sources, size_t place) {
-  const at::Tensor& first = sources[0][place];
-  if (sources.size() > kMaxRanks || dtype_of(first.scalar_type()) == DType::kOther) return false;
-  return std::all_of(sources.begin(), sources.end(), [&](const TensorList& list) {
-    return is_plain(list[place]) && list[place].strides() == first.strides();
-  });
 }
 
 /// A sum whose terms differ in layout, or whose dtype has no kernel.
@@ -212,32 +221,41 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
   for (const TensorList& list : sources) {
     FC_CHECK(list.size() == count, "reduce_add: lists of ", count, " and of ", list.size(),
              " tensors");
-    for (size_t i = 0; i < count; ++i) check_term(list[i], sources[0][i], &list - &sources[0]);
   }
   TensorList result(count), models;
   std::vector<size_t> places;     // of models, in the result
   std::vector<const void*> from;  // of models: `terms` pointers each
   std::vector<ReduceFunction> functions;
   models.reserve(count);
+  places.reserve(count);
+  functions.reserve(count);
   from.reserve(count * terms);
   for (size_t i = 0; i < count; ++i) {
-    if (!sums_directly(sources, i)) {
+    const at::Tensor& first = sources[0][i];
+    const DType dtype = dtype_of(first.scalar_type());
+    bool direct = terms <= kMaxRanks && dtype != DType::kOther;
+    for (size_t term = 0; term < terms; ++term) {
+      const at::Tensor& tensor = sources[term][i];
+      check_term(tensor, first, term);
+      direct = direct && is_plain(tensor) && tensor.strides() == first.strides();
+    }
+    if (!direct) {
       result[i] = sum_otherwise(sources, i);
       continue;
     }
-    models.push_back(sources[0][i]);
+    models.push_back(first);
     places.push_back(i);
-    functions.push_back(reduce_function(dtype_of(models.back().scalar_type())));
+    functions.push_back(reduce_function(dtype));
     for (const TensorList& list : sources) from.push_back(list[i].const_data_ptr());
   }
   TensorList made = allocate_like(models);
   const std::vector<char*> to = pointers(made);
   in_parallel(sizes_of(models), [&](size_t item, uint64_t begin, uint64_t bytes) {
-    const void* pointers_here[kMaxRanks];
+    const void* here[kMaxRanks];
     for (size_t term = 0; term < terms; ++term) {
-      pointers_here[term] = static_cast<const char*>(from[item * terms + term]) + begin;
+      here[term] = static_cast<const char*>(from[item * terms + term]) + begin;
     }
-    functions[item](ReduceSpan{to[item] + begin, nullptr, pointers_here, static_cast<int>(terms),
+    functions[item](ReduceSpan{to[item] + begin, nullptr, here, static_cast<int>(terms),
                                bytes / models[item].element_size(), 1});
   });
   for (size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(made[i]);
@@ -278,13 +296,14 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
   std::vector<std::vector<char*>> to;
   for (const TensorList& list : copies) to.push_back(pointers(list));
   std::atomic<int64_t> written{0};
+  const bool stream = streams(sizes, static_cast<int64_t>(copies.size()));
   in_parallel(sizes, [&](size_t item, uint64_t begin, uint64_t bytes) {
     int64_t here = 0;
     for (uint64_t at = begin; at < begin + bytes; at += kPiece) {
       const uint64_t length = std::min(kPiece, begin + bytes - at);
       for (const auto& list : to) {
         if (std::memcmp(list[item] + at, from[item] + at, length) == 0) continue;
-        std::memcpy(list[item] + at, from[item] + at, length);
+        copy(list[item] + at, from[item] + at, length, stream);
         here += static_cast<int64_t>(length);
       }
     }
