@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import comm as _torch_comm
 
 from fastcomm import backend as _backend
@@ -452,8 +453,22 @@ def _sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.T
         totals: list[torch.Tensor] | None = _backend.load().sum_lists(lists) if lists else []
         if totals is not None:
             return totals
+    return _sums_of_flat(lists, target)
+
+
+def _sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
+    """Return the sums by torch's own functions: a flat tensor for each device and dtype."""
+    result: dict[int, torch.Tensor] = {}
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for i, value in enumerate(lists[0] if lists else ()):
+        by_dtype.setdefault(value.dtype, []).append(i)
     with torch.no_grad():
-        return [_tree_sum(list(place), target) for place in zip(*lists, strict=True)]
+        for places in by_dtype.values():
+            columns = [[values[i] for i in places] for values in lists]
+            total = _tree_sum([_flatten_dense_tensors(column) for column in columns], target)
+            parts = _unflatten_dense_tensors(total, columns[0])
+            result.update((i, part.data) for i, part in zip(places, parts, strict=True))
+    return [result[i] for i in range(len(result))]
 
 
 def _tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:

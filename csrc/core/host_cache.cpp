@@ -45,6 +45,8 @@ HostCache::Block HostCache::take(size_t bytes) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   used_bytes_ += found.bytes;
+  constexpr size_t kFading = 64;
+  if (used_bytes_ < most_used_) most_used_ -= (most_used_ - used_bytes_ + kFading - 1) / kFading;
   if (used_bytes_ > most_used_) most_used_ = used_bytes_;
   return found;
 }

@@ -110,6 +110,15 @@ def test_reduce_add_coalesced_is_the_sum_in_the_order_of_the_tree(
             assert same_bits(comm.reduce_add(terms), total)
 
 
+def test_what_serves_other_devices_gives_the_same_bits() -> None:
+    dtypes = [*FLOATS, torch.int64, torch.float32]
+    lists = [[cancelling(dtype, 30, rank) for dtype in dtypes] for rank in range(5)]
+    sums = comm._sums_of_flat(lists, torch.device("cpu"))
+    for total, *terms in zip(sums, *lists, strict=True):
+        assert same_bits(total, tree_sum(terms))
+    assert comm._sums_of_flat([], torch.device("cpu")) == []
+
+
 def test_large_lists_are_divided_among_threads_without_a_seam() -> None:
     """Pieces of all sizes around what a thread takes, at odd places."""
     counts = [0, 1, 7, 65_535, 65_536, 65_537, 1, 300_001, 3, 1 << 20]

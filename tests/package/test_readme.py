@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -29,6 +30,15 @@ def test_the_quick_start_runs_under_torchrun(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     sums = dict(re.findall(r"rank (\d): (-?\d+\.\d{6})", result.stdout))
     assert len(sums) == 2 and sums["0"] == sums["1"], result.stdout
+
+
+def test_the_example_of_data_parallel_runs() -> None:
+    (code,) = re.findall(r"```python\n(# data_parallel\.py.*?)```", README, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)
+    model = names["model"]
+    assert isinstance(model, torch.nn.Module)
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 (MEASURED,) = re.findall(r"<!-- measured:begin -->(.*)<!-- measured:end -->", README, re.DOTALL)
