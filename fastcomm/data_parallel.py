@@ -201,9 +201,15 @@ class DataParallel(Module, Generic[T]):
         return works
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.loss_fn is None:
-            return self.module(*inputs, **kwargs)
-        return _WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
+        if self.loss_fn is not None:
+            return _WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
+        output = self.module(*inputs, **kwargs)
+        if self.gather_outputs:
+            return output
+        tensor = get_a_var((output, inputs, kwargs))
+        device = CPU if tensor is None else tensor.device
+        size = _batch_size((inputs, kwargs), self.dim)
+        return ReplicaOutputs([output], [device], [size], self.dim)
 
     def _settle_buffers(self, replicas: Sequence[Module]) -> None:
         """Give the module's floating-point buffers the mean of the replicas'."""

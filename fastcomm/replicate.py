@@ -165,11 +165,12 @@ class _Sent:
         native = _backend.load()
         reals = [torch.view_as_real(t) if t.is_complex() else t.detach() for t in tensors]
         known = len(self._lists) == count and all(len(held) == len(reals) for held in self._lists)
-        if known:
-            self._lists, written = native.refresh_lists(reals, self._lists)
-        else:
-            self._lists = native.copy_lists(reals, count)
-            written = count * sum(t.nbytes for t in reals)
+        with torch.inference_mode(False):  # what lasts must do for training too
+            if known:
+                self._lists, written = native.refresh_lists(reals, self._lists)
+            else:
+                self._lists = native.copy_lists(reals, count)
+                written = count * sum(t.nbytes for t in reals)
         return [
             _complex_again([t.detach() for t in held], tensors) for held in self._lists
         ], written

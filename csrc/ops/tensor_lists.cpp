@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "core/error.h"
@@ -40,7 +41,6 @@ class SharedBlock {
  public:
   explicit SharedBlock(size_t bytes) : block_(HostCache::instance().take(bytes)) {}
 
-  char* memory() const { return block_.memory; }
   /// A tensor at `offset`, of the shape, strides and dtype of `like`.
   at::Tensor tensor(size_t offset, const at::Tensor& like) {
     users_.fetch_add(1, std::memory_order_relaxed);
@@ -78,13 +78,14 @@ TensorList allocate_like(const TensorList& models) {
   TensorList made;
   if (models.empty()) return made;
   made.reserve(models.size());
-  auto* block = new SharedBlock(std::max<size_t>(bytes, 1));
+  const auto let_go = [](SharedBlock* shared) { SharedBlock::release(shared); };
+  const std::unique_ptr<SharedBlock, decltype(let_go)> block(
+      new SharedBlock(std::max<size_t>(bytes, 1)), let_go);
   size_t offset = 0;
   for (const at::Tensor& model : models) {
     made.push_back(block->tensor(offset, model));
     offset += aligned(model.nbytes());
   }
-  SharedBlock::release(block);
   return made;
 }
 

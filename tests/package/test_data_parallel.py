@@ -127,6 +127,10 @@ def test_without_an_accelerator_the_module_runs_as_it_is() -> None:
         assert parallel.device_ids == []
         x = torch.randn(3, 2)
         assert torch.equal(parallel(x), parallel.module(x))
+        losses = DataParallelCriterion(nn.MSELoss())(
+            DataParallel(parallel.module, devices, gather_outputs=False)(x), x
+        )
+        torch.testing.assert_close(losses, F.mse_loss(parallel.module(x), x).view(1))
 
 
 def test_a_tensor_elsewhere() -> None:
@@ -179,6 +183,18 @@ def test_modes_hooks_and_attributes() -> None:
         DataParallel(Grad(), TWO)(torch.ones(2))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert DataParallel(nn.Linear(2, 2), TWO)(torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_inference_first_and_training_afterwards() -> None:
+    parallel = DataParallel(_net(), TWO)
+    x = torch.randn(4, 6, dtype=torch.float64)
+    with torch.inference_mode():
+        wanted = parallel(x)
+        assert wanted.is_inference()
+    output = parallel(x)
+    assert torch.equal(output, wanted)
+    output.sum().backward()
+    assert len(_gradients(parallel.module)) == 4
 
 
 def test_it_is_pickled_and_copied() -> None:
