@@ -38,23 +38,33 @@ class Party:
         self._combined: dict[tuple[int, int], _Moments] = {}
         self._visits: dict[tuple[int, int], int] = {}  # by replica and place
         self._raised: dict[int, str] = {}
+        self._modules: list[Module] = []
         self._trouble: str | None = None
 
-    def watched(self, replica: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self, replica: int, work: Callable[..., Any]) -> Watched:
         """Return ``work``, of whose end the others hear."""
+        return Watched(self, replica, work)
 
-        def run(*arguments: Any, **options: Any) -> Any:
-            try:
-                return work(*arguments, **options)
-            except Exception as error:
+    def end(self, replica: int, error: BaseException | None = None) -> None:
+        """Note that a replica will come to no further layer."""
+        with self._changed:
+            self._ended[replica] = True
+            if error is not None:
                 self._raised[replica] = repr(error)
-                raise
-            finally:
-                with self._changed:
-                    self._ended[replica] = True
-                    self._look()
+            self._look()
 
-        return run
+    def close(self) -> None:
+        """Let go of everything: the moments hold the graph, the modules hold this."""
+        for module in self._modules:
+            module.__dict__.pop("forward", None)
+        self._modules.clear()
+        self._brought.clear()
+        self._combined.clear()
+
+    def lead(self, module: Module, forward: Callable[..., Any]) -> None:
+        """Let a module run ``forward`` until `close`: it is found before the class's own."""
+        module.__dict__["forward"] = forward
+        self._modules.append(module)
 
     def meet(self, replica: int, place: int, moments: _Moments) -> _Moments:
         """Return the moments of all parts together, where ``place`` is the BatchNorm's number.
@@ -98,6 +108,26 @@ class Party:
         self._changed.notify_all()
 
 
+class Watched:
+    """What a replica does, of whose end the others hear, however it comes."""
+
+    def __init__(self, party: Party, replica: int, work: Callable[..., Any]) -> None:
+        self._party, self._replica, self._work = party, replica, work
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            result = self._work(*arguments, **options)
+        except BaseException as error:
+            self._party.end(self._replica, error)
+            raise
+        self._party.end(self._replica)
+        return result
+
+    def cancel(self) -> None:
+        """It will not be called."""
+        self._party.end(self._replica)
+
+
 def _combine(parts: Sequence[_Moments]) -> _Moments:
     """Combine moments as Chan, Golub and LeVeque (1979) do."""
     device = parts[0].mean.device
@@ -116,8 +146,12 @@ def synchronize(replicas: Sequence[Module]) -> Party:
     for number, replica in enumerate(replicas):
         for place, module in enumerate(replica.modules()):
             if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-                # Found before the class's own; a replica's dictionary lasts for one pass.
-                module.__dict__["forward"] = partial(_forward, module, party, number, place)
+                if type(module).forward is not _BatchNorm.forward:
+                    raise TypeError(
+                        f"{type(module).__name__} has a forward of its own: sync_batchnorm would "
+                        "leave it out. Use torch's BatchNorm, and do the rest in a module behind it"
+                    )
+                party.lead(module, partial(_forward, module, party, number, place))
     return party
 
 

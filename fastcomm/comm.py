@@ -15,7 +15,6 @@ torch's do.
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -155,7 +154,8 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: Device | None = None
     _check_place(inputs, target)
     if len(inputs) == 1:
         return inputs[0]
-    if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+    derived = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
+    if derived or any(value.layout != torch.strided for value in inputs):
         return _tree_sum(list(inputs), target)
     return _sums([[value] for value in inputs], target)[0]
 
@@ -482,7 +482,6 @@ def _tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
     return terms[0].to(dtype)
 
 
-@functools.cache
 def _operators() -> Any:
     from fastcomm import _operators
 

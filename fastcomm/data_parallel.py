@@ -6,6 +6,7 @@ module, which run at the same time, each in a thread; gradients are summed into 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from torch.nn import Module
 from fastcomm import scatter_gather
 from fastcomm._slots import CPU, Device, accelerator, index_of, slot, slots
 from fastcomm._speeds import Speeds
-from fastcomm._sync_batchnorm import synchronize
+from fastcomm._sync_batchnorm import Party, synchronize
 from fastcomm.parallel_apply import get_a_var, parallel_apply
 from fastcomm.replicate import Replicator, replicate
 
@@ -49,7 +50,7 @@ class ReplicaOutputs(list[Any]):
         self.dim = dim
 
 
-class DataParallel(Module, Generic[T]):
+class DataParallel(torch.nn.DataParallel, Generic[T]):
     """Runs a module on several devices of this process, each with a part of the batch.
 
     Without further arguments it does what ``torch.nn.DataParallel`` does, with the same arguments,
@@ -96,12 +97,12 @@ class DataParallel(Module, Generic[T]):
         buffers: Literal["first", "mean", "sync_batchnorm"] = "first",
         gather_outputs: bool = True,
     ) -> None:
-        super().__init__()
+        Module.__init__(self)  # torch's own would see to devices
         if buffers not in ("first", "mean", "sync_batchnorm"):
             raise ValueError(f"buffers is 'first', 'mean' or 'sync_batchnorm', not {buffers!r}")
         self.module = module
         self.dim = dim
-        self.loss_fn = loss_fn
+        object.__setattr__(self, "loss_fn", loss_fn)  # a module's state is not this one's
         self.buffer_policy = buffers
         self.gather_outputs = gather_outputs
         places = _places(device_ids)
@@ -140,28 +141,34 @@ class DataParallel(Module, Generic[T]):
                 replicas: list[Any] = [self.module]
             else:
                 replicas = self.replicate(self.module, used)
-            works = self._works(replicas, sizes)
+            works, party = self._works(replicas, sizes)
+            try:
+                outputs = self._run(works, scattered, keywords)
+            finally:
+                if party is not None:
+                    party.close()
+            self._settle_buffers(replicas)
             if self.loss_fn is not None:
-                losses = self.parallel_apply(works, scattered, keywords)
-                self._settle_buffers(replicas)
-                return self.gather(_weighted(losses, sizes), self.output_device)
-            if len(self.device_ids) == 1:
-                outputs = [self.module(*scattered[0], **keywords[0])]
-                if self.gather_outputs:
-                    return outputs[0]
-            else:
-                outputs = self.parallel_apply(works, scattered, keywords)
-                self._settle_buffers(replicas)
+                return self.gather(_weighted(outputs, sizes), self.output_device)
             if not self.gather_outputs:
                 return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
-            return self.gather(outputs, self.output_device)
+            return (
+                outputs[0]
+                if len(self.device_ids) == 1
+                else self.gather(outputs, self.output_device)
+            )
+
+    def _run(self, works: list[Any], inputs: Any, kwargs: Any) -> list[Any]:
+        if len(self.device_ids) == 1:
+            return [works[0](*inputs[0], **kwargs[0])]
+        return self.parallel_apply(works, inputs, kwargs)
 
     def replicate(self, module: T, device_ids: Sequence[Device]) -> list[T]:
         """Return a replica for each device; they last until the next forward pass."""
         detach = not torch.is_grad_enabled()
         if self._lasting is None:
             self._lasting = _Lasting()
-        return self._lasting.replicas(module, device_ids, detach)
+        return self._lasting.replicas(module, device_ids, detach, self.buffer_policy != "mean")
 
     def scatter(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Sequence[Device]
@@ -169,8 +176,9 @@ class DataParallel(Module, Generic[T]):
         """Divide the arguments among the devices."""
         sizes = None
         weights = self.chunk_sizes if self._speeds is None else self._speeds.weights()
-        if weights is not None:
-            sizes = _proportional(_batch_size((inputs, kwargs), self.dim), weights)
+        total = _batch_size((inputs, kwargs), self.dim)
+        if weights is not None and total > 0:
+            sizes = _proportional(total, weights)
             sizes = [size for size in sizes if size]  # a short batch has fewer parts
             device_ids = device_ids[: len(sizes)]
         return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, self.dim, sizes)
@@ -185,20 +193,20 @@ class DataParallel(Module, Generic[T]):
         """Join the replicas' results."""
         return scatter_gather.quiet_gather(outputs, output_device, self.dim)
 
-    def _works(self, replicas: list[Any], sizes: list[int]) -> list[Any]:
-        """Return what each replica is to do: the module, its loss, and what goes with them."""
+    def _works(self, replicas: list[Any], sizes: list[int]) -> tuple[list[Any], Party | None]:
+        """Return what each replica is to do, and the party to be closed when they have."""
         works = replicas
         if self.loss_fn is not None:
             works = [_WithLoss(replica, self.loss_fn) for replica in replicas]
-        if self.buffer_policy == "sync_batchnorm" and len(replicas) > 1:
-            party = synchronize(replicas)
-            works = [party.watched(i, work) for i, work in enumerate(works)]
         if self._speeds is not None:
             works = [
                 self._speeds.timed(i, size, work)
                 for i, (work, size) in enumerate(zip(works, sizes, strict=True))
             ]
-        return works
+        if self.buffer_policy != "sync_batchnorm" or len(replicas) == 1:
+            return works, None
+        party = synchronize(replicas)
+        return [party.watched(i, work) for i, work in enumerate(works)], party
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is not None:
@@ -216,10 +224,12 @@ class DataParallel(Module, Generic[T]):
         if self.buffer_policy != "mean" or len(replicas) == 1:
             return
         with torch.no_grad():
-            for place in zip(*(replica.buffers() for replica in replicas), strict=True):
-                if place[0].is_floating_point():
-                    terms = [buffer.to(place[0].device) for buffer in place]
-                    place[0].copy_(torch.stack(terms).mean(0))
+            places = zip(*(replica.buffers() for replica in replicas), strict=True)
+            for own, place in zip(self.module.buffers(), places, strict=True):
+                terms = [buffer.to(own.device) for buffer in place]
+                if all(torch.equal(term, own) for term in terms):
+                    continue  # as in evaluation
+                own.copy_(torch.stack(terms).mean(0) if own.is_floating_point() else terms[0])
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -326,14 +336,18 @@ class _Lasting:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, ...], Replicator] = {}
 
-    def replicas(self, module: Any, devices: Sequence[Device], detach: bool) -> list[Any]:
+    def replicas(
+        self, module: Any, devices: Sequence[Device], detach: bool, share_buffers: bool
+    ) -> list[Any]:
         if not self._lock.acquire(blocking=False):
-            return replicate(module, devices, detach)
+            other = Replicator(module, devices, lasting=False, share_buffers=share_buffers)
+            return other.replicas(detach)
         try:
             key = tuple(str(device) for device in devices)
             known = self._known.get(key)
             if known is None or known.network is not module:
-                known = self._known[key] = Replicator(module, devices)
+                known = Replicator(module, devices, share_buffers=share_buffers)
+                self._known[key] = known
             return known.replicas(detach)
         finally:
             self._lock.release()
@@ -391,9 +405,21 @@ def _proportional(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor that `fastcomm.scatter_gather.scatter` would cut."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
+    if isinstance(value, torch.Tensor):
+        return value
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple):
+        return None
+    return next((found for part in parts if (found := _first_tensor(part)) is not None), None)
+
+
 def _batch_size(arguments: Any, dim: int) -> int:
     """Return the size of the first tensor along ``dim``; 1 without tensors."""
-    tensor = get_a_var(arguments)
+    tensor = _first_tensor(arguments)
     return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
 
 

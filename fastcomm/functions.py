@@ -30,10 +30,9 @@ class Broadcast(Function):
     @staticmethod
     def forward(ctx: Any, devices: Sequence[Device], *inputs: torch.Tensor) -> _Tensors:
         targets = slots(devices)
-        ctx.count = len(inputs)
         if not inputs:
             return ()
-        ctx.source = inputs[0].device
+        remember(ctx, inputs, targets)
         lists = [_as_before(values, inputs) for values in comm.broadcast_coalesced(inputs, targets)]
         ctx.mark_non_differentiable(
             *(
@@ -46,8 +45,37 @@ class Broadcast(Function):
         return tuple(value for values in lists for value in values)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return (None, *ReduceAddCoalesced.apply(ctx.source, ctx.count, *grads))
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        return (None, *summed_back(ctx, ctx.needs_input_grad[1:], grads))
+
+
+def remember(ctx: Any, inputs: Sequence[torch.Tensor], targets: Sequence[torch.device]) -> None:
+    """Keep what `summed_back` needs. Gradients that nobody computed are not made up for all."""
+    ctx.like = [(value.shape, value.dtype) for value in inputs]
+    ctx.targets = list(targets)
+    ctx.source = inputs[0].device
+    ctx.set_materialize_grads(False)
+
+
+def summed_back(
+    ctx: Any, needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Return the sums of the gradients of a broadcast's results, for the inputs that need one."""
+    count = len(ctx.like)
+    places = [i for i in range(count) if needed[i]]
+    result: list[torch.Tensor | None] = [None] * count
+    if not places:
+        return result
+    flat = []
+    for k, target in enumerate(ctx.targets):
+        for i in places:
+            grad = grads[k * count + i]
+            shape, dtype = ctx.like[i]
+            flat.append(torch.zeros(shape, dtype=dtype, device=target) if grad is None else grad)
+    sums = ReduceAddCoalesced.apply(ctx.source, len(places), *flat)
+    for i, total in zip(places, sums, strict=True):
+        result[i] = total
+    return result
 
 
 class ReduceAddCoalesced(Function):
@@ -94,6 +122,12 @@ class Scatter(Function):
             for target in targets
         ]
         chunks = comm.scatter(tensor, targets, chunk_sizes, dim, streams)
+        # Slots after the first get memory of their own, as other devices do: else what one replica
+        # does to its input in place would spoil what another has saved of it.
+        chunks = tuple(
+            chunk.clone() if i > 0 and chunk.device == tensor.device == CPU else chunk
+            for i, chunk in enumerate(chunks)
+        )
         for chunk, stream in zip(chunks, streams, strict=False):
             if stream is not None:
                 current = torch.cuda.current_stream(chunk.device)

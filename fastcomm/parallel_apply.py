@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,17 +97,42 @@ def parallel_apply(
             surroundings,
         )
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)] if count > 1 else []
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
     if count == 1:
         work(0)
+    else:
+        _in_threads(work, modules)
     for result in results:
+        if isinstance(result, _Ended):
+            raise result.by
         if isinstance(result, ExceptionWrapper):
             result.reraise()
     return results
+
+
+@dataclass
+class _Ended:
+    """A replica ended by what is no error: SystemExit, KeyboardInterrupt."""
+
+    by: BaseException
+
+
+def _in_threads(work: Callable[[int], None], modules: Sequence[Any]) -> None:
+    """Call ``work`` for each module in a thread, and wait for all.
+
+    A module with a method ``cancel`` is told where it will not be called.
+    """
+    started: list[threading.Thread] = []
+    try:
+        for i in range(len(modules)):
+            thread = threading.Thread(target=work, args=(i,))
+            thread.start()  # RuntimeError where no thread is to be had
+            started.append(thread)
+    finally:
+        for module in modules[len(started) :]:
+            if hasattr(module, "cancel"):
+                module.cancel()
+        for thread in started:
+            thread.join()
 
 
 def _call(
@@ -132,3 +157,5 @@ def _call(
             return module(*positions, **kwargs)
     except Exception:
         return ExceptionWrapper(where=where)
+    except BaseException as error:
+        return _Ended(error)

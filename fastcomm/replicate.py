@@ -18,7 +18,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 from fastcomm import backend as _backend
 from fastcomm import comm
 from fastcomm._slots import CPU, Device, slots
-from fastcomm.functions import Broadcast, ReduceAddCoalesced
+from fastcomm.functions import Broadcast, remember, summed_back
 
 __all__ = ["Replicator", "replicate"]
 
@@ -53,9 +53,17 @@ class Replicator:
         network: as in `replicate`.
         devices: as there.
         lasting: False where `replicas` is called once.
+        share_buffers: False if the first replica is to have buffers of its own, too.
     """
 
-    def __init__(self, network: Module, devices: Sequence[Device], *, lasting: bool = True) -> None:
+    def __init__(
+        self,
+        network: Module,
+        devices: Sequence[Device],
+        *,
+        lasting: bool = True,
+        share_buffers: bool = True,
+    ) -> None:
         if not _replicatable_module(network):
             raise RuntimeError(
                 "Cannot replicate network where python modules are children of ScriptModule"
@@ -63,6 +71,7 @@ class Replicator:
         self.network = network
         self.devices = slots(devices)
         self.lasting = lasting and all(device == CPU for device in self.devices)
+        self.share_buffers = share_buffers
         self.written_bytes = 0  # by the last call of replicas()
         self._modules: list[Module] = []
         self._children: list[dict[str, Module | None]] = []
@@ -89,6 +98,8 @@ class Replicator:
         ):
             for table, copies in zip(tables, self._send(tensors, sent, without), strict=True):
                 table.update((id(t), c) for t, c in zip(tensors, copies, strict=True))
+        if not self.share_buffers:
+            tables[0].update((id(buffer), buffer.detach().clone()) for buffer in plain)
         for device, table in enumerate(tables):
             self._fill(device, table)
         if self.lasting:
@@ -123,11 +134,23 @@ class Replicator:
             for module, children in zip(self._modules, self._children, strict=True)
         ):
             return False
+        if any(
+            type(module) is not type(copy)
+            for copies in self._copies
+            for module, copy in zip(self._modules, copies, strict=True)
+        ):
+            return False
         # Somebody may: a checkpoint, whose recomputation needs the replica as it was.
         return self._counts == [_references(copies) for copies in self._copies]
 
     def _build(self) -> None:
         self._modules = list(self.network.modules())
+        for module in self._modules:
+            if type(module).__name__ == "OptimizedModule":  # its attributes are another module's
+                raise RuntimeError(
+                    "what torch.compile returned cannot be replicated: call module.compile() "
+                    "instead, which changes the module itself, or compile the DataParallel"
+                )
         self._children = [dict(module._modules) for module in self._modules]
         self._copies = [
             [_blank(module) if _is_common(module) else module for module in self._modules]
@@ -181,8 +204,7 @@ class _Refresh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
-        ctx.count = len(tensors)
-        ctx.source = tensors[0].device
+        remember(ctx, tensors, replicator.devices)
         copies, written = sent.refresh(list(tensors), len(replicator.devices) - 1)
         replicator.written_bytes += written
         lists = [list(tensors), *copies]
@@ -197,8 +219,8 @@ class _Refresh(torch.autograd.Function):
         return tuple(value for values in lists for value in values)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return (None, None, *ReduceAddCoalesced.apply(ctx.source, ctx.count, *grads))
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        return (None, None, *summed_back(ctx, ctx.needs_input_grad[2:], grads))
 
 
 def _blank(module: Module) -> Module:
@@ -223,7 +245,8 @@ def _unique(tables: Any) -> list[torch.Tensor]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    return type(tensor) in kinds and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _complex_again(

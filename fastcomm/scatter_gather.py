@@ -46,9 +46,10 @@ def _scatter(
     if isinstance(value, torch.Tensor):
         return Scatter.apply(targets, sizes, dim, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [
-            _with_fields(value, fields) for fields in _columns(_fields(value), targets, dim, sizes)
-        ]
+        if not _holds_tensor(value):
+            return [value for _ in targets]
+        columns = _columns(_fields(value), targets, dim, sizes)
+        return [_with_fields(value, fields) for fields in columns]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [type(value)(*items) for items in _columns(value, targets, dim, sizes)]
     if isinstance(value, tuple) and value:
@@ -69,12 +70,14 @@ def _columns(
 
 
 def _fields(value: Any) -> list[Any]:
-    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    """Return the fields that are set; those that are not have no value to be cut."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return [getattr(value, name) for name in names if hasattr(value, name)]
 
 
 def _with_fields(value: Any, fields: Sequence[Any]) -> Any:
     """Return a dataclass like ``value`` with other fields, whatever its constructor does."""
-    names = [field.name for field in dataclasses.fields(value)]
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
     if isinstance(value, dict):  # transformers' ModelOutput is both, and leaves out what is None
         given = {n: f for n, f in zip(names, fields, strict=True) if f is not None}
         return type(value)(**given)
@@ -109,6 +112,9 @@ def scatter_kwargs(
     there are devices, and what is not cut must not bring up replicas without data. (torch pads
     with empty arguments there, and calls replicas without the tensors they need.)
 
+    Raises:
+        ValueError: both hold tensors, which are cut into different numbers of parts.
+
     Returns:
         The positional arguments of each device, and the keyword arguments of each.
     """
@@ -119,7 +125,12 @@ def scatter_kwargs(
         for parts, given in ((positions, inputs), (keywords, kwargs))
         if parts and _holds_tensor(given)
     ]
-    count = min(cut) if cut else max(len(positions), len(keywords))
+    if len(set(cut)) > 1:
+        raise ValueError(
+            f"positional arguments were cut into {cut[0]} parts along dimension {dim}, keyword "
+            f"arguments into {cut[1]}: their tensors must have the same size there"
+        )
+    count = cut[0] if cut else max(len(positions), len(keywords))
     positions = list(positions[:count]) + [()] * (count - len(positions))
     keywords = list(keywords[:count]) + [{} for _ in range(count - len(keywords))]
     return tuple(positions), tuple(keywords)

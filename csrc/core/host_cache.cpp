@@ -1,6 +1,7 @@
 #include "core/host_cache.h"
 
 #include <cstdlib>
+#include <new>
 
 #include "core/error.h"
 
@@ -54,7 +55,12 @@ HostCache::Block HostCache::take(size_t bytes) {
 void HostCache::give(const Block& block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   used_bytes_ -= block.bytes;
-  idle_.push_back(block);
+  try {
+    idle_.push_back(block);
+  } catch (const std::bad_alloc&) {  // whoever gives back must not fail
+    std::free(block.memory);
+    return;
+  }
   idle_bytes_ += block.bytes;
   evict(most_used_);
 }

@@ -27,7 +27,7 @@ namespace {
 bool is_plain(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() &&
          !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
-         !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
+         !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
          tensor.is_non_overlapping_and_dense();
 }
 
@@ -266,7 +266,8 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
 bool are_plain_cpu(const TensorList& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
     return tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.is_complex() &&
-           tensor.has_storage() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+           tensor.has_storage() && !tensor.is_quantized() &&
+           !tensor.unsafeGetTensorImpl()->is_python_dispatch();
   });
 }
 
@@ -276,7 +277,7 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
   const TensorList sources = all_plain(tensors);
   const std::vector<const char*> from = const_pointers(sources);
   const std::vector<uint64_t> sizes = sizes_of(sources);
-  // First those that somebody else holds: what differs there is replaced as a whole.
+  // First those that somebody else holds, and those that are not as they were: they are replaced.
   for (TensorList& list : copies) {
     FC_CHECK(list.size() == sources.size(), "refresh: lists of ", sources.size(), " and ",
              list.size(), " tensors");
@@ -285,9 +286,9 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
     for (size_t i = 0; i < list.size(); ++i) {
       const bool fits = list[i].defined() && list[i].sizes() == sources[i].sizes() &&
                         list[i].strides() == sources[i].strides() &&
-                        list[i].scalar_type() == sources[i].scalar_type();
+                        list[i].scalar_type() == sources[i].scalar_type() &&
+                        list[i].storage().nbytes() >= sizes[i];
       if (fits && list[i].storage().use_count() == 1) continue;
-      if (fits && std::memcmp(list[i].const_data_ptr(), from[i], sizes[i]) == 0) continue;
       models.push_back(sources[i]);
       places.push_back(i);
     }

@@ -185,6 +185,19 @@ def test_mixed_lists_with_sparse_tensors(buffer_size: int) -> None:
     assert torch.equal(comm.reduce_add_coalesced(dense)[0], 2 * MIXED[0].to_dense())
 
 
+def test_tensors_without_plain_memory() -> None:
+    zero = torch._efficientzerotensor((3000,))
+    (copy,) = comm.broadcast_coalesced([zero], TWO)[1]
+    assert copy.tolist() == [0.0] * 3000
+    (total,) = comm.reduce_add_coalesced([[zero], [torch.ones(3000)]])
+    assert total.tolist() == [1.0] * 3000
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(comm.reduce_add([sparse, sparse]).to_dense(), 2 * torch.eye(3))
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
+    (copy,) = comm.broadcast_coalesced([quantized], TWO)[1]
+    assert copy.dequantize().tolist() == [1.0] * 3
+
+
 def test_complex_tensors_are_pairs_of_reals() -> None:
     x = torch.randn(3, 4, dtype=torch.complex64)
     real = torch.view_as_real(x)

@@ -377,6 +377,90 @@ def test_chunks_by_measured_speed() -> None:
     assert torch.equal(copy.deepcopy(parallel)(x), x)
 
 
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_whatever_the_buffers(buffers: Any, training: bool) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train(training)
+    parallel = DataParallel(net, TWO, buffers=buffers)
+    before = [buffer.clone() for buffer in net.buffers()]
+    for _ in range(2):
+        parallel(torch.randn(8, 3)).square().sum().backward()
+    changed = [not torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True)]
+    assert changed == [training] * 3
+    assert all(p.grad is not None for p in net.parameters())
+
+
+def test_what_a_replica_does_to_its_input_in_place() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.sub_(0.5)
+            return self.fc(x)
+
+    net = InPlace()
+    for _ in range(5):
+        DataParallel(net, ["cpu"] * 3)(torch.randn(6, 2)).sum().backward()
+
+
+def test_buffers_that_an_earlier_pass_still_needs() -> None:
+    """Evaluation, then training, then the gradients of the first."""
+    net = nn.BatchNorm1d(2, momentum=1.0).double().eval()
+    parallel = DataParallel(net, TWO)
+    x = torch.randn(8, 2, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(net(x).sum(), x)
+    output = parallel(x)
+    net.train()
+    parallel(torch.cat([x[:4], 5 * x[4:] + 3]))
+    (gradient,) = torch.autograd.grad(output[4:].sum(), x)  # the first shares the module's
+    torch.testing.assert_close(gradient[4:], wanted[4:])
+
+
+def test_frozen_parameters_cost_no_gradients() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[0].requires_grad_(False)
+    net.register_parameter(
+        "odd", nn.Parameter(torch.zeros(3, dtype=torch.float8_e4m3fn), requires_grad=False)
+    )
+    DataParallel(net, TWO)(torch.randn(4, 4)).sum().backward()
+    assert net[0].weight.grad is None and net[1].weight.grad is not None
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_replica_that_exits(error: BaseException) -> None:
+    class Exits(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        DataParallel(Exits(), TWO)(torch.ones(2))
+    assert caught.value is error
+
+
+def test_batches_that_are_dataclasses_or_empty() -> None:
+    class Logits(nn.Module):
+        def forward(self, result: Result) -> torch.Tensor:
+            return result.logits
+
+    x = torch.randn(6, 2)
+    parallel = DataParallel(Logits(), TWO, chunk_sizes=[1, 2])
+    assert torch.equal(parallel(Result(x, [])), x)
+    losses = DataParallelCriterion(nn.MSELoss())(
+        DataParallel(Logits(), TWO, chunk_sizes=[1, 2], gather_outputs=False)(Result(x, [])), x + 1
+    )
+    assert losses.tolist() == pytest.approx([2 / 3, 4 / 3])
+    empty = DataParallel(nn.Linear(2, 4), TWO, chunk_sizes=[1, 2])(torch.empty(0, 2))
+    assert empty.shape == (0, 4)
+
+
+def test_it_is_torchs_for_who_asks() -> None:
+    parallel = DataParallel(nn.Linear(2, 2), TWO, loss_fn=nn.CrossEntropyLoss(torch.ones(2)))
+    assert isinstance(parallel, nn.DataParallel)
+    assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
+
+
 def test_concurrent_forward_passes() -> None:
     parallel = DataParallel(_net(), TWO)
     inputs = [torch.randn(5, 6, dtype=torch.float64) for _ in range(8)]

@@ -168,6 +168,40 @@ def test_classes_with_ideas_of_their_own() -> None:
                 assert torch.equal(replica(x)[0], wanted)
 
 
+def test_a_replica_that_frees_its_memory_or_changes_its_class() -> None:
+    model = nn.Linear(4, 4)
+    replicator = Replicator(model, TWO)
+    replica = replicator.replicas(detach=True)[1]
+    replica.weight.untyped_storage().resize_(0)
+    del replica
+    assert torch.equal(replicator.replicas(detach=True)[1].weight, model.weight)
+    model.__class__ = type("Other", (nn.Linear,), {})
+    assert type(replicator.replicas(detach=True)[1]).__name__ == "Other"
+
+
+def test_memory_that_somebody_holds_is_theirs() -> None:
+    model = nn.BatchNorm1d(2)
+    replicator = Replicator(model, TWO)
+    held = replicator.replicas(detach=True)[1].running_mean
+    replicator.replicas(detach=True)[1].running_mean.add_(1)  # type: ignore[union-attr]
+    assert held is not None and held.tolist() == [0, 0]
+
+
+def test_quantized_buffers_are_copied() -> None:
+    model = nn.Identity()
+    model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8))
+    replica = Replicator(model, TWO).replicas(detach=True)[1]
+    assert replica.q.dequantize().tolist() == [1, 1, 1]  # type: ignore[operator, union-attr]
+
+
+def test_a_compiled_module_is_refused_and_left_as_it_is() -> None:
+    model = nn.Sequential(torch.compile(nn.Linear(2, 2)))
+    names = [name for name, _ in model.named_parameters()]
+    with pytest.raises(RuntimeError, match=r"call module\.compile\(\)"):
+        replicate(model, TWO)
+    assert [name for name, _ in model.named_parameters()] == names
+
+
 def test_no_cycles_are_left() -> None:
     model = Model()
     gc.collect()

@@ -111,6 +111,21 @@ def test_short_batches_bring_up_no_replica_without_data(rows: int) -> None:
     assert scatter_kwargs((1,), {"a": 2}, TWO) == (((1,), (1,)), ({"a": 2}, {"a": 2}))
 
 
+def test_arguments_that_do_not_fit_together() -> None:
+    with pytest.raises(ValueError, match="cut into 1 parts along dimension 0, keyword"):
+        scatter_kwargs((torch.ones(1),), {"y": torch.ones(4)}, TWO)
+
+
+def test_a_dataclass_without_tensors_is_handed_on_as_it_is() -> None:
+    @dataclasses.dataclass
+    class Settings:
+        name: str
+        later: int = dataclasses.field(init=False)
+
+    settings_given = Settings("n")
+    assert all(part is settings_given for part in scatter(settings_given, TWO))
+
+
 def test_gather_joins_the_structures() -> None:
     a, b = torch.randn(2, 3), torch.randn(1, 3)
     both = torch.cat([a, b])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import threading
 from typing import Any
 
 import pytest
@@ -58,6 +60,44 @@ def test_it_is_batchnorm_of_the_whole_batch(
 def test_half_precision_keeps_its_dtype() -> None:
     parallel = DataParallel(nn.BatchNorm1d(4), ["cpu"] * 2, buffers="sync_batchnorm")
     assert parallel(torch.randn(6, 4).bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_batchnorm_with_a_forward_of_its_own_is_refused() -> None:
+    class Activated(nn.BatchNorm1d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).relu()
+
+    parallel = DataParallel(Activated(3), ["cpu"] * 2, buffers="sync_batchnorm")
+    with pytest.raises(TypeError, match="Activated has a forward of its own"):
+        parallel(torch.randn(4, 3))
+    assert parallel.eval()(torch.randn(4, 3)).min() >= 0
+
+
+def test_nothing_is_left_behind() -> None:
+    parallel = DataParallel(_net(0.1, True), ["cpu"] * 2, buffers="sync_batchnorm")
+    x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
+    parallel(x)
+    gc.collect()
+    for _ in range(3):
+        parallel(x).sum().backward()
+    assert gc.collect() == 0
+    assert not any("forward" in vars(module) for module in parallel.module.modules())
+
+
+def test_no_thread_for_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    parallel = DataParallel(_net(0.1, True), ["cpu"] * 3, buffers="sync_batchnorm")
+    start, started = threading.Thread.start, []
+
+    def start_two(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        parallel(torch.randn(6, 2, 3, 3, dtype=torch.float64))
+    assert len(started) == 2 and not any(thread.is_alive() for thread in started)
 
 
 class Uneven(nn.Module):
