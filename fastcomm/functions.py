@@ -32,29 +32,33 @@ class Broadcast(Function):
         targets = slots(devices)
         if not inputs:
             return ()
-        remember(ctx, inputs, targets)
         lists = [_as_before(values, inputs) for values in comm.broadcast_coalesced(inputs, targets)]
-        ctx.mark_non_differentiable(
-            *(
-                values[i]
-                for i, needed in enumerate(ctx.needs_input_grad[1:])
-                if not needed
-                for values in lists
-            )
-        )
-        return tuple(value for values in lists for value in values)
+        return handed_out(ctx, ctx.needs_input_grad[1:], targets, lists)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         return (None, *summed_back(ctx, ctx.needs_input_grad[1:], grads))
 
 
-def remember(ctx: Any, inputs: Sequence[torch.Tensor], targets: Sequence[torch.device]) -> None:
-    """Keep what `summed_back` needs. Gradients that nobody computed are not made up for all."""
+def handed_out(
+    ctx: Any,
+    needed: Sequence[bool],
+    targets: Sequence[torch.device],
+    lists: Sequence[Sequence[torch.Tensor]],
+) -> _Tensors:
+    """Return a broadcast's results as a function does, and keep what `summed_back` needs.
+
+    Results of inputs that need no gradient need none. Gradients that nobody computed are not made
+    up for all inputs.
+    """
+    inputs = lists[0]
     ctx.like = [(value.shape, value.dtype) for value in inputs]
     ctx.targets = list(targets)
     ctx.source = inputs[0].device
     ctx.set_materialize_grads(False)
+    fixed = [i for i in range(len(inputs)) if not needed[i]]
+    ctx.mark_non_differentiable(*(values[i] for i in fixed for values in lists))
+    return tuple(value for values in lists for value in values)
 
 
 def summed_back(

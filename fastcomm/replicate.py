@@ -18,7 +18,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 from fastcomm import backend as _backend
 from fastcomm import comm
 from fastcomm._slots import CPU, Device, slots
-from fastcomm.functions import Broadcast, remember, summed_back
+from fastcomm.functions import Broadcast, handed_out, summed_back
 
 __all__ = ["Replicator", "replicate"]
 
@@ -204,19 +204,11 @@ class _Refresh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
-        remember(ctx, tensors, replicator.devices)
         copies, written = sent.refresh(list(tensors), len(replicator.devices) - 1)
         replicator.written_bytes += written
-        lists = [list(tensors), *copies]
-        ctx.mark_non_differentiable(
-            *(
-                values[i]
-                for i, needed in enumerate(ctx.needs_input_grad[2:])
-                if not needed
-                for values in lists
-            )
+        return handed_out(
+            ctx, ctx.needs_input_grad[2:], replicator.devices, [list(tensors), *copies]
         )
-        return tuple(value for values in lists for value in values)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
