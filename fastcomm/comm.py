@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn.parallel import comm as _torch_comm
 
+from fastcomm import _lists
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU, Device, index_of, slot, slots
 
@@ -123,11 +123,13 @@ def broadcast_coalesced(
             values, [index_of(target) for target in targets], buffer_size
         )
         return copied
-    on_cpu = iter(_copies(values, targets[1:].count(CPU)))
+    on_cpu = iter(_lists.copies(values, targets[1:].count(CPU)))
     return [
         values,
         *(
-            next(on_cpu) if target == CPU else [_detached_copy(value, target) for value in values]
+            next(on_cpu)
+            if target == CPU
+            else [_lists.detached_copy(value, target) for value in values]
             for target in targets[1:]
         ),
     ]
@@ -156,8 +158,8 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: Device | None = None
         return inputs[0]
     derived = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     if derived or any(value.layout != torch.strided for value in inputs):
-        return _tree_sum(list(inputs), target)
-    return _sums([[value] for value in inputs], target)[0]
+        return _lists.tree_sum(list(inputs), target)
+    return _lists.sums([[value] for value in inputs], target)[0]
 
 
 def reduce_add_coalesced(
@@ -195,11 +197,11 @@ def reduce_add_coalesced(
     for place in zip(*lists, strict=True):
         _check_place(place, target)
         if all(value.is_sparse for value in place):
-            result.append(_tree_sum([value.detach() for value in place], target))
+            result.append(_lists.tree_sum([value.detach() for value in place], target))
         else:
             result.append(None)
             dense.append(tuple(v.to_dense() if v.is_sparse else v for v in place))
-    sums = iter(_sums([list(column) for column in zip(*dense, strict=True)], target))
+    sums = iter(_lists.sums([list(column) for column in zip(*dense, strict=True)], target))
     return tuple(next(sums) if total is None else total for total in result)
 
 
@@ -415,74 +417,3 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
 def _copy_to(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
     """Return a derivable copy, or the tensor itself if it is there."""
     return tensor if tensor.device == target else tensor.to(target, non_blocking=target != CPU)
-
-
-def _detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
-    return tensor.detach().to(target, copy=True)
-
-
-def _copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
-    """Return so many copies in the CPU's memory."""
-    if count == 0:
-        return []
-    if torch.compiler.is_compiling():
-        flat = _operators().broadcast_coalesced(tensors, [-1] * count)
-        return [flat[i * len(tensors) : (i + 1) * len(tensors)] for i in range(count)]
-    plain = [value.layout == torch.strided and value.device == CPU for value in tensors]
-    chosen = [value for value, fast in zip(tensors, plain, strict=True) if fast]
-    lists = _backend.load().copy_lists(chosen, count)
-    if lists is None:
-        return [[_detached_copy(value, CPU) for value in tensors] for _ in range(count)]
-    iterators = [iter(values) for values in lists]
-    return [
-        [
-            next(values) if fast else _detached_copy(value, CPU)
-            for value, fast in zip(tensors, plain, strict=True)
-        ]
-        for values in iterators
-    ]
-
-
-def _sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
-    """Return the sums of dense tensors, place by place, not derivable."""
-    if target == CPU and all(value.device == CPU for values in lists for value in values):
-        if torch.compiler.is_compiling():
-            flat = [value for values in lists for value in values]
-            summed: list[torch.Tensor] = _operators().reduce_add_coalesced(flat, len(lists), -1)
-            return summed
-        totals: list[torch.Tensor] | None = _backend.load().sum_lists(lists) if lists else []
-        if totals is not None:
-            return totals
-    return _sums_of_flat(lists, target)
-
-
-def _sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
-    """Return the sums by torch's own functions: a flat tensor for each device and dtype."""
-    result: dict[int, torch.Tensor] = {}
-    by_dtype: dict[torch.dtype, list[int]] = {}
-    for i, value in enumerate(lists[0] if lists else ()):
-        by_dtype.setdefault(value.dtype, []).append(i)
-    with torch.no_grad():
-        for places in by_dtype.values():
-            columns = [[values[i] for i in places] for values in lists]
-            total = _tree_sum([_flatten_dense_tensors(column) for column in columns], target)
-            parts = _unflatten_dense_tensors(total, columns[0])
-            result.update((i, part.data) for i, part in zip(places, parts, strict=True))
-    return [result[i] for i in range(len(result))]
-
-
-def _tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
-    """Return the derivable sum in the order of the tree, rounded once."""
-    dtype = terms[0].dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    terms = [value.to(target, wide, non_blocking=target != CPU) for value in terms]
-    while len(terms) > 1:
-        odd = [terms[-1]] if len(terms) % 2 else []
-        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
-    return terms[0].to(dtype)
-
-
-def _operators() -> Any:
-    from fastcomm import _operators
-
-    return _operators.OPERATORS

@@ -6,8 +6,6 @@ module, which run at the same time, each in a thread; gradients are summed into 
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar
@@ -16,7 +14,16 @@ import torch
 from torch.nn import Module
 
 from fastcomm import scatter_gather
-from fastcomm._slots import CPU, Device, accelerator, index_of, slot, slots
+from fastcomm._division import (
+    as_given,
+    batch_size,
+    check_chunk_sizes,
+    check_placement,
+    places_of,
+    proportional,
+    weighted,
+)
+from fastcomm._slots import CPU, Device, slot, slots
 from fastcomm._speeds import Speeds
 from fastcomm._sync_batchnorm import Party, synchronize
 from fastcomm.parallel_apply import get_a_var, parallel_apply
@@ -105,17 +112,17 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         object.__setattr__(self, "loss_fn", loss_fn)  # a module's state is not this one's
         self.buffer_policy = buffers
         self.gather_outputs = gather_outputs
-        places = _places(device_ids)
+        places = places_of(device_ids)
         self._speeds = Speeds(len(places)) if chunk_sizes == "measured" else None
         self.chunk_sizes = (
             None if chunk_sizes is None or isinstance(chunk_sizes, str) else list(chunk_sizes)
         )
-        self.device_ids = [_as_given(place) for place in places]
+        self.device_ids = [as_given(place) for place in places]
         if not places:
             return
         if self.chunk_sizes is not None:
-            _check_chunk_sizes(self.chunk_sizes, len(places))
-        self.output_device = _as_given(places[0] if output_device is None else slot(output_device))
+            check_chunk_sizes(self.chunk_sizes, len(places))
+        self.output_device = as_given(places[0] if output_device is None else slot(output_device))
         self.src_device_obj = places[0]
         self._lasting: _Lasting | None = None
         if all(place.type == "cuda" for place in places):
@@ -130,13 +137,13 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         with torch.autograd.profiler.record_function("DataParallel.forward"):
             if not self.device_ids:
                 return self._alone(inputs, kwargs)
-            _check_placement(self.module, self.src_device_obj)
+            check_placement(self.module, self.src_device_obj)
             scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
             if not scattered and not keywords:  # no inputs: one replica has nothing to divide
                 scattered, keywords = ((),), ({},)
             used = self.device_ids[: len(scattered)]
             parts = zip(scattered, keywords, strict=True)
-            sizes = [_batch_size(part, self.dim) for part in parts]
+            sizes = [batch_size(part, self.dim) for part in parts]
             if len(self.device_ids) == 1:
                 replicas: list[Any] = [self.module]
             else:
@@ -149,14 +156,12 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
                     party.close()
             self._settle_buffers(replicas)
             if self.loss_fn is not None:
-                return self.gather(_weighted(outputs, sizes), self.output_device)
+                return self.gather(weighted(outputs, sizes), self.output_device)
             if not self.gather_outputs:
                 return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
-            return (
-                outputs[0]
-                if len(self.device_ids) == 1
-                else self.gather(outputs, self.output_device)
-            )
+            if len(self.device_ids) == 1:
+                return outputs[0]
+            return self.gather(outputs, self.output_device)
 
     def _run(self, works: list[Any], inputs: Any, kwargs: Any) -> list[Any]:
         if len(self.device_ids) == 1:
@@ -176,9 +181,9 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         """Divide the arguments among the devices."""
         sizes = None
         weights = self.chunk_sizes if self._speeds is None else self._speeds.weights()
-        total = _batch_size((inputs, kwargs), self.dim)
+        total = batch_size((inputs, kwargs), self.dim)
         if weights is not None and total > 0:
-            sizes = _proportional(total, weights)
+            sizes = proportional(total, weights)
             sizes = [size for size in sizes if size]  # a short batch has fewer parts
             device_ids = device_ids[: len(sizes)]
         return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, self.dim, sizes)
@@ -216,7 +221,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
             return output
         tensor = get_a_var((output, inputs, kwargs))
         device = CPU if tensor is None else tensor.device
-        size = _batch_size((inputs, kwargs), self.dim)
+        size = batch_size((inputs, kwargs), self.dim)
         return ReplicaOutputs([output], [device], [size], self.dim)
 
     def _settle_buffers(self, replicas: Sequence[Module]) -> None:
@@ -266,7 +271,7 @@ class DataParallelCriterion(Module):
         inputs = [(output, *part) for output, part in zip(outputs, parts, strict=True)]
         losses = parallel_apply([self.criterion] * len(inputs), inputs, None, outputs.devices)
         target = outputs.devices[0] if self.output_device is None else self.output_device
-        joined: torch.Tensor = scatter_gather.quiet_gather(_weighted(losses, outputs.sizes), target)
+        joined: torch.Tensor = scatter_gather.quiet_gather(weighted(losses, outputs.sizes), target)
         return joined
 
 
@@ -293,11 +298,11 @@ def data_parallel(
     """
     if not isinstance(inputs, tuple):
         inputs = () if inputs is None else (inputs,)
-    places = _places(device_ids)
+    places = places_of(device_ids)
     if not places:
         raise RuntimeError("no available devices were found")
     target = places[0] if output_device is None else slot(output_device)
-    _check_placement(module, places[0])
+    check_placement(module, places[0])
     scattered, keywords = scatter_gather.scatter_kwargs(inputs, module_kwargs, places, dim)
     if not scattered and not keywords:
         scattered, keywords = ((),), ({},)
@@ -351,81 +356,3 @@ class _Lasting:
             return known.replicas(detach)
         finally:
             self._lock.release()
-
-
-def _places(device_ids: Sequence[Device] | None) -> list[torch.device]:
-    """Return the devices, none where the module is to run as it is."""
-    if device_ids is None:
-        kind = accelerator()
-        if kind is None or kind == "mps":
-            return []
-        return [torch.device(kind, i) for i in range(torch.accelerator.device_count())]
-    if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
-        return []
-    return slots(device_ids)
-
-
-def _is_cpu(device: Device) -> bool:
-    return not isinstance(device, int) and torch.device(device).type == "cpu"
-
-
-def _as_given(place: torch.device) -> Any:
-    """Return a device as torch's attributes have it: a number; CPU slots by name."""
-    return "cpu" if place == CPU else index_of(place)
-
-
-def _check_placement(module: Module, place: torch.device) -> None:
-    for tensor in itertools.chain(module.parameters(), module.buffers()):
-        if tensor.device != place:
-            raise RuntimeError(
-                "module must have its parameters and buffers "
-                f"on device {place} (device_ids[0]) but found one of "
-                f"them on device: {tensor.device}"
-            )
-
-
-def _check_chunk_sizes(sizes: Sequence[int], count: int) -> None:
-    if len(sizes) != count:
-        raise ValueError(f"{len(sizes)} chunk_sizes for {count} devices")
-    if any(size <= 0 for size in sizes):
-        raise ValueError(f"chunk_sizes must be positive, not {list(sizes)}")
-
-
-def _proportional(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide ``total`` as ``weights`` are, by largest remainders; zeros come last, if at all."""
-    whole = sum(weights)
-    shares = [total * weight // whole for weight in weights]
-    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
-    for i in rest[: total - sum(shares)]:
-        shares[i] += 1
-    for i in range(min(total, len(shares))):  # the first get one each
-        if shares[i] == 0:
-            shares[shares.index(max(shares))] -= 1
-            shares[i] = 1
-    return shares
-
-
-def _first_tensor(value: Any) -> torch.Tensor | None:
-    """Return the first tensor that `fastcomm.scatter_gather.scatter` would cut."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
-    if isinstance(value, torch.Tensor):
-        return value
-    parts = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, dict | list | tuple):
-        return None
-    return next((found for part in parts if (found := _first_tensor(part)) is not None), None)
-
-
-def _batch_size(arguments: Any, dim: int) -> int:
-    """Return the size of the first tensor along ``dim``; 1 without tensors."""
-    tensor = _first_tensor(arguments)
-    return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
-
-
-def _weighted(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-    """Weight means over parts so that their mean is the mean over the whole."""
-    if len(set(sizes)) == 1:
-        return list(losses)
-    total = sum(sizes)
-    return [loss * (size * len(sizes) / total) for loss, size in zip(losses, sizes, strict=True)]

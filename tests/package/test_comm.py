@@ -14,7 +14,7 @@ from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling
 from torch.cuda import comm as torch_comm
 
-from fastcomm import comm
+from fastcomm import _lists, comm
 
 TWO = ["cpu", "cpu"]
 
@@ -113,10 +113,10 @@ def test_reduce_add_coalesced_is_the_sum_in_the_order_of_the_tree(
 def test_what_serves_other_devices_gives_the_same_bits() -> None:
     dtypes = [*FLOATS, torch.int64, torch.float32]
     lists = [[cancelling(dtype, 30, rank) for dtype in dtypes] for rank in range(5)]
-    sums = comm._sums_of_flat(lists, torch.device("cpu"))
+    sums = _lists.sums_of_flat(lists, torch.device("cpu"))
     for total, *terms in zip(sums, *lists, strict=True):
         assert same_bits(total, tree_sum(terms))
-    assert comm._sums_of_flat([], torch.device("cpu")) == []
+    assert _lists.sums_of_flat([], torch.device("cpu")) == []
 
 
 def test_large_lists_are_divided_among_threads_without_a_seam() -> None:
