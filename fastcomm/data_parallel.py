@@ -172,7 +172,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         """Return a replica for each device; they last until the next forward pass."""
         detach = not torch.is_grad_enabled()
         if self._lasting is None:
-            self._lasting = _Lasting()
+            self._lasting = _Lasting(len(self.device_ids))
         return self._lasting.replicas(module, device_ids, detach, self.buffer_policy != "mean")
 
     def scatter(
@@ -335,24 +335,25 @@ class _WithLoss:
 
 
 class _Lasting:
-    """The replicas of a `DataParallel`, for each number of devices that was used."""
+    """The replicas of a `DataParallel` on all of its devices.
 
-    def __init__(self) -> None:
+    A batch that is too short for all of them, and a pass beside another, get replicas of their own.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, ...], Replicator] = {}
+        self._known: Replicator | None = None
 
     def replicas(
         self, module: Any, devices: Sequence[Device], detach: bool, share_buffers: bool
     ) -> list[Any]:
-        if not self._lock.acquire(blocking=False):
+        if len(devices) != self._count or not self._lock.acquire(blocking=False):
             other = Replicator(module, devices, lasting=False, share_buffers=share_buffers)
             return other.replicas(detach)
         try:
-            key = tuple(str(device) for device in devices)
-            known = self._known.get(key)
-            if known is None or known.network is not module:
-                known = Replicator(module, devices, share_buffers=share_buffers)
-                self._known[key] = known
-            return known.replicas(detach)
+            if self._known is None or self._known.network is not module:
+                self._known = Replicator(module, devices, share_buffers=share_buffers)
+            return self._known.replicas(detach)
         finally:
             self._lock.release()
