@@ -147,8 +147,12 @@ void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
   });
 }
 
-/// In the order of the tree: pairs, pairs of pairs; an odd one passes up.
+/// In the order of the tree: pairs, pairs of pairs; an odd one passes up. One rounding at the end.
 at::Tensor tree_sum(std::vector<at::Tensor> terms) {
+  const at::ScalarType type = terms[0].scalar_type();
+  if (type == at::kHalf || type == at::kBFloat16) {
+    for (at::Tensor& term : terms) term = term.to(at::kFloat);
+  }
   while (terms.size() > 1) {
     std::vector<at::Tensor> pairs;
     for (size_t i = 0; i + 1 < terms.size(); i += 2) {
@@ -157,7 +161,7 @@ at::Tensor tree_sum(std::vector<at::Tensor> terms) {
     if (terms.size() % 2 == 1) pairs.push_back(terms.back());
     terms = std::move(pairs);
   }
-  return terms[0];
+  return terms[0].to(type);
 }
 
 }  // namespace

@@ -132,8 +132,9 @@ def test_large_lists_are_divided_among_threads_without_a_seam() -> None:
         assert same_bits(total, tree_sum(terms))
 
 
-def test_seventy_sources() -> None:
-    lists = [[cancelling(torch.float32, 50, rank)] for rank in range(70)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16])
+def test_seventy_sources(dtype: torch.dtype) -> None:
+    lists = [[cancelling(dtype, 50, rank)] for rank in range(70)]
     assert same_bits(comm.reduce_add_coalesced(lists)[0], tree_sum([v[0] for v in lists]))
 
 
