@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch.nn import Module
 
 from fastcomm._slots import CPU, Device, accelerator, index_of, slots
+from fastcomm.scatter_gather import first_tensor
 
 
 def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
@@ -65,21 +65,9 @@ def proportional(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-def _first_tensor(value: Any) -> torch.Tensor | None:
-    """Return the first tensor that `fastcomm.scatter_gather.scatter` would cut."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, f.name, None) for f in dataclasses.fields(value)]
-    if isinstance(value, torch.Tensor):
-        return value
-    parts = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, dict | list | tuple):
-        return None
-    return next((found for part in parts if (found := _first_tensor(part)) is not None), None)
-
-
 def batch_size(arguments: Any, dim: int) -> int:
     """Return the size of the first tensor along ``dim``; 1 without tensors."""
-    tensor = _first_tensor(arguments)
+    tensor = first_tensor(arguments)
     return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
 
 

@@ -393,7 +393,7 @@ def gather(
 def empty_cache() -> None:
     """Free the CPU memory that is kept for later results of this module.
 
-    At most as much is kept as was ever in use at a time.
+    At most as much is kept as was lately in use at a time.
     """
     _backend.load().empty_cache()
 

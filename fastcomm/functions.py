@@ -32,7 +32,7 @@ class Broadcast(Function):
         targets = slots(devices)
         if not inputs:
             return ()
-        lists = [_as_before(values, inputs) for values in comm.broadcast_coalesced(inputs, targets)]
+        lists = [as_before(values, inputs) for values in comm.broadcast_coalesced(inputs, targets)]
         return handed_out(ctx, ctx.needs_input_grad[1:], targets, lists)
 
     @staticmethod
@@ -97,7 +97,7 @@ class ReduceAddCoalesced(Function):
         reals = [
             [torch.view_as_real(v) if v.is_complex() else v for v in values] for values in lists
         ]
-        return tuple(_as_before(comm.reduce_add_coalesced(reals, destination), lists[0]))
+        return tuple(as_before(comm.reduce_add_coalesced(reals, destination), lists[0]))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ class Gather(Function):
         return (None, None, *(chunk[0] if ctx.scalars else chunk for chunk in chunks))
 
 
-def _as_before(values: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def as_before(values: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Make complex again what `fastcomm.comm` took as its real view."""
     return [
         torch.view_as_complex(value) if model.is_complex() and not value.is_complex() else value

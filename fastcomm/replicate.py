@@ -18,7 +18,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 from fastcomm import backend as _backend
 from fastcomm import comm
 from fastcomm._slots import CPU, Device, slots
-from fastcomm.functions import Broadcast, handed_out, summed_back
+from fastcomm.functions import Broadcast, as_before, handed_out, summed_back
 
 __all__ = ["Replicator", "replicate"]
 
@@ -113,7 +113,7 @@ class Replicator:
         if not lasting or sent is None:
             if detach:
                 return [
-                    _complex_again(copies, tensors)
+                    as_before(copies, tensors)
                     for copies in comm.broadcast_coalesced(tensors, self.devices)
                 ]
             flat = Broadcast.apply(self.devices, *tensors)
@@ -194,9 +194,7 @@ class _Sent:
             else:
                 self._lists = native.copy_lists(reals, count)
                 written = count * sum(t.nbytes for t in reals)
-        return [
-            _complex_again([t.detach() for t in held], tensors) for held in self._lists
-        ], written
+        return [as_before([t.detach() for t in held], tensors) for held in self._lists], written
 
 
 class _Refresh(torch.autograd.Function):
@@ -239,15 +237,6 @@ def _unique(tables: Any) -> list[torch.Tensor]:
 def _is_plain(tensor: torch.Tensor) -> bool:
     kinds = (torch.Tensor, torch.nn.Parameter)
     return type(tensor) in kinds and tensor.layout == torch.strided and not tensor.is_quantized
-
-
-def _complex_again(
-    copies: Sequence[torch.Tensor], like: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    return [
-        torch.view_as_complex(copy) if model.is_complex() and not copy.is_complex() else copy
-        for copy, model in zip(copies, like, strict=True)
-    ]
 
 
 def _is_common(module: Module) -> bool:

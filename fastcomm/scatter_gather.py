@@ -136,14 +136,22 @@ def scatter_kwargs(
     return tuple(positions), tuple(keywords)
 
 
-def _holds_tensor(value: Any) -> bool:
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor that `scatter` would cut; None without one."""
     if isinstance(value, torch.Tensor):
-        return True
+        return value
+    parts: Iterable[Any] = ()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return any(_holds_tensor(field) for field in _fields(value))
-    if isinstance(value, dict):
-        return any(_holds_tensor(item) for item in value.values())
-    return isinstance(value, tuple | list) and any(_holds_tensor(item) for item in value)
+        parts = _fields(value)
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, tuple | list):
+        parts = value
+    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
+
+
+def _holds_tensor(value: Any) -> bool:
+    return first_tensor(value) is not None
 
 
 def gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:

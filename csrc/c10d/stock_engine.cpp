@@ -69,6 +69,7 @@ void WaitSlices::run() {
       asleep_ = true;
       added_.wait(lock, [&] { return !waiting_.empty(); });
       asleep_ = false;
+      idle = 0;  // more of them may follow
     }
     lock.unlock();
     std::this_thread::sleep_for(kSlice);

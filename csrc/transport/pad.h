@@ -75,8 +75,9 @@ struct Pad {
   /// Publishes that an operation of the stock engine will not end here. It counts once the rank is
   /// poisoned, from whichever operation on: a later one may have failed before.
   void lose_engine(uint64_t sequence) {
-    // The owner alone writes it. Release, and before the poison that makes it count: who sees the poison
-    // with acquire sees at least this number.
+    // The owner alone writes it. Release: a number that comes before the first poison is seen by whoever
+    // sees the poison with acquire; one that comes later is seen at one of the next looks, which a peer
+    // with an open operation takes all the time. Nothing but the number is read behind it.
     const uint64_t known = engine_lost.load(std::memory_order_relaxed);
     if (known == 0 || sequence + 1 < known) {
       engine_lost.store(sequence + 1, std::memory_order_release);

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -131,8 +132,6 @@ def _wait_twice(world: World) -> Caught | None:
     x = torch.zeros(4)
     work = dist.irecv(x, 1)
     assert work is not None
-    from datetime import timedelta
-
     caught = catch(work.wait, timedelta(milliseconds=100))
     work.wait()
     assert x.tolist() == [1] * 4
@@ -146,6 +145,31 @@ def test_a_wait_that_expires_harms_nothing() -> None:
     assert caught.kind == "CollectiveTimeoutError"
     assert "the operation goes on" in caught.text
     assert 0.1 <= caught.seconds < 0.2
+
+
+def _wait_after_a_pause(world: World) -> list[Caught]:
+    """The thread that cuts waits into slices sleeps after a second without any."""
+    world.init()
+    dist.barrier()
+    caught = []
+    for pause in (0.0, 1.6, 1.6):
+        time.sleep(pause)
+        if world.rank == 1:
+            time.sleep(0.4)
+            dist.send(torch.ones(1), 0)
+            continue
+        work = dist.irecv(torch.zeros(1), 1)
+        assert work is not None
+        caught.append(catch(work.wait, timedelta(milliseconds=100)))
+        work.wait()
+    dist.barrier()
+    return caught
+
+
+def test_waits_are_cut_after_a_pause_too() -> None:
+    for caught in run_ranks(2, _wait_after_a_pause)[0]:
+        assert caught.kind == "CollectiveTimeoutError"
+        assert 0.1 <= caught.seconds < 0.2, caught
 
 
 def _one_leaves(world: World) -> tuple[list[float], Caught] | None:
