@@ -7,7 +7,7 @@ module, which run at the same time, each in a thread; gradients are summed into 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -23,6 +23,7 @@ from fastcomm._division import (
     proportional,
     weighted,
 )
+from fastcomm._losses import DataParallelCriterion, LossFunction, ReplicaOutputs, WithLoss
 from fastcomm._slots import CPU, Device, slot, slots
 from fastcomm._speeds import Speeds
 from fastcomm._sync_batchnorm import Party, synchronize
@@ -32,29 +33,6 @@ from fastcomm.replicate import Replicator, replicate
 __all__ = ["DataParallel", "DataParallelCriterion", "ReplicaOutputs", "data_parallel"]
 
 T = TypeVar("T", bound=Module)
-LossFunction = Callable[..., torch.Tensor]
-
-
-class ReplicaOutputs(list[Any]):
-    """What the replicas returned, each on its device, not gathered: see `DataParallelCriterion`.
-
-    Attributes:
-        devices: of the replicas.
-        sizes: how much of the batch each had.
-        dim: the dimension along which it was cut.
-    """
-
-    def __init__(
-        self,
-        outputs: Iterable[Any],
-        devices: Sequence[torch.device],
-        sizes: Sequence[int],
-        dim: int,
-    ) -> None:
-        super().__init__(outputs)
-        self.devices = list(devices)
-        self.sizes = list(sizes)
-        self.dim = dim
 
 
 class DataParallel(torch.nn.DataParallel, Generic[T]):
@@ -202,7 +180,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         """Return what each replica is to do, and the party to be closed when they have."""
         works = replicas
         if self.loss_fn is not None:
-            works = [_WithLoss(replica, self.loss_fn) for replica in replicas]
+            works = [WithLoss(replica, self.loss_fn) for replica in replicas]
         if self._speeds is not None:
             works = [
                 self._speeds.timed(i, size, work)
@@ -215,7 +193,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is not None:
-            return _WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
+            return WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
         output = self.module(*inputs, **kwargs)
         if self.gather_outputs:
             return output
@@ -241,38 +219,6 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         if "_lasting" in state:
             state["_lasting"] = None
         return state
-
-
-class DataParallelCriterion(Module):
-    """The loss of outputs that were not gathered, computed where they are.
-
-    For ``DataParallel(..., gather_outputs=False)``: ``criterion(outputs, targets)`` divides the
-    targets as the batch was divided, and returns a vector with one loss for each replica, weighted
-    so that their mean is the mean over the batch.
-
-    Args:
-        criterion: called as ``criterion(output, targets)`` for each replica.
-        output_device: where the losses are gathered; that of the first replica by default.
-    """
-
-    def __init__(self, criterion: LossFunction, output_device: Device | None = None) -> None:
-        super().__init__()
-        self.criterion = criterion
-        self.output_device = output_device
-
-    def forward(self, outputs: ReplicaOutputs, *targets: Any) -> torch.Tensor:
-        """Return the losses."""
-        if not isinstance(outputs, ReplicaOutputs):
-            raise TypeError(
-                "DataParallelCriterion takes what DataParallel(..., gather_outputs=False) returns, "
-                f"not {type(outputs).__name__}"
-            )
-        parts = scatter_gather.scatter(targets, outputs.devices, outputs.dim, outputs.sizes)
-        inputs = [(output, *part) for output, part in zip(outputs, parts, strict=True)]
-        losses = parallel_apply([self.criterion] * len(inputs), inputs, None, outputs.devices)
-        target = outputs.devices[0] if self.output_device is None else self.output_device
-        joined: torch.Tensor = scatter_gather.quiet_gather(weighted(losses, outputs.sizes), target)
-        return joined
 
 
 def data_parallel(
@@ -312,26 +258,6 @@ def data_parallel(
     replicas = replicate(module, used, not torch.is_grad_enabled())
     outputs = parallel_apply(replicas, scattered, keywords, used)
     return scatter_gather.quiet_gather(outputs, target, dim)
-
-
-class _WithLoss:
-    """A replica and its loss as one call: the last positional argument is the targets."""
-
-    def __init__(self, module: Any, loss_fn: LossFunction) -> None:
-        self.module = module
-        self.loss_fn = loss_fn
-
-    def __call__(self, *inputs: Any, **kwargs: Any) -> torch.Tensor:
-        if not inputs:
-            raise TypeError("with loss_fn the last positional argument is the targets")
-        *positions, targets = inputs
-        loss = self.loss_fn(self.module(*positions, **kwargs), targets)
-        if loss.numel() != 1:
-            raise ValueError(
-                "loss_fn must return one number for each replica, "
-                f"not a tensor of {list(loss.shape)}"
-            )
-        return loss.view(())
 
 
 class _Lasting:

@@ -288,35 +288,6 @@ def test_results_that_are_dataclasses() -> None:
     assert type(result) is Result and torch.equal(result.logits, 2 * x)
 
 
-@pytest.mark.parametrize("rows", [4, 7, 1])
-def test_the_loss_in_the_replicas(rows: int) -> None:
-    plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
-    net, targets = copy.deepcopy(plain), torch.randint(3, (rows,))
-    loss = F.cross_entropy(plain(x), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    wanted = _gradients(plain)
-    parallel = DataParallel(net, ["cpu"] * 3, loss_fn=F.cross_entropy)
-    ungathered = DataParallel(net, ["cpu"] * 3, gather_outputs=False)
-    criterion = DataParallelCriterion(nn.CrossEntropyLoss())
-    for losses in (parallel(x, targets), criterion(ungathered(x), targets)):
-        assert len(losses) == len(x.chunk(3))
-        torch.testing.assert_close(losses.mean(), loss)
-        net.zero_grad()
-        losses.mean().backward()
-        for ours, theirs in zip(_gradients(net), wanted, strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-
-def test_misuse_of_losses() -> None:
-    x, y = torch.randn(4, 2), torch.randn(4, 2)
-    with pytest.raises(TypeError, match="the last positional argument is the targets"):
-        DataParallel(nn.Identity(), TWO, loss_fn=F.mse_loss)(input=x)
-    with pytest.raises(ValueError, match="one number for each replica"):
-        DataParallel(nn.Identity(), TWO, loss_fn=lambda a, b: a - b)(x, y)
-    with pytest.raises(TypeError, match="gather_outputs=False"):
-        DataParallelCriterion(nn.MSELoss())(x, y)
-
-
 def test_chunk_sizes() -> None:
     sizes: list[int] = []
 
