@@ -12,6 +12,7 @@
 #include "core/env.h"
 #include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
+#include "ops/device_lists.h"
 #include "ops/tensor_lists.h"
 #include "transport/bootstrap.h"
 #include "transport/cores.h"
@@ -123,6 +124,46 @@ CudaDevices cuda_devices() {
   return found;
 }
 
+/// Lists of tensors (fastcomm/_lists.py): None where they are not plain memory, on the CPU or on
+/// CUDA devices each.
+void bind_lists(py::module_& module) {
+  using Lists = std::vector<TensorList>;
+  module.def(
+      "copy_lists",
+      [](const TensorList& tensors, int64_t copies) {
+        return are_plain_cpu(tensors) ? std::make_optional(copy_lists(tensors, copies))
+                                      : std::nullopt;
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "sum_lists",
+      [](const Lists& sources) {
+        const bool plain = std::all_of(sources.begin(), sources.end(), are_plain_cpu);
+        return plain ? std::make_optional(sum_lists(sources)) : std::nullopt;
+      },
+      py::call_guard<py::gil_scoped_release>());
+  // Returns the copies, and how many bytes were written to them.
+  module.def("refresh_lists", [](const TensorList& tensors, Lists copies) {
+    int64_t written = 0;
+    {
+      const py::gil_scoped_release released;
+      written = refresh_lists(tensors, copies);
+    }
+    return std::make_pair(std::move(copies), written);
+  });
+  module.def("copy_device_lists", copy_device_lists, py::call_guard<py::gil_scoped_release>());
+  module.def("sum_device_lists", sum_device_lists, py::call_guard<py::gil_scoped_release>());
+  module.def("refresh_device_lists",
+             [](const TensorList& tensors, const DeviceIndices& devices, Lists copies) {
+               std::optional<int64_t> written;
+               {
+                 const py::gil_scoped_release released;
+                 written = refresh_device_lists(tensors, devices, copies);
+               }
+               return std::make_pair(std::move(copies), written);
+             });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -192,31 +233,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("is_shared", is_shared);
 
-  // Lists of CPU tensors (fastcomm/comm.py).
-  // None where they are not plain tensors in the CPU's memory.
-  using Lists = std::vector<TensorList>;
-  module.def(
-      "copy_lists",
-      [](const TensorList& tensors, int64_t copies) {
-        return are_plain_cpu(tensors) ? std::make_optional(copy_lists(tensors, copies))
-                                      : std::nullopt;
-      },
-      py::call_guard<py::gil_scoped_release>());
-  module.def(
-      "sum_lists",
-      [](const Lists& sources) {
-        const bool plain = std::all_of(sources.begin(), sources.end(), are_plain_cpu);
-        return plain ? std::make_optional(sum_lists(sources)) : std::nullopt;
-      },
-      py::call_guard<py::gil_scoped_release>());
-  module.def("refresh_lists", [](const TensorList& tensors, std::vector<TensorList> copies) {
-    int64_t written = 0;
-    {
-      const py::gil_scoped_release released;
-      written = refresh_lists(tensors, copies);
-    }
-    return std::make_pair(std::move(copies), written);
-  });
+  bind_lists(module);
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);

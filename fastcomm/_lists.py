@@ -1,4 +1,4 @@
-"""Lists of tensors copied and summed: natively where all is plain CPU memory, else by torch."""
+"""Lists of tensors copied and summed: natively where all is plain memory, else by torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from fastcomm import backend as _backend
-from fastcomm._slots import CPU
+from fastcomm._slots import CPU, index_of
 
 
 def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
@@ -33,21 +33,43 @@ def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     ]
 
 
+def device_copies(
+    tensors: list[torch.Tensor], targets: list[torch.device]
+) -> list[list[torch.Tensor]] | None:
+    """Return copies on the CUDA devices behind the first, which has the tensors.
+
+    None where our kernels cannot do it: torch does then.
+    """
+    if any(target.type != "cuda" for target in targets):
+        return None
+    indices = [index_of(target) for target in targets]
+    if torch.compiler.is_compiling():
+        flat = _operators().broadcast_coalesced(tensors, indices[1:])
+        return [flat[i : i + len(tensors)] for i in range(0, len(flat), len(tensors))]
+    lists: list[list[torch.Tensor]] | None
+    lists = _backend.load().copy_device_lists(tensors, indices)
+    return lists
+
+
 def detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
     return tensor.detach().to(target, copy=True)
 
 
 def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
     """Return the sums of dense tensors, place by place, not derivable."""
-    if target == CPU and all(value.device == CPU for values in lists for value in values):
-        if torch.compiler.is_compiling():
+    if not lists or not lists[0]:
+        return []
+    totals: list[torch.Tensor] | None = None
+    kind = target.type
+    if all(value.device.type == kind for values in lists for value in values):
+        if torch.compiler.is_compiling() and kind in ("cpu", "cuda"):
             flat = [value for values in lists for value in values]
-            summed: list[torch.Tensor] = _operators().reduce_add_coalesced(flat, len(lists), -1)
-            return summed
-        totals: list[torch.Tensor] | None = _backend.load().sum_lists(lists) if lists else []
-        if totals is not None:
-            return totals
-    return sums_of_flat(lists, target)
+            totals = _operators().reduce_add_coalesced(flat, len(lists), index_of(target))
+        elif kind == "cpu":
+            totals = _backend.load().sum_lists(lists)
+        elif kind == "cuda":
+            totals = _backend.load().sum_device_lists(lists, index_of(target))
+    return sums_of_flat(lists, target) if totals is None else totals
 
 
 def sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:

@@ -119,6 +119,9 @@ def broadcast_coalesced(
         if value.device != targets[0]:
             raise RuntimeError(f"All tensors must be on devices[0]: {index_of(targets[0])}")
     if targets[0] != CPU and CPU not in targets:
+        made = _lists.device_copies(values, targets)
+        if made is not None:
+            return [values, *made]
         copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
             values, [index_of(target) for target in targets], buffer_size
         )
@@ -376,11 +379,21 @@ def gather(
                 f"Input tensor at index {i} has invalid shape: got {list(value.shape)}, "
                 f"but expected {expected}"
             )
+    expected[dim] = sum(value.size(dim) for value in values)
     if out is None:
         target = slot(destination)
-        return torch.cat([value.to(target, non_blocking=target != CPU) for value in values], dim)
-    expected[dim] = sum(value.size(dim) for value in values)
-    if list(out.shape) != expected:
+        derived = torch.is_grad_enabled() and any(value.requires_grad for value in values)
+        here = all(value.device == target for value in values)
+        if derived or here or len({value.dtype for value in values}) > 1:
+            return torch.cat([v.to(target, non_blocking=target != CPU) for v in values], dim)
+        last = all(_is_channels_last(value) for value in values)
+        out = torch.empty(  # each arrives where it belongs
+            expected,
+            dtype=values[0].dtype,
+            device=target,
+            memory_format=torch.channels_last if last else torch.contiguous_format,
+        )
+    elif list(out.shape) != expected:
         raise RuntimeError(
             f"Expected output tensor to have shape {expected}, but got {list(out.shape)}"
         )
@@ -402,6 +415,14 @@ def _as_real(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         raise RuntimeError(UNINITIALIZED)
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def _wrapped(dim: int, tensor: torch.Tensor) -> int:

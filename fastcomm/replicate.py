@@ -43,11 +43,12 @@ def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> li
 
 
 class Replicator:
-    """Replicas of one module that last: their structure, and on CPU slots their memory.
+    """Replicas of one module that last, with their memory, on CPU slots or on CUDA devices.
 
     Each call of `replicas` gives all of them the module's present state. On CPU slots parameters
-    and buffers are compared, and only what differs is written; memory that a graph still holds is
-    not written to but replaced. Not thread-safe.
+    and buffers are compared, and only what differs is written; on CUDA devices all is written, by
+    one launch a device. Memory that a graph still holds is not written to but replaced. Not
+    thread-safe.
 
     Args:
         network: as in `replicate`.
@@ -70,15 +71,15 @@ class Replicator:
             )
         self.network = network
         self.devices = slots(devices)
-        self.lasting = lasting and all(device == CPU for device in self.devices)
+        self.lasting = lasting and {device.type for device in self.devices} in ({"cpu"}, {"cuda"})
         self.share_buffers = share_buffers
         self.written_bytes = 0  # by the last call of replicas()
         self._modules: list[Module] = []
         self._children: list[dict[str, Module | None]] = []
         self._copies: list[list[Module]] = []  # by device, then by module
         self._counts: list[list[int]] = []  # references to them while nobody else has one
-        self._parameters = _Sent()
-        self._buffers = _Sent()
+        self._parameters = _Sent(self.devices)
+        self._buffers = _Sent(self.devices)
 
     def replicas(self, detach: bool) -> list[Any]:
         """Return the replicas, with the module's present parameters, buffers and attributes."""
@@ -118,7 +119,7 @@ class Replicator:
                 ]
             flat = Broadcast.apply(self.devices, *tensors)
         elif detach:
-            copies, written = sent.refresh(tensors, len(self.devices) - 1)
+            copies, written = sent.refresh(tensors)
             self.written_bytes += written
             return [tensors, *copies]
         else:
@@ -178,23 +179,35 @@ class Replicator:
 
 
 class _Sent:
-    """The memory of copies on CPU slots, which lasts."""
+    """The memory of copies, which lasts."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = devices
         self._lists: Copies = []
 
-    def refresh(self, tensors: list[torch.Tensor], count: int) -> tuple[Copies, int]:
+    def refresh(self, tensors: list[torch.Tensor]) -> tuple[Copies, int]:
         """Return copies that share the lasting memory, and how many bytes were written to it."""
-        native = _backend.load()
+        count = len(self._devices) - 1
         reals = [torch.view_as_real(t) if t.is_complex() else t.detach() for t in tensors]
-        known = len(self._lists) == count and all(len(held) == len(reals) for held in self._lists)
         with torch.inference_mode(False):  # what lasts must do for training too
-            if known:
-                self._lists, written = native.refresh_lists(reals, self._lists)
+            if self._devices[0] != CPU:
+                written = self._refresh_devices(reals)
+            elif len(self._lists) == count and all(len(t) == len(reals) for t in self._lists):
+                self._lists, written = _backend.load().refresh_lists(reals, self._lists)
             else:
-                self._lists = native.copy_lists(reals, count)
+                self._lists = _backend.load().copy_lists(reals, count)
                 written = count * sum(t.nbytes for t in reals)
         return [as_before([t.detach() for t in held], tensors) for held in self._lists], written
+
+    def _refresh_devices(self, reals: list[torch.Tensor]) -> int:
+        indices = [device.index for device in self._devices]
+        written: int | None
+        lists, written = _backend.load().refresh_device_lists(reals, indices, self._lists)
+        if written is None:  # not plain memory of the first device: torch copies, or says why not
+            lists = [list(t) for t in comm.broadcast_coalesced(reals, self._devices)[1:]]
+            written = len(lists) * sum(t.nbytes for t in reals)
+        self._lists = lists
+        return written
 
 
 class _Refresh(torch.autograd.Function):
@@ -202,7 +215,7 @@ class _Refresh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
-        copies, written = sent.refresh(list(tensors), len(replicator.devices) - 1)
+        copies, written = sent.refresh(list(tensors))
         replicator.written_bytes += written
         return handed_out(
             ctx, ctx.needs_input_grad[2:], replicator.devices, [list(tensors), *copies]

@@ -68,6 +68,15 @@ def benchmark(cuda_home: str, out: Path) -> bool:
     return True
 
 
+def single_process(out: Path) -> bool:
+    """Measure the primitives of one process against torch's, replicas sharing a GPU."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "single-process-cuda.jsonl"
+    path.unlink(missing_ok=True)
+    script = [sys.executable, "benchmarks/single_process.py", "--device", "cuda"]
+    return step("one process", [*script, "--json", str(path)])
+
+
 def summary(records: list[dict[str, Any]]) -> list[str]:
     """Bandwidth of each method from 16 MiB up as a share of a plain device copy's; host times."""
     rows = [row for row in records if row.get("kind") == "bandwidth" and row["bytes"] >= LARGE]
@@ -106,6 +115,7 @@ def main() -> int:
         good = step("tests", [*pytest, *options.pytest.split()]) and good
     if "benchmark" in steps:
         good = benchmark(cuda_home, options.out) and good
+        good = single_process(options.out) and good
     return 0 if good else 1
 
 

@@ -1,32 +1,58 @@
 // The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake implementations
 // and their derivatives are in fastcomm/_operators.py.
 //
-// A device is its index, -1 for the CPU; here all are the CPU.
+// A device is its index, -1 for the CPU. Where neither our CPU path nor our CUDA path applies, torch's
+// own functions do the work, in the same order.
 #include <torch/library.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/error.h"
+#include "ops/device_lists.h"
 #include "ops/tensor_lists.h"
+#include "ops/terms.h"
 
 namespace fastcomm {
 namespace {
 
+at::Device device_of(int64_t index) {
+  return index == -1 ? at::Device(at::kCPU)
+                     : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+}
+
+TensorList in_one_list(std::vector<TensorList> lists) {
+  TensorList result;
+  for (TensorList& list : lists) std::move(list.begin(), list.end(), std::back_inserter(result));
+  return result;
+}
+
 /// `tensors` once for each device, one device after the other.
 TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef devices) {
-  for (const int64_t device : devices) {
-    TORCH_CHECK(device == -1, "broadcast_coalesced: tensors on the CPU, and device ", device);
+  const bool to_cpu =
+      std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device == -1; });
+  if (to_cpu && are_plain_cpu(tensors)) {
+    return in_one_list(copy_lists(tensors, static_cast<int64_t>(devices.size())));
+  }
+  if (!tensors.empty() && tensors[0].is_cuda() &&
+      std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device >= 0; })) {
+    DeviceIndices places{tensors[0].get_device()};
+    places.insert(places.end(), devices.begin(), devices.end());
+    auto copies = copy_device_lists(tensors, places);
+    if (copies) return in_one_list(std::move(*copies));
   }
   TensorList result;
-  result.reserve(tensors.size() * devices.size());
-  for (TensorList& copy : copy_lists(tensors, static_cast<int64_t>(devices.size()))) {
-    std::move(copy.begin(), copy.end(), std::back_inserter(result));
+  for (const int64_t device : devices) {
+    for (const at::Tensor& tensor : tensors) {
+      result.push_back(tensor.to(tensor.options().device(device_of(device)),
+                                 /*non_blocking=*/false, /*copy=*/true));
+    }
   }
   return result;
 }
 
 /// `tensors` are `sources` lists of the same length, one after the other.
 TensorList reduce_add_coalesced(const TensorList& tensors, int64_t sources, int64_t destination) {
-  TORCH_CHECK(destination == -1, "reduce_add_coalesced: tensors on the CPU, and destination ",
-              destination);
   TORCH_CHECK(sources > 0 && tensors.size() % sources == 0,
               "reduce_add_coalesced: ", tensors.size(), " tensors from ", sources, " sources");
   const auto count = static_cast<std::ptrdiff_t>(tensors.size() / sources);
@@ -35,7 +61,21 @@ TensorList reduce_add_coalesced(const TensorList& tensors, int64_t sources, int6
     const auto begin = tensors.begin() + source * count;
     lists.emplace_back(begin, begin + count);
   }
-  return sum_lists(lists);
+  if (destination == -1 && are_plain_cpu(tensors)) return sum_lists(lists);
+  if (destination >= 0) {
+    if (auto sums = sum_device_lists(lists, destination)) return std::move(*sums);
+  }
+  check_terms(lists);
+  TensorList result;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    TensorList terms;
+    for (const TensorList& list : lists) {
+      terms.push_back(list[i].to(list[i].options().device(device_of(destination)),
+                                 /*non_blocking=*/false, /*copy=*/sources == 1));
+    }
+    result.push_back(tree_sum(std::move(terms)));
+  }
+  return result;
 }
 
 }  // namespace
@@ -46,6 +86,11 @@ TORCH_LIBRARY(fastcomm, library) {
 }
 
 TORCH_LIBRARY_IMPL(fastcomm, CPU, library) {
+  library.impl("broadcast_coalesced", broadcast_coalesced);
+  library.impl("reduce_add_coalesced", reduce_add_coalesced);
+}
+
+TORCH_LIBRARY_IMPL(fastcomm, CUDA, library) {
   library.impl("broadcast_coalesced", broadcast_coalesced);
   library.impl("reduce_add_coalesced", reduce_add_coalesced);
 }

@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -10,31 +9,18 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <string>
 
 #include "core/error.h"
 #include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/stream_copy.h"
 #include "ops/list_parts.h"
+#include "ops/terms.h"
 #include "tensors/dtype.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
 namespace {
-
-/// Whether its bytes are its value: no gaps, nothing lazy, no wrapper around another tensor.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.is_cpu() && tensor.has_storage() &&
-         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
-         !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
-         tensor.is_non_overlapping_and_dense();
-}
-
-/// The same values as plain memory.
-at::Tensor as_plain(const at::Tensor& tensor) {
-  return is_plain(tensor) ? tensor : at::empty_like(tensor).copy_(tensor);
-}
 
 /// A block that several storages lie in.
 class SharedBlock {
@@ -89,38 +75,6 @@ TensorList allocate_like(const TensorList& models) {
   return made;
 }
 
-std::vector<char*> pointers(const TensorList& tensors) {
-  std::vector<char*> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    found.push_back(static_cast<char*>(tensor.mutable_data_ptr()));
-  }
-  return found;
-}
-
-std::vector<const char*> const_pointers(const TensorList& tensors) {
-  std::vector<const char*> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    found.push_back(static_cast<const char*>(tensor.const_data_ptr()));
-  }
-  return found;
-}
-
-TensorList all_plain(const TensorList& tensors) {
-  TensorList found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) found.push_back(as_plain(tensor));
-  return found;
-}
-
-std::vector<uint64_t> sizes_of(const TensorList& tensors) {
-  std::vector<uint64_t> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) found.push_back(tensor.nbytes());
-  return found;
-}
-
 /// Whether lists of these sizes, written so many times, are more than the caches hold.
 bool streams(const std::vector<uint64_t>& sizes, int64_t times) {
   uint64_t bytes = 0;
@@ -140,28 +94,12 @@ void copy(char* to, const char* from, uint64_t bytes, bool stream) {
 template <class Work>
 void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
   const std::vector<ListPart> parts = cut_list(sizes);
-  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t from, int64_t to) {
+  constexpr int64_t kLeast = 4;  // parts a thread: for less than a mebibyte none is woken
+  at::parallel_for(0, static_cast<int64_t>(parts.size()), kLeast, [&](int64_t from, int64_t to) {
     for (int64_t p = from; p < to; ++p) {
       for_each_piece(parts[p], sizes, work);
     }
   });
-}
-
-/// In the order of the tree: pairs, pairs of pairs; an odd one passes up. One rounding at the end.
-at::Tensor tree_sum(std::vector<at::Tensor> terms) {
-  const at::ScalarType type = terms[0].scalar_type();
-  if (type == at::kHalf || type == at::kBFloat16) {
-    for (at::Tensor& term : terms) term = term.to(at::kFloat);
-  }
-  while (terms.size() > 1) {
-    std::vector<at::Tensor> pairs;
-    for (size_t i = 0; i + 1 < terms.size(); i += 2) {
-      pairs.push_back(at::add(terms[i], terms[i + 1]));
-    }
-    if (terms.size() % 2 == 1) pairs.push_back(terms.back());
-    terms = std::move(pairs);
-  }
-  return terms[0].to(type);
 }
 
 }  // namespace
@@ -183,19 +121,6 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
 }
 
 namespace {
-
-/// Raises as torch does, unless a tensor can be added to the first one of its place.
-void check_term(const at::Tensor& term, const at::Tensor& first, size_t source) {
-  const auto shape = [](const at::Tensor& tensor) {
-    std::string text;
-    for (const int64_t extent : tensor.sizes()) text += concat(text.empty() ? "" : "x", extent);
-    return text;
-  };
-  FC_CHECK(term.sizes() == first.sizes(), "input ", source, " has invalid size: got ", shape(term),
-           ", but expected ", shape(first));
-  FC_CHECK(term.scalar_type() == first.scalar_type(), "input ", source, " has dtype ",
-           term.scalar_type(), ", but expected ", first.scalar_type());
-}
 
 /// A sum whose terms differ in layout, or whose dtype has no kernel.
 at::Tensor sum_otherwise(const std::vector<TensorList>& sources, size_t place) {
@@ -221,12 +146,8 @@ at::Tensor sum_otherwise(const std::vector<TensorList>& sources, size_t place) {
 
 TensorList sum_lists(const std::vector<TensorList>& sources) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  FC_CHECK(!sources.empty(), "reduce_add: no source");
+  check_terms(sources);
   const size_t count = sources[0].size(), terms = sources.size();
-  for (const TensorList& list : sources) {
-    FC_CHECK(list.size() == count, "reduce_add: lists of ", count, " and of ", list.size(),
-             " tensors");
-  }
   TensorList result(count), models;
   std::vector<size_t> places;     // of models, in the result
   std::vector<const void*> from;  // of models: `terms` pointers each
@@ -241,7 +162,6 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
     bool direct = terms <= kMaxRanks && dtype != DType::kOther;
     for (size_t term = 0; term < terms; ++term) {
       const at::Tensor& tensor = sources[term][i];
-      check_term(tensor, first, term);
       direct = direct && is_plain(tensor) && tensor.strides() == first.strides();
     }
     if (!direct) {
@@ -288,11 +208,7 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
     TensorList models;
     std::vector<size_t> places;
     for (size_t i = 0; i < list.size(); ++i) {
-      const bool fits = list[i].defined() && list[i].sizes() == sources[i].sizes() &&
-                        list[i].strides() == sources[i].strides() &&
-                        list[i].scalar_type() == sources[i].scalar_type() &&
-                        list[i].storage().nbytes() >= sizes[i];
-      if (fits && list[i].storage().use_count() == 1) continue;
+      if (can_be_rewritten(list[i], sources[i])) continue;
       models.push_back(sources[i]);
       places.push_back(i);
     }

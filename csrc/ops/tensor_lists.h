@@ -8,14 +8,12 @@
 // Cost: a copy reads and writes each byte once; a sum reads every source once and writes once.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
-namespace fastcomm {
+#include "ops/plain_tensors.h"
 
-using TensorList = std::vector<at::Tensor>;
+namespace fastcomm {
 
 /// Whether all of them are dense, real tensors in the CPU's memory, none with ideas of its own.
 bool are_plain_cpu(const TensorList& tensors);

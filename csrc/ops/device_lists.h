@@ -1,0 +1,44 @@
+// Lists of tensors on CUDA devices, copied and summed by one launch a device: no flat buffers.
+//
+// The tensors of a result lie in blocks of some megabytes of torch's allocator, each with a version
+// counter of its own. Nothing here is seen by autograd. The order of a sum is that of the fixed tree
+// over the sources (core/numeric.h), in the accumulator of the dtype, rounded once.
+//
+// Streams: everything is enqueued on the current streams of the devices, in order with what they
+// were given before (coll/cuda/exchange.h), and memory is recorded as used there. No call waits for a
+// device, but for a process's first one that brings a pair of devices together: it tries whether they
+// reach each other's memory (transport/local/peer_access.h).
+//
+// Every function returns nothing where it cannot do the work: built without CUDA; a tensor that is
+// not plain memory of the device where it should be; a dtype without a kernel; more than
+// kMaxLocalRanks devices. The caller does it otherwise. Raises Error(kSystem) where CUDA fails. Any
+// thread may call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ops/plain_tensors.h"
+
+namespace fastcomm {
+
+using DeviceIndices = std::vector<int64_t>;
+
+/// Copies of tensors that lie on devices[0], for each of the devices behind it: result[k][i] is on
+/// devices[k + 1].
+std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tensors,
+                                                         const DeviceIndices& devices);
+
+/// Makes copies[k][i], on devices[k + 1], equal to tensors[i] on devices[0]. Memory that somebody
+/// else holds is not written to but replaced, and so is a copy of another form. Returns the bytes
+/// written, which are all: a host cannot compare a device's memory.
+std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
+                                            std::vector<TensorList>& copies);
+
+/// The sums of lists, each of which lies on one device, on `destination`, where one of them lies.
+/// Raises Error(kInvalidArgument) where lists or the shapes or dtypes of a place differ.
+std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& sources,
+                                           int64_t destination);
+
+}  // namespace fastcomm
