@@ -98,7 +98,9 @@ def extension() -> CppExtension:
     sources = [ROOT / "csrc" / "bindings.cpp"]
     sources += [path for layer in layers for path in sorted(layer.rglob("*.cpp"))]
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
-    flags = {"cxx": [*CODE_FLAGS, "-Wall"]}
+    # at::parallel_for is a plain loop without -fopenmp. Nothing is linked for it: the runtime must
+    # be the one that torch has brought along; a second one would have threads of its own.
+    flags = {"cxx": [*CODE_FLAGS, "-Wall", "-fopenmp"]}
     kind = CppExtension
     if CUDA_HOME:
         kind = CUDAExtension

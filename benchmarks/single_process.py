@@ -1,10 +1,14 @@
 """The primitives of one process on CPU slots, against the same steps in plain torch.
 
-    python benchmarks/single_process.py [--json results.jsonl]
+    python benchmarks/single_process.py [--json results.jsonl] [--device cuda]
 
 torch has no such path for the CPU, so the other side takes the steps that its code for CUDA
 devices takes, by torch's own functions: flatten into buckets of 10 MiB, copy or add, unflatten.
+With ``--device cuda`` the replicas share the first GPU, and the other side is torch's own.
 Both sides run in turn, in one process; times are medians.
+
+"floor" is what moving the bytes costs alone: one flat tensor copied or added by torch into memory
+that stands already.
 
 Lists: 3,000 tensors of 3,500 floats, and the parameters of ResNet-50 and of 12 transformer layers
 of width 768. A training step of DataParallel is compared with the bare work of replicas that exist
@@ -33,7 +37,6 @@ from torch._utils import (
     _take_tensors,
     _unflatten_dense_tensors,
 )
-from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -41,6 +44,14 @@ sys.path.insert(0, str(ROOT))
 import fastcomm  # noqa: E402
 from fastcomm import comm  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
+
+try:
+    from tqdm import tqdm
+except ImportError:  # where a GPU is lent there may be torch alone
+
+    def tqdm(rounds: Any, **_: Any) -> Any:
+        return rounds
+
 
 BUCKET = 10485760
 Tensors = Sequence[torch.Tensor]
@@ -167,6 +178,8 @@ def in_turn(
         for name, side in sides.items():
             start = time.perf_counter()
             result = side()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             seconds = time.perf_counter() - start
             del result
             if repeat >= 2:
@@ -178,17 +191,37 @@ def medians(times: dict[str, list[float]]) -> dict[str, float]:
     return {name: round(statistics.median(values), 4) for name, values in times.items()}
 
 
-def measure_lists(name: str, replicas: int, repeats: int) -> list[dict[str, Any]]:
-    tensors = [torch.randn(shape) for shape in LISTS[name]()]
+def measure_lists(name: str, replicas: int, repeats: int, device: str) -> list[dict[str, Any]]:
+    tensors = [torch.randn(shape, device=device) for shape in LISTS[name]()]
     lists = [[t + i for t in tensors] for i in range(replicas)]
+    devices = [device] * replicas
+    broadcast: Callable[[], Any] = lambda: plain_broadcast(tensors, replicas)  # noqa: E731
+    reduce: Callable[[], Any] = lambda: plain_reduce(lists)  # noqa: E731
+    if device != "cpu":
+        broadcast = partial(torch.cuda.comm.broadcast_coalesced, tensors, [0] * replicas)
+        reduce = partial(torch.cuda.comm.reduce_add_coalesced, lists, 0)
+    flat = _flatten_dense_tensors(tensors)
+    standing = [torch.empty_like(flat) for _ in range(replicas)]
+
+    def copy_all() -> None:
+        for other in standing[1:]:
+            other.copy_(flat)
+
+    def add_all() -> None:
+        torch.add(standing[0], standing[1], out=flat)
+        for other in standing[2:]:
+            flat.add_(other)
+
     sides: dict[str, dict[str, Callable[[], Any]]] = {
         "broadcast_coalesced": {
-            "torch": lambda: plain_broadcast(tensors, replicas),
-            "fastcomm": lambda: comm.broadcast_coalesced(tensors, ["cpu"] * replicas),
+            "floor": copy_all,
+            "torch": broadcast,
+            "fastcomm": lambda: comm.broadcast_coalesced(tensors, devices),
         },
         "reduce_add_coalesced": {
-            "torch": lambda: plain_reduce(lists),
-            "fastcomm": lambda: comm.reduce_add_coalesced(lists),
+            "floor": add_all,
+            "torch": reduce,
+            "fastcomm": lambda: comm.reduce_add_coalesced(lists, device),
         },
     }
     size = sum(t.nbytes for t in tensors)
@@ -209,12 +242,15 @@ def measure_lists(name: str, replicas: int, repeats: int) -> list[dict[str, Any]
     return rows
 
 
-def measure_step(name: str, replicas: int, repeats: int) -> dict[str, Any]:
+def measure_step(name: str, replicas: int, repeats: int, device: str) -> dict[str, Any]:
     make, shape = MODELS[name]
-    model = make()
-    x = torch.randn(shape)
+    model = make().to(device)
+    x = torch.randn(shape, device=device)
     bare = [copy.deepcopy(model) for _ in range(replicas)]
-    parallel: Any = fastcomm.DataParallel(model, ["cpu"] * replicas)
+    parallel: Any = fastcomm.DataParallel(model, [device] * replicas)
+    stock: Any = partial(plain_step, model, x, replicas)
+    if device != "cpu":
+        stock = partial(torch.nn.DataParallel(model, [0] * replicas), x)
 
     def step_of(forward: Callable[[], torch.Tensor], modules: Sequence[nn.Module]) -> None:
         forward().sum().backward()
@@ -228,7 +264,7 @@ def measure_step(name: str, replicas: int, repeats: int) -> dict[str, Any]:
     works = [partial(m, p) for m, p in zip(bare, parts, strict=True)]
     sides: dict[str, Callable[[], Any]] = {
         "bare": lambda: step_of(lambda: torch.cat(in_threads(works)), bare[:1]),
-        "torch": lambda: step_of(lambda: plain_step(model, x, replicas), [model]),
+        "torch": lambda: step_of(stock, [model]),
         "fastcomm": lambda: step_of(lambda: parallel(x), [model]),
     }
     times = in_turn(sides, 3 * repeats, f"step of {name}, {replicas}")
@@ -256,18 +292,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--lists", nargs="*", choices=list(LISTS), default=list(LISTS))
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     chosen = parser.parse_args(arguments)
     writer = RecordWriter(chosen.json, sys.argv) if chosen.json else None
     print("median milliseconds              replicas      torch   fastcomm")
     for replicas in chosen.replicas:
-        rows = [r for name in chosen.lists for r in measure_lists(name, replicas, chosen.repeats)]
-        rows += [measure_step(name, replicas, chosen.repeats) for name in chosen.models]
+        how = (replicas, chosen.repeats, "cpu" if chosen.device == "cpu" else "cuda:0")
+        rows = [row for name in chosen.lists for row in measure_lists(name, *how)]
+        rows += [measure_step(name, *how) for name in chosen.models]
         for row in rows:
             ms = row["median_ms"]
             print(f"{row['operation']} of {row['tensors']}, {row['bytes'] / 2**20:.0f} MiB")
             result = (
-                f"{row['times_faster']} times faster"
+                f"{row['times_faster']} times faster; floor {ms['floor']:.2f}"
                 if "times_faster" in row
                 else f"bare {ms['bare']:.2f}; overhead {row['overhead_ratio']} of torch's"
             )

@@ -1,5 +1,7 @@
 #include "core/host_cache.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <new>
 
@@ -10,6 +12,23 @@ namespace {
 
 constexpr size_t kGranule = 64 * 1024;  // blocks are multiples of it, so that they fit again
 constexpr size_t kWaste = 4;            // a block serves a request of at least 1 / kWaste of it
+constexpr size_t kHugePage = 2 << 20;   // most processors'; a block of at least two is made of them
+
+/// Multiples of what a block of this size is made of.
+size_t rounded(size_t bytes) {
+  const size_t unit = bytes >= 2 * kHugePage ? kHugePage : kGranule;
+  return (bytes + unit - 1) / unit * unit;
+}
+
+/// nullptr where there is none.
+char* allocate(size_t bytes) {
+  const bool huge = bytes >= 2 * kHugePage;
+  void* memory = std::aligned_alloc(huge ? kHugePage : HostCache::kAlignment, bytes);
+  // A wish: with large pages the first touch costs one fault instead of 512, and no pass over the
+  // block waits for address translation.
+  if (memory != nullptr && huge) static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
+  return static_cast<char*>(memory);
+}
 
 }  // namespace
 
@@ -20,7 +39,7 @@ HostCache& HostCache::instance() {
 
 HostCache::Block HostCache::take(size_t bytes) {
   Block found;
-  const size_t wanted = (bytes + kGranule - 1) / kGranule * kGranule;
+  const size_t wanted = rounded(bytes);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     size_t best = idle_.size();
@@ -35,10 +54,10 @@ HostCache::Block HostCache::take(size_t bytes) {
     }
   }
   if (found.memory == nullptr) {
-    found = {static_cast<char*>(std::aligned_alloc(kAlignment, wanted)), wanted};
+    found = {allocate(wanted), wanted};
     if (found.memory == nullptr) {
       clear();
-      found.memory = static_cast<char*>(std::aligned_alloc(kAlignment, wanted));
+      found.memory = allocate(wanted);
     }
     if (found.memory == nullptr) {
       throw Error(ErrorCode::kSystem, concat("no memory left for ", wanted, " bytes"));

@@ -84,7 +84,7 @@ def test_is_available_agrees_with_its_reason():
     assert _native.is_available(), _native.unavailable_reason()
 
 
-def test_library_links_neither_the_driver_nor_nccl(root):
+def test_library_links_neither_the_driver_nor_nccl_nor_a_second_openmp(root):
     libraries = sorted((root / "fastcomm").glob("_C*.so"))
     assert libraries, "the library has not been built in place"
     for library in libraries:
@@ -92,5 +92,6 @@ def test_library_links_neither_the_driver_nor_nccl(root):
         dynamic = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         needed = [line for line in dynamic.splitlines() if "NEEDED" in line]
         assert needed
-        assert not [line for line in needed if "libcuda.so" in line or "nccl" in line]
+        unwanted = ("libcuda.so", "nccl", "omp")
+        assert not [line for line in needed if any(name in line for name in unwanted)]
         assert "RPATH" not in dynamic and "RUNPATH" not in dynamic

@@ -1,0 +1,32 @@
+"""Lists of tensors copied and summed: how the work is divided among threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os
+import torch
+from fastcomm import comm
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(1)
+values = [torch.zeros(1 << 20)]
+before = threads()
+torch.set_num_threads(4)
+comm.{call}
+print(threads() - before)
+"""
+
+
+def _threads_of(call: str) -> int:
+    command = [sys.executable, "-c", PROGRAM.format(call=call)]
+    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def test_large_lists_are_divided_among_torchs_threads() -> None:
+    assert _threads_of("reduce_add_coalesced([values, values])") == 3
+    assert _threads_of("broadcast_coalesced(values, ['cpu', 'cpu'])") == 3
