@@ -213,3 +213,21 @@ def test_no_cycles_are_left() -> None:
 def test_what_cannot_be_replicated() -> None:
     with pytest.raises(RuntimeError, match="Modules with uninitialized parameters"):
         replicate(nn.LazyLinear(10), TWO)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
+def test_scripted_modules_alone_and_inside() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+    x = torch.randn(6, 4)
+    for model in (scripted, nn.Sequential(scripted, nn.Linear(2, 3))):
+        for _ in range(2):
+            replicas = replicate(model, TWO)
+            assert all(torch.equal(replica(x), model(x)) for replica in replicas)
+            sum(replica(x).sum() for replica in replicas).backward()
+            found = [p.grad for p in model.parameters()]
+            model.zero_grad()
+            (2 * model(x).sum()).backward()
+            torch.testing.assert_close(found, [p.grad for p in model.parameters()])
+            model.zero_grad()
+            with torch.no_grad():
+                next(iter(model.parameters())).mul_(2)
