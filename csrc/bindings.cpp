@@ -11,8 +11,9 @@
 #include "c10d/store_bootstrap.h"
 #include "core/env.h"
 #include "core/host_cache.h"
-#include "kernels/reduce_cpu.h"
+#include "kernels/isa.h"
 #include "ops/device_lists.h"
+#include "ops/fused_lists.h"
 #include "ops/tensor_lists.h"
 #include "transport/bootstrap.h"
 #include "transport/cores.h"
@@ -124,6 +125,31 @@ CudaDevices cuda_devices() {
   return found;
 }
 
+GradientOptions gradient_options(bool average, double unscale, std::optional<at::ScalarType> wire,
+                                 int norm) {
+  return {{average, unscale, static_cast<NormKind>(norm)}, wire};
+}
+
+/// Fused reductions (fastcomm/fused.py). A norm is a NormKind.
+void bind_fused(py::module_& module) {
+  module.def(
+      "fused_sum_lists",
+      [](const std::vector<TensorList>& sources, bool average, double unscale,
+         std::optional<at::ScalarType> wire, int norm) {
+        return fused_sum_lists(sources, gradient_options(average, unscale, wire, norm));
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "gradient_norms",
+      [](const TensorList& gradients, int norm) {
+        return gradient_norms(gradients, static_cast<NormKind>(norm));
+      },
+      py::call_guard<py::gil_scoped_release>());
+  module.def("norm_of_parts", [](const at::Tensor& parts, int norm) {
+    return norm_of(parts, static_cast<NormKind>(norm));
+  });
+}
+
 /// Lists of tensors (fastcomm/_lists.py): None where they are not plain memory, on the CPU or on
 /// CUDA devices each.
 void bind_lists(py::module_& module) {
@@ -196,9 +222,23 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("why_stock",
                              [](const FastcommBackend& b) { return b.traits().why_stock; })
       .def_property_readonly("stock", [](const FastcommBackend& b) { return b.stock(); })
-      .def("explain", [](const FastcommBackend& b, const std::string& operation, uint64_t count,
-                         const std::string& dtype, const std::string& op) {
-        return explain(b.traits(), operation, count, dtype, op);
+      .def("explain",
+           [](const FastcommBackend& b, const std::string& operation, uint64_t count,
+              const std::string& dtype,
+              const std::string& op) { return explain(b.traits(), operation, count, dtype, op); })
+      // None where there is no native path; else the work, or None where it is done, and the results.
+      .def("fused_all_reduce", [](FastcommBackend& backend, const TensorList& gradients,
+                                  bool average, double unscale, std::optional<at::ScalarType> wire,
+                                  int norm, std::optional<double> timeout_s, bool async) {
+        std::optional<FastcommBackend::Fused> fused;
+        {
+          const py::gil_scoped_release released;
+          std::optional<Milliseconds> timeout;
+          if (timeout_s) timeout = Milliseconds(static_cast<int64_t>(*timeout_s * 1000));
+          fused = backend.fused_all_reduce(
+              gradients, gradient_options(average, unscale, wire, norm), timeout, async);
+        }
+        return fused ? py::object(py::make_tuple(fused->work, fused->results)) : py::none();
       });
 
   // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
@@ -234,6 +274,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_shared", is_shared);
 
   bind_lists(module);
+  bind_fused(module);
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
@@ -249,7 +290,7 @@ PYBIND11_MODULE(_C, module) {
     result["access"] = found.access;
     return result;
   });
-  module.def("reduce_isa", [] { return std::string(reduce_isa()); });
+  module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
 }
 

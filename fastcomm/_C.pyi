@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 import torch
-from torch.distributed import Backend, Store
+from torch.distributed import Backend, Store, Work
 
 class _Answer(TypedDict):
     native: bool
@@ -26,7 +26,28 @@ class FastcommBackend(Backend):
     @property
     def stock(self) -> Backend: ...
     def explain(self, operation: str, count: int, dtype: str, op: str, /) -> _Answer: ...
+    def fused_all_reduce(
+        self,
+        gradients: list[torch.Tensor],
+        average: bool,
+        unscale: float,
+        wire: torch.dtype | None,
+        norm: int,
+        timeout_s: float | None,
+        asynchronous: bool,
+        /,
+    ) -> tuple[Work | None, list[torch.Tensor]] | None: ...
 
+def fused_sum_lists(
+    sources: list[list[torch.Tensor]],
+    average: bool,
+    unscale: float,
+    wire: torch.dtype | None,
+    norm: int,
+    /,
+) -> list[torch.Tensor]: ...
+def gradient_norms(gradients: list[torch.Tensor], norm: int, /) -> list[torch.Tensor]: ...
+def norm_of_parts(parts: torch.Tensor, norm: int, /) -> float: ...
 def agree(store: Store, rank: int, size: int, timeout_s: float, problem: str) -> int: ...
 def create_backend(
     store: Store, rank: int, size: int, timeout_s: float, stock: Backend

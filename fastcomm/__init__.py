@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         PeerLeftError,
         PeerLostError,
     )
+    from fastcomm.fused import clip_grad_norm_, combined_norm, fused_all_reduce_
     from fastcomm.memory import empty, is_shared
 
 __version__ = "0.1.0"
@@ -41,8 +42,11 @@ __all__ = [
     "PeerLeftError",
     "PeerLostError",
     "__version__",
+    "clip_grad_norm_",
+    "combined_norm",
     "empty",
     "explain",
+    "fused_all_reduce_",
     "is_available",
     "is_shared",
     "use",
@@ -57,15 +61,27 @@ _MODULE_OF = {
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",
     "PeerLostError": "fastcomm.errors",
+    "clip_grad_norm_": "fastcomm.fused",
+    "combined_norm": "fastcomm.fused",
     "empty": "fastcomm.memory",
     "explain": "fastcomm._explain",
+    "fused_all_reduce_": "fastcomm.fused",
     "is_available": "fastcomm._native",
     "is_shared": "fastcomm.memory",
     "use": "fastcomm._use",
 }
 
 
-_MODULES = ("comm", "data_parallel", "functions", "parallel_apply", "replicate", "scatter_gather")
+_MODULES = (
+    "comm",
+    "data_parallel",
+    "ddp",
+    "functions",
+    "fused",
+    "parallel_apply",
+    "replicate",
+    "scatter_gather",
+)
 
 
 def __getattr__(name: str) -> object:

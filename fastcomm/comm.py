@@ -25,11 +25,13 @@ from torch.nn.parallel import comm as _torch_comm
 from fastcomm import _lists
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU, Device, index_of, slot, slots
+from fastcomm.fused import fused_reduce_add_coalesced
 
 __all__ = [
     "broadcast",
     "broadcast_coalesced",
     "empty_cache",
+    "fused_reduce_add_coalesced",
     "gather",
     "reduce_add",
     "reduce_add_coalesced",

@@ -1,7 +1,6 @@
 #include "c10d/backend.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/record_function.h>
 #include <Python.h>
 
 #include <system_error>
@@ -10,6 +9,7 @@
 #include "c10d/compat.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
+#include "c10d/launch.h"
 #include "c10d/shared_tensor.h"
 #include "c10d/stock_call.h"
 #include "c10d/stock_support.h"
@@ -105,24 +105,6 @@ Milliseconds FastcommBackend::timeout_or_default(Milliseconds timeout) const {
 
 bool FastcommBackend::is_native(const Query& query) const {
   return select_algorithm(traits_, query) != Algorithm::kStock;
-}
-
-template <class WriteBack, class MakePayload>
-FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
-                                                 const char* title, const WriteBack& write_back,
-                                                 const MakePayload& make_payload) {
-  ++calls_;
-  return translating([&]() -> WorkPtr {
-    const Milliseconds limit = timeout_or_default(timeout);
-    if (async) return NativeWork::start(group_, call, limit, make_payload());
-    RECORD_FUNCTION(title, std::vector<c10::IValue>());
-    const auto operation = group_->run(call, limit, g_interrupt_check);
-    if (operation->error() != nullptr) {
-      return NativeWork::failed(getRank(), make_payload(), operation->error());
-    }
-    write_back();
-    return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
-  });
 }
 
 FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,6 +16,7 @@
 #include "c10d/stock_work.h"
 #include "c10d/work.h"
 #include "coll/communicator.h"
+#include "tensors/gradients.h"
 
 namespace fastcomm {
 
@@ -42,6 +44,16 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
                     const ::c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
+
+  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
+  /// tensors/gradients.h, complete when the work is, or at once where there is none.
+  struct Fused {
+    WorkPtr work;
+    Tensors results;
+  };
+  /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
+  std::optional<Fused> fused_all_reduce(const Tensors& gradients, const GradientOptions& options,
+                                        std::optional<Milliseconds> timeout, bool async);
 
   // Stock (stock_operations.cpp).
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;

@@ -6,17 +6,10 @@
 
 #include "c10d/convert.h"
 #include "core/error.h"
+#include "core/signature.h"
 
 namespace fastcomm {
 namespace {
-
-/// The constants are those of splitmix64 (https://prng.di.unimi.it/splitmix64.c).
-uint64_t mix(uint64_t hash, uint64_t value) {
-  uint64_t z = hash + value + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 uint64_t message(int from, int to, int64_t elements) {
   return mix(mix(mix(0, from), to), static_cast<uint64_t>(elements));

@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -20,9 +21,11 @@ struct Payload {
   std::vector<at::Tensor> outputs;  // the future's value
   std::vector<Buffer> buffers;      // keep the memory alive until the operation is done
   size_t first_output = 0;          // buffers from here on are written back
+  std::function<void()> settle;     // behind that, where an operation ends well
 
   void write_back() const {
     for (size_t i = first_output; i < buffers.size(); ++i) buffers[i].write_back();
+    if (settle) settle();
   }
 };
 

@@ -21,6 +21,11 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
   return header;
 }
 
+bool has_detail(const CallHeader& header) {
+  return static_cast<Algorithm>(header.algorithm) == Algorithm::kStock ||
+         static_cast<OpKind>(header.kind) == OpKind::kFusedAllReduce;
+}
+
 std::string describe_call(const CallHeader& header, const char* detail) {
   const auto kind = header.kind < kNumOpKinds ? static_cast<OpKind>(header.kind) : OpKind::kOther;
   const auto dtype = static_cast<DType>(header.dtype < kNumDTypes ? header.dtype : kNumDTypes - 1);
@@ -28,8 +33,7 @@ std::string describe_call(const CallHeader& header, const char* detail) {
   std::string text = concat(op_kind_name(kind), "(");
   if (kind != OpKind::kBarrier) {
     if (op != ReduceOp::kNone) text += concat(reduce_op_name(op), ", ");
-    const bool stock = static_cast<Algorithm>(header.algorithm) == Algorithm::kStock;
-    if (!stock || dtype != DType::kOther) text += concat(dtype_name(dtype), ", ");
+    if (!has_detail(header) || dtype != DType::kOther) text += concat(dtype_name(dtype), ", ");
     const bool counted = kind != OpKind::kAllToAll && kind != OpKind::kAllToAllSingle;
     if (counted) text += concat(header.count, " elements");
     if (header.root >= 0) text += concat(", root ", header.root);

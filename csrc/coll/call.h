@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "transport/pad.h"
 
 namespace fastcomm {
+
+class GradientList;
 
 struct Call {
   OpKind kind = OpKind::kNone;
@@ -20,8 +23,11 @@ struct Call {
   void* output = nullptr;       // all_reduce (may be the input), broadcast
   std::vector<void*> outputs;   // all_gather: one a rank
 
+  std::shared_ptr<GradientList> gradients;  // fused_all_reduce
+
   // The ranks only meet: the header is compared, and a stock engine does the operation afterwards.
   bool meeting = false;
+  // Of meetings, and the first and the last of fused_all_reduce too:
   uint64_t signature = 0;  // CallHeader has these two
   uint64_t balance = 0;
   std::string detail;  // for messages: "input splits [1, 2], output splits [3, 0]"
@@ -38,6 +44,9 @@ inline bool same_call(const CallHeader& a, const CallHeader& b) {
          a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm &&
          a.signature == b.signature;
 }
+
+/// Whether the rank's pad holds a detail beside this header.
+bool has_detail(const CallHeader& header);
 
 /// "all_reduce(sum, float32, 1024 elements), sequence 7". `detail` may lack its end and its zero
 /// byte: at most kDetailBytes are read.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "coll/fused_local.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -63,6 +64,7 @@ AnySchedule all_gather(const Call& call, const PeerView& peers, const ScratchLay
 
 /// What a group of one rank has to do: at most a copy.
 void run_alone(const Call& call) {
+  if (call.kind == OpKind::kFusedAllReduce) return reduce_alone(*call.gradients);
   void* to = call.kind == OpKind::kAllGather ? call.outputs[0] : call.output;
   if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kAllGather) {
     if (to != call.input && call.bytes() != 0) std::memcpy(to, call.input, call.bytes());
@@ -113,6 +115,9 @@ AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTr
       return all_gather(call, peers, group.layout, algorithm, sequence);
     case OpKind::kBarrier:
       return Barrier{peers.size};
+    case OpKind::kFusedAllReduce:
+      call.gradients->deal(group.layout, peers.size);
+      return FusedAllReduce{peers, call.gradients};
     default:
       throw Error(ErrorCode::kUnsupported, "no native schedule for this operation");
   }
@@ -165,7 +170,7 @@ bool Operation::advance_staged() {
           if (at == 0) {
             Pad& pad = peers_.own_pad();
             pad.headers[header_.sequence & 1].call = header_;
-            if (algorithm() == Algorithm::kStock) {
+            if (has_detail(header_)) {
               std::strncpy(pad.details[header_.sequence & 1], detail_.c_str(), kDetailBytes);
             }
             note_cpu(pad);
@@ -289,16 +294,16 @@ void Operation::check_headers() const {
 void Operation::raise_mismatch(int peer) const {
   const int slot = header_.sequence & 1;
   const CallHeader& theirs = peers_.pad(peer).headers[slot].call;
-  const bool stock = static_cast<Algorithm>(theirs.algorithm) == Algorithm::kStock;
   const std::string what =
       same_call(theirs, header_)
           ? "the split sizes of the ranks do not fit each other, for example: rank "
           : "the ranks called different operations: rank ";
-  throw Error(ErrorCode::kMismatch,
-              concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
-                     describe_call(theirs, stock ? peers_.pad(peer).details[slot] : ""),
-                     ". No memory was touched. Make every rank issue the same operations in the "
-                     "same order with equal sizes and dtypes"));
+  throw Error(
+      ErrorCode::kMismatch,
+      concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
+             describe_call(theirs, has_detail(theirs) ? peers_.pad(peer).details[slot] : ""),
+             ". No memory was touched. Make every rank issue the same operations in the "
+             "same order with equal sizes and dtypes"));
 }
 
 std::string Operation::progress_of(int peer) const {
@@ -312,9 +317,8 @@ std::string Operation::progress_of(int peer) const {
   const int slot = (header_.sequence - 1) & 1;
   const Pad& pad = peers_.own_pad();
   const CallHeader& last = pad.headers[slot].call;
-  const bool stock = static_cast<Algorithm>(last.algorithm) == Algorithm::kStock;
   return concat(late, "; the last it called was ",
-                describe_call(last, stock ? pad.details[slot] : ""));
+                describe_call(last, has_detail(last) ? pad.details[slot] : ""));
 }
 
 void Operation::finish(std::exception_ptr error) {

@@ -16,6 +16,7 @@
 #include "coll/barrier.h"
 #include "coll/broadcast.h"
 #include "coll/call.h"
+#include "coll/fused_all_reduce.h"
 #include "coll/select.h"
 #include "core/clock.h"
 #include "kernels/span_cpu.h"
@@ -25,7 +26,7 @@ namespace fastcomm {
 
 using AnySchedule =
     std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
-                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined>;
+                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, FusedAllReduce>;
 
 /// The schedule of a call. monostate: nothing is exchanged (one rank).
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,

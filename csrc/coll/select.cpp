@@ -30,6 +30,7 @@ Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
   if (query.kind == OpKind::kAllReduce && !reduces_natively(query)) return Algorithm::kStock;
   if (group.size == 1) return Algorithm::kNothing;
   if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
+  if (query.kind == OpKind::kFusedAllReduce) return Algorithm::kPipelined;
   return query.bytes <= one_shot_limit(group, query.kind) ? Algorithm::kOneShot
                                                           : Algorithm::kPipelined;
 }
@@ -59,6 +60,11 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
                                 one_shot_limit(group, query.kind), "; ", group.transport);
       break;
     case Algorithm::kPipelined:
+      if (query.kind == OpKind::kFusedAllReduce) {
+        selection.reason = concat("a list, in blocks of at most ", group.layout.block_bytes, "; ",
+                                  group.transport);
+        break;
+      }
       selection.reason = concat(
           query.bytes, " bytes are more than the one-shot limit of ",
           one_shot_limit(group, query.kind), "; ",

@@ -84,7 +84,7 @@ FC_HD uint16_t float_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 
-/// What a storage type accumulates in: Acc, load, add, divide (AVG), store.
+/// What a storage type accumulates in: Acc, load, add, divide (AVG), scale (floats only), store.
 template <class T>
 struct Numeric {  // integers: unsigned arithmetic wraps without undefined behaviour
   using Acc = T;
@@ -95,6 +95,7 @@ struct Numeric {  // integers: unsigned arithmetic wraps without undefined behav
         static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
   }
   static FC_HD Acc divide(Acc sum, int n) { return static_cast<T>(sum / static_cast<T>(n)); }
+  static FC_HD Acc scale(Acc sum, double) { return sum; }
   static FC_HD T store(Acc value) { return value; }
 };
 
@@ -133,6 +134,7 @@ struct Float32Acc {
   using Acc = float;
   static FC_HD Acc add(Acc a, Acc b) { return add_rn(a, b); }
   static FC_HD Acc divide(Acc sum, int n) { return div_rn(sum, static_cast<float>(n)); }
+  static FC_HD Acc scale(Acc sum, double factor) { return mul_rn(sum, static_cast<float>(factor)); }
 };
 
 template <>
@@ -171,6 +173,7 @@ struct Numeric<double> {
     return sum / static_cast<double>(n);
 #endif
   }
+  static FC_HD Acc scale(Acc sum, double factor) { return mul_rn(sum, factor); }
   static FC_HD double store(Acc value) { return value; }
 };
 
@@ -180,6 +183,7 @@ struct Numeric<Bool> {  // True + True is True, as in torch
   static FC_HD Acc load(Bool value) { return value.bits != 0; }
   static FC_HD Acc add(Acc a, Acc b) { return a | b; }
   static FC_HD Acc divide(Acc sum, int) { return sum; }
+  static FC_HD Acc scale(Acc sum, double) { return sum; }
   static FC_HD Bool store(Acc value) { return Bool{value}; }
 };
 

@@ -60,10 +60,14 @@ enum class OpKind : uint8_t {
   kAllGatherCoalesced = 15,
   kAllGatherIntoTensorCoalesced = 16,
   kReduceScatterTensorCoalesced = 17,
+  // A native schedule again, and none of a stock engine.
+  kFusedAllReduce = 18,
 };
-constexpr int kNumOpKinds = 18;
+constexpr int kNumOpKinds = 19;
 
-constexpr bool has_schedule(OpKind kind) { return kind < OpKind::kOther; }
+constexpr bool has_schedule(OpKind kind) {
+  return kind < OpKind::kOther || kind == OpKind::kFusedAllReduce;
+}
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
@@ -113,7 +117,8 @@ constexpr const char* op_kind_name(OpKind kind) {
                                                "all_reduce_coalesced",
                                                "all_gather_coalesced",
                                                "all_gather_into_tensor_coalesced",
-                                               "reduce_scatter_tensor_coalesced"};
+                                               "reduce_scatter_tensor_coalesced",
+                                               "fused_all_reduce"};
   return kNames[static_cast<int>(kind)];
 }
 

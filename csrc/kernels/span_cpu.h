@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/hd.h"
+#include "kernels/gradient_cpu.h"
 #include "kernels/reduce_cpu.h"
 #include "transport/doorbell.h"
 #include "transport/peer_view.h"
@@ -28,6 +29,25 @@ class CpuExecutor {
     const void* pointers[kMaxRanks];
     for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
     reduce_(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor_});
+  }
+
+  // For lists of gradients, whose types change from tensor to tensor.
+  void convert_span(void* to, DType to_type, const void* from, DType from_type,
+                    size_t count) const {
+    convert_function(to_type, from_type)(to, from, count);
+  }
+
+  template <class Sources>
+  void reduce_typed_span(DType type, void* dst, void* second_dst, const Sources& sources,
+                         size_t count, int divisor, double scale) const {
+    const void* pointers[kMaxRanks];
+    for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
+    reduce_function(type)(
+        ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor, scale});
+  }
+
+  BlockNorm norm_span(DType type, NormKind kind, const void* data, size_t count) const {
+    return norm_function(type, kind)(data, count);
   }
 
   void publish(uint32_t steps) const {

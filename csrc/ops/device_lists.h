@@ -19,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-#include "ops/plain_tensors.h"
+#include "tensors/plain_tensors.h"
 
 namespace fastcomm {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/plain_tensors.h"
+#include "tensors/plain_tensors.h"
 
 namespace fastcomm {
 

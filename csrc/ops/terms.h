@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "ops/plain_tensors.h"
+#include "tensors/plain_tensors.h"
 
 namespace fastcomm {
 

@@ -1,6 +1,6 @@
-"""Includes point down only: bindings -> {ops, c10d} -> coll -> kernels -> transport -> core.
+"""Includes point down only: bindings, {ops, c10d}, tensors, coll, kernels, transport, core.
 
-What ops and c10d share of torch is in tensors, above core.
+Tensors is what ops and c10d share of torch.
 
 Kernels may see the views of transport, whose flags an executor publishes and waits for; transport
 never sees what runs on the data.
@@ -18,7 +18,7 @@ BELOW = {
     "transport": {"core"},
     "kernels": {"transport", "core"},
     "coll": {"kernels", "transport", "core"},
-    "tensors": {"core"},
+    "tensors": {"coll", "kernels", "transport", "core"},
     "c10d": {"tensors", "coll", "kernels", "transport", "core"},
     "ops": {"tensors", "coll", "kernels", "transport", "core"},
 }

@@ -12,6 +12,7 @@
 
 #include "check.h"
 #include "dtypes.h"
+#include "kernels/isa.h"
 #include "kernels/reduce_cpu.h"
 #include "reference_tree.h"
 
@@ -72,7 +73,7 @@ void compare(DType dtype, int sources, size_t count, bool average, size_t shift,
 }
 
 void test_bits(uint64_t seed) {
-  std::printf("isa %s\n", reduce_isa());
+  std::printf("isa %s\n", isa_name());
   for (const DType dtype : kDTypes) {
     for (int sources = 1; sources <= 20; ++sources) {
       for (const size_t count : {0, 1, 7, 64, 65, 511, 1025}) {

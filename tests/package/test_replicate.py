@@ -215,7 +215,7 @@ def test_what_cannot_be_replicated() -> None:
         replicate(nn.LazyLinear(10), TWO)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripted_modules_alone_and_inside() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
     x = torch.randn(6, 4)

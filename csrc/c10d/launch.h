@@ -1,0 +1,31 @@
+// How the backend runs or starts a native call: for the files that implement it.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <vector>
+
+#include "c10d/backend.h"
+#include "c10d/exception.h"
+
+namespace fastcomm {
+
+template <class WriteBack, class MakePayload>
+FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
+                                                 const char* title, const WriteBack& write_back,
+                                                 const MakePayload& make_payload) {
+  ++calls_;
+  return translating([&]() -> WorkPtr {
+    const Milliseconds limit = timeout_or_default(timeout);
+    if (async) return NativeWork::start(group_, call, limit, make_payload());
+    RECORD_FUNCTION(title, std::vector<c10::IValue>());
+    const auto operation = group_->run(call, limit, g_interrupt_check);
+    if (operation->error() != nullptr) {
+      return NativeWork::failed(getRank(), make_payload(), operation->error());
+    }
+    write_back();
+    return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
+  });
+}
+
+}  // namespace fastcomm

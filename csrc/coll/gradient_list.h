@@ -1,0 +1,103 @@
+// A list of gradients as a fused reduction sees it: cut into units, which are dealt to blocks and
+// ranks, and what came of it.
+//
+//   unit    at most kNormBlock elements of one tensor, counted from its first: what a norm is computed
+//           of as a whole, and what one rank reduces as a whole. So the bits of a norm depend on nothing
+//           but the tensor
+//   block   consecutive units, dealt to the ranks as consecutive slices, so that each slice fits a result
+//           slot and all of them a stage slot
+//
+// Pure arithmetic, and equal on ranks with equal lists: offsets count in wire types and lines.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coll/plan.h"
+#include "core/types.h"
+#include "kernels/gradient_cpu.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+struct Gradient {
+  char* data;      // dense; the same order of elements on every rank
+  uint64_t count;  // elements
+  DType dtype;     // a floating-point type
+  DType wire;      // what travels: the same, or fp16 or bf16 for fp32
+};
+
+struct GradientSpec {
+  bool average = true;
+  double unscale = 1;  // a factor
+  NormKind norm = NormKind::kTwo;
+};
+
+struct GradientUnit {
+  uint32_t tensor;
+  uint32_t count;  // elements
+  uint64_t first;  // of the tensor's elements
+  uint32_t stage;  // bytes from the start of its block's stage slot
+  uint32_t
+      result;  // bytes from the start of its owner's result slot: a line with the BlockNorm, then
+               // the data
+};
+
+class GradientList {
+ public:
+  /// Raises Error(kUnsupported): a type that is not floating-point, or a wire type that does not fit.
+  GradientList(std::vector<Gradient> tensors, const GradientSpec& spec);
+
+  /// Whether every unit fits a result slot of such a group.
+  bool fits(const ScratchLayout& layout, int size) const;
+  /// Deals the units to blocks and ranks. Once, before the rest is used.
+  void deal(const ScratchLayout& layout, int size);
+
+  const GradientSpec& spec() const { return spec_; }
+  const std::vector<Gradient>& tensors() const { return tensors_; }
+  uint64_t elements() const;
+  uint64_t blocks() const { return blocks_; }
+  /// The units of rank `owner` in block `b`: [begin, end) of units().
+  uint32_t begin(uint64_t b, int owner) const { return cuts_[b * size_ + owner]; }
+  uint32_t end(uint64_t b, int owner) const { return cuts_[b * size_ + owner + 1]; }
+  uint32_t units() const { return static_cast<uint32_t>(units_.size()); }
+  const GradientUnit& unit(uint32_t index) const { return units_[index]; }
+  const Gradient& tensor_of(const GradientUnit& unit) const { return tensors_[unit.tensor]; }
+  char* data_of(const GradientUnit& unit) const {
+    const Gradient& tensor = tensors_[unit.tensor];
+    return tensor.data + unit.first * dtype_size(tensor.dtype);
+  }
+  uint64_t wire_bytes(const GradientUnit& unit) const {
+    return unit.count * dtype_size(tensors_[unit.tensor].wire);
+  }
+
+  /// Where the slots of a parity lie in a rank's scratch.
+  uint64_t stage_at(uint64_t parity) const { return origin_ + (parity & 1) * stage_bytes_; }
+  uint64_t result_at(uint64_t parity) const {
+    return origin_ + 2 * stage_bytes_ + (parity & 1) * result_bytes_;
+  }
+
+  /// What whoever runs the operation finds out of a unit.
+  void note(uint32_t index, const BlockNorm& norm) { norms_[index] = norm; }
+  /// For every tensor the sum over its units, in order (kInfinity: the largest). Of all units noted.
+  std::vector<double> parts() const;
+  bool finite() const;
+
+ private:
+  uint64_t largest_unit() const;
+
+  std::vector<Gradient> tensors_;
+  GradientSpec spec_;
+  std::vector<GradientUnit> units_;
+  std::vector<BlockNorm> norms_;
+  std::vector<uint32_t> cuts_;  // blocks * size + 1
+  uint64_t blocks_ = 0;
+  int size_ = 1;
+  uint64_t origin_ = 0, stage_bytes_ = 0, result_bytes_ = 0;
+};
+
+/// The norm of a whole list from its tensors' parts, in their order; NaN where any is.
+double norm_of_parts(const double* parts, size_t count, NormKind kind);
+
+}  // namespace fastcomm

@@ -1,0 +1,4 @@
+// The loops of gradient_cpu.h for processors with AVX2.
+#define FC_ISA_NAMESPACE isa_avx2
+#define FC_VECTOR_BYTES 32
+#include "kernels/gradient_loops.inc"

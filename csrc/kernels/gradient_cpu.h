@@ -1,0 +1,38 @@
+// What a fused gradient reduction does besides summing, on the CPU: conversions between the types of
+// gradients and of the wire, and norms. One set of loops per instruction set (kernels/isa.h).
+//
+// A norm has the same bits on every machine: element i of a block goes to lane i mod 16; each lane sums
+// in fp64, in order; the lanes are summed as a balanced tree. A square of an fp32 is exact in fp64.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/types.h"
+
+namespace fastcomm {
+
+enum class NormKind : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kInfinity = 3 };
+
+/// The largest block of which a norm is computed as a whole. Part of what fixes the bits.
+constexpr size_t kNormBlock = 4096;
+
+struct BlockNorm {
+  double part = 0;  // the sum of magnitudes or of squares, or the largest magnitude; NaN if any is
+  bool finite = true;  // whether all elements are
+};
+
+/// Of `count` elements, at most kNormBlock.
+using NormFunction = BlockNorm (*)(const void* data, size_t count);
+
+/// The function for a floating-point type. With kNone it looks for what is not finite only. Raises
+/// Error(kUnsupported) for other types.
+NormFunction norm_function(DType dtype, NormKind kind);
+
+/// Converts `count` elements, to nearest even. The memories are the same, at equal positions, or apart.
+using ConvertFunction = void (*)(void* to, const void* from, size_t count);
+
+/// Between fp32, fp16 and bf16, or from a type to itself. Raises Error(kUnsupported) for others.
+ConvertFunction convert_function(DType to, DType from);
+
+}  // namespace fastcomm

@@ -1,0 +1,71 @@
+#include "ops/fused_lists.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
+
+#include "coll/fused_local.h"
+#include "core/error.h"
+#include "ops/terms.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+namespace {
+
+/// Calls `work(begin, end)` for all units, divided among threads.
+template <class Work>
+void for_all_units(const GradientList& list, const Work& work) {
+  constexpr int64_t kLeastUnits = 64;  // a thread: 1 MiB of fp32
+  at::parallel_for(0, list.units(), kLeastUnits, [&](int64_t begin, int64_t end) {
+    work(static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
+  });
+}
+
+}  // namespace
+
+TensorList fused_sum_lists(const std::vector<TensorList>& sources, const GradientOptions& options) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  check_terms(sources);
+  FC_CHECK(sources.size() <= kMaxRanks, "fused_reduce_add_coalesced: ", sources.size(),
+           " lists, but at most ", kMaxRanks);
+  const size_t count = sources[0].size();
+  TensorList results, terms;
+  for (const at::Tensor& like : sources[0]) results.push_back(at::empty_like(like));
+  const GradientTensors gradients(results, options);
+  std::vector<std::vector<const char*>> from(sources.size());
+  for (size_t k = 0; k < sources.size(); ++k) {
+    for (size_t i = 0; i < count; ++i) {
+      at::Tensor term = as_plain(sources[k][i]);
+      if (term.strides() != results[i].strides()) term = at::empty_like(results[i]).copy_(term);
+      from[k].push_back(static_cast<const char*>(term.const_data_ptr()));
+      terms.push_back(std::move(term));  // alive until the end
+    }
+  }
+  GradientList& list = *gradients.list();
+  for_all_units(list, [&](uint32_t begin, uint32_t end) { reduce_units(list, from, begin, end); });
+  for (at::Tensor& made : make_gradient_results(results)) results.push_back(std::move(made));
+  gradients.write_results({results.end() - 3, results.end()});
+  return results;
+}
+
+TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const GradientTensors tensors(gradients, {{false, 1, kind}, {}});
+  GradientList& list = *tensors.list();
+  for_all_units(list, [&](uint32_t begin, uint32_t end) { note_norms(list, begin, end); });
+  TensorList results = make_gradient_results(gradients);
+  tensors.write_results(results);
+  return results;
+}
+
+double norm_of(const at::Tensor& parts, NormKind kind) {
+  FC_CHECK(parts.is_cpu() && parts.scalar_type() == at::kDouble && parts.dim() == 1 &&
+               parts.is_contiguous(),
+           "the parts of a norm are a vector of float64 on the CPU");
+  return norm_of_parts(parts.const_data_ptr<double>(), static_cast<size_t>(parts.numel()), kind);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,164 @@
+#include "tensors/gradients.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/error.h"
+#include "core/signature.h"
+#include "tensors/dtype.h"
+
+namespace fastcomm {
+namespace {
+
+std::string listed(at::IntArrayRef numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += concat(text.empty() ? "[" : ", ", number);
+  return text.empty() ? "[]" : text + "]";
+}
+
+/// "[3, 4] float32", with its strides where they are not the usual ones.
+std::string form_of(const at::Tensor& tensor) {
+  const std::string strides =
+      tensor.is_contiguous() ? "" : concat(" with strides ", listed(tensor.strides()));
+  return concat(listed(tensor.sizes()), " ", c10::getDtypeNames(tensor.scalar_type()).first,
+                strides);
+}
+
+std::string named(size_t index, const at::Tensor& tensor) {
+  return concat("gradient ", index, " (", form_of(tensor), ")");
+}
+
+void check(size_t index, const at::Tensor& tensor) {
+  FC_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), "fused_all_reduce: gradient ",
+           index, " is ", tensor.layout(),
+           ": only dense gradients can be reduced (sparse=False makes an embedding's dense)");
+  FC_CHECK(tensor.is_cpu(), "fused_all_reduce: ", named(index, tensor), " is on ", tensor.device(),
+           ", not on the CPU");
+  FC_CHECK(tensor.is_floating_point() || tensor.is_complex(),
+           "fused_all_reduce: ", named(index, tensor), " is not floating-point");
+  FC_CHECK(dtype_of(c10::toRealValueType(tensor.scalar_type())) != DType::kOther,
+           "fused_all_reduce: no kernel reduces ", named(index, tensor));
+  FC_CHECK(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+           "fused_all_reduce: ", named(index, tensor),
+           " overlaps itself (an expanded tensor): clone it");
+}
+
+/// No two of them share memory.
+void check_apart(const TensorList& dense) {
+  std::vector<size_t> order(dense.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto begin = [&](size_t i) { return static_cast<const char*>(dense[i].const_data_ptr()); };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return begin(a) < begin(b); });
+  size_t last = dense.size();
+  for (const size_t i : order) {
+    if (dense[i].nbytes() == 0) continue;
+    FC_CHECK(last == dense.size() || begin(last) + dense[last].nbytes() <= begin(i),
+             "fused_all_reduce: gradients ", std::min(last, i), " and ", std::max(last, i),
+             " share memory");
+    last = i;
+  }
+}
+
+/// Its memory in order, complex numbers as pairs.
+at::Tensor as_dense(const at::Tensor& tensor) {
+  const at::Tensor detached = tensor.detach();
+  const at::Tensor real =
+      detached.is_complex() ? at::view_as_real(detached.resolve_conj()) : detached.resolve_neg();
+  return real.is_non_overlapping_and_dense() ? real : real.contiguous();
+}
+
+}  // namespace
+
+GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& options)
+    : users_(std::move(tensors)), options_(options) {
+  const DType wire = options.wire ? dtype_of(*options.wire) : DType::kFloat32;
+  FC_CHECK(wire == DType::kFloat32 || wire == DType::kFloat16 || wire == DType::kBFloat16,
+           "fused_all_reduce: wire_dtype is float16 or bfloat16, not ", dtype_name(wire));
+  std::vector<Gradient> gradients;
+  for (size_t i = 0; i < users_.size(); ++i) {
+    check(i, users_[i]);
+    const bool halves = options.spec.norm == NormKind::kTwo || options.spec.norm == NormKind::kNone;
+    FC_CHECK(halves || !users_[i].is_complex(), "fused_all_reduce: ", named(i, users_[i]),
+             " is complex: norm_type must be 2 or None");
+    dense_.push_back(as_dense(users_[i]));
+    const DType dtype = dtype_of(dense_[i].scalar_type());
+    gradients.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
+                         static_cast<uint64_t>(dense_[i].numel()), dtype,
+                         dtype == DType::kFloat32 ? wire : dtype});
+  }
+  check_apart(dense_);
+  list_ = std::make_shared<GradientList>(std::move(gradients), options.spec);
+}
+
+void GradientTensors::write_back() const {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (size_t i = 0; i < users_.size(); ++i) {
+    if (users_[i].is_alias_of(dense_[i])) continue;
+    const at::Tensor result = users_[i].is_complex() ? at::view_as_complex(dense_[i]) : dense_[i];
+    users_[i].copy_(result);
+  }
+}
+
+void GradientTensors::write_results(const TensorList& results) const {
+  const std::vector<double> parts = list_->parts();
+  const double norm = norm_of_parts(parts.data(), parts.size(), options_.spec.norm);
+  if (results[0].scalar_type() == at::kDouble) {
+    *results[0].mutable_data_ptr<double>() = norm;
+  } else {
+    *results[0].mutable_data_ptr<float>() = static_cast<float>(norm);
+  }
+  *results[1].mutable_data_ptr<float>() = list_->finite() ? 0.0f : 1.0f;
+  if (!parts.empty()) {
+    std::memcpy(results[2].mutable_data_ptr<double>(), parts.data(), parts.size() * sizeof(double));
+  }
+}
+
+uint64_t GradientTensors::signature() const {
+  uint64_t unscale = 0;
+  std::memcpy(&unscale, &options_.spec.unscale, sizeof(unscale));
+  uint64_t hash = mix(mix(users_.size(), unscale), options_.spec.average ? 1 : 0);
+  hash = mix(hash, static_cast<uint64_t>(options_.spec.norm));
+  for (size_t i = 0; i < users_.size(); ++i) {
+    hash = mix(hash, static_cast<uint64_t>(users_[i].scalar_type()));
+    hash = mix(hash, static_cast<uint64_t>(list_->tensors()[i].wire));
+    for (int64_t d = 0; d < dense_[i].dim(); ++d) {
+      hash = mix(hash, static_cast<uint64_t>(dense_[i].size(d)));
+      if (dense_[i].size(d) > 1) hash = mix(hash, static_cast<uint64_t>(dense_[i].stride(d)));
+    }
+  }
+  return hash;
+}
+
+std::string GradientTensors::describe() const {
+  constexpr const char* kNorms[] = {"no norm", "norm 1", "norm 2", "norm inf"};
+  std::string text = concat(users_.size(), users_.size() == 1 ? " gradient, " : " gradients, ",
+                            kNorms[static_cast<int>(options_.spec.norm)]);
+  if (!options_.spec.average) text += ", summed";
+  if (options_.spec.unscale != 1) text += concat(", unscale ", options_.spec.unscale);
+  if (options_.wire) text += concat(", wire ", dtype_name(dtype_of(*options_.wire)));
+  constexpr size_t kEnough = 200;
+  for (size_t i = 0; i < users_.size() && text.size() < kEnough; ++i) {
+    text += (i == 0 ? ": " : ", ") + form_of(users_[i]);
+  }
+  return text;
+}
+
+TensorList make_gradient_results(const TensorList& gradients) {
+  const bool wide = std::any_of(gradients.begin(), gradients.end(), [](const at::Tensor& t) {
+    return c10::toRealValueType(t.scalar_type()) == at::kDouble;
+  });
+  const auto options = at::TensorOptions(at::kCPU);
+  return {at::empty({}, options.dtype(wide ? at::kDouble : at::kFloat)),
+          at::empty({}, options.dtype(at::kFloat)),
+          at::empty({static_cast<int64_t>(gradients.size())}, options.dtype(at::kDouble))};
+}
+
+}  // namespace fastcomm

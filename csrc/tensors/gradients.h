@@ -1,0 +1,52 @@
+// Tensors as the list of gradients that a fused reduction works on.
+//
+// A dense tensor is taken as its memory lies, whatever its strides; a complex one as pairs of reals. One
+// with gaps gets a stand-in, which is copied back. Results are three tensors on the CPU:
+//
+//   total_norm  0-d, fp32, or fp64 if a gradient is: the norm of all of them; zero for NormKind::kNone
+//   found_inf   0-d, fp32: 1 if any element is infinite or NaN, else 0
+//   parts       1-d, fp64: of each tensor the sum of squares (kTwo), of magnitudes (kOne), or the largest
+//               magnitude (kInfinity)
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coll/gradient_list.h"
+#include "tensors/plain_tensors.h"
+
+namespace fastcomm {
+
+struct GradientOptions {
+  GradientSpec spec;
+  std::optional<at::ScalarType> wire;  // fp16 or bf16, for the gradients that are fp32
+};
+
+class GradientTensors {
+ public:
+  /// Raises Error(kInvalidArgument), which names the tensor: not on the CPU; sparse, or quantized; not
+  /// floating-point; overlaps itself or another one; a wire type that is none.
+  GradientTensors(TensorList tensors, const GradientOptions& options);
+
+  const std::shared_ptr<GradientList>& list() const { return list_; }
+  /// Copies stand-ins to where the gradients live.
+  void write_back() const;
+  void write_results(const TensorList& results) const;
+  /// Of shapes, orders of elements, types and options: what must be equal on all ranks.
+  uint64_t signature() const;
+  /// The same in words, cut off where it gets long.
+  std::string describe() const;
+
+ private:
+  TensorList users_;
+  TensorList dense_;
+  GradientOptions options_;
+  std::shared_ptr<GradientList> list_;
+};
+
+/// Three tensors for results, as above.
+TensorList make_gradient_results(const TensorList& gradients);
+
+}  // namespace fastcomm

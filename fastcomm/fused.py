@@ -1,0 +1,279 @@
+"""One pass over a list of gradients: cast, sum, average, unscale, look for inf and NaN, and norm.
+
+A gradient is reduced where it lies, without a flat buffer. Each rank's contribution is rounded to
+the type of the wire; the sum has an fp32 (for fp64 an fp64) accumulator and the order of the fixed
+tree over the ranks, is divided by their number, multiplied by ``unscale``, and rounded once more.
+``wire_dtype`` is about gradients of fp32; others travel as they are.
+
+The norm is that of the gradients as they are written: of each, over blocks of 4,096 elements in
+fp64, combined in the order of the list. It has the same bits on every rank, in every run, and
+however the list is divided among several calls (`combined_norm`), so that clipping by it keeps
+what ranks have equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import backend as _backend
+
+__all__ = [
+    "FusedResult",
+    "clip_grad_norm_",
+    "combined_norm",
+    "fused_all_reduce_",
+    "fused_reduce_add_coalesced",
+]
+
+_NO_NORM = 0
+_NORMS = {1.0: 1, 2.0: 2, math.inf: 3}
+
+
+@dataclass
+class FusedResult:
+    """What a fused reduction found out besides the gradients, without a word to the host.
+
+    Attributes:
+        total_norm: 0-d, of fp32, or fp64 if a gradient is: the norm of all gradients, as they were
+            written. None without ``norm_type``.
+        found_inf: 0-d, of fp32: 1 if an element is infinite or NaN, else 0; what
+            ``torch.amp.GradScaler`` and torch's fused optimizers take.
+        parts: 1-d, of fp64: for each gradient that is not None the sum of its squares
+            (``norm_type=2``) or magnitudes (1), or its largest magnitude (inf). See
+            `combined_norm`.
+        work: of a call with ``async_op=True``: the tensors are complete once it is.
+    """
+
+    total_norm: torch.Tensor | None
+    found_inf: torch.Tensor
+    parts: torch.Tensor
+    norm_type: float | None
+    work: dist.Work | None = field(default=None, repr=False)
+
+    def wait(self) -> None:
+        """Wait for an asynchronous call; raises its error."""
+        if self.work is not None:
+            self.work.wait()
+
+    def feed(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> None:
+        """Let the next step of a fused optimizer clip, or skip itself, without another pass.
+
+        Sets ``optimizer.found_inf`` and ``optimizer.grad_scale``, which torch's optimizers with
+        ``fused=True`` read: they divide the gradients by the scale as they load them, and do
+        nothing where ``found_inf`` is 1. Set anew for each step.
+
+        Args:
+            optimizer: of ``torch.optim``, with ``fused=True``.
+            max_norm: gradients are clipped to it, as by `clip_grad_norm_`.
+
+        Raises:
+            ValueError: the optimizer is not a fused one; ``max_norm`` without a norm.
+        """
+        if not all(group.get("fused") for group in optimizer.param_groups):
+            raise ValueError("feed() needs an optimizer that was made with fused=True")
+        target: Any = optimizer
+        target.found_inf = self.found_inf
+        target.grad_scale = torch.ones_like(self.found_inf)
+        if max_norm is not None:
+            if self.total_norm is None:
+                raise ValueError("max_norm needs a norm: norm_type was None")
+            scale = (self.total_norm + 1e-6) / max_norm
+            target.grad_scale = scale.clamp(min=1.0).to(torch.float32)
+
+
+def fused_all_reduce_(
+    grads: Iterable[torch.Tensor | None],
+    group: dist.ProcessGroup | None = None,
+    average: bool = True,
+    unscale: float = 1.0,
+    wire_dtype: torch.dtype | None = None,
+    norm_type: float | None = 2.0,
+    *,
+    async_op: bool = False,
+    timeout: timedelta | None = None,
+) -> FusedResult:
+    """Reduce gradients over the ranks of a group, in place and in one pass.
+
+    Every rank calls it with a list of equal shapes and dtypes, and the same options.
+
+    Args:
+        grads: dense tensors on the CPU of fp32, fp64, fp16, bf16 or complex numbers, of any shape
+            and strides, none of which overlap; None entries are skipped.
+        group: any process group; None is the default one. Native where its backend is fastcomm
+            and the ranks share memory; else the ranks gather each other's gradients and sum
+            them here, with the same bits, which takes more memory and time.
+        average: divide by the number of ranks.
+        unscale: a factor, 1 / loss scale for instance.
+        wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
+        norm_type: 1, 2, ``inf``, or None for no norm.
+        async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
+            when it returns.
+        timeout: instead of the group's.
+
+    Returns:
+        A `FusedResult`.
+
+    Raises:
+        ValueError: another ``norm_type`` or ``wire_dtype``, or gradients of which one is
+            refused: sparse, of integers, on a device, overlapping. Nothing has been sent: the
+            other ranks wait for this one.
+        CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
+        FastcommError: as of any collective. The gradients may be reduced in part.
+    """
+    tensors = [grad for grad in grads if grad is not None]
+    norm = _norm_kind(norm_type)
+    _check_wire(wire_dtype)
+    backend = _backend.backend_of(group)
+    fused = None
+    if backend is not None:
+        seconds = None if timeout is None else timeout.total_seconds()
+        options = (average, unscale, wire_dtype, norm, seconds, async_op)
+        fused = backend.fused_all_reduce(tensors, *options)
+    if fused is None:
+        work, results = None, _gathered(tensors, group, average, unscale, wire_dtype, norm)
+    else:
+        work, results = fused
+    if work is not None and not async_op:
+        work.wait()  # it has failed
+    return _result(results, norm_type, work)
+
+
+def fused_reduce_add_coalesced(
+    inputs: Iterable[Sequence[torch.Tensor]],
+    average: bool = False,
+    unscale: float = 1.0,
+    wire_dtype: torch.dtype | None = None,
+    norm_type: float | None = 2.0,
+) -> tuple[tuple[torch.Tensor, ...], FusedResult]:
+    """Sum lists of gradients of one process's replicas, with all that `fused_all_reduce_` does.
+
+    Args:
+        inputs: a list for each replica, of equal lengths, shapes and dtypes, on the CPU.
+        average: divide by the number of lists.
+        unscale: a factor.
+        wire_dtype: terms and sums of fp32 are rounded to it, as between ranks.
+        norm_type: 1, 2, ``inf`` or None.
+
+    Returns:
+        New tensors, not seen by autograd, and the `FusedResult`. The bits are those of as many
+        ranks.
+
+    Raises:
+        ValueError: as `fused_all_reduce_`; lists that differ.
+    """
+    lists = [list(values) for values in inputs]
+    norm = _norm_kind(norm_type)
+    _check_wire(wire_dtype)
+    made = _backend.load().fused_sum_lists(lists, average, unscale, wire_dtype, norm)
+    return tuple(made[:-3]), _result(made[-3:], norm_type)
+
+
+def combined_norm(parts: torch.Tensor, norm_type: float = 2.0) -> torch.Tensor:
+    """Return the norm of gradients that were reduced in several calls.
+
+    Args:
+        parts: the calls' `FusedResult.parts`, joined in the order of the parameters.
+        norm_type: that of the calls.
+
+    Returns:
+        A 0-d tensor of fp64, with the bits that one call for all of them would give.
+    """
+    kind = _norm_kind(norm_type)
+    return torch.tensor(_backend.load().norm_of_parts(parts, kind), dtype=torch.float64)
+
+
+def clip_grad_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+    *,
+    total_norm: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Clip gradients by their norm, as ``torch.nn.utils.clip_grad_norm_`` does.
+
+    Args:
+        parameters: whose gradients; on the CPU, or anywhere with ``total_norm``.
+        max_norm: the norm that they get if theirs is larger.
+        norm_type: 1, 2 or ``inf``.
+        error_if_nonfinite: raise instead of clipping by a norm that is inf or NaN.
+        foreach: taken for torch's sake.
+        total_norm: the norm, where it is known already: `FusedResult.total_norm`.
+
+    Returns:
+        The norm before clipping; reproducible to the bit (see the module).
+
+    Raises:
+        RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite``.
+        ValueError: another ``norm_type``.
+    """
+    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    grads = [p.grad for p in given if p.grad is not None]
+    if total_norm is None:
+        total_norm = _backend.load().gradient_norms(grads, _norm_kind(norm_type))[0]
+    if error_if_nonfinite and not torch.isfinite(total_norm):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+            "so it cannot be clipped. To disable this error and scale the gradients by the "
+            "non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    if grads:
+        factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
+        with torch.no_grad():
+            for grad in grads:
+                grad.mul_(factor.to(grad.device))
+    return total_norm
+
+
+def _norm_kind(norm_type: float | None) -> int:
+    kind = _NO_NORM if norm_type is None else _NORMS.get(float(norm_type))
+    if kind is None:
+        raise ValueError(f"norm_type is 1, 2, inf or None, not {norm_type!r}")
+    return kind
+
+
+def _check_wire(wire_dtype: torch.dtype | None) -> None:
+    if wire_dtype not in (None, torch.float32, torch.float16, torch.bfloat16):
+        raise ValueError(f"wire_dtype is torch.bfloat16 or torch.float16, not {wire_dtype}")
+
+
+def _result(
+    results: list[torch.Tensor], norm_type: float | None, work: dist.Work | None = None
+) -> FusedResult:
+    total, found_inf, parts = results
+    return FusedResult(total if norm_type is not None else None, found_inf, parts, norm_type, work)
+
+
+def _gathered(
+    tensors: list[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    average: bool,
+    unscale: float,
+    wire_dtype: torch.dtype | None,
+    norm: int,
+) -> list[torch.Tensor]:
+    """Reduce in a group without a native path: every rank gathers all, and sums as ranks do."""
+    size = dist.get_world_size(group)
+    sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
+    for tensor in tensors:
+        own = tensor.detach().contiguous()
+        if wire_dtype is not None and own.dtype == torch.float32:
+            own = own.to(wire_dtype)
+        terms = [torch.empty_like(own) for _ in range(size)]
+        dist.all_gather(terms, own, group=group)
+        for source, term in zip(sources, terms, strict=True):
+            source.append(term.to(tensor.dtype))
+    made: list[torch.Tensor]
+    made = _backend.load().fused_sum_lists(sources, average, unscale, wire_dtype, norm)
+    with torch.no_grad():
+        for tensor, total in zip(tensors, made, strict=False):
+            tensor.copy_(total)
+    return made[-3:]

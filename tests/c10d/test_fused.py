@@ -1,0 +1,238 @@
+"""fused_all_reduce over ranks: bits, norms, flags, errors; native and where ranks share nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support import fused
+from support.caught import catch
+from support.ranks import World, run_ranks
+
+import fastcomm
+from fastcomm import backend
+from fastcomm.errors import CollectiveMismatchError
+
+SHAPES = [(3, 5), (4096,), (4097,), (0,), (70001,), (), (1,), (2, 3, 4, 5), (64, 129)]
+WIDE = [torch.float32, torch.float64]
+NARROW = [torch.float16, torch.bfloat16]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"average": False, "norm_type": 1},
+    {"unscale": 1 / 3, "norm_type": math.inf},
+    {"wire_dtype": torch.bfloat16},
+    {"wire_dtype": torch.float16, "unscale": 0.1, "norm_type": None},
+]
+
+
+def _gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
+    """Values of many magnitudes, which cancel, in all types and several layouts."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    made = []
+    for i, shape in enumerate(SHAPES):
+        dtype = [*WIDE, *NARROW][i % 4] if i != 4 else torch.float32
+        value = torch.randn(shape, generator=generator, dtype=torch.float32)
+        scale = torch.randint(-6, 6, shape, generator=generator)
+        made.append((value * 2.0**scale).to(dtype))
+    made.append(torch.randn(6, 7, generator=generator).t())
+    made.append(torch.randn(2, 3, 8, 8, generator=generator).to(memory_format=torch.channels_last))
+    made.append(torch.randn(5, 6, generator=generator)[:, ::2])  # with gaps
+    made.append(torch.randn(40, generator=generator, dtype=torch.complex64))
+    return made
+
+
+def _reals(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _expected(size: int, options: dict[str, Any], seed: int) -> list[torch.Tensor]:
+    average, unscale = options.get("average", True), options.get("unscale", 1.0)
+    wire = options.get("wire_dtype")
+    places = zip(*(map(_reals, _gradients(rank, seed)) for rank in range(size)), strict=True)
+    return [fused.reduced(list(terms), average, unscale, wire) for terms in places]
+
+
+def _bits(world: World) -> list[bytes]:
+    world.init()
+    found = []
+    for seed, options in enumerate(OPTIONS):
+        norm_type = options.get("norm_type", 2.0)
+        grads = _gradients(world.rank, seed)
+        if norm_type in (1, math.inf):
+            grads = grads[:-1]  # no complex ones
+        given = [grads[0], None, *grads[1:]]
+        result = fastcomm.fused_all_reduce_(given, **options)
+        wanted = _expected(world.size, options, seed)[: len(grads)]
+        for i, (grad, want) in enumerate(zip(grads, wanted, strict=True)):
+            got = _reals(grad)
+            assert torch.equal(got, want), (options, i, (got - want).abs().max())
+        assert float(result.found_inf) == 0.0
+        if norm_type is not None:
+            parts = [fused.part(grad, norm_type) for grad in grads]
+            assert result.parts.tolist() == parts, options
+            assert result.total_norm is not None and result.total_norm.dtype == torch.float64
+            assert float(result.total_norm) == fused.norm(parts, norm_type)
+            flat = torch.cat([_reals(g).reshape(-1).double() for g in grads])
+            exact = float(torch.linalg.vector_norm(flat, norm_type))
+            assert abs(float(result.total_norm) - exact) <= 1e-6 * exact
+        else:
+            assert result.total_norm is None
+        found.append(
+            b"".join(
+                _reals(g).contiguous().view(torch.uint8).numpy().tobytes()
+                if g.dim()
+                else bytes(g.view(1).view(torch.uint8).tolist())
+                for g in grads
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8])
+def test_bits_and_norms_are_those_of_the_definition(size: int) -> None:
+    answers = run_ranks(size, _bits)
+    assert all(answer == answers[0] for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "variables", [{"FASTCOMM_TRANSPORT": "stock"}, {"FASTCOMM_BLOCK_BYTES": "4096"}]
+)
+def test_groups_without_a_native_path_give_the_same_bits(variables: dict[str, str]) -> None:
+    assert run_ranks(3, _bits, environment=variables) == run_ranks(3, _bits)
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
+    available = ["generic", "avx2", "avx512"]
+    if available.index(isa) > available.index(backend.load().reduce_isa()):
+        pytest.skip(f"this processor has no {isa}")
+    assert run_ranks(2, _bits, environment={"FASTCOMM_ISA": isa}) == run_ranks(2, _bits)
+
+
+def _many_blocks(world: World) -> None:
+    """Lists of several hundred blocks, of tensors of which no two have the same size."""
+    world.init()
+    sizes = [1 + 977 * i % 20011 for i in range(60)]
+    grads = [torch.full((size,), float(world.rank + i)) for i, size in enumerate(sizes)]
+    result = fastcomm.fused_all_reduce_(grads)
+    mean = (world.size - 1) / 2
+    squares = 0.0
+    for i, grad in enumerate(grads):
+        assert torch.equal(grad, torch.full_like(grad, mean + i)), i
+        squares += len(grad) * (mean + i) ** 2
+    assert math.isclose(float(result.total_norm), math.sqrt(squares), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_long_lists_take_many_blocks(size: int) -> None:
+    run_ranks(size, _many_blocks, environment={"FASTCOMM_BLOCK_BYTES": "131072"})
+
+
+def _any_split(world: World) -> None:
+    """The norm does not depend on how the gradients are divided among calls, nor do the bits."""
+    world.init()
+    whole = [
+        torch.randn(n, generator=torch.Generator().manual_seed(n + world.rank))
+        for n in (5000, 3, 12289, 640, 4096)
+    ]
+    pieces = [grad.clone() for grad in whole]
+    one = fastcomm.fused_all_reduce_(whole)
+    several = [
+        fastcomm.fused_all_reduce_(pieces[a:b], async_op=True) for a, b in ((3, 5), (0, 1), (1, 3))
+    ]
+    for result in several:
+        result.wait()
+    assert all(torch.equal(a, b) for a, b in zip(whole, pieces, strict=True))
+    parts = torch.cat([several[1].parts, several[2].parts, several[0].parts])
+    assert fastcomm.combined_norm(parts).float() == one.total_norm
+
+
+def test_the_norm_is_the_same_for_every_split() -> None:
+    run_ranks(2, _any_split)
+
+
+def _flags(world: World) -> None:
+    world.init()
+    for bad in (math.inf, -math.inf, math.nan):
+        for where in (0, 4095, 4096, 9999):
+            for wire in (None, torch.bfloat16):
+                grads = [torch.ones(10), torch.ones(10000)]
+                if world.rank == 1:
+                    grads[1][where] = bad
+                result = fastcomm.fused_all_reduce_(grads, wire_dtype=wire, norm_type=math.inf)
+                assert float(result.found_inf) == 1.0
+                assert math.isnan(float(result.total_norm)) == math.isnan(bad)
+    grads = [torch.full((5000,), 6e4)]  # finite in fp32, not in fp16 on the way back
+    result = fastcomm.fused_all_reduce_(grads, average=False, wire_dtype=torch.float16)
+    assert float(result.found_inf) == 1.0
+    result = fastcomm.fused_all_reduce_([torch.full((50,), 6e4)], wire_dtype=torch.float16)
+    assert float(result.found_inf) == 0.0
+
+
+def test_infinities_and_nans_are_found_wherever_they_are() -> None:
+    run_ranks(2, _flags)
+
+
+def _mismatch(world: World, kind: str) -> str:
+    world.init()
+    grads = [torch.full((5, 4), 7.0), torch.full((5000,), 7.0)]
+    options: dict[str, Any] = {}
+    if world.rank == 1:
+        if kind == "count":
+            grads.append(torch.full((1,), 7.0))
+        elif kind == "shape":
+            grads[0] = torch.full((4, 5), 7.0)
+        elif kind == "strides":
+            grads[0] = torch.full((4, 5), 7.0).t()
+        elif kind == "dtype":
+            grads[1] = grads[1].double()
+        else:
+            options = {
+                "average": {"average": False},
+                "unscale": {"unscale": 2.0},
+                "wire": {"wire_dtype": torch.bfloat16},
+                "norm": {"norm_type": 1},
+            }[kind]
+    error = catch(fastcomm.fused_all_reduce_, grads, **options)
+    assert error.kind == CollectiveMismatchError.__name__, error
+    assert all(bool((grad == 7).all()) for grad in grads)
+    return error.text
+
+
+@pytest.mark.parametrize(
+    "kind", ["count", "shape", "strides", "dtype", "average", "unscale", "wire", "norm"]
+)
+def test_lists_that_differ_are_an_error_and_nothing_is_touched(kind: str) -> None:
+    for text in run_ranks(2, _mismatch, kind):
+        assert "fused_all_reduce" in text and "2 gradients, norm 2: [" in text
+
+
+def _refused(world: World) -> None:
+    world.init()
+    one = torch.ones(4)
+    for grads, words in (
+        ([one, torch.eye(3).to_sparse()], "gradient 1 is Sparse"),
+        ([torch.ones(3, dtype=torch.int32)], "not floating-point"),
+        ([torch.ones(1).expand(5)], "overlaps itself"),
+        ([one, one[2:]], "gradients 0 and 1 share memory"),
+        ([one, one], "share memory"),
+        ([torch.ones(3, device="meta")], "meta"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fastcomm.fused_all_reduce_(grads)
+    with pytest.raises(ValueError, match="norm_type is 1, 2, inf or None, not 3"):
+        fastcomm.fused_all_reduce_([one], norm_type=3)
+    with pytest.raises(ValueError, match="wire_dtype is"):
+        fastcomm.fused_all_reduce_([one], wire_dtype=torch.float64)
+    assert torch.equal(one, torch.ones(4))
+    fastcomm.fused_all_reduce_([one])  # the group has taken no harm
+    result = fastcomm.fused_all_reduce_([])
+    assert float(result.total_norm) == 0.0 and result.parts.shape == (0,)
+    dist.barrier()
+
+
+def test_what_cannot_be_reduced_is_refused_before_anything_is_sent() -> None:
+    run_ranks(2, _refused)

@@ -1,0 +1,60 @@
+"""What a fused reduction must give, in plain torch: the tree, its roundings, norms by blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from support import tree
+
+BLOCK, LANES = 4096, 16
+
+
+def reduced(
+    terms: list[torch.Tensor], average: bool, unscale: float, wire: torch.dtype | None
+) -> torch.Tensor:
+    """Reduce one gradient of each rank, to its own type."""
+    dtype = terms[0].dtype
+    through = wire if wire is not None and dtype == torch.float32 else dtype
+    wide = torch.float64 if through == torch.float64 else torch.float32
+    total = tree.tree_sum([term.to(through).to(wide) for term in terms])
+    if average:
+        total = total / torch.tensor(len(terms), dtype=wide)
+    return (total * torch.tensor(unscale, dtype=wide)).to(through).to(dtype)
+
+
+def part(gradient: torch.Tensor, norm_type: float) -> float:
+    """Return what a gradient adds to a norm: sums over blocks, lane by lane, then as a tree."""
+    flat = in_order(gradient).to(torch.float64)
+    if norm_type == math.inf:
+        return float(flat.abs().max()) if flat.numel() else 0.0
+    total = 0.0
+    for block in flat.split(BLOCK) if flat.numel() else ():
+        padded = torch.zeros(math.ceil(len(block) / LANES) * LANES, dtype=torch.float64)
+        padded[: len(block)] = block
+        lanes = torch.zeros(LANES, dtype=torch.float64)
+        for row in padded.view(-1, LANES):
+            lanes = lanes + (row * row if norm_type == 2 else row.abs())
+        while len(lanes) > 1:
+            lanes = lanes[::2] + lanes[1::2]
+        total += float(lanes[0])
+    return total
+
+
+def in_order(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the elements in the order in which they lie in memory; gaps are no matter."""
+    real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    if torch.empty_like(real).stride() != real.stride():
+        return real.reshape(-1)
+    order = sorted(range(real.dim()), key=lambda d: (-real.stride(d), d))
+    return real.permute(order).reshape(-1)
+
+
+def norm(parts: list[float], norm_type: float) -> float:
+    """Combine the gradients' parts, in their order."""
+    if norm_type == math.inf:
+        return math.nan if any(math.isnan(p) for p in parts) else max(parts, default=0.0)
+    total = 0.0
+    for value in parts:
+        total += value
+    return math.sqrt(total) if norm_type == 2 else total
