@@ -47,6 +47,8 @@ struct FusedAllReduce {
   }
 
  private:
+  static constexpr uint64_t kPiece = 256;  // elements; a multiple of NormLanes::kCount
+
   static bool cast(const Gradient& tensor) { return tensor.wire != tensor.dtype; }
 
   template <class Executor>
@@ -54,12 +56,15 @@ struct FusedAllReduce {
     if (b >= list->blocks()) return;
     char* slot = peers.scratch[peers.rank] + list->stage_at(b);
     for (int owner = 0; owner < peers.size; ++owner) {
-      for (uint32_t u = list->begin(b, owner); u < list->end(b, owner); ++u) {
+      const uint32_t end = list->end(b, owner);
+      uint64_t count = 0;
+      for (uint32_t u = list->begin(b, owner), next; u < end; u = next) {
+        next = list->run_from(u, end, count);
         const GradientUnit& unit = list->unit(u);
         const Gradient& tensor = list->tensor_of(unit);
         if (owner == peers.rank && !cast(tensor)) continue;
         executor.convert_span(slot + unit.stage, tensor.wire, list->data_of(unit), tensor.dtype,
-                              unit.count);
+                              count);
       }
     }
   }
@@ -68,27 +73,35 @@ struct FusedAllReduce {
   void reduce(Executor& executor, uint64_t b) const {
     if (b >= list->blocks()) return;
     const GradientSpec& spec = list->spec();
+    const int divisor = spec.average ? peers.size : 1;
     const uint64_t stage = list->stage_at(b);
     char* slot = peers.scratch[peers.rank] + list->result_at(b);
-    for (uint32_t u = list->begin(b, peers.rank); u < list->end(b, peers.rank); ++u) {
+    const uint32_t begin = list->begin(b, peers.rank), end = list->end(b, peers.rank);
+    for (uint32_t u = begin; u < end; ++u) {
       const GradientUnit& unit = list->unit(u);
       const Gradient& tensor = list->tensor_of(unit);
-      char* own = list->data_of(unit);
-      char* result = slot + unit.result + kLineBytes;
-      const auto source = [&](int peer) -> const char* {
-        return peer == peers.rank && !cast(tensor) ? own : peers.scratch[peer] + stage + unit.stage;
-      };
-      const int divisor = spec.average ? peers.size : 1;
-      if (cast(tensor)) {
-        executor.reduce_typed_span(tensor.wire, result, nullptr, source, unit.count, divisor,
+      const uint64_t wire = dtype_size(tensor.wire);
+      NormLanes lanes;
+      // In pieces: the norm of one is computed while the next one comes out of the peers' caches.
+      for (uint64_t done = 0; done < unit.count; done += kPiece) {
+        const uint64_t count = smaller(kPiece, unit.count - done);
+        char* own = list->data_of(unit) + done * dtype_size(tensor.dtype);
+        char* result = slot + unit.result + done * wire;
+        const auto source = [&](int peer) -> const char* {
+          return peer == peers.rank && !cast(tensor)
+                     ? own
+                     : peers.scratch[peer] + stage + unit.stage + done * wire;
+        };
+        executor.reduce_typed_span(tensor.wire, cast(tensor) ? result : own,
+                                   cast(tensor) ? nullptr : result, source, count, divisor,
                                    spec.unscale);
-        executor.convert_span(own, tensor.dtype, result, tensor.wire, unit.count);
-      } else {
-        executor.reduce_typed_span(tensor.wire, own, result, source, unit.count, divisor,
-                                   spec.unscale);
+        if (cast(tensor)) {
+          executor.convert_span(own, tensor.dtype, result, tensor.wire, count);
+        }
+        executor.norm_span(tensor.dtype, spec.norm, lanes, own, count);
       }
-      const BlockNorm norm = executor.norm_span(tensor.dtype, spec.norm, own, unit.count);
-      std::memcpy(slot + unit.result, &norm, sizeof(norm));
+      const BlockNorm norm = block_norm(lanes, spec.norm);
+      std::memcpy(slot + list->norm_at(u - begin), &norm, sizeof(norm));
       list->note(u, norm);
     }
   }
@@ -99,13 +112,18 @@ struct FusedAllReduce {
     for (int hop = 1; hop < peers.size; ++hop) {  // start behind the own rank: spread the readers
       owner = owner + 1 == peers.size ? 0 : owner + 1;
       const char* slot = peers.scratch[owner] + list->result_at(b);
-      for (uint32_t u = list->begin(b, owner); u < list->end(b, owner); ++u) {
+      const uint32_t begin = list->begin(b, owner), end = list->end(b, owner);
+      uint64_t count = 0;
+      for (uint32_t u = begin, next; u < end; u = next) {
+        next = list->run_from(u, end, count);
         const GradientUnit& unit = list->unit(u);
         const Gradient& tensor = list->tensor_of(unit);
-        executor.convert_span(list->data_of(unit), tensor.dtype, slot + unit.result + kLineBytes,
-                              tensor.wire, unit.count);
+        executor.convert_span(list->data_of(unit), tensor.dtype, slot + unit.result, tensor.wire,
+                              count);
+      }
+      for (uint32_t u = begin; u < end; ++u) {
         BlockNorm norm;
-        std::memcpy(&norm, slot + unit.result, sizeof(norm));
+        std::memcpy(&norm, slot + list->norm_at(u - begin), sizeof(norm));
         list->note(u, norm);
       }
     }

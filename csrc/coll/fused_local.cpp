@@ -3,6 +3,17 @@
 #include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
+namespace {
+
+void note_norm(GradientList& list, uint32_t u) {
+  const GradientUnit& unit = list.unit(u);
+  const NormKind kind = list.spec().norm;
+  NormLanes lanes;
+  norm_function(list.tensor_of(unit).dtype, kind)(lanes, list.data_of(unit), unit.count);
+  list.note(u, block_norm(lanes, kind));
+}
+
+}  // namespace
 
 void reduce_units(GradientList& list, const std::vector<std::vector<const char*>>& sources,
                   uint32_t begin, uint32_t end) {
@@ -32,15 +43,13 @@ void reduce_units(GradientList& list, const std::vector<std::vector<const char*>
       reduce(ReduceSpan{sum, nullptr, from.data(), size, unit.count, divisor, spec.unscale});
       convert_function(tensor.dtype, tensor.wire)(own, sum, unit.count);
     }
-    list.note(u, norm_function(tensor.dtype, spec.norm)(own, unit.count));
+    note_norm(list, u);
   }
 }
 
 void note_norms(GradientList& list, uint32_t begin, uint32_t end) {
   for (uint32_t u = begin; u < end; ++u) {
-    const GradientUnit& unit = list.unit(u);
-    const NormFunction norm = norm_function(list.tensor_of(unit).dtype, list.spec().norm);
-    list.note(u, norm(list.data_of(unit), unit.count));
+    note_norm(list, u);
   }
 }
 

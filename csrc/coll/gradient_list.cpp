@@ -63,7 +63,7 @@ uint64_t GradientList::elements() const {
 uint64_t GradientList::largest_unit() const {
   uint64_t largest = 0;
   for (const GradientUnit& unit : units_) largest = std::max(largest, wire_bytes(unit));
-  return round_up(largest, kLineBytes) + kLineBytes;
+  return round_up(largest, kLineBytes) + sizeof(BlockNorm);
 }
 
 bool GradientList::fits(const ScratchLayout& layout, int size) const {
@@ -77,7 +77,7 @@ void GradientList::deal(const ScratchLayout& layout, int size) {
   origin_ = layout.stage(0);
   uint64_t left = 0;  // bytes of result slots, of the units that are not dealt yet
   for (const GradientUnit& unit : units_) {
-    left += round_up(wire_bytes(unit), kLineBytes) + kLineBytes;
+    left += round_up(wire_bytes(unit), kLineBytes) + sizeof(BlockNorm);
   }
   cuts_.assign(1, 0);
   uint32_t next = 0;
@@ -86,22 +86,30 @@ void GradientList::deal(const ScratchLayout& layout, int size) {
     const uint64_t share = smaller(result_bytes_, ceil_div(left, static_cast<uint64_t>(size)));
     uint64_t stage = 0;
     for (int owner = 0; owner < size; ++owner) {
-      uint64_t result = 0;
-      while (next < units_.size() && result < share) {
+      uint64_t result = 0, norms = 0;
+      while (next < units_.size() && result + norms < share) {
         GradientUnit& unit = units_[next];
         const uint64_t bytes = round_up(wire_bytes(unit), kLineBytes);
-        if (result + bytes + kLineBytes > result_bytes_) break;
+        if (result + bytes + norms + sizeof(BlockNorm) > result_bytes_) break;
         unit.stage = static_cast<uint32_t>(stage);
         unit.result = static_cast<uint32_t>(result);
         stage += bytes;
-        result += bytes + kLineBytes;
+        result += bytes;
+        norms += sizeof(BlockNorm);
         ++next;
       }
-      left -= result;
+      left -= result + norms;
       cuts_.push_back(next);
     }
     ++blocks_;
   }
+}
+
+uint32_t GradientList::run_from(uint32_t first, uint32_t end, uint64_t& elements) const {
+  uint32_t last = first;
+  while (last + 1 < end && units_[last + 1].tensor == units_[first].tensor) ++last;
+  elements = units_[last].first + units_[last].count - units_[first].first;
+  return last + 1;
 }
 
 std::vector<double> GradientList::parts() const {

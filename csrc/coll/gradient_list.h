@@ -78,6 +78,13 @@ class GradientList {
     return origin_ + 2 * stage_bytes_ + (parity & 1) * result_bytes_;
   }
 
+  /// Where in a result slot the norm of its owner's k-th unit lies: from the end.
+  uint64_t norm_at(uint32_t k) const { return result_bytes_ - (k + 1) * sizeof(BlockNorm); }
+
+  /// Of the units [first, end) those from the first on that are of its tensor and full but for the
+  /// last: they lie end to end there, and in a slot. Returns where they end, and counts their elements.
+  uint32_t run_from(uint32_t first, uint32_t end, uint64_t& elements) const;
+
   /// What whoever runs the operation finds out of a unit.
   void note(uint32_t index, const BlockNorm& norm) { norms_[index] = norm; }
   /// For every tensor the sum over its units, in order (kInfinity: the largest). Of all units noted.

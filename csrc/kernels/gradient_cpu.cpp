@@ -1,6 +1,7 @@
 #include "kernels/gradient_cpu.h"
 
 #include <cstring>
+#include <limits>
 
 #include "core/error.h"
 #include "kernels/isa.h"
@@ -24,6 +25,23 @@ NormFunction norm_function(DType dtype, NormKind kind) {
     throw Error(ErrorCode::kUnsupported, concat("no norm of dtype ", dtype_name(dtype)));
   }
   return function;
+}
+
+BlockNorm block_norm(const NormLanes& lanes, NormKind kind) {
+  double parts[NormLanes::kCount], zeros[NormLanes::kCount];
+  std::memcpy(parts, lanes.part, sizeof(parts));
+  std::memcpy(zeros, lanes.zero, sizeof(zeros));
+  for (size_t width = 1; width < NormLanes::kCount; width *= 2) {
+    for (size_t lane = 0; lane < NormLanes::kCount; lane += 2 * width) {
+      const double other = parts[lane + width];
+      parts[lane] = kind != NormKind::kInfinity ? parts[lane] + other
+                    : other > parts[lane]       ? other
+                                                : parts[lane];
+      zeros[lane] += zeros[lane + width];
+    }
+  }
+  const double part = lanes.nan ? std::numeric_limits<double>::quiet_NaN() : parts[0];
+  return {part, lanes.looked ? zeros[0] == 0 : part - part == 0};
 }
 
 ConvertFunction convert_function(DType to, DType from) {

@@ -46,8 +46,9 @@ class CpuExecutor {
         ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor, scale});
   }
 
-  BlockNorm norm_span(DType type, NormKind kind, const void* data, size_t count) const {
-    return norm_function(type, kind)(data, count);
+  void norm_span(DType type, NormKind kind, NormLanes& lanes, const void* data,
+                 size_t count) const {
+    norm_function(type, kind)(lanes, data, count);
   }
 
   void publish(uint32_t steps) const {
