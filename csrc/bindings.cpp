@@ -1,5 +1,9 @@
 // The only pybind11 file: what fastcomm/*.py needs of the native code.
 
+// g++ 12 takes the empty optional in torch's PythonFutureWrapper for something that is read.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -145,6 +149,22 @@ void bind_fused(py::module_& module) {
         return gradient_norms(gradients, static_cast<NormKind>(norm));
       },
       py::call_guard<py::gil_scoped_release>());
+  // A future of `value`, complete when the work is, with the work's error as it is: Python's then()
+  // would keep its text only.
+  module.def("future_of",
+             [](const c10::intrusive_ptr<::c10d::Work>& work, const py::object& value) {
+               auto future = c10::make_intrusive<c10::ivalue::Future>(c10::PyObjectType::get());
+               work->getFuture()->addCallback(
+                   [future, held = torch::jit::toIValue(value, c10::PyObjectType::get())](
+                       c10::ivalue::Future& done) {
+                     if (done.hasError()) {
+                       future->setError(done.exception_ptr());
+                     } else {
+                       future->markCompleted(held);
+                     }
+                   });
+               return std::make_shared<torch::jit::PythonFutureWrapper>(future);
+             });
   module.def("norm_of_parts", [](const at::Tensor& parts, int norm) {
     return norm_of(parts, static_cast<NormKind>(norm));
   });

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastcomm._native import NativeLibraryError, is_available
     from fastcomm._use import use
     from fastcomm.data_parallel import DataParallel, DataParallelCriterion
+    from fastcomm.ddp import DistributedDataParallel
     from fastcomm.errors import (
         CollectiveMismatchError,
         CollectiveTimeoutError,
@@ -37,6 +38,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "DataParallel",
     "DataParallelCriterion",
+    "DistributedDataParallel",
     "FastcommError",
     "NativeLibraryError",
     "PeerLeftError",
@@ -57,6 +59,7 @@ _MODULE_OF = {
     "CollectiveTimeoutError": "fastcomm.errors",
     "DataParallel": "fastcomm.data_parallel",
     "DataParallelCriterion": "fastcomm.data_parallel",
+    "DistributedDataParallel": "fastcomm.ddp",
     "FastcommError": "fastcomm.errors",
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",

@@ -264,7 +264,7 @@ def _gathered(
     size = dist.get_world_size(group)
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
     for tensor in tensors:
-        own = tensor.detach().contiguous()
+        own = _in_order(tensor.detach())
         if wire_dtype is not None and own.dtype == torch.float32:
             own = own.to(wire_dtype)
         terms = [torch.empty_like(own) for _ in range(size)]
@@ -275,5 +275,17 @@ def _gathered(
     made = _backend.load().fused_sum_lists(sources, average, unscale, wire_dtype, norm)
     with torch.no_grad():
         for tensor, total in zip(tensors, made, strict=False):
-            tensor.copy_(total)
+            _in_order(tensor, view=True).copy_(total)
     return made[-3:]
+
+
+def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:
+    """Return a contiguous tensor of the elements as they lie in memory, which norms go by.
+
+    Of a tensor with gaps a copy; with ``view`` the tensor itself.
+    """
+    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    dense = tensor.permute(order)
+    if dense.is_contiguous():
+        return dense
+    return tensor if view else tensor.contiguous()

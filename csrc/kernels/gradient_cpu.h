@@ -1,7 +1,7 @@
 // What a fused gradient reduction does besides summing, on the CPU: conversions between the types of
 // gradients and of the wire, and norms. One set of loops per instruction set (kernels/isa.h).
 //
-// A norm has the same bits on every machine: element i of a block goes to lane i mod 16; each lane sums
+// A norm has the same bits on every machine: element i of a block goes to lane i mod 32; each lane sums
 // in fp64, in order; the lanes are summed as a balanced tree. A square of an fp32 is exact in fp64.
 #pragma once
 
@@ -24,7 +24,7 @@ struct BlockNorm {
 
 /// What the elements of a block so far have come to.
 struct NormLanes {
-  static constexpr size_t kCount = 16;
+  static constexpr size_t kCount = 32;
   double part[kCount] = {};  // sums, or the largest magnitudes but for NaNs
   double zero[kCount] = {};  // NaN where an element was not finite, if `looked`
   bool looked = false;       // else part is not finite where an element was not: it cannot overflow

@@ -7,7 +7,7 @@ import math
 import torch
 from support import tree
 
-BLOCK, LANES = 4096, 16
+BLOCK, LANES = 4096, 32
 
 
 def reduced(

@@ -1,0 +1,170 @@
+"""DistributedDataParallel with fused reductions: wire types, norms and clipping bucket by bucket.
+
+For a model that is wrapped already::
+
+    state = fastcomm.ddp.FusedState(model.parameters(), wire_dtype=torch.bfloat16)
+    model.register_comm_hook(state, fastcomm.ddp.fused_hook)
+    ...
+    loss.backward()
+    state.result().total_norm
+
+or `fastcomm.DistributedDataParallel`, which does this by itself.
+"""
+
+# No "from __future__ import annotations": DDP compares a hook's annotations with the types.
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import backend as _backend
+from fastcomm.fused import FusedResult, clip_grad_norm_, combined_norm, fused_all_reduce_
+
+__all__ = ["DistributedDataParallel", "FusedState", "fused_hook"]
+
+
+class FusedState:
+    """What `fused_hook` needs, and what it has found out in the last backward pass.
+
+    Args:
+        parameters: all of the model's, in the order in which their norms are combined: the same on
+            every rank.
+        process_group: the model's; None is the default one.
+        average: divide by the number of ranks, behind the sum. Stock DDP divides each rank's
+            gradient before it, which gives other bits unless that number is a power of two.
+        unscale: a factor.
+        wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
+        norm_type: 1, 2, ``inf`` or None.
+        max_norm: gradients are clipped to it at the end of each backward pass that reduces them.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        average: bool = True,
+        unscale: float = 1.0,
+        wire_dtype: torch.dtype | None = None,
+        norm_type: float | None = 2.0,
+        max_norm: float | None = None,
+    ) -> None:
+        if max_norm is not None and norm_type is None:
+            raise ValueError("max_norm needs a norm: norm_type is None")
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.process_group = process_group
+        self.average = average
+        self.unscale = unscale
+        self.wire_dtype = wire_dtype
+        self.norm_type = norm_type
+        self.max_norm = max_norm
+        self._results: list[FusedResult] = []
+        self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
+
+    def result(self) -> FusedResult:
+        """Return what the last backward pass has come to, once it is over.
+
+        Its ``total_norm`` is that of all gradients, before clipping, with the same bits for every
+        division into buckets.
+
+        Raises:
+            RuntimeError: no backward pass has reduced anything yet.
+        """
+        if not self._results:
+            raise RuntimeError("no backward pass has reduced gradients yet")
+        places = [self._places[id(p)] for p in self.parameters if id(p) in self._places]
+        parts = torch.stack([self._results[k].parts[i] for k, i in places])
+        found_inf = torch.stack([result.found_inf for result in self._results]).amax()
+        total = None
+        if self.norm_type is not None:
+            wide = any(p.dtype in (torch.float64, torch.complex128) for p in self.parameters)
+            total = combined_norm(parts, self.norm_type)
+            total = total if wide else total.to(torch.float32)
+        return FusedResult(total, found_inf, parts, self.norm_type)
+
+    def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self._results.clear()
+            self._places.clear()
+        for i, parameter in enumerate(bucket.parameters()):
+            self._places[id(parameter)] = (len(self._results), i)
+        buffer = bucket.buffer()
+        result = fused_all_reduce_(
+            bucket.gradients(),
+            self.process_group,
+            self.average,
+            self.unscale,
+            self.wire_dtype,
+            self.norm_type,
+            async_op=True,
+        )
+        self._results.append(result)
+        if self.max_norm is not None and bucket.is_last():
+            self._at_the_end(again=True)
+        if result.work is not None:
+            future: torch.futures.Future[torch.Tensor]
+            future = _backend.load().future_of(result.work, buffer)
+            return future
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    def _at_the_end(self, again: bool) -> None:
+        """Clip behind DDP's own last callback, which comes behind the first one from here."""
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback((lambda: self._at_the_end(again=False)) if again else self._clip)
+
+    def _clip(self) -> None:
+        total = self.result().total_norm
+        if self.max_norm is not None and total is not None and not total <= self.max_norm:
+            norm_type = 2.0 if self.norm_type is None else self.norm_type
+            clip_grad_norm_(self.parameters, self.max_norm, norm_type, total_norm=total)
+
+
+def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket by one fused operation: a hook for ``register_comm_hook``.
+
+    Gradients are reduced where they lie in the bucket, while the backward pass goes on. It divides
+    itself; DDP does not where a hook is. Right under ``join()``, ``no_sync()``, ``static_graph``,
+    ``find_unused_parameters`` and ``gradient_as_bucket_view``.
+    """
+    return state._reduce(bucket)
+
+
+class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
+    """torch's, with gradients reduced by `fused_hook`.
+
+    Args:
+        module: the model.
+        args, kwargs: torch's, passed on.
+        wire_dtype: as in `FusedState`, like the others.
+        max_norm: as there.
+        norm_type: as there.
+        unscale: as there.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *args: Any,
+        wire_dtype: torch.dtype | None = None,
+        max_norm: float | None = None,
+        norm_type: float | None = 2.0,
+        unscale: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(module, *args, **kwargs)
+        self.fused = FusedState(
+            module.parameters(),
+            self.process_group,
+            unscale=unscale,
+            wire_dtype=wire_dtype,
+            norm_type=norm_type,
+            max_norm=max_norm,
+        )
+        self.register_comm_hook(self.fused, fused_hook)
+
+    def result(self) -> FusedResult:
+        """Return norm and flag of the last backward pass; see `FusedState.result`."""
+        return self.fused.result()

@@ -1,0 +1,230 @@
+"""DistributedDataParallel with fused reductions: bits, norms, clipping, and all modes of DDP."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+from torch import nn
+
+import fastcomm
+from fastcomm.ddp import FusedState, fused_hook
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(6)])
+        self.unused = nn.Linear(5, 5)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
+        for layer in list(self.layers)[:3] if skip else self.layers:
+            x = layer(x).tanh()
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def _batch(rank: int, step: int) -> torch.Tensor:
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def _parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [p for name, p in model.named_parameters() if "unused" not in name]
+
+
+def _steps(ddp: Any, rank: int, steps: int = 3, **forward: Any) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        ddp(_batch(rank, step), **forward).square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in ddp.parameters()]
+
+
+MODES: list[dict[str, Any]] = [
+    {"find_unused_parameters": True},
+    {"find_unused_parameters": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.02},
+    {"static_graph": True},
+]
+
+
+def _like_stock(world: World) -> None:
+    """Two ranks: dividing before the sum and behind it is the same, so all bits are."""
+    world.init()
+    for mode in MODES:
+        stock = nn.parallel.DistributedDataParallel(Model(), **mode)
+        ours = fastcomm.DistributedDataParallel(Model(), **mode)
+        hooked = nn.parallel.DistributedDataParallel(Model(), **mode)
+        state = FusedState(hooked.parameters())
+        hooked.register_comm_hook(state, fused_hook)
+        wanted = _steps(stock, world.rank)
+        for other in (ours, hooked):
+            found = _steps(other, world.rank)
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), mode
+        grads = [p.grad for p in _parameters(ours) if p.grad is not None]
+        exact = torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads]))
+        for result in (ours.result(), state.result()):
+            assert result.total_norm is not None and result.total_norm.dtype == torch.float32
+            assert math.isclose(float(result.total_norm), float(exact), rel_tol=1e-6)
+            assert float(result.found_inf) == 0.0
+        if mode.get("find_unused_parameters"):
+            assert all(p.grad is None for p in ours.module.unused.parameters())
+
+
+def test_trains_as_stock_ddp_does() -> None:
+    run_ranks(2, _like_stock)
+
+
+def _any_buckets(world: World) -> tuple[bytes, list[float]]:
+    world.init()
+    found = []
+    for cap in (25, 0.02, 0.001):
+        ddp = fastcomm.DistributedDataParallel(
+            Model(), find_unused_parameters=True, bucket_cap_mb=cap
+        )
+        weights = _steps(ddp, world.rank)
+        norm = ddp.result().total_norm
+        assert norm is not None
+        found.append((b"".join(w.numpy().tobytes() for w in weights), float(norm)))
+    assert found[0] == found[1] == found[2]
+    return found[0][0], [found[0][1]]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> None:
+    answers = run_ranks(size, _any_buckets)
+    assert all(answer == answers[0] for answer in answers)
+    stock = run_ranks(size, _any_buckets, environment={"FASTCOMM_TRANSPORT": "stock"})
+    assert stock == answers  # without a native path, too
+
+
+def _clipped(world: World) -> None:
+    world.init()
+    ddp = fastcomm.DistributedDataParallel(
+        Model(), find_unused_parameters=True, max_norm=0.01, bucket_cap_mb=0.02
+    )
+    free = fastcomm.DistributedDataParallel(Model(), find_unused_parameters=True)
+    x = _batch(world.rank, 0)
+    for model in (ddp, free):
+        model(x).square().mean().backward()
+    total = free.result().total_norm
+    assert total is not None and float(total) > 0.02 and ddp.result().total_norm == total
+    torch.nn.utils.clip_grad_norm_(free.parameters(), 0.01)
+    for a, b in zip(_parameters(ddp), _parameters(free), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
+    # A norm below it leaves all bits.
+    loose = fastcomm.DistributedDataParallel(
+        Model(), find_unused_parameters=True, max_norm=2 * float(total)
+    )
+    free.zero_grad()
+    for model in (loose, free):
+        model(x).square().mean().backward()
+    for a, b in zip(_parameters(loose), _parameters(free), strict=True):
+        assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
+
+
+def test_gradients_are_clipped_when_backward_ends() -> None:
+    run_ranks(2, _clipped)
+
+
+def _accumulated(world: World) -> None:
+    world.init()
+    ddp = fastcomm.DistributedDataParallel(Model(), find_unused_parameters=True)
+    stock = nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
+    for model in (ddp, stock):
+        with model.no_sync():
+            model(_batch(world.rank, 0)).sum().backward()
+        if model is ddp:
+            with pytest.raises(RuntimeError, match="no backward pass"):
+                ddp.result()
+        model(_batch(world.rank, 1)).sum().backward()
+    for a, b in zip(_parameters(ddp), _parameters(stock), strict=True):
+        assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
+
+
+def test_gradients_that_accumulate_are_reduced_once() -> None:
+    run_ranks(2, _accumulated)
+
+
+def _joined(world: World) -> list[torch.Tensor]:
+    world.init()
+    found = []
+    for kind in (fastcomm.DistributedDataParallel, nn.parallel.DistributedDataParallel):
+        model: Any = kind(Model().head)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with model.join():
+            for step in range(2 + world.rank):  # the last rank has more to do
+                optimizer.zero_grad()
+                model(_batch(world.rank, step)).square().mean().backward()
+                optimizer.step()
+        dist.barrier()
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    return found
+
+
+def test_ranks_with_fewer_inputs_join() -> None:
+    for ours, stock in run_ranks(2, _joined):
+        assert torch.equal(ours, stock)
+
+
+def _half_wires(world: World) -> None:
+    world.init()
+    x = _batch(world.rank, 0)
+    grads = {}
+    for wire in (None, torch.bfloat16, torch.float16):
+        ddp = fastcomm.DistributedDataParallel(
+            Model(), find_unused_parameters=True, wire_dtype=wire
+        )
+        ddp(x).square().mean().backward()
+        grads[wire] = torch.cat([p.grad.flatten() for p in _parameters(ddp) if p.grad is not None])
+    for wire, bits in ((torch.bfloat16, 8), (torch.float16, 11)):
+        assert not torch.equal(grads[wire], grads[None])
+        assert torch.equal(grads[wire], grads[wire].to(wire).float())
+        error = (grads[wire] - grads[None]).norm() / grads[None].norm()
+        assert float(error) < 2.0**-bits
+
+
+def test_gradients_travel_as_halves() -> None:
+    run_ranks(2, _half_wires)
+
+
+def _fed(world: World) -> None:
+    """A fused optimizer clips as it loads gradients, and skips steps with an infinity."""
+    world.init()
+    models = [Model().head, Model().head]
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, fused=True) for m in models]
+    ddp = fastcomm.DistributedDataParallel(models[0])
+    stock = nn.parallel.DistributedDataParallel(models[1])
+    for model in (ddp, stock):
+        model(_batch(world.rank, 0)).square().sum().backward()
+    ddp.result().feed(optimizers[0], max_norm=0.5)
+    torch.nn.utils.clip_grad_norm_(stock.parameters(), 0.5)
+    for optimizer in optimizers:
+        optimizer.step()
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    before = [p.detach().clone() for p in models[0].parameters()]
+    models[0].zero_grad()
+    ddp(_batch(world.rank, 1) * (math.inf if world.rank else 1.0)).sum().backward()
+    result = ddp.result()
+    assert float(result.found_inf) == 1.0
+    result.feed(optimizers[0])
+    optimizers[0].step()
+    assert all(torch.equal(a, b) for a, b in zip(before, models[0].parameters(), strict=True))
+    with pytest.raises(ValueError, match="fused=True"):
+        result.feed(torch.optim.SGD(models[0].parameters(), lr=0.1))
+
+
+def test_results_feed_fused_optimizers() -> None:
+    run_ranks(2, _fed)
+
+
+def test_clipping_without_a_norm_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_norm needs a norm"):
+        FusedState([], max_norm=1.0, norm_type=None)
