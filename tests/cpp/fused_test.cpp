@@ -1,0 +1,205 @@
+// fused_all_reduce of ranks as threads: every byte of random lists, guards included, against the plain
+// reference; norms against long doubles, and equal on all ranks.
+//
+//   fused_test CASE SEED
+//
+//   random   lists of odd sizes, types and alignments, between other operations of the same group
+//   race     a few of them, for the negative controls
+//   cuts     what a list is cut into: every element once, slots that are large enough
+#include <cmath>
+#include <limits>
+
+#include "check.h"
+#include "coll/fused_local.h"
+#include "random_values.h"
+#include "rank_world.h"
+#include "reference_tree.h"
+
+namespace fastcomm::testing {
+namespace {
+
+constexpr auto kTimeout = Milliseconds(60000);
+constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+
+/// Slots that hold a few units of the widest type.
+ScratchLayout fused_layout(int size) {
+  return scratch_layout(256, static_cast<uint64_t>(size) * 70 * 1024, size);
+}
+
+struct Spec {
+  DType dtype, wire;
+  uint64_t count;
+};
+
+struct Lists {
+  GradientSpec spec;
+  std::vector<Spec> tensors;
+  std::vector<std::vector<std::vector<char>>> inputs;  // [tensor][rank]
+  std::vector<std::vector<char>> wanted;
+};
+
+std::vector<char> converted(const std::vector<char>& values, DType from, DType to) {
+  return from == to ? values : reference::reduce(from, to, {values}, reference::Epilogue{1, 1});
+}
+
+Lists random_lists(std::mt19937_64& random, int size) {
+  constexpr uint64_t kCounts[] = {0, 1, 31, 33, 500, 4095, 4096, 4097, 9000, 30000};
+  Lists lists;
+  lists.spec.average = random() % 2 == 0;
+  lists.spec.unscale = random() % 2 == 0 ? 1 : 1.0 / 3;
+  lists.spec.norm = static_cast<NormKind>(random() % 4);
+  const int tensors = static_cast<int>(random() % 6);
+  for (int t = 0; t < tensors; ++t) {
+    Spec spec{kFloats[random() % 4], DType::kFloat32, kCounts[random() % std::size(kCounts)]};
+    spec.wire = spec.dtype;
+    if (spec.dtype == DType::kFloat32)
+      spec.wire = kFloats[random() % 3 == 0 ? 2 + random() % 2 : 0];
+    std::vector<std::vector<char>> inputs, casts;
+    for (int rank = 0; rank < size; ++rank) {
+      inputs.push_back(random_values(spec.dtype, spec.count, random));
+      casts.push_back(converted(inputs.back(), spec.dtype, spec.wire));
+    }
+    const reference::Epilogue last{lists.spec.average ? size : 1, lists.spec.unscale};
+    const auto sum = reference::reduce(spec.wire, spec.wire, casts, last);
+    lists.wanted.push_back(converted(sum, spec.wire, spec.dtype));
+    lists.inputs.push_back(std::move(inputs));
+    lists.tensors.push_back(spec);
+  }
+  return lists;
+}
+
+void check_part(const std::vector<char>& values, const Spec& spec, NormKind kind, double part) {
+  long double exact = 0;
+  const auto wide =
+      spec.dtype == DType::kFloat64 ? values : converted(values, spec.dtype, DType::kFloat32);
+  bool finite = true;
+  for (uint64_t i = 0; i < spec.count; ++i) {
+    long double value = 0;
+    if (spec.dtype == DType::kFloat64) {
+      value = reinterpret_cast<const double*>(wide.data())[i];
+    } else {
+      value = reinterpret_cast<const float*>(wide.data())[i];
+    }
+    finite = finite && std::isfinite(value);
+    if (kind == NormKind::kOne) exact += std::fabs(value);
+    if (kind == NormKind::kTwo) exact += value * value;
+    if (kind == NormKind::kInfinity) exact = std::max(exact, std::fabs(value));
+  }
+  if (!finite) return;  // fp16 sums may overflow
+  const long double bound = kind == NormKind::kInfinity ? 0 : 1e-12L * exact;
+  EXPECT(std::fabs(part - exact) <= bound, "part ", part, ", but ", static_cast<double>(exact));
+}
+
+void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
+  for (const int size : sizes) {
+    RankWorld world(size, 1, static_cast<uint32_t>(-9), fused_layout(size));
+    std::vector<Lists> all;
+    std::mt19937_64 random(seed + size);
+    for (int round = 0; round < rounds; ++round) all.push_back(random_lists(random, size));
+    std::vector<std::vector<double>> parts(size);
+    world.run([&](int rank) {
+      std::mt19937_64 own(seed * 100 + rank);
+      for (const Lists& lists : all) {
+        std::vector<std::vector<char>> memory;
+        std::vector<Gradient> gradients;
+        for (size_t t = 0; t < lists.tensors.size(); ++t) {
+          const Spec& spec = lists.tensors[t];
+          const size_t element = dtype_size(spec.dtype), bytes = spec.count * element;
+          const size_t at = 64 + own() % 9 * element;
+          memory.emplace_back(at + bytes + 64, '\x5a');
+          if (bytes != 0) std::memcpy(&memory[t][at], lists.inputs[t][rank].data(), bytes);
+          gradients.push_back({memory[t].data() + at, spec.count, spec.dtype, spec.wire});
+        }
+        const auto list = std::make_shared<GradientList>(gradients, lists.spec);
+        Call call;
+        call.kind = OpKind::kFusedAllReduce;
+        call.op = ReduceOp::kAvg;
+        call.count = list->elements();
+        call.gradients = list;
+        std::shared_ptr<Operation> operation;
+        if (own() % 2 == 0) {
+          operation = world.at(rank).start(call, kTimeout, nullptr);
+          world.at(rank).wait(*operation, Deadline::max(), nullptr);
+        } else {
+          operation = world.at(rank).run(call, kTimeout, nullptr);
+        }
+        EXPECT(operation->done() && operation->error() == nullptr, "rank ", rank);
+        for (size_t t = 0; t < gradients.size(); ++t) {
+          const size_t bytes = lists.wanted[t].size();
+          const char* data = gradients[t].data;
+          EXPECT(bytes == 0 || std::memcmp(data, lists.wanted[t].data(), bytes) == 0, "rank ", rank,
+                 " of ", size, ", tensor ", t, ", ", dtype_name(gradients[t].dtype), " by ",
+                 dtype_name(gradients[t].wire), ", ", gradients[t].count, " elements");
+          EXPECT(data[-1] == '\x5a' && data[bytes] == '\x5a', "wrote beside tensor ", t);
+          check_part(lists.wanted[t], lists.tensors[t], lists.spec.norm, list->parts()[t]);
+        }
+        for (const double part : list->parts()) parts[rank].push_back(part);
+        float word = 1;  // the next operation uses the slots in another way
+        if (size > 1) world.at(rank).run(sum_call(&word, 1), kTimeout, nullptr);
+        EXPECT(word == static_cast<float>(size), "sum ", word);
+      }
+    });
+    for (int rank = 1; rank < size; ++rank) {
+      EXPECT(parts[rank].size() == parts[0].size() &&
+                 std::memcmp(parts[rank].data(), parts[0].data(), parts[0].size() * 8) == 0,
+             "the parts of rank ", rank, " are not those of rank 0");
+    }
+  }
+}
+
+void test_random(uint64_t seed) { run_random(seed, {1, 2, 3, 5, 8}, 6); }
+void test_race(uint64_t seed) { run_random(seed, {2}, 2); }
+
+void test_cuts(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    const int size = 1 + static_cast<int>(random() % 64);
+    std::vector<Gradient> tensors;
+    for (int t = static_cast<int>(random() % 40); t > 0; --t) {
+      const DType dtype = kFloats[random() % 4];
+      const bool narrow = dtype == DType::kFloat32 && random() % 2 == 0;
+      tensors.push_back(
+          {nullptr, random() % (1 << random() % 18), dtype, narrow ? DType::kFloat16 : dtype});
+    }
+    GradientList list(tensors, GradientSpec{});
+    const ScratchLayout layout =
+        scratch_layout(64 << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, size);
+    EXPECT(list.fits(layout, size), "a unit does not fit");
+    EXPECT(!list.fits(scratch_layout(64, 64 * size, size), size) || list.elements() < 64, "fits");
+    list.deal(layout, size);
+    const uint64_t stage = list.stage_at(1) - list.stage_at(0);
+    const uint64_t result = list.result_at(1) - list.result_at(0);
+    EXPECT(list.stage_at(0) == layout.stage(0) && list.result_at(0) == list.stage_at(1) + stage,
+           "slots overlap");
+    EXPECT(list.result_at(1) + result <= layout.origin + layout.total(), "slots end too late");
+    uint32_t next = 0;
+    uint64_t elements = 0;
+    for (uint64_t b = 0; b < list.blocks(); ++b) {
+      uint64_t staged = 0;
+      for (int owner = 0; owner < size; ++owner) {
+        EXPECT(list.begin(b, owner) == next, "a gap");
+        uint64_t held = 0;
+        const uint32_t begin = list.begin(b, owner);
+        for (; next < list.end(b, owner); ++next) {
+          const GradientUnit& unit = list.unit(next);
+          EXPECT(unit.stage == staged && unit.result == held, "units overlap");
+          EXPECT(unit.count > 0 && unit.count <= kNormBlock, "a unit of ", unit.count);
+          staged += round_up(list.wire_bytes(unit), kLineBytes);
+          held += round_up(list.wire_bytes(unit), kLineBytes);
+          EXPECT(held <= list.norm_at(next - begin), "data reaches into norms");
+          elements += unit.count;
+        }
+      }
+      EXPECT(staged <= stage && staged > 0, "a block of ", staged);
+    }
+    EXPECT(next == list.units() && elements == list.elements(), "units are missing");
+  }
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(argc, argv, {{"random", test_random}, {"race", test_race}, {"cuts", test_cuts}});
+}

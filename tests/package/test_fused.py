@@ -1,0 +1,139 @@
+"""Fused reductions of one process, and clipping: against the definition and against torch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import fused
+from torch import nn
+
+import fastcomm
+from fastcomm import comm
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 7, 31, 33, 4095, 4096, 4097, 9001]), max_size=5),
+    dtypes=st.lists(st.sampled_from(DTYPES), min_size=5, max_size=5),
+    count=st.integers(1, 9),
+    average=st.booleans(),
+    unscale=st.sampled_from([1.0, 0.25, 1 / 3]),
+    wire=st.sampled_from([None, torch.bfloat16, torch.float16]),
+    norm_type=st.sampled_from([None, 1.0, 2.0, math.inf]),
+    seed=st.integers(0, 2**16),
+)
+def test_replicas_are_reduced_as_ranks_are(
+    sizes: list[int],
+    dtypes: list[torch.dtype],
+    count: int,
+    average: bool,
+    unscale: float,
+    wire: torch.dtype | None,
+    norm_type: float | None,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    lists = [
+        [torch.randn(n, generator=generator).to(d) for n, d in zip(sizes, dtypes, strict=False)]
+        for _ in range(count)
+    ]
+    kept = [[value.clone() for value in values] for values in lists]
+    sums, result = comm.fused_reduce_add_coalesced(lists, average, unscale, wire, norm_type)
+    for place, total in zip(zip(*kept, strict=True), sums, strict=True):
+        assert torch.equal(total, fused.reduced(list(place), average, unscale, wire))
+    assert all(
+        torch.equal(a, b)
+        for values, before in zip(lists, kept, strict=True)
+        for a, b in zip(values, before, strict=True)
+    )
+    assert float(result.found_inf) == 0.0
+    if norm_type is None:
+        assert result.total_norm is None
+        return
+    parts = [fused.part(total, norm_type) for total in sums]
+    assert result.parts.tolist() == parts
+    assert result.total_norm is not None
+    wanted = torch.tensor(fused.norm(parts, norm_type), dtype=torch.float64)
+    assert torch.equal(result.total_norm, wanted.to(result.total_norm.dtype))
+
+
+def test_what_lists_must_have_in_common() -> None:
+    one, two = torch.ones(3), torch.ones(4)
+    for lists, words in (
+        ([], "no source"),
+        ([[one], [one, one.clone()]], "lists of 1 and of 2"),
+        ([[one], [two]], "has invalid size: got 4, but expected 3"),
+        ([[one], [one.double()]], "has dtype"),
+        ([[torch.ones(2, dtype=torch.int64)]] * 2, "not floating-point"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            comm.fused_reduce_add_coalesced(lists)
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 10), nn.Linear(5, 5))
+    model[:2](torch.randn(4, 70)).square().sum().backward()  # the last one has no gradients
+    return model
+
+
+def test_clipping_has_torchs_signature() -> None:
+    theirs = inspect.signature(nn.utils.clip_grad_norm_).parameters
+    ours = inspect.signature(fastcomm.clip_grad_norm_).parameters
+    assert [(p.name, p.default) for p in theirs.values()] == [
+        (p.name, p.default) for p in ours.values() if p.kind != p.KEYWORD_ONLY
+    ]
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("max_norm", [0.5, 1e9])
+def test_clipping_is_torchs(norm_type: float, max_norm: float) -> None:
+    ours, theirs = _model(), _model()
+    norm = fastcomm.clip_grad_norm_(ours.parameters(), max_norm, norm_type)
+    wanted = nn.utils.clip_grad_norm_(theirs.parameters(), max_norm, norm_type)
+    torch.testing.assert_close(norm, wanted, rtol=1e-6, atol=0)
+    assert norm.dtype == wanted.dtype and norm.shape == wanted.shape
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None and b.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
+
+
+def test_corners_of_clipping() -> None:
+    assert float(fastcomm.clip_grad_norm_([], 1.0)) == 0.0
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.tensor([3.0, 4.0, math.inf])
+    with pytest.raises(RuntimeError, match=r"The total norm of order 2\.0 .* is non-finite"):
+        fastcomm.clip_grad_norm_(parameter, 1.0, error_if_nonfinite=True)
+    parameter.grad = torch.tensor([3.0, 4.0, 0.0])
+    assert float(fastcomm.clip_grad_norm_(parameter, 1.0)) == 5.0
+    torch.testing.assert_close(parameter.grad, torch.tensor([0.6, 0.8, 0.0]))
+    known: Any = torch.tensor(2.0)
+    assert fastcomm.clip_grad_norm_(parameter, 1.0, total_norm=known) is known
+    torch.testing.assert_close(parameter.grad, torch.tensor([0.3, 0.4, 0.0]))
+    with pytest.raises(ValueError, match="norm_type is"):
+        fastcomm.clip_grad_norm_(parameter, 1.0, 3.0)
+
+
+def test_a_norm_is_reproducible_where_torchs_need_not_be() -> None:
+    """One by one or all at once, with one thread or two."""
+    grads = [torch.randn(n) for n in (100_003, 5, 64_000)]
+    results = []
+    threads = torch.get_num_threads()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        results.append(comm.fused_reduce_add_coalesced([grads])[1])
+    torch.set_num_threads(threads)
+    parts = torch.cat([comm.fused_reduce_add_coalesced([[grad]])[1].parts for grad in grads])
+    assert torch.equal(results[0].parts, parts) and torch.equal(results[1].parts, parts)
+    assert fastcomm.combined_norm(parts).float() == results[0].total_norm
+    with pytest.raises(ValueError, match="a vector of float64"):
+        fastcomm.combined_norm(parts.float())
