@@ -100,7 +100,9 @@ class FusedState:
             async_op=True,
         )
         self._results.append(result)
-        if self.max_norm is not None and bucket.is_last():
+        # A rank that has joined reduces buckets outside of a backward pass, and steps no more.
+        in_backward = torch._C._current_graph_task_id() != -1
+        if self.max_norm is not None and bucket.is_last() and in_backward:
             self._at_the_end(again=True)
         if result.work is not None:
             future: torch.futures.Future[torch.Tensor]

@@ -17,8 +17,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 from fastcomm import errors
+from fastcomm.ddp import FusedState, fused_hook
 
-WAYS = ["sync", "wait", "future", "future value", "backward", "backward with a hook"]
+WAYS = [
+    "sync",
+    "wait",
+    "future",
+    "future value",
+    "backward",
+    "backward with a hook",
+    "backward, fused",
+]
 
 
 def _hook(state, bucket):  # torch would refuse annotations that are strings
@@ -31,6 +40,8 @@ def _backward(world: World, way: str) -> Caught:
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.01)
     if way == "backward with a hook":
         ddp.register_comm_hook(None, _hook)
+    if way == "backward, fused":
+        ddp.register_comm_hook(FusedState(model.parameters()), fused_hook)
     ddp(torch.ones(2, 8)).sum().backward()
     loss = ddp(torch.ones(2, 8)).sum()
     if world.rank == 1:
@@ -71,7 +82,7 @@ def test_a_lost_peer_is_the_same_error_every_way(way: str) -> None:
         return
     assert caught.kind == "PeerLostError"
     assert (caught.rank, caught.world_size, caught.peer) == (0, 2, 1)
-    assert caught.operation == "all_reduce"
+    assert caught.operation == ("fused_all_reduce" if way.endswith("fused") else "all_reduce")
     assert caught.sequence is not None
     assert caught.sequence >= 1
     assert {"FastcommError", "DistBackendError", "RuntimeError"} <= set(caught.bases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -155,7 +156,11 @@ def test_gradients_that_accumulate_are_reduced_once() -> None:
 def _joined(world: World) -> list[torch.Tensor]:
     world.init()
     found = []
-    for kind in (fastcomm.DistributedDataParallel, nn.parallel.DistributedDataParallel):
+    for kind in (
+        fastcomm.DistributedDataParallel,
+        nn.parallel.DistributedDataParallel,
+        partial(fastcomm.DistributedDataParallel, max_norm=1e9),
+    ):
         model: Any = kind(Model().head)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with model.join():
@@ -169,8 +174,8 @@ def _joined(world: World) -> list[torch.Tensor]:
 
 
 def test_ranks_with_fewer_inputs_join() -> None:
-    for ours, stock in run_ranks(2, _joined):
-        assert torch.equal(ours, stock)
+    for ours, stock, clipped in run_ranks(2, _joined):
+        assert torch.equal(ours, stock) and torch.equal(clipped, stock)
 
 
 def _half_wires(world: World) -> None:
