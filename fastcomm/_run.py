@@ -16,8 +16,9 @@ def main(argv: Sequence[str]) -> int:
     """Run a script as ``python`` would, with fastcomm's primitives in the places of torch's.
 
     ``torch.nn.parallel`` and ``torch.cuda.comm`` are ours (see `fastcomm.use`), and
-    ``init_process_group`` takes fastcomm where the script says gloo. NCCL stays what it is: the
-    backend has no native path for GPU tensors yet.
+    ``init_process_group`` takes fastcomm where the script says gloo, and on a machine without GPUs
+    where it says nccl. With GPUs NCCL stays what it is: it is faster there, since the backend has
+    no native path for their tensors yet.
     """
     as_module = list(argv[:1]) == ["-m"]
     rest = list(argv[1:] if as_module else argv)
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(
             "fastcomm run: torch.nn.parallel and torch.cuda.comm are fastcomm's, "
-            "and so is a process group that asks for gloo",
+            f"and so is a process group that asks for {_taken()}",
             file=sys.stderr,
         )
     sys.argv = rest
@@ -49,11 +50,18 @@ def instead_of(backend: Any, *, has_cuda: bool) -> Any:
     """Return the backend to take where a script asks for ``backend``."""
     if backend is None:
         return None if has_cuda else "fastcomm"
+    ours = ("gloo",) if has_cuda else ("gloo", "nccl")
     parts = []
     for part in str(backend).lower().split(","):
         device, colon, name = part.rpartition(":")
-        parts.append(device + colon + ("fastcomm" if name == "gloo" else name))
+        parts.append(device + colon + ("fastcomm" if name in ours else name))
     return ",".join(parts) if "fastcomm" in "".join(parts) else backend
+
+
+def _taken() -> str:
+    import torch
+
+    return "gloo; nccl stays" if torch.cuda.is_available() else "gloo or nccl"
 
 
 def _take_over_gloo() -> None:

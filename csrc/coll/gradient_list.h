@@ -36,12 +36,10 @@ struct GradientSpec {
 
 struct GradientUnit {
   uint32_t tensor;
-  uint32_t count;  // elements
-  uint64_t first;  // of the tensor's elements
-  uint32_t stage;  // bytes from the start of its block's stage slot
-  uint32_t
-      result;  // bytes from the start of its owner's result slot: a line with the BlockNorm, then
-               // the data
+  uint32_t count;   // elements
+  uint64_t first;   // of the tensor's elements
+  uint32_t stage;   // bytes from the start of its block's stage slot
+  uint32_t result;  // bytes from the start of its owner's result slot
 };
 
 class GradientList {

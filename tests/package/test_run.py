@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastcomm._run import instead_of
 
@@ -25,10 +26,12 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("as_module", [False, True])
-def test_a_script(tmp_path: Path, as_module: bool) -> None:
+@pytest.mark.parametrize(("as_module", "asked"), [(False, "gloo"), (True, "gloo"), (False, "nccl")])
+def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
+    if asked == "nccl" and torch.cuda.is_available():
+        pytest.skip("with a GPU nccl stays nccl")
     script = tmp_path / "of_somebody.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace('"gloo"', repr(asked)))
     name = ["-m", "of_somebody"] if as_module else [str(script)]
     ended = subprocess.run(
         [sys.executable, "-m", "fastcomm", "run", *name, str(tmp_path / "store"), "3"],
@@ -55,6 +58,8 @@ def test_without_a_script() -> None:
         ("GLOO", True, "fastcomm"),
         ("cpu:gloo,cuda:nccl", True, "cpu:fastcomm,cuda:nccl"),
         ("nccl", True, "nccl"),
+        ("nccl", False, "fastcomm"),
+        ("cpu:gloo,cuda:nccl", False, "cpu:fastcomm,cuda:fastcomm"),
         ("mpi", False, "mpi"),
         (None, False, "fastcomm"),
         (None, True, None),
