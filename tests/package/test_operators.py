@@ -28,7 +28,7 @@ def test_opcheck() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(RuntimeError, match=r"(?i)cuda"):
+    with pytest.raises(RuntimeError, match=r"(?i)cuda|nvidia"):
         OPERATORS.broadcast_coalesced([torch.ones(1)], [3])
     with pytest.raises(RuntimeError, match="3 tensors from 2 sources"):
         OPERATORS.reduce_add_coalesced([torch.ones(1)] * 3, 2, -1)
