@@ -115,7 +115,7 @@ def fused_all_reduce_(
         norm_type: 1, 2, ``inf``, or None for no norm.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
-        timeout: instead of the group's.
+        timeout: instead of the group's; native groups only.
 
     Returns:
         A `FusedResult`.
@@ -261,6 +261,7 @@ def _gathered(
     norm: int,
 ) -> list[torch.Tensor]:
     """Reduce in a group without a native path: every rank gathers all, and sums as ranks do."""
+    _backend.load().gradient_norms(tensors, norm)  # refuses what cannot be reduced
     size = dist.get_world_size(group)
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
     for tensor in tensors:

@@ -234,5 +234,6 @@ def _refused(world: World) -> None:
     dist.barrier()
 
 
-def test_what_cannot_be_reduced_is_refused_before_anything_is_sent() -> None:
-    run_ranks(2, _refused)
+@pytest.mark.parametrize("transport", ["auto", "stock"])
+def test_what_cannot_be_reduced_is_refused_before_anything_is_sent(transport: str) -> None:
+    run_ranks(2, _refused, environment={"FASTCOMM_TRANSPORT": transport})
