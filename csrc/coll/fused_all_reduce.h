@@ -81,6 +81,7 @@ struct FusedAllReduce {
       const GradientUnit& unit = list->unit(u);
       const Gradient& tensor = list->tensor_of(unit);
       const uint64_t wire = dtype_size(tensor.wire);
+      const auto typed = executor.typed(tensor.dtype, tensor.wire, spec.norm);
       NormLanes lanes;
       // In pieces: the norm of one is computed while the next one comes out of the peers' caches.
       for (uint64_t done = 0; done < unit.count; done += kPiece) {
@@ -92,13 +93,11 @@ struct FusedAllReduce {
                      ? own
                      : peers.scratch[peer] + stage + unit.stage + done * wire;
         };
-        executor.reduce_typed_span(tensor.wire, cast(tensor) ? result : own,
+        executor.reduce_typed_span(typed.reduce, cast(tensor) ? result : own,
                                    cast(tensor) ? nullptr : result, source, count, divisor,
                                    spec.unscale);
-        if (cast(tensor)) {
-          executor.convert_span(own, tensor.dtype, result, tensor.wire, count);
-        }
-        executor.norm_span(tensor.dtype, spec.norm, lanes, own, count);
+        if (cast(tensor)) typed.widen(own, result, count);
+        typed.norm(lanes, own, count);
       }
       const BlockNorm norm = block_norm(lanes, spec.norm);
       std::memcpy(slot + list->norm_at(u - begin), &norm, sizeof(norm));

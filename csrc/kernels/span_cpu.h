@@ -37,18 +37,22 @@ class CpuExecutor {
     convert_function(to_type, from_type)(to, from, count);
   }
 
+  /// The functions for a gradient: looked up once for its many spans.
+  struct Typed {
+    ReduceFunction reduce;
+    ConvertFunction widen;  // from the wire's type
+    NormFunction norm;
+  };
+  Typed typed(DType type, DType wire, NormKind kind) const {
+    return {reduce_function(wire), convert_function(type, wire), norm_function(type, kind)};
+  }
+
   template <class Sources>
-  void reduce_typed_span(DType type, void* dst, void* second_dst, const Sources& sources,
+  void reduce_typed_span(ReduceFunction reduce, void* dst, void* second_dst, const Sources& sources,
                          size_t count, int divisor, double scale) const {
     const void* pointers[kMaxRanks];
     for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
-    reduce_function(type)(
-        ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor, scale});
-  }
-
-  void norm_span(DType type, NormKind kind, NormLanes& lanes, const void* data,
-                 size_t count) const {
-    norm_function(type, kind)(lanes, data, count);
+    reduce(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor, scale});
   }
 
   void publish(uint32_t steps) const {

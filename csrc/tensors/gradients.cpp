@@ -85,7 +85,8 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
   std::vector<Gradient> gradients;
   for (size_t i = 0; i < users_.size(); ++i) {
     check(i, users_[i]);
-    const bool any_number = options.spec.norm == NormKind::kTwo || options.spec.norm == NormKind::kNone;
+    const bool any_number =
+        options.spec.norm == NormKind::kTwo || options.spec.norm == NormKind::kNone;
     FC_CHECK(any_number || !users_[i].is_complex(), "fused_all_reduce: ", named(i, users_[i]),
              " is complex: norm_type must be 2 or None");
     dense_.push_back(as_dense(users_[i]));
