@@ -44,19 +44,21 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
                  const std::string& dtype, const std::string& op) {
   Query query;
   query.kind = OpKind::kOther;
-  for (int kind = 1; has_schedule(static_cast<OpKind>(kind)); ++kind) {
-    if (operation == op_kind_name(static_cast<OpKind>(kind)))
-      query.kind = static_cast<OpKind>(kind);
+  for (int number = 1; number < kNumOpKinds; ++number) {
+    const auto kind = static_cast<OpKind>(number);
+    if (has_schedule(kind) && operation == op_kind_name(kind)) query.kind = kind;
   }
   query.dtype = DType::kOther;
   for (int i = 0; i < kNumDTypes; ++i) {
     if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
   }
-  const bool reduces = query.kind == OpKind::kAllReduce;
-  query.op = !reduces      ? ReduceOp::kNone
-             : op == "sum" ? ReduceOp::kSum
-             : op == "avg" ? ReduceOp::kAvg
-                           : ReduceOp::kOther;
+  if (reduces(query.kind)) {
+    query.op = ReduceOp::kOther;
+    for (int number = 1; number < kNumReduceOps; ++number) {
+      const auto reduction = static_cast<ReduceOp>(number);
+      if (op == reduce_op_name(reduction)) query.op = reduction;
+    }
+  }
   query.bytes = query.kind == OpKind::kBarrier ? 0 : count * dtype_size(query.dtype);
   const Selection selection = explain_selection(traits, query);
   py::dict result;
@@ -131,7 +133,17 @@ CudaDevices cuda_devices() {
 
 GradientOptions gradient_options(bool average, double unscale, std::optional<at::ScalarType> wire,
                                  int norm) {
-  return {{average, unscale, static_cast<NormKind>(norm)}, wire};
+  return {{average, unscale, static_cast<NormKind>(norm)}, wire, {}, {}};
+}
+
+std::optional<Milliseconds> timeout_of(std::optional<double> seconds) {
+  if (!seconds) return std::nullopt;
+  return Milliseconds(static_cast<int64_t>(*seconds * 1000));
+}
+
+/// None where there is no native path; else the work, or None where it is done, and the results.
+py::object fused_object(const std::optional<FastcommBackend::Fused>& fused) {
+  return fused ? py::object(py::make_tuple(fused->work, fused->results)) : py::none();
 }
 
 /// Fused reductions (fastcomm/fused.py). A norm is a NormKind.
@@ -246,20 +258,31 @@ PYBIND11_MODULE(_C, module) {
            [](const FastcommBackend& b, const std::string& operation, uint64_t count,
               const std::string& dtype,
               const std::string& op) { return explain(b.traits(), operation, count, dtype, op); })
-      // None where there is no native path; else the work, or None where it is done, and the results.
-      .def("fused_all_reduce", [](FastcommBackend& backend, const TensorList& gradients,
-                                  bool average, double unscale, std::optional<at::ScalarType> wire,
-                                  int norm, std::optional<double> timeout_s, bool async) {
-        std::optional<FastcommBackend::Fused> fused;
-        {
-          const py::gil_scoped_release released;
-          std::optional<Milliseconds> timeout;
-          if (timeout_s) timeout = Milliseconds(static_cast<int64_t>(*timeout_s * 1000));
-          fused = backend.fused_all_reduce(
-              gradients, gradient_options(average, unscale, wire, norm), timeout, async);
-        }
-        return fused ? py::object(py::make_tuple(fused->work, fused->results)) : py::none();
-      });
+      // fused_all_reduce, or with shards fused_reduce_scatter.
+      .def("fused_reduce",
+           [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,
+              std::optional<at::ScalarType> wire, int norm, std::optional<double> timeout_s,
+              bool async, std::vector<ShardCuts> shards, TensorList residuals) {
+             std::optional<FastcommBackend::Fused> fused;
+             {
+               const py::gil_scoped_release released;
+               GradientOptions options = gradient_options(average, unscale, wire, norm);
+               options.shards = std::move(shards);
+               options.residuals = std::move(residuals);
+               fused = backend.fused_reduce(gradients, options, timeout_of(timeout_s), async);
+             }
+             return fused_object(fused);
+           })
+      .def("gather_shards",
+           [](FastcommBackend& backend, const TensorList& tensors,
+              const std::vector<ShardCuts>& shards, std::optional<double> timeout_s, bool async) {
+             std::optional<FastcommBackend::Fused> fused;
+             {
+               const py::gil_scoped_release released;
+               fused = backend.gather_shards(tensors, shards, timeout_of(timeout_s), async);
+             }
+             return fused_object(fused);
+           });
 
   // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
   // number that is this group's alone.

@@ -1,5 +1,6 @@
 """The native library; its sources are in csrc/bindings.cpp."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import torch
@@ -26,13 +27,23 @@ class FastcommBackend(Backend):
     @property
     def stock(self) -> Backend: ...
     def explain(self, operation: str, count: int, dtype: str, op: str, /) -> _Answer: ...
-    def fused_all_reduce(
+    def fused_reduce(
         self,
         gradients: list[torch.Tensor],
         average: bool,
         unscale: float,
         wire: torch.dtype | None,
         norm: int,
+        timeout_s: float | None,
+        asynchronous: bool,
+        cuts: Sequence[Sequence[int]],
+        residuals: Sequence[torch.Tensor],
+        /,
+    ) -> tuple[Work | None, list[torch.Tensor]] | None: ...
+    def gather_shards(
+        self,
+        tensors: list[torch.Tensor],
+        cuts: Sequence[Sequence[int]],
         timeout_s: float | None,
         asynchronous: bool,
         /,

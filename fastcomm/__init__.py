@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     )
     from fastcomm.fused import clip_grad_norm_, combined_norm, fused_all_reduce_
     from fastcomm.memory import empty, is_shared
+    from fastcomm.sharded_optimizer import ShardedOptimizer
+    from fastcomm.shards import fused_reduce_scatter_, gather_shards_
 
 __version__ = "0.1.0"
 
@@ -43,12 +45,15 @@ __all__ = [
     "NativeLibraryError",
     "PeerLeftError",
     "PeerLostError",
+    "ShardedOptimizer",
     "__version__",
     "clip_grad_norm_",
     "combined_norm",
     "empty",
     "explain",
     "fused_all_reduce_",
+    "fused_reduce_scatter_",
+    "gather_shards_",
     "is_available",
     "is_shared",
     "use",
@@ -64,11 +69,14 @@ _MODULE_OF = {
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",
     "PeerLostError": "fastcomm.errors",
+    "ShardedOptimizer": "fastcomm.sharded_optimizer",
     "clip_grad_norm_": "fastcomm.fused",
     "combined_norm": "fastcomm.fused",
     "empty": "fastcomm.memory",
     "explain": "fastcomm._explain",
     "fused_all_reduce_": "fastcomm.fused",
+    "fused_reduce_scatter_": "fastcomm.shards",
+    "gather_shards_": "fastcomm.shards",
     "is_available": "fastcomm._native",
     "is_shared": "fastcomm.memory",
     "use": "fastcomm._use",
@@ -84,6 +92,7 @@ _MODULES = (
     "parallel_apply",
     "replicate",
     "scatter_gather",
+    "shards",
 )
 
 

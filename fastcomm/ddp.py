@@ -37,6 +37,9 @@ class FusedState:
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         norm_type: 1, 2, ``inf`` or None.
         max_norm: gradients are clipped to it at the end of each backward pass that reduces them.
+        error_feedback: with a ``wire_dtype``, add what rounding took from a gradient to the next
+            (see `fused_all_reduce_`). Costs as much memory as the gradients. It is what they were
+            before ``unscale``: a change of the loss scale leaves a small error once.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class FusedState:
         wire_dtype: torch.dtype | None = None,
         norm_type: float | None = 2.0,
         max_norm: float | None = None,
+        error_feedback: bool = False,
     ) -> None:
         if max_norm is not None and norm_type is None:
             raise ValueError("max_norm needs a norm: norm_type is None")
@@ -59,6 +63,8 @@ class FusedState:
         self.wire_dtype = wire_dtype
         self.norm_type = norm_type
         self.max_norm = max_norm
+        self.error_feedback = error_feedback and wire_dtype is not None
+        self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
         self._results: list[FusedResult] = []
         self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
 
@@ -90,13 +96,15 @@ class FusedState:
         for i, parameter in enumerate(bucket.parameters()):
             self._places[id(parameter)] = (len(self._results), i)
         buffer = bucket.buffer()
+        grads = bucket.gradients()
         result = fused_all_reduce_(
-            bucket.gradients(),
+            grads,
             self.process_group,
             self.average,
             self.unscale,
             self.wire_dtype,
             self.norm_type,
+            residuals=self._residuals_of(bucket.parameters(), grads),
             async_op=True,
         )
         self._results.append(result)
@@ -111,6 +119,20 @@ class FusedState:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
+
+    def _residuals_of(
+        self, parameters: list[torch.Tensor], grads: list[torch.Tensor]
+    ) -> list[torch.Tensor] | None:
+        if not self.error_feedback:
+            return None
+        found = []
+        for parameter, grad in zip(parameters, grads, strict=True):
+            residual = self._residuals.get(id(parameter))
+            if residual is None or residual.stride() != grad.stride():
+                residual = torch.zeros_like(grad, dtype=torch.float32)
+                self._residuals[id(parameter)] = residual
+            found.append(residual)
+        return found
 
     def _at_the_end(self, again: bool) -> None:
         """Clip behind DDP's own last callback, which comes behind the first one from here."""
@@ -144,6 +166,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         max_norm: as there.
         norm_type: as there.
         unscale: as there.
+        error_feedback: as there.
     """
 
     def __init__(
@@ -154,6 +177,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         max_norm: float | None = None,
         norm_type: float | None = 2.0,
         unscale: float = 1.0,
+        error_feedback: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(module, *args, **kwargs)
@@ -164,6 +188,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             wire_dtype=wire_dtype,
             norm_type=norm_type,
             max_norm=max_norm,
+            error_feedback=error_feedback,
         )
         self.register_comm_hook(self.fused, fused_hook)
 

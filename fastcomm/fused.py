@@ -96,6 +96,7 @@ def fused_all_reduce_(
     wire_dtype: torch.dtype | None = None,
     norm_type: float | None = 2.0,
     *,
+    residuals: Iterable[torch.Tensor | None] | None = None,
     async_op: bool = False,
     timeout: timedelta | None = None,
 ) -> FusedResult:
@@ -113,6 +114,11 @@ def fused_all_reduce_(
         unscale: a factor, 1 / loss scale for instance.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         norm_type: 1, 2, ``inf``, or None for no norm.
+        residuals: for error feedback: one tensor of fp32 for each of ``grads``, with its shape and
+            strides, at first zero and the same from call to call. What rounding to the type of the
+            wire takes from a gradient here is kept there and added to the next one. (The rounding
+            of the sum is not fed back: what it takes is known to the rank that summed alone, and
+            which one that is depends on the list.) Not read for gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.
@@ -122,22 +128,49 @@ def fused_all_reduce_(
 
     Raises:
         ValueError: another ``norm_type`` or ``wire_dtype``, or gradients of which one is
-            refused: sparse, of integers, on a device, overlapping. Nothing has been sent: the
-            other ranks wait for this one.
+            refused: sparse, of integers, on a device, overlapping; residuals unlike the gradients.
+            Nothing has been sent: the other ranks wait for this one.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
         FastcommError: as of any collective. The gradients may be reduced in part.
     """
-    tensors = [grad for grad in grads if grad is not None]
+    given = list(grads)
+    tensors = [grad for grad in given if grad is not None]
+    kept: list[torch.Tensor] = []
+    if residuals is not None:
+        pairs = zip(given, residuals, strict=True)
+        kept = [residual for grad, residual in pairs if grad is not None and residual is not None]
+    options = (average, unscale, wire_dtype, norm_type)
+    return reduce_list(tensors, group, options, residuals=kept, async_op=async_op, timeout=timeout)
+
+
+def reduce_list(
+    tensors: list[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    options: tuple[bool, float, torch.dtype | None, float | None],
+    *,
+    cuts: Sequence[Sequence[int]] = (),
+    residuals: Sequence[torch.Tensor] = (),
+    async_op: bool = False,
+    timeout: timedelta | None = None,
+) -> FusedResult:
+    """Reduce a list for `fused_all_reduce_`, or with ``cuts`` for `fused_reduce_scatter_`.
+
+    Args:
+        tensors, group, residuals, async_op, timeout: as there.
+        options: ``average``, ``unscale``, ``wire_dtype``, ``norm_type``.
+        cuts: as of `fused_reduce_scatter_`.
+    """
+    average, unscale, wire_dtype, norm_type = options
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
     backend = _backend.backend_of(group)
     fused = None
     if backend is not None:
         seconds = None if timeout is None else timeout.total_seconds()
-        options = (average, unscale, wire_dtype, norm, seconds, async_op)
-        fused = backend.fused_all_reduce(tensors, *options)
+        how = (average, unscale, wire_dtype, norm)
+        fused = backend.fused_reduce(tensors, *how, seconds, async_op, cuts, residuals)
     if fused is None:
-        work, results = None, _gathered(tensors, group, average, unscale, wire_dtype, norm)
+        work, results = None, _gathered(tensors, residuals, group, *options[:3], norm)
     else:
         work, results = fused
     if work is not None and not async_op:
@@ -254,6 +287,7 @@ def _result(
 
 def _gathered(
     tensors: list[torch.Tensor],
+    residuals: Sequence[torch.Tensor],
     group: dist.ProcessGroup | None,
     average: bool,
     unscale: float,
@@ -262,12 +296,13 @@ def _gathered(
 ) -> list[torch.Tensor]:
     """Reduce in a group without a native path: every rank gathers all, and sums as ranks do."""
     _backend.load().gradient_norms(tensors, norm)  # refuses what cannot be reduced
+    _check_residuals(tensors, residuals)
     size = dist.get_world_size(group)
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
-    for tensor in tensors:
+    for i, tensor in enumerate(tensors):
         own = _in_order(tensor.detach())
         if wire_dtype is not None and own.dtype == torch.float32:
-            own = own.to(wire_dtype)
+            own = _rounded(own, wire_dtype, _in_order(residuals[i]) if residuals else None)
         terms = [torch.empty_like(own) for _ in range(size)]
         dist.all_gather(terms, own, group=group)
         for source, term in zip(sources, terms, strict=True):
@@ -278,6 +313,27 @@ def _gathered(
         for tensor, total in zip(tensors, made, strict=False):
             _in_order(tensor, view=True).copy_(total)
     return made[-3:]
+
+
+def _check_residuals(tensors: list[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:
+    if residuals and len(residuals) != len(tensors):
+        raise ValueError(f"{len(residuals)} residuals for {len(tensors)} gradients")
+    for tensor, residual in zip(tensors, residuals, strict=False):
+        alike = (residual.shape, residual.stride()) == (tensor.shape, tensor.stride())
+        if residual.dtype != torch.float32 or not alike:
+            raise ValueError(f"a residual is of float32 and like its gradient, not {residual}")
+
+
+def _rounded(
+    value: torch.Tensor, wire_dtype: torch.dtype, residual: torch.Tensor | None
+) -> torch.Tensor:
+    if residual is None:
+        return value.to(wire_dtype)
+    value = value + residual
+    rounded = value.to(wire_dtype)
+    left = value - rounded.to(value.dtype)
+    residual.copy_(torch.where(left.isfinite(), left, 0.0))
+    return rounded
 
 
 def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:

@@ -122,11 +122,11 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     if (!is_native_tensor(tensor)) return stock();
     Call call;
     call.kind = OpKind::kAllReduce;
-    call.op = reduce_op_of(opts.reduceOp);
+    set_reduction(call, opts.reduceOp);
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) return stock();
+    if (!is_native(call)) return stock();
     call.input = call.output = buffer.data();
     constexpr const char* kTitle = "fastcomm:all_reduce";
     return launch(
@@ -158,7 +158,7 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native({call.kind, call.dtype, call.op, call.bytes()})) return stock();
+    if (!is_native(call)) return stock();
     call.output = buffer.data();
     constexpr const char* kTitle = "fastcomm:broadcast";
     return launch(
@@ -194,7 +194,7 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
       Payload payload{::c10d::OpType::ALLGATHER, "fastcomm:all_gather", list, {Buffer(input)}, 1};
       call.dtype = payload.buffers[0].dtype();
       call.count = payload.buffers[0].count();
-      if (is_native({call.kind, call.dtype, call.op, call.bytes()})) {
+      if (is_native(call)) {
         for (const at::Tensor& output : list) payload.buffers.emplace_back(output);
         call.input = payload.buffers[0].data();
         for (size_t i = 1; i < payload.buffers.size(); ++i) {
@@ -217,7 +217,7 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
 FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
   Call call;
   call.kind = OpKind::kBarrier;
-  if (!is_native({call.kind, call.dtype, call.op, 0})) return stock_->barrier(opts);
+  if (!is_native(call)) return stock_->barrier(opts);
   constexpr const char* kTitle = "fastcomm:barrier";
   return launch(
       call, opts.timeout, opts.asyncOp, kTitle, [] {},

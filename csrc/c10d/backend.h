@@ -44,6 +44,13 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
                     const ::c10d::AllgatherOptions& opts) override;
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
+  // (parts.cpp)
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override;
 
   /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
   /// tensors/gradients.h, complete when the work is, or at once where there is none.
@@ -51,17 +58,20 @@ class FastcommBackend final : public ::c10d::Backend {
     WorkPtr work;
     Tensors results;
   };
+  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
   /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
-  std::optional<Fused> fused_all_reduce(const Tensors& gradients, const GradientOptions& options,
-                                        std::optional<Milliseconds> timeout, bool async);
+  std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
+                                    std::optional<Milliseconds> timeout, bool async);
+  /// Gives every rank the shards of all others, where the tensors live. Of tensors without cuts nothing.
+  /// Nothing as above.
+  std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
+                                     std::optional<Milliseconds> timeout, bool async);
 
   // Stock (stock_operations.cpp).
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const ::c10d::AllreduceCoalescedOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
-  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
-                          const ::c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                               const ::c10d::AllgatherOptions& opts) override;
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -69,10 +79,6 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override;
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
                   const ::c10d::ScatterOptions& opts) override;
-  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                         const ::c10d::ReduceScatterOptions& opts) override;
-  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const ::c10d::ReduceScatterOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
@@ -115,8 +121,14 @@ class FastcommBackend final : public ::c10d::Backend {
   /// `outputs` as in StockWork::start.
   WorkPtr through_stock(const Call& call, const Tensors& outputs, Milliseconds timeout, bool async,
                         ::c10d::OpType type, StartStock start);
+  /// A reduce_scatter of one input of all parts, or one a rank; `stock` is Gloo's.
+  WorkPtr sum_parts(OpKind kind, const at::Tensor& output, const Tensors& inputs,
+                    const ::c10d::ReduceScatterOptions& opts, StartStock stock);
   Milliseconds timeout_or_default(Milliseconds timeout) const;
   bool is_native(const Query& query) const;
+  bool is_native(const Call& call) const {
+    return is_native(Query{call.kind, call.dtype, call.op, call.bytes()});
+  }
 
   c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<::c10d::Backend> stock_;

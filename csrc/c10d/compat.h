@@ -2,11 +2,20 @@
 //
 // The backend overrides the old names of the virtual functions (_allgather_base,
 // _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and the older
-// ones know no others. So far nothing else differs.
+// ones know no others. What PREMUL_SUM carries has another name in 2.11 and 2.12.
 #pragma once
 
 #include <torch/version.h>
 
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11
 #error "fastcomm needs torch 2.11 or later: pip install 'torch>=2.11,<2.15'"
 #endif
+
+namespace fastcomm {
+
+/// The old name; newer versions keep it.
+using PremulSumSupplement = ::c10d::NCCLPreMulSumSupplement;
+
+}  // namespace fastcomm

@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
+
+#include "c10d/compat.h"
+#include "core/error.h"
+
 namespace fastcomm {
 
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
@@ -25,6 +30,23 @@ ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
     default:
       return ReduceOp::kOther;
   }
+}
+
+void set_reduction(Call& call, const ::c10d::ReduceOp& op) {
+  call.op = reduce_op_of(op);
+  if (call.op != ReduceOp::kPremulSum) return;
+  const auto* supplement = reinterpret_cast<const PremulSumSupplement*>(op.supplement_.get());
+  FC_CHECK(supplement != nullptr,
+           "PREMUL_SUM without a factor: make it with its factor, as "
+           "torch.distributed.ReduceOp.PREMUL_SUM(0.5)");
+  call.factor = supplement->double_factor;
+  if (supplement->tensor_factor.defined()) {
+    FC_CHECK(supplement->tensor_factor.is_cpu(), "PREMUL_SUM: the factor is a tensor on ",
+             supplement->tensor_factor.device(), ", not on the CPU");
+    call.factor = supplement->tensor_factor.item<double>();
+  }
+  std::memcpy(&call.signature, &call.factor, sizeof(call.factor));
+  call.detail = concat("factor ", call.factor);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "coll/call.h"
 #include "core/types.h"
 #include "tensors/dtype.h"
 
@@ -14,6 +15,10 @@ namespace fastcomm {
 
 /// ReduceOp::kOther for a reduction without a name here.
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
+
+/// Sets op, and with PREMUL_SUM the factor, which is to be equal on all ranks. Raises
+/// Error(kInvalidArgument): a factor that is a tensor elsewhere than on the CPU.
+void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.
 ///

@@ -1,4 +1,4 @@
-// FastcommBackend::fused_all_reduce: a list of gradients as one native operation.
+// Operations over lists of tensors as native ones: gradients reduced, shards gathered.
 #include <memory>
 
 #include "c10d/backend.h"
@@ -7,29 +7,92 @@
 #include "tensors/gradients.h"
 
 namespace fastcomm {
+namespace {
 
-std::optional<FastcommBackend::Fused> FastcommBackend::fused_all_reduce(
+Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list,
+               const GradientTensors& tensors) {
+  Call call;
+  call.kind = kind;
+  call.count = list->elements();
+  call.gradients = list;
+  call.signature = tensors.signature();
+  call.detail = tensors.describe();
+  return call;
+}
+
+/// Every rank's shard of every tensor as a tensor of its own, with one owner.
+std::shared_ptr<GradientList> shards_apart(const GradientTensors& tensors,
+                                           const std::vector<ShardCuts>& cuts) {
+  std::vector<Gradient> shards;
+  std::vector<ShardCuts> owners;
+  for (size_t t = 0; t < cuts.size(); ++t) {
+    const Gradient& tensor = tensors.list()->tensors()[t];
+    for (size_t owner = 0; owner + 1 < cuts[t].size(); ++owner) {
+      const uint64_t first = cuts[t][owner], count = cuts[t][owner + 1] - first;
+      shards.push_back(
+          {tensor.data + first * dtype_size(tensor.dtype), count, tensor.dtype, tensor.dtype});
+      ShardCuts all(cuts[t].size(), 0);
+      std::fill(all.begin() + static_cast<std::ptrdiff_t>(owner) + 1, all.end(), count);
+      owners.push_back(std::move(all));
+    }
+  }
+  auto list = std::make_shared<GradientList>(std::move(shards), GradientSpec{});
+  list->shard(std::move(owners));
+  return list;
+}
+
+void check_cuts(const std::vector<ShardCuts>& shards, int size) {
+  for (const ShardCuts& cuts : shards) {
+    FC_CHECK(cuts.empty() || cuts.size() == static_cast<size_t>(size) + 1, "shards: ", cuts.size(),
+             " cuts for a group of ", size, " ranks, which needs one more than ranks");
+  }
+}
+
+}  // namespace
+
+std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
     const Tensors& gradients, const GradientOptions& options, std::optional<Milliseconds> timeout,
     bool async) {
   return translating([&]() -> std::optional<Fused> {
     if (group_ == nullptr) return std::nullopt;
+    check_cuts(options.shards, getSize());
     const auto held = std::make_shared<GradientTensors>(gradients, options);
     if (!held->list()->fits(traits_.layout, getSize())) return std::nullopt;
-    Call call;
-    call.kind = OpKind::kFusedAllReduce;
+    const bool scatter = !options.shards.empty();
+    Call call = list_call(scatter ? OpKind::kFusedReduceScatter : OpKind::kFusedAllReduce,
+                          held->list(), *held);
     call.op = options.spec.average ? ReduceOp::kAvg : ReduceOp::kSum;
-    call.count = held->list()->elements();
-    call.gradients = held->list();
-    call.signature = held->signature();
-    call.detail = held->describe();
     Fused fused{nullptr, make_gradient_results(gradients)};
     const auto settle = [held, results = fused.results] {
       held->write_back();
       held->write_results(results);
     };
-    constexpr const char* kTitle = "fastcomm:fused_all_reduce";
+    const char* title = scatter ? "fastcomm:fused_reduce_scatter" : "fastcomm:fused_all_reduce";
+    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, title, settle, [&] {
+      return Payload{::c10d::OpType::ALLREDUCE, title, fused.results, {}, 0, settle};
+    });
+    return fused;
+  });
+}
+
+std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
+    const Tensors& tensors, const std::vector<ShardCuts>& shards,
+    std::optional<Milliseconds> timeout, bool async) {
+  return translating([&]() -> std::optional<Fused> {
+    if (group_ == nullptr) return std::nullopt;
+    check_cuts(shards, getSize());
+    const auto held = std::make_shared<GradientTensors>(
+        tensors, GradientOptions{{false, 1, NormKind::kNone}, {}, shards, {}});
+    const auto list = shards_apart(*held, shards);
+    if (!list->fits(traits_.layout, getSize())) return std::nullopt;
+    const Call call = list_call(OpKind::kGatherShards, list, *held);
+    const auto settle = [held, tensors] {
+      for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
+    };
+    constexpr const char* kTitle = "fastcomm:gather_shards";
+    Fused fused;
     fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, kTitle, settle, [&] {
-      return Payload{::c10d::OpType::ALLREDUCE, kTitle, fused.results, {}, 0, settle};
+      return Payload{::c10d::OpType::ALLGATHER, kTitle, tensors, {}, 0, settle};
     });
     return fused;
   });

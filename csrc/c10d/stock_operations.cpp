@@ -88,17 +88,6 @@ WorkPtr FastcommBackend::reduce(Tensors& tensors, const ::c10d::ReduceOptions& o
   });
 }
 
-WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                         const ::c10d::AllgatherOptions& opts) {
-  return translating([&] {
-    return through_stock(stock_call(OpKind::kAllGatherIntoTensor, Tensors{input, output}),
-                         Tensors{output}, opts.timeout, opts.asyncOp, OpType::_ALLGATHER_BASE,
-                         [stock = stock_, output, input, opts]() mutable {
-                           return stock->_allgather_base(output, input, opts);
-                         });
-  });
-}
-
 WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                              const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
@@ -144,30 +133,6 @@ WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
                          [stock = stock_, outputs, inputs, opts]() mutable {
                            return stock->scatter(outputs, inputs, opts);
                          });
-  });
-}
-
-WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                                        const ::c10d::ReduceScatterOptions& opts) {
-  return translating([&] {
-    return through_stock(
-        stock_call(OpKind::kReduceScatter, joined(outputs, all_of(inputs)), opts.reduceOp), outputs,
-        opts.timeout, opts.asyncOp, OpType::REDUCE_SCATTER,
-        [stock = stock_, outputs, inputs, opts]() mutable {
-          return stock->reduce_scatter(outputs, inputs, opts);
-        });
-  });
-}
-
-WorkPtr FastcommBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                              const ::c10d::ReduceScatterOptions& opts) {
-  return translating([&] {
-    return through_stock(
-        stock_call(OpKind::kReduceScatterTensor, Tensors{output, input}, opts.reduceOp),
-        Tensors{output}, opts.timeout, opts.asyncOp, OpType::_REDUCE_SCATTER_BASE,
-        [stock = stock_, output, input, opts]() mutable {
-          return stock->_reduce_scatter_base(output, input, opts);
-        });
   });
 }
 

@@ -23,7 +23,8 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
 
 bool has_detail(const CallHeader& header) {
   return static_cast<Algorithm>(header.algorithm) == Algorithm::kStock ||
-         static_cast<OpKind>(header.kind) == OpKind::kFusedAllReduce;
+         takes_list(static_cast<OpKind>(header.kind)) ||
+         static_cast<ReduceOp>(header.op) == ReduceOp::kPremulSum;
 }
 
 std::string describe_call(const CallHeader& header, const char* detail) {

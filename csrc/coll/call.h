@@ -18,16 +18,18 @@ struct Call {
   DType dtype = DType::kOther;
   ReduceOp op = ReduceOp::kNone;
   int root = -1;
-  uint64_t count = 0;           // elements of one rank's message
-  const void* input = nullptr;  // all_reduce, all_gather
-  void* output = nullptr;       // all_reduce (may be the input), broadcast
-  std::vector<void*> outputs;   // all_gather: one a rank
+  uint64_t count = 0;               // elements of one rank's message; of reduce_scatter its output
+  const void* input = nullptr;      // all_reduce, all_gather
+  void* output = nullptr;           // all_reduce (may be the input), broadcast, reduce_scatter
+  std::vector<void*> outputs;       // all_gather: one a rank
+  std::vector<const void*> inputs;  // reduce_scatter: one a rank; the own one may be the output
+  double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
 
-  std::shared_ptr<GradientList> gradients;  // fused_all_reduce
+  std::shared_ptr<GradientList> gradients;  // of operations over lists
 
   // The ranks only meet: the header is compared, and a stock engine does the operation afterwards.
   bool meeting = false;
-  // Of meetings, and the first and the last of fused_all_reduce too:
+  // Of meetings; the first and the last of operations over lists and of kPremulSum too:
   uint64_t signature = 0;  // CallHeader has these two
   uint64_t balance = 0;
   std::string detail;  // for messages: "input splits [1, 2], output splits [3, 0]"

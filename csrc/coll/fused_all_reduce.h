@@ -1,6 +1,9 @@
 // fused_all_reduce: a list of gradients, reduced where they lie: cast to the wire's type, summed in the
 // order of the fixed tree, averaged, multiplied, and looked at: their norm, and whether all are finite.
 //
+// fused_reduce_scatter is the same for a list that is dealt to owners (GradientList::shard): a rank copies
+// out what it owns of units that a peer reduced, which are at most one a tensor, and all norms.
+//
 // Pipelined over blocks b = 0 .. B-1, as AllReduceTwoShot. Cost: B + 2 waits; of N bytes in the wire's
 // type (n-1)/n staged, (n-1)/n read to reduce and (n-1)/n to copy out; the gradients are read once and
 // written once. Norms cost one pass of each rank over its slices, which the first-level cache holds.
@@ -20,12 +23,14 @@
 //
 // Rounding: an element of a wire type of its own is rounded to it on every rank, the own one included,
 // summed in fp32, and rounded to it once more; the gradients get that value. With norms of what is
-// written, all of it is the same on every rank.
+// written, all of it is the same on every rank. A gradient with a residual is rounded with what was left
+// of it before, and leaves there what the first rounding takes away.
 #pragma once
 
 #include <cstring>
 #include <memory>
 
+#include "coll/fused_unit.h"
 #include "coll/gradient_list.h"
 #include "coll/schedule.h"
 #include "transport/peer_view.h"
@@ -47,8 +52,6 @@ struct FusedAllReduce {
   }
 
  private:
-  static constexpr uint64_t kPiece = 256;  // elements; a multiple of NormLanes::kCount
-
   static bool cast(const Gradient& tensor) { return tensor.wire != tensor.dtype; }
 
   template <class Executor>
@@ -63,8 +66,13 @@ struct FusedAllReduce {
         const GradientUnit& unit = list->unit(u);
         const Gradient& tensor = list->tensor_of(unit);
         if (owner == peers.rank && !cast(tensor)) continue;
-        executor.convert_span(slot + unit.stage, tensor.wire, list->data_of(unit), tensor.dtype,
-                              count);
+        if (tensor.residual != nullptr && cast(tensor)) {
+          executor.convert_with_residual(slot + unit.stage, tensor.wire, list->data_of(unit),
+                                         tensor.residual + unit.first, count);
+        } else {
+          executor.convert_span(slot + unit.stage, tensor.wire, list->data_of(unit), tensor.dtype,
+                                count);
+        }
       }
     }
   }
@@ -72,36 +80,21 @@ struct FusedAllReduce {
   template <class Executor>
   void reduce(Executor& executor, uint64_t b) const {
     if (b >= list->blocks()) return;
-    const GradientSpec& spec = list->spec();
-    const int divisor = spec.average ? peers.size : 1;
     const uint64_t stage = list->stage_at(b);
     char* slot = peers.scratch[peers.rank] + list->result_at(b);
     const uint32_t begin = list->begin(b, peers.rank), end = list->end(b, peers.rank);
     for (uint32_t u = begin; u < end; ++u) {
       const GradientUnit& unit = list->unit(u);
-      const Gradient& tensor = list->tensor_of(unit);
-      const uint64_t wire = dtype_size(tensor.wire);
-      const auto typed = executor.typed(tensor.dtype, tensor.wire, spec.norm);
-      NormLanes lanes;
-      // In pieces: the norm of one is computed while the next one comes out of the peers' caches.
-      for (uint64_t done = 0; done < unit.count; done += kPiece) {
-        const uint64_t count = smaller(kPiece, unit.count - done);
-        char* own = list->data_of(unit) + done * dtype_size(tensor.dtype);
-        char* result = slot + unit.result + done * wire;
-        const auto source = [&](int peer) -> const char* {
-          return peer == peers.rank && !cast(tensor)
-                     ? own
-                     : peers.scratch[peer] + stage + unit.stage + done * wire;
-        };
-        executor.reduce_typed_span(typed.reduce, cast(tensor) ? result : own,
-                                   cast(tensor) ? nullptr : result, source, count, divisor,
-                                   spec.unscale);
-        if (cast(tensor)) typed.widen(own, result, count);
-        typed.norm(lanes, own, count);
-      }
-      const BlockNorm norm = block_norm(lanes, spec.norm);
+      const bool from_slot = cast(list->tensor_of(unit));  // the own term, too
+      const auto source = [&](int peer) -> const char* {
+        return peer == peers.rank && !from_slot ? list->data_of(unit)
+                                                : peers.scratch[peer] + stage + unit.stage;
+      };
+      const bool alone =
+          !from_slot && list->sharded(unit) && list->wanted(unit, peers.rank).count == unit.count;
+      const BlockNorm norm =
+          reduce_unit(executor, *list, u, peers.size, source, alone ? nullptr : slot + unit.result);
       std::memcpy(slot + list->norm_at(u - begin), &norm, sizeof(norm));
-      list->note(u, norm);
     }
   }
 
@@ -114,11 +107,19 @@ struct FusedAllReduce {
       const uint32_t begin = list->begin(b, owner), end = list->end(b, owner);
       uint64_t count = 0;
       for (uint32_t u = begin, next; u < end; u = next) {
-        next = list->run_from(u, end, count);
         const GradientUnit& unit = list->unit(u);
         const Gradient& tensor = list->tensor_of(unit);
-        executor.convert_span(list->data_of(unit), tensor.dtype, slot + unit.result, tensor.wire,
-                              count);
+        Span part{0, 0};
+        if (list->sharded(unit)) {
+          next = u + 1;
+          part = list->wanted(unit, peers.rank);
+        } else {
+          next = list->run_from(u, end, count);
+          part.count = count;
+        }
+        executor.convert_span(
+            list->data_of(unit) + part.first * dtype_size(tensor.dtype), tensor.dtype,
+            slot + unit.result + part.first * dtype_size(tensor.wire), tensor.wire, part.count);
       }
       for (uint32_t u = begin; u < end; ++u) {
         BlockNorm norm;

@@ -36,7 +36,12 @@ void reduce_units(GradientList& list, const std::vector<std::vector<const char*>
       casts.resize((sources.size() + 1) * kWireBytes);
       for (int k = 0; k < size; ++k) {
         char* cast = casts.data() + k * kWireBytes;
-        convert_function(tensor.wire, tensor.dtype)(cast, from[k], unit.count);
+        if (tensor.residual != nullptr) {
+          feedback_function(tensor.wire)(cast, static_cast<const float*>(from[k]),
+                                         tensor.residual + unit.first, unit.count);
+        } else {
+          convert_function(tensor.wire, tensor.dtype)(cast, from[k], unit.count);
+        }
         from[k] = cast;
       }
       char* sum = casts.data() + sources.size() * kWireBytes;

@@ -18,7 +18,7 @@ void reduce_units(GradientList& list, const std::vector<std::vector<const char*>
 /// Notes the norms of units [begin, end) as they are.
 void note_norms(GradientList& list, uint32_t begin, uint32_t end);
 
-/// The list is its only source.
+/// The list is its only source. Residuals are those of one rank, so they count here only.
 void reduce_alone(GradientList& list);
 
 }  // namespace fastcomm

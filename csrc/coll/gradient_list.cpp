@@ -9,11 +9,6 @@
 namespace fastcomm {
 namespace {
 
-bool is_floating(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
-         dtype == DType::kBFloat16;
-}
-
 bool travels_as(DType dtype, DType wire) {
   return wire == dtype ||
          (dtype == DType::kFloat32 && (wire == DType::kFloat16 || wire == DType::kBFloat16));
@@ -48,7 +43,8 @@ GradientList::GradientList(std::vector<Gradient> tensors, const GradientSpec& sp
   for (uint32_t t = 0; t < tensors_.size(); ++t) {
     for (uint64_t first = 0; first < tensors_[t].count; first += kNormBlock) {
       const uint64_t count = smaller(kNormBlock, tensors_[t].count - first);
-      units_.push_back({t, static_cast<uint32_t>(count), first, 0, 0});
+      const auto place = static_cast<uint32_t>(units_.size());
+      units_.push_back({t, static_cast<uint32_t>(count), first, 0, 0, place});
     }
   }
   norms_.resize(units_.size());
@@ -60,10 +56,14 @@ uint64_t GradientList::elements() const {
   return count;
 }
 
+uint64_t GradientList::slot_bytes_of(const GradientUnit& unit) const {
+  return round_up(wire_bytes(unit), kLineBytes) + sizeof(BlockNorm);
+}
+
 uint64_t GradientList::largest_unit() const {
   uint64_t largest = 0;
-  for (const GradientUnit& unit : units_) largest = std::max(largest, wire_bytes(unit));
-  return round_up(largest, kLineBytes) + sizeof(BlockNorm);
+  for (const GradientUnit& unit : units_) largest = std::max(largest, slot_bytes_of(unit));
+  return largest;
 }
 
 bool GradientList::fits(const ScratchLayout& layout, int size) const {
@@ -75,34 +75,90 @@ void GradientList::deal(const ScratchLayout& layout, int size) {
   result_bytes_ = result_slot(layout, size);
   stage_bytes_ = result_bytes_ * static_cast<uint64_t>(size);
   origin_ = layout.stage(0);
-  uint64_t left = 0;  // bytes of result slots, of the units that are not dealt yet
-  for (const GradientUnit& unit : units_) {
-    left += round_up(wire_bytes(unit), kLineBytes) + sizeof(BlockNorm);
-  }
   cuts_.assign(1, 0);
+  if (shards_.empty()) {
+    deal_evenly();
+  } else {
+    deal_to_owners();
+  }
+}
+
+bool GradientList::put(GradientUnit& unit, Filling& filling) const {
+  if (filling.result + filling.norms + slot_bytes_of(unit) > result_bytes_) return false;
+  const uint64_t bytes = round_up(wire_bytes(unit), kLineBytes);
+  unit.stage = static_cast<uint32_t>(filling.stage);
+  unit.result = static_cast<uint32_t>(filling.result);
+  filling.stage += bytes;
+  filling.result += bytes;
+  filling.norms += sizeof(BlockNorm);
+  return true;
+}
+
+void GradientList::deal_evenly() {
+  uint64_t left = 0;  // bytes of result slots, of the units that are not dealt yet
+  for (const GradientUnit& unit : units_) left += slot_bytes_of(unit);
   uint32_t next = 0;
   while (next < units_.size()) {
     // An equal share of what is left for every rank, if that is less than a slot.
-    const uint64_t share = smaller(result_bytes_, ceil_div(left, static_cast<uint64_t>(size)));
-    uint64_t stage = 0;
-    for (int owner = 0; owner < size; ++owner) {
-      uint64_t result = 0, norms = 0;
-      while (next < units_.size() && result + norms < share) {
-        GradientUnit& unit = units_[next];
-        const uint64_t bytes = round_up(wire_bytes(unit), kLineBytes);
-        if (result + bytes + norms + sizeof(BlockNorm) > result_bytes_) break;
-        unit.stage = static_cast<uint32_t>(stage);
-        unit.result = static_cast<uint32_t>(result);
-        stage += bytes;
-        result += bytes;
-        norms += sizeof(BlockNorm);
+    const uint64_t share = smaller(result_bytes_, ceil_div(left, static_cast<uint64_t>(size_)));
+    Filling filling;
+    for (int owner = 0; owner < size_; ++owner) {
+      filling.result = filling.norms = 0;
+      while (next < units_.size() && filling.result + filling.norms < share &&
+             put(units_[next], filling)) {
         ++next;
       }
-      left -= result + norms;
+      left -= filling.result + filling.norms;
       cuts_.push_back(next);
     }
     ++blocks_;
   }
+}
+
+void GradientList::deal_to_owners() {
+  const auto size = static_cast<size_t>(size_);
+  std::vector<std::vector<GradientUnit>> queues(size);
+  std::vector<uint64_t> left(size, 0);
+  for (const GradientUnit& unit : units_) {
+    const auto owner = static_cast<size_t>(owner_of(unit));
+    queues[owner].push_back(unit);
+    left[owner] += slot_bytes_of(unit);
+  }
+  std::vector<size_t> next(size, 0);
+  const uint64_t total = units_.size();
+  units_.clear();
+  while (units_.size() < total) {
+    // The rank with most of them fills its slots, the others spread theirs over as many blocks.
+    const uint64_t more = ceil_div(*std::max_element(left.begin(), left.end()), result_bytes_);
+    Filling filling;
+    for (size_t owner = 0; owner < size; ++owner) {
+      filling.result = filling.norms = 0;
+      const uint64_t share = ceil_div(left[owner], more);
+      for (size_t& k = next[owner];
+           k < queues[owner].size() && filling.result + filling.norms < share; ++k) {
+        if (!put(queues[owner][k], filling)) break;
+        units_.push_back(queues[owner][k]);
+      }
+      left[owner] -= filling.result + filling.norms;
+      cuts_.push_back(static_cast<uint32_t>(units_.size()));
+    }
+    ++blocks_;
+  }
+}
+
+int GradientList::owner_of(const GradientUnit& unit) const {
+  if (!sharded(unit)) return 0;
+  const ShardCuts& cuts = shards_[unit.tensor];
+  return static_cast<int>(std::upper_bound(cuts.begin() + 1, cuts.end() - 1, unit.first) -
+                          cuts.begin()) -
+         1;
+}
+
+Span GradientList::wanted(const GradientUnit& unit, int rank) const {
+  const ShardCuts& cuts = shards_[unit.tensor];
+  const uint64_t end = smaller(cuts[static_cast<size_t>(rank) + 1], unit.first + unit.count);
+  const uint64_t begin = std::max(cuts[static_cast<size_t>(rank)], unit.first);
+  return begin < end ? Span{begin - unit.first, end - begin} : Span{0, 0};
 }
 
 uint32_t GradientList::run_from(uint32_t first, uint32_t end, uint64_t& elements) const {
@@ -113,10 +169,15 @@ uint32_t GradientList::run_from(uint32_t first, uint32_t end, uint64_t& elements
 }
 
 std::vector<double> GradientList::parts() const {
-  std::vector<double> result(tensors_.size(), 0);
-  for (size_t i = 0; i < units_.size(); ++i) {
-    double& part = result[units_[i].tensor];
-    part = spec_.norm == NormKind::kInfinity ? larger(part, norms_[i].part) : part + norms_[i].part;
+  std::vector<double> result;
+  size_t place = 0;
+  for (const Gradient& tensor : tensors_) {
+    double part = 0;
+    for (uint64_t k = ceil_div(tensor.count, kNormBlock); k > 0; --k) {
+      const double more = norms_[place++].part;
+      part = spec_.norm == NormKind::kInfinity ? larger(part, more) : part + more;
+    }
+    result.push_back(part);
   }
   return result;
 }

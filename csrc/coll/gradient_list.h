@@ -6,6 +6,8 @@
 //           but the tensor
 //   block   consecutive units, dealt to the ranks as consecutive slices, so that each slice fits a result
 //           slot and all of them a stage slot
+//   shard   the elements of a tensor that one rank owns, where a list is sharded. Then a unit is dealt to
+//           the owner of its first element, and a block has of every rank its next units
 //
 // Pure arithmetic, and equal on ranks with equal lists: offsets count in wire types and lines.
 #pragma once
@@ -22,11 +24,15 @@
 namespace fastcomm {
 
 struct Gradient {
-  char* data;      // dense; the same order of elements on every rank
-  uint64_t count;  // elements
-  DType dtype;     // a floating-point type
-  DType wire;      // what travels: the same, or fp16 or bf16 for fp32
+  char* data;                 // dense; the same order of elements on every rank
+  uint64_t count;             // elements
+  DType dtype;                // a floating-point type
+  DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
+  float* residual = nullptr;  // as many: what roundings to another wire type have left so far
 };
+
+/// Rank r owns the elements from cuts[r] to cuts[r + 1] of a tensor. Empty: all ranks want all of it.
+using ShardCuts = std::vector<uint64_t>;
 
 struct GradientSpec {
   bool average = true;
@@ -40,12 +46,16 @@ struct GradientUnit {
   uint64_t first;   // of the tensor's elements
   uint32_t stage;   // bytes from the start of its block's stage slot
   uint32_t result;  // bytes from the start of its owner's result slot
+  uint32_t place;   // among all units, by tensor and first element
 };
 
 class GradientList {
  public:
   /// Raises Error(kUnsupported): a type that is not floating-point, or a wire type that does not fit.
   GradientList(std::vector<Gradient> tensors, const GradientSpec& spec);
+
+  /// Deals the list to owners: cuts for every tensor. Before deal().
+  void shard(std::vector<ShardCuts> cuts) { shards_ = std::move(cuts); }
 
   /// Whether every unit fits a result slot of such a group.
   bool fits(const ScratchLayout& layout, int size) const;
@@ -61,6 +71,19 @@ class GradientList {
   uint32_t end(uint64_t b, int owner) const { return cuts_[b * size_ + owner + 1]; }
   uint32_t units() const { return static_cast<uint32_t>(units_.size()); }
   const GradientUnit& unit(uint32_t index) const { return units_[index]; }
+  /// Calls `visit(u)` for the units of a rank, in order.
+  template <class Visit>
+  void for_units_of(int owner, const Visit& visit) const {
+    for (uint64_t b = 0; b < blocks_; ++b) {
+      for (uint32_t u = begin(b, owner); u < end(b, owner); ++u) visit(u);
+    }
+  }
+  /// Whether its tensor has owners.
+  bool sharded(const GradientUnit& unit) const {
+    return !shards_.empty() && !shards_[unit.tensor].empty();
+  }
+  /// What `rank` wants of a unit whose tensor has owners; counts from the unit's first element.
+  Span wanted(const GradientUnit& unit, int rank) const;
   const Gradient& tensor_of(const GradientUnit& unit) const { return tensors_[unit.tensor]; }
   char* data_of(const GradientUnit& unit) const {
     const Gradient& tensor = tensors_[unit.tensor];
@@ -70,6 +93,8 @@ class GradientList {
     return unit.count * dtype_size(tensors_[unit.tensor].wire);
   }
 
+  /// Bytes of a rank's slots, from stage_at(0) on.
+  uint64_t slot_bytes() const { return 2 * (stage_bytes_ + result_bytes_); }
   /// Where the slots of a parity lie in a rank's scratch.
   uint64_t stage_at(uint64_t parity) const { return origin_ + (parity & 1) * stage_bytes_; }
   uint64_t result_at(uint64_t parity) const {
@@ -84,19 +109,30 @@ class GradientList {
   uint32_t run_from(uint32_t first, uint32_t end, uint64_t& elements) const;
 
   /// What whoever runs the operation finds out of a unit.
-  void note(uint32_t index, const BlockNorm& norm) { norms_[index] = norm; }
+  void note(uint32_t index, const BlockNorm& norm) { norms_[units_[index].place] = norm; }
   /// For every tensor the sum over its units, in order (kInfinity: the largest). Of all units noted.
   std::vector<double> parts() const;
   bool finite() const;
 
  private:
+  /// What is in the slots of a block so far.
+  struct Filling {
+    uint64_t stage = 0, result = 0, norms = 0;
+  };
+  uint64_t slot_bytes_of(const GradientUnit& unit) const;
   uint64_t largest_unit() const;
+  /// Puts a unit into the slots of its block, if there is room.
+  bool put(GradientUnit& unit, Filling& filling) const;
+  void deal_evenly();
+  void deal_to_owners();
+  int owner_of(const GradientUnit& unit) const;
 
   std::vector<Gradient> tensors_;
   GradientSpec spec_;
   std::vector<GradientUnit> units_;
-  std::vector<BlockNorm> norms_;
-  std::vector<uint32_t> cuts_;  // blocks * size + 1
+  std::vector<BlockNorm> norms_;   // by place
+  std::vector<ShardCuts> shards_;  // of the tensors; empty: no list of owners
+  std::vector<uint32_t> cuts_;     // blocks * size + 1
   uint64_t blocks_ = 0;
   int size_ = 1;
   uint64_t origin_ = 0, stage_bytes_ = 0, result_bytes_ = 0;

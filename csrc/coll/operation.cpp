@@ -8,6 +8,7 @@
 
 #include "coll/fused_local.h"
 #include "core/error.h"
+#include "core/signature.h"
 
 namespace fastcomm {
 namespace {
@@ -62,13 +63,69 @@ AnySchedule all_gather(const Call& call, const PeerView& peers, const ScratchLay
   return AllGatherPipelined{args};
 }
 
-/// What a group of one rank has to do: at most a copy.
-void run_alone(const Call& call) {
-  if (call.kind == OpKind::kFusedAllReduce) return reduce_alone(*call.gradients);
-  void* to = call.kind == OpKind::kAllGather ? call.outputs[0] : call.output;
-  if (call.kind == OpKind::kAllReduce || call.kind == OpKind::kAllGather) {
-    if (to != call.input && call.bytes() != 0) std::memcpy(to, call.input, call.bytes());
+AnySchedule reduce_scatter(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                           Algorithm algorithm, uint64_t sequence) {
+  const auto size = static_cast<uint64_t>(peers.size);
+  ReduceScatterArgs args{peers,
+                         layout,
+                         static_cast<char*>(call.output),
+                         call.bytes(),
+                         layout.block_bytes / size / kLineBytes * kLineBytes,
+                         static_cast<uint32_t>(dtype_size(call.dtype)),
+                         sequence};
+  for (int peer = 0; peer < peers.size; ++peer) {
+    args.inputs[peer] = static_cast<const char*>(call.inputs[peer]);
   }
+  if (algorithm == Algorithm::kOneShot) return ReduceScatterOneShot{args};
+  return ReduceScatterPipelined{args};
+}
+
+ReduceFunction reduction_of(const Call& call) {
+  return reduces(call.kind) ? reduce_function(call.dtype) : nullptr;
+}
+
+/// What a group of one rank has to do: at most a copy, and a multiplication.
+void run_alone(const Call& call) {
+  if (call.kind == OpKind::kGatherShards) return;
+  if (takes_list(call.kind)) return reduce_alone(*call.gradients);
+  const void* from = is_reduce_scatter(call.kind) ? call.inputs[0] : call.input;
+  void* to = is_all_gather(call.kind) ? call.outputs[0] : call.output;
+  if (reduces(call.kind)) {
+    reduction_of(call)(ReduceSpan{to, nullptr, &from, 1, call.count, 1, 1, call.factor});
+  } else if (is_all_gather(call.kind) && to != from && call.bytes() != 0) {
+    std::memcpy(to, from, call.bytes());
+  }
+}
+
+/// The memory from the first to the last byte of a list.
+struct Extent {
+  char* begin;
+  size_t bytes;
+};
+
+Extent extent_of(const GradientList& list) {
+  char *begin = nullptr, *end = nullptr;
+  for (const Gradient& tensor : list.tensors()) {
+    if (tensor.count == 0) continue;
+    char* last = tensor.data + tensor.count * dtype_size(tensor.dtype);
+    begin = begin == nullptr ? tensor.data : std::min(begin, tensor.data);
+    end = end == nullptr ? last : std::max(end, last);
+  }
+  return {begin, static_cast<size_t>(end - begin)};
+}
+
+/// Whether a list can be reduced where it lies: nothing is cast, and the norms have room in the slots.
+/// The same on every rank.
+bool suits_direct(const GradientList& list, int size) {
+  for (const Gradient& tensor : list.tensors()) {
+    if (tensor.wire != tensor.dtype) return false;
+  }
+  for (int owner = 0; owner < size; ++owner) {
+    uint64_t norms = 0;
+    list.for_units_of(owner, [&](uint32_t) { norms += sizeof(BlockNorm); });
+    if (norms > list.slot_bytes()) return false;
+  }
+  return list.units() != 0;
 }
 
 template <class Visitor>
@@ -92,10 +149,6 @@ void note_cpu(Pad& pad) {
   }
 }
 
-ReduceFunction reduction_of(const Call& call) {
-  return call.kind == OpKind::kAllReduce ? reduce_function(call.dtype) : nullptr;
-}
-
 }  // namespace
 
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
@@ -112,12 +165,20 @@ AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTr
     case OpKind::kBroadcast:
       return broadcast(call, peers, group.layout, algorithm, sequence);
     case OpKind::kAllGather:
+    case OpKind::kAllGatherIntoTensor:
       return all_gather(call, peers, group.layout, algorithm, sequence);
+    case OpKind::kReduceScatter:
+    case OpKind::kReduceScatterTensor:
+      return reduce_scatter(call, peers, group.layout, algorithm, sequence);
     case OpKind::kBarrier:
       return Barrier{peers.size};
     case OpKind::kFusedAllReduce:
+    case OpKind::kFusedReduceScatter:
       call.gradients->deal(group.layout, peers.size);
       return FusedAllReduce{peers, call.gradients};
+    case OpKind::kGatherShards:
+      call.gradients->deal(group.layout, peers.size);
+      return GatherShards{peers, call.gradients};
     default:
       throw Error(ErrorCode::kUnsupported, "no native schedule for this operation");
   }
@@ -138,17 +199,32 @@ Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& grou
       detail_(call.detail),
       schedule_(make_schedule(call, peers.view(), group, algorithm(), sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
-                call.op == ReduceOp::kAvg ? peers.size() : 1),
+                call.op == ReduceOp::kAvg ? peers.size() : 1, call.factor),
       base_(base),
       timeout_(timeout),
       deadline_(deadline_after(timeout)) {
   if (algorithm() == Algorithm::kNothing) run_alone(call);
   header_.where = kNotShared;
-  if (std::holds_alternative<AllReduceTwoShot>(schedule_) && call.input == call.output) {
-    header_.where = peers.locate(call.output, call.bytes());
-  }
+  locate(call);
   peers.reserve_scratch(algorithm() == Algorithm::kPipelined ? group.layout.total()
                                                              : 2 * group.layout.payload_bytes);
+}
+
+void Operation::locate(const Call& call) {
+  if (std::holds_alternative<AllReduceTwoShot>(schedule_) && call.input == call.output) {
+    shared_bytes_ = call.bytes();
+    header_.where = peers_.locate(call.output, shared_bytes_);
+  } else if (call.kind == OpKind::kFusedAllReduce && algorithm() == Algorithm::kPipelined &&
+             suits_direct(*call.gradients, peers_.size())) {
+    const Extent extent = extent_of(*call.gradients);
+    shared_bytes_ = extent.bytes;
+    header_.where = peers_.locate(extent.begin, extent.bytes);
+    header_.form = extent.bytes;
+    for (const Gradient& tensor : call.gradients->tensors()) {
+      if (tensor.count == 0) continue;
+      header_.form = mix(header_.form, static_cast<uint64_t>(tensor.data - extent.begin));
+    }
+  }
 }
 
 bool Operation::advance() {
@@ -189,12 +265,16 @@ bool Operation::advance_direct() {
   if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   uint32_t at = step() & ~kDirect;
   if (at == 0) {
-    direct_->run(executor_, at);
+    std::visit([&](const auto& schedule) { schedule.run(executor_, at); }, *direct_);
     if (find_quitter()) return false;
     executor_.publish(direct_base() + ++at);
   }
-  const bool done =
-      fastcomm::advance(*direct_, executor_, direct_base(), at, [](uint32_t) { return true; });
+  const bool done = std::visit(
+      [&](const auto& schedule) {
+        return fastcomm::advance(schedule, executor_, direct_base(), at,
+                                 [](uint32_t) { return true; });
+      },
+      *direct_);
   step_.store(at | kDirect, std::memory_order_relaxed);
   return done;
 }
@@ -215,24 +295,34 @@ bool Operation::find_quitter() {
 bool Operation::read_headers() {
   check_headers();
   if (header_.where == kNotShared) return true;
-  const size_t bytes = header_.count * dtype_size(static_cast<DType>(header_.dtype));
   const PeerView& view = peers_.view();
-  auto direct = std::make_unique<AllReduceDirect>(
-      AllReduceDirect{view, header_.count, static_cast<uint32_t>(bytes / header_.count), {}});
-  for (int peer = 0; peer < view.size; ++peer) {
-    const uint64_t where = peers_.pad(peer).headers[header_.sequence & 1].call.where;
-    if (where == kNotShared) return true;
-    direct->buffers[peer] = peers_.reach(peer, where, bytes);
-    if (direct->buffers[peer] == nullptr) return true;
+  if (const auto* fused = std::get_if<FusedAllReduce>(&schedule_)) {
+    FusedDirect direct{view, fused->list, {}};
+    if (!reach_all(direct.bases)) return true;
+    direct_ = std::make_unique<AnyDirect>(std::move(direct));
+  } else {
+    AllReduceDirect direct{
+        view, header_.count, static_cast<uint32_t>(shared_bytes_ / header_.count), {}};
+    if (!reach_all(direct.buffers)) return true;
+    direct_ = std::make_unique<AnyDirect>(direct);
   }
-  direct_ = std::move(direct);
   return false;
+}
+
+bool Operation::reach_all(char** buffers) const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
+    if (theirs.where == kNotShared || theirs.form != header_.form) return false;
+    buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
+    if (buffers[peer] == nullptr) return false;
+  }
+  return true;
 }
 
 void Operation::quarantine() {
   // Before the header is out, no peer knows of the memory.
   if (header_.where == kNotShared || step() == 0) return;
-  peers_.quarantine(header_.where, header_.count * dtype_size(static_cast<DType>(header_.dtype)));
+  peers_.quarantine(header_.where, shared_bytes_);
 }
 
 bool Operation::awaits(int peer) const {

@@ -17,6 +17,9 @@
 #include "coll/broadcast.h"
 #include "coll/call.h"
 #include "coll/fused_all_reduce.h"
+#include "coll/fused_direct.h"
+#include "coll/gather_shards.h"
+#include "coll/reduce_scatter.h"
 #include "coll/select.h"
 #include "core/clock.h"
 #include "kernels/span_cpu.h"
@@ -26,7 +29,12 @@ namespace fastcomm {
 
 using AnySchedule =
     std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
-                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, FusedAllReduce>;
+                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, ReduceScatterOneShot,
+                 ReduceScatterPipelined, FusedAllReduce, GatherShards>;
+
+/// What an operation may turn to once all headers are there. Each has kDirectSteps.
+using AnyDirect = std::variant<AllReduceDirect, FusedDirect>;
+constexpr uint32_t kDirectSteps = 2;
 
 /// The schedule of a call. monostate: nothing is exchanged (one rank).
 AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
@@ -100,20 +108,25 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool advance_direct();
   /// Notes a peer that gave this operation up, and whose user may have its tensor back.
   bool find_quitter();
+  /// Notes in the header where this rank's memory lies, if peers have mapped it and need no staging.
+  void locate(const Call& call);
   /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
   /// rank's buffer can be reached. All ranks read the same headers and decide alike.
   bool read_headers();
+  /// Every rank's buffer in `buffers`; false if one cannot be reached, or a list lies otherwise there.
+  bool reach_all(char** buffers) const;
   void check_headers() const;
   [[noreturn]] void raise_mismatch(int peer) const;
   void lose(const std::exception_ptr& error);
   /// It publishes once, last, so that both schedules of a call end at the same flag.
-  uint32_t direct_base() const { return end_base() - (AllReduceDirect::kSteps - 1); }
+  uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }
 
   PeerGroup& peers_;
   CallHeader header_;
   std::string detail_;
   AnySchedule schedule_;
-  std::unique_ptr<AllReduceDirect> direct_;  // touched by who advances only
+  std::unique_ptr<AnyDirect> direct_;  // touched by who advances only
+  size_t shared_bytes_ = 0;            // from header_.where on
   CpuExecutor executor_;
   uint32_t base_;
   std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else

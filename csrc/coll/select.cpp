@@ -8,14 +8,17 @@ namespace {
 bool reduces_natively(const Query& query) {
   if (query.dtype == DType::kOther) return false;
   if (query.op == ReduceOp::kAvg) return query.dtype != DType::kBool;
+  if (query.op == ReduceOp::kPremulSum) return is_floating(query.dtype);
   return query.op == ReduceOp::kSum;
 }
 
 /// A one-shot all_reduce reads the message of every peer, a pipelined one reads about two messages
-/// whatever the number of ranks.
+/// whatever the number of ranks. A payload holds what a reduce_scatter sends to all ranks.
 uint64_t one_shot_limit(const GroupTraits& group, OpKind kind) {
-  const auto peers = static_cast<uint64_t>(kind == OpKind::kAllReduce ? group.size - 1 : 1);
-  return group.layout.payload_bytes / peers;
+  const int parts = kind == OpKind::kAllReduce ? group.size - 1
+                    : is_reduce_scatter(kind)  ? group.size
+                                               : 1;
+  return group.layout.payload_bytes / static_cast<uint64_t>(parts);
 }
 
 }  // namespace
@@ -27,10 +30,10 @@ const char* algorithm_name(Algorithm algorithm) {
 
 Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
   if (!group.native || !has_schedule(query.kind)) return Algorithm::kStock;
-  if (query.kind == OpKind::kAllReduce && !reduces_natively(query)) return Algorithm::kStock;
+  if (reduces(query.kind) && !reduces_natively(query)) return Algorithm::kStock;
   if (group.size == 1) return Algorithm::kNothing;
   if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
-  if (query.kind == OpKind::kFusedAllReduce) return Algorithm::kPipelined;
+  if (takes_list(query.kind)) return Algorithm::kPipelined;
   return query.bytes <= one_shot_limit(group, query.kind) ? Algorithm::kOneShot
                                                           : Algorithm::kPipelined;
 }
@@ -60,7 +63,7 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
                                 one_shot_limit(group, query.kind), "; ", group.transport);
       break;
     case Algorithm::kPipelined:
-      if (query.kind == OpKind::kFusedAllReduce) {
+      if (takes_list(query.kind)) {
         selection.reason = concat("a list, in blocks of at most ", group.layout.block_bytes, "; ",
                                   group.transport);
         break;

@@ -28,7 +28,7 @@ enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
   kSum = 1,
   kAvg = 2,
-  // From here on without a native kernel for all_reduce; a stock engine may have one.
+  // From here on without a native kernel, but for kPremulSum; a stock engine may have one.
   kOther = 3,
   kMin = 4,
   kMax = 5,
@@ -46,8 +46,7 @@ enum class OpKind : uint8_t {
   kBroadcast = 2,
   kAllGather = 3,
   kBarrier = 4,
-  // From here on without a native schedule: a stock engine does them.
-  kOther = 5,
+  kOther = 5,  // from here on with a native schedule only where has_schedule() says so
   kReduce = 6,
   kAllGatherIntoTensor = 7,
   kGather = 8,
@@ -60,13 +59,33 @@ enum class OpKind : uint8_t {
   kAllGatherCoalesced = 15,
   kAllGatherIntoTensorCoalesced = 16,
   kReduceScatterTensorCoalesced = 17,
-  // A native schedule again, and none of a stock engine.
+  // None of a stock engine's, over lists of tensors.
   kFusedAllReduce = 18,
+  kFusedReduceScatter = 19,
+  kGatherShards = 20,
 };
-constexpr int kNumOpKinds = 19;
+constexpr int kNumOpKinds = 21;
+
+/// Over a list of gradients, or of parameters.
+constexpr bool takes_list(OpKind kind) { return kind >= OpKind::kFusedAllReduce; }
+
+/// Each rank gets the sum of its part.
+constexpr bool is_reduce_scatter(OpKind kind) {
+  return kind == OpKind::kReduceScatter || kind == OpKind::kReduceScatterTensor;
+}
+
+constexpr bool is_all_gather(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kAllGatherIntoTensor;
+}
+
+/// Those with one message a rank that a native kernel can sum.
+constexpr bool reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || is_reduce_scatter(kind);
+}
 
 constexpr bool has_schedule(OpKind kind) {
-  return kind < OpKind::kOther || kind == OpKind::kFusedAllReduce;
+  return kind < OpKind::kOther || is_all_gather(kind) || is_reduce_scatter(kind) ||
+         takes_list(kind);
 }
 
 constexpr size_t dtype_size(DType dtype) {
@@ -84,6 +103,11 @@ constexpr size_t dtype_size(DType dtype) {
     default:
       return 1;
   }
+}
+
+constexpr bool is_floating(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
+         dtype == DType::kBFloat16;
 }
 
 constexpr const char* dtype_name(DType dtype) {
@@ -118,7 +142,9 @@ constexpr const char* op_kind_name(OpKind kind) {
                                                "all_gather_coalesced",
                                                "all_gather_into_tensor_coalesced",
                                                "reduce_scatter_tensor_coalesced",
-                                               "fused_all_reduce"};
+                                               "fused_all_reduce",
+                                               "fused_reduce_scatter",
+                                               "gather_shards"};
   return kNames[static_cast<int>(kind)];
 }
 

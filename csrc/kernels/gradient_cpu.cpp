@@ -18,6 +18,7 @@ void copy(void* to, const void* from, size_t count) {
 
 FC_DECLARE_FOR_EVERY_ISA(NormFunction norm_function(DType dtype, NormKind kind))
 FC_DECLARE_FOR_EVERY_ISA(ConvertFunction convert_function(DType to, DType from))
+FC_DECLARE_FOR_EVERY_ISA(FeedbackFunction feedback_function(DType to))
 
 NormFunction norm_function(DType dtype, NormKind kind) {
   const NormFunction function = FC_OF_CHOSEN_ISA(norm_function)(dtype, kind);
@@ -42,6 +43,14 @@ BlockNorm block_norm(const NormLanes& lanes, NormKind kind) {
   }
   const double part = lanes.nan ? std::numeric_limits<double>::quiet_NaN() : parts[0];
   return {part, lanes.looked ? zeros[0] == 0 : part - part == 0};
+}
+
+FeedbackFunction feedback_function(DType to) {
+  const FeedbackFunction function = FC_OF_CHOSEN_ISA(feedback_function)(to);
+  if (function == nullptr) {
+    throw Error(ErrorCode::kUnsupported, concat("no error feedback for ", dtype_name(to)));
+  }
+  return function;
 }
 
 ConvertFunction convert_function(DType to, DType from) {

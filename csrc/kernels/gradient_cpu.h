@@ -47,4 +47,11 @@ using ConvertFunction = void (*)(void* to, const void* from, size_t count);
 /// Between fp32, fp16 and bf16, or from a type to itself. Raises Error(kUnsupported) for others.
 ConvertFunction convert_function(DType to, DType from);
 
+/// Rounds from[i] + residual[i], and leaves in residual[i] what that takes away, which is exact; zero
+/// where the result is not finite.
+using FeedbackFunction = void (*)(void* to, const float* from, float* residual, size_t count);
+
+/// To fp16 or bf16. Raises Error(kUnsupported) for others.
+FeedbackFunction feedback_function(DType to);
+
 }  // namespace fastcomm

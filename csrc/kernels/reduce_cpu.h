@@ -16,6 +16,8 @@ struct ReduceSpan {
   size_t count;      // elements
   int divisor;       // the sum is divided by it in the accumulator; 1: not at all
   double scale = 1;  // floats are multiplied by it there, behind that, as the accumulator's type
+  double factor =
+      1;  // floats: every source is, before the sum; then neither divisor nor scale count
 };
 
 using ReduceFunction = void (*)(const ReduceSpan&);

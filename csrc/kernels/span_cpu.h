@@ -17,8 +17,9 @@ namespace fastcomm {
 class CpuExecutor {
  public:
   /// `doorbells` holds one pointer a rank, or is nullptr where nobody ever sleeps.
-  CpuExecutor(const PeerView& peers, Doorbell* const* doorbells, ReduceFunction reduce, int divisor)
-      : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor) {}
+  CpuExecutor(const PeerView& peers, Doorbell* const* doorbells, ReduceFunction reduce, int divisor,
+              double factor = 1)
+      : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor), factor_(factor) {}
 
   void copy_span(void* dst, const void* src, size_t bytes) const {
     if (dst != src && bytes != 0) std::memcpy(dst, src, bytes);
@@ -28,13 +29,17 @@ class CpuExecutor {
   void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count) const {
     const void* pointers[kMaxRanks];
     for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
-    reduce_(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor_});
+    reduce_(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor_, 1, factor_});
   }
 
   // For lists of gradients, whose types change from tensor to tensor.
   void convert_span(void* to, DType to_type, const void* from, DType from_type,
                     size_t count) const {
     convert_function(to_type, from_type)(to, from, count);
+  }
+  void convert_with_residual(void* to, DType to_type, const void* from, float* residual,
+                             size_t count) const {
+    feedback_function(to_type)(to, static_cast<const float*>(from), residual, count);
   }
 
   /// The functions for a gradient: looked up once for its many spans.
@@ -76,6 +81,7 @@ class CpuExecutor {
   Doorbell* const* doorbells_;
   ReduceFunction reduce_;
   int divisor_;
+  double factor_;
 };
 
 }  // namespace fastcomm

@@ -53,7 +53,7 @@ TensorList fused_sum_lists(const std::vector<TensorList>& sources, const Gradien
 
 TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const GradientTensors tensors(gradients, {{false, 1, kind}, {}});
+  const GradientTensors tensors(gradients, {{false, 1, kind}, {}, {}, {}});
   GradientList& list = *tensors.list();
   for_all_units(list, [&](uint32_t begin, uint32_t end) { note_norms(list, begin, end); });
   TensorList results = make_gradient_results(gradients);

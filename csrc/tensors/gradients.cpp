@@ -82,6 +82,12 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
   const DType wire = options.wire ? dtype_of(*options.wire) : DType::kFloat32;
   FC_CHECK(wire == DType::kFloat32 || wire == DType::kFloat16 || wire == DType::kBFloat16,
            "fused_all_reduce: wire_dtype is float16 or bfloat16, not ", dtype_name(wire));
+  FC_CHECK(options.shards.empty() || options.shards.size() == users_.size(),
+           "fused_all_reduce: ", options.shards.size(), " lists of cuts for ", users_.size(),
+           " gradients");
+  FC_CHECK(options.residuals.empty() || options.residuals.size() == users_.size(),
+           "fused_all_reduce: ", options.residuals.size(), " residuals for ", users_.size(),
+           " gradients");
   std::vector<Gradient> gradients;
   for (size_t i = 0; i < users_.size(); ++i) {
     check(i, users_[i]);
@@ -94,9 +100,34 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
     gradients.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
                          static_cast<uint64_t>(dense_[i].numel()), dtype,
                          dtype == DType::kFloat32 ? wire : dtype});
+    if (!options.residuals.empty()) add_residual(i, gradients.back());
+    if (!options.shards.empty()) check_shards(i);
   }
   check_apart(dense_);
   list_ = std::make_shared<GradientList>(std::move(gradients), options.spec);
+  list_->shard(options.shards);
+}
+
+void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
+  const at::Tensor& residual = options_.residuals[index];
+  FC_CHECK(residual.is_cpu() && residual.scalar_type() == at::kFloat &&
+               residual.sizes() == dense_[index].sizes() &&
+               residual.strides() == dense_[index].strides(),
+           "fused_all_reduce: the residual of ", named(index, users_[index]), " is ",
+           form_of(residual), " on ", residual.device(), ", not of float32 and alike");
+  gradient.residual = residual.mutable_data_ptr<float>();
+}
+
+void GradientTensors::check_shards(size_t index) const {
+  const ShardCuts& cuts = options_.shards[index];
+  if (cuts.empty()) return;
+  FC_CHECK(users_[index].is_alias_of(dense_[index]),
+           "fused_reduce_scatter: ", named(index, users_[index]),
+           " has gaps, so that it cannot be divided");
+  FC_CHECK(cuts.size() >= 2 && std::is_sorted(cuts.begin(), cuts.end()) && cuts.front() == 0 &&
+               cuts.back() == static_cast<uint64_t>(dense_[index].numel()),
+           "fused_reduce_scatter: the cuts of ", named(index, users_[index]),
+           " do not go from 0 to its ", dense_[index].numel(), " elements");
 }
 
 void GradientTensors::write_back() const {
@@ -127,6 +158,10 @@ uint64_t GradientTensors::signature() const {
   std::memcpy(&unscale, &options_.spec.unscale, sizeof(unscale));
   uint64_t hash = mix(mix(users_.size(), unscale), options_.spec.average ? 1 : 0);
   hash = mix(hash, static_cast<uint64_t>(options_.spec.norm));
+  for (const ShardCuts& cuts : options_.shards) {
+    hash = mix(hash, cuts.size());
+    for (const uint64_t cut : cuts) hash = mix(hash, cut);
+  }
   for (size_t i = 0; i < users_.size(); ++i) {
     hash = mix(hash, static_cast<uint64_t>(users_[i].scalar_type()));
     hash = mix(hash, static_cast<uint64_t>(list_->tensors()[i].wire));

@@ -22,12 +22,15 @@ namespace fastcomm {
 struct GradientOptions {
   GradientSpec spec;
   std::optional<at::ScalarType> wire;  // fp16 or bf16, for the gradients that are fp32
+  std::vector<ShardCuts> shards;       // one a tensor, or none at all: no rank owns anything
+  TensorList residuals;                // one a tensor, like it, or none at all: of error feedback
 };
 
 class GradientTensors {
  public:
   /// Raises Error(kInvalidArgument), which names the tensor: not on the CPU; sparse, or quantized; not
-  /// floating-point; overlaps itself or another one; a wire type that is none.
+  /// floating-point; overlaps itself or another one; a wire type that is none; shards of a tensor with
+  /// gaps, or that are not cuts of it; a residual that is not fp32 or lies otherwise.
   GradientTensors(TensorList tensors, const GradientOptions& options);
 
   const std::shared_ptr<GradientList>& list() const { return list_; }
@@ -40,6 +43,9 @@ class GradientTensors {
   std::string describe() const;
 
  private:
+  void add_residual(size_t index, Gradient& gradient) const;
+  void check_shards(size_t index) const;
+
   TensorList users_;
   TensorList dense_;
   GradientOptions options_;

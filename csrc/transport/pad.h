@@ -35,11 +35,12 @@ struct CallHeader {
   uint8_t op;     // ReduceOp
   uint8_t algorithm;
   uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
+  uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
   // Of operations that a stock engine does (coll/call.h), else zero:
   uint64_t signature;  // of all else that must be equal: types, shapes of a list
   uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
 };
-static_assert(sizeof(CallHeader) == 48, "travels between processes");
+static_assert(sizeof(CallHeader) == 56, "travels between processes");
 
 /// Room for the part of a call that its header has not got in words, cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;

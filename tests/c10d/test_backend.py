@@ -166,7 +166,7 @@ def _stock_operations(world: World) -> None:
     dist.all_reduce(maximum := torch.tensor([rank]), op=dist.ReduceOp.MAX)
     assert maximum.item() == size - 1
     whole = torch.empty(size)
-    dist.all_gather_into_tensor(whole, torch.tensor([float(rank)]))
+    dist.all_to_all_single(whole, torch.full((size,), float(rank)))
     assert whole.tolist() == list(range(size))
     part = torch.empty(1)
     dist.scatter(part, [torch.tensor([float(r)]) for r in range(size)] if rank == 0 else None)

@@ -125,9 +125,9 @@ REFUSED: dict[str, tuple[Call, tuple[str, ...]]] = {
     "band of float": (_reduce(torch.float32, dist.ReduceOp.BAND), ("band", "float32")),
     "bor of half": (_reduce(torch.float16, dist.ReduceOp.BOR), ("bor", "float16")),
     "bxor of double": (_reduce(torch.float64, dist.ReduceOp.BXOR), ("bxor", "float64")),
-    "premul_sum": (
-        lambda x: dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0)),
-        ("premul_sum", "float32"),
+    "premul_sum of integers": (
+        _reduce(torch.int32, dist._make_nccl_premul_sum(2.0)),
+        ("premul_sum", "int32"),
     ),
     "max of complex": (
         lambda x: _backend().allreduce([x.to(torch.complex64)], dist.ReduceOp.MAX),

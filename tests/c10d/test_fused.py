@@ -176,6 +176,83 @@ def test_infinities_and_nans_are_found_wherever_they_are() -> None:
     run_ranks(2, _flags)
 
 
+def _error_feedback(world: World) -> list[bytes]:
+    """Residuals have the bits of the definition, and sums over steps lose nothing of the terms."""
+    world.init()
+    sizes, wire = [5000, 3, 0, 4097], torch.bfloat16
+    all_kept = [[torch.zeros(n) for n in sizes] for _ in range(world.size)]
+    mine = [torch.zeros(n) for n in sizes]
+    for step in range(4):
+        given = [
+            [torch.randn(n, generator=torch.Generator().manual_seed(90 * step + r)) for n in sizes]
+            for r in range(world.size)
+        ]
+        if step == 2:
+            given[0][0][7] = math.inf  # leaves no residual
+        terms = []
+        for grads, kept in zip(given, all_kept, strict=True):
+            values = [g + k for g, k in zip(grads, kept, strict=True)]
+            for value, keep in zip(values, kept, strict=True):
+                left = value - value.to(wire).float()
+                keep.copy_(torch.where(left.isfinite(), left, 0.0))
+            terms.append(values)
+        wanted = [fused.reduced(list(v), True, 0.5, wire) for v in zip(*terms, strict=True)]
+        grads = given[world.rank]
+        # None among the gradients has None among the residuals; fp64 is not rounded.
+        double = torch.full((2,), 1 / 3, dtype=torch.float64)
+        fastcomm.fused_all_reduce_(
+            [grads[0], None, *grads[1:], double],
+            unscale=0.5,
+            wire_dtype=wire,
+            residuals=[mine[0], None, *mine[1:], torch.zeros(2)],
+            norm_type=None if world.size == 3 else 2.0,
+        )
+        for got, want in zip(grads, wanted, strict=True):
+            assert torch.equal(got, want), step
+        for got, want in zip(mine, all_kept[world.rank], strict=True):
+            assert torch.equal(got, want), step
+    for bad in ([torch.zeros(3)], [torch.zeros(5, dtype=torch.float64)], []):
+        with pytest.raises(ValueError, match=r"residual|argument 2"):
+            fastcomm.fused_all_reduce_([torch.ones(5)], wire_dtype=wire, residuals=bad)
+    return [residual.numpy().tobytes() for residual in mine]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("transport", ["auto", "stock"])
+def test_error_feedback(size: int, transport: str) -> None:
+    run_ranks(size, _error_feedback, environment={"FASTCOMM_TRANSPORT": transport})
+
+
+def _in_place(world: World) -> None:
+    """Lists that lie alike in shared memory need no slots: the same bits, however they lie."""
+    world.init()
+    sizes = [7, 70001, 4096, 12289]
+    for shared_by in (range(world.size), range(1)):
+        for gap in (0, 64):
+            at, grads = gap if world.rank == 1 and gap == 64 else 0, []
+            lengths = sum(sizes) + 1000
+            memory = fastcomm.empty(lengths) if world.rank in shared_by else torch.empty(lengths)
+            for n in sizes:
+                generator = torch.Generator().manual_seed(n + world.rank)
+                grads.append(memory[at : at + n].copy_(torch.randn(n, generator=generator)))
+                at += n
+            apart = [grad.clone() for grad in grads]
+            for norm_type in (2.0, None, math.inf):
+                result = fastcomm.fused_all_reduce_(grads, norm_type=norm_type, async_op=True)
+                wanted = fastcomm.fused_all_reduce_(apart, norm_type=norm_type)
+                result.wait()
+                assert all(torch.equal(a, b) for a, b in zip(grads, apart, strict=True))
+                assert result.parts.tolist() == wanted.parts.tolist()
+                assert result.total_norm == wanted.total_norm
+            grads[1][7] = math.nan
+            assert float(fastcomm.fused_all_reduce_(grads).found_inf) == 1.0
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_lists_in_shared_memory_have_the_same_bits(size: int) -> None:
+    run_ranks(size, _in_place)
+
+
 def _mismatch(world: World, kind: str) -> str:
     world.init()
     grads = [torch.full((5, 4), 7.0), torch.full((5000,), 7.0)]

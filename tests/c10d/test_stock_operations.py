@@ -33,12 +33,6 @@ def _reduce(rank: int, size: int, async_op: bool) -> Issued:
     return work, [x] if rank == size - 1 else [], wanted if rank == size - 1 else []
 
 
-def _all_gather_into_tensor(rank: int, size: int, async_op: bool) -> Issued:
-    out = torch.zeros(4 * size)
-    work = dist.all_gather_into_tensor(out, _ramp(rank), async_op=async_op)
-    return work, [out], [torch.cat([_ramp(peer) for peer in range(size)])]
-
-
 def _gather(rank: int, size: int, async_op: bool) -> Issued:
     out = [torch.zeros(4) for _ in range(size)] if rank == 0 else None
     work = dist.gather(_ramp(rank), out, dst=0, async_op=async_op)
@@ -49,19 +43,6 @@ def _scatter(rank: int, size: int, async_op: bool) -> Issued:
     out = torch.zeros(4)
     parts = [_ramp(peer) for peer in range(size)] if rank == 0 else None
     return dist.scatter(out, parts, src=0, async_op=async_op), [out], [_ramp(rank)]
-
-
-def _reduce_scatter(rank: int, size: int, async_op: bool) -> Issued:
-    out = torch.zeros(4)
-    work = dist.reduce_scatter(out, [_ramp(rank) + peer for peer in range(size)], async_op=async_op)
-    return work, [out], [sum((_ramp(peer) + rank for peer in range(size)), torch.zeros(4))]
-
-
-def _reduce_scatter_tensor(rank: int, size: int, async_op: bool) -> Issued:
-    out = torch.zeros(2)
-    work = dist.reduce_scatter_tensor(out, _ramp(rank, 2 * size), async_op=async_op)
-    total = sum((_ramp(peer, 2 * size) for peer in range(size)), torch.zeros(2 * size))
-    return work, [out], [total[2 * rank : 2 * rank + 2]]
 
 
 def _all_to_all_single(rank: int, size: int, async_op: bool) -> Issued:
@@ -80,11 +61,8 @@ def _all_to_all_single(rank: int, size: int, async_op: bool) -> Issued:
 OPERATIONS: list[Callable[[int, int, bool], Issued]] = [
     _all_reduce_max,
     _reduce,
-    _all_gather_into_tensor,
     _gather,
     _scatter,
-    _reduce_scatter,
-    _reduce_scatter_tensor,
     _all_to_all_single,
 ]
 

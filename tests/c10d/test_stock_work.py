@@ -18,10 +18,11 @@ def _die_soon(delay: float) -> None:
     threading.Timer(delay, os.kill, [os.getpid(), signal.SIGKILL]).start()
 
 
-def _gather_for_ever(elements: int, async_op: bool) -> None:
-    x, out = torch.zeros(elements), torch.zeros(elements * dist.get_world_size())
+def _exchange_for_ever(elements: int, async_op: bool) -> None:
+    x = torch.zeros(elements * dist.get_world_size())
+    out = torch.zeros_like(x)
     while True:
-        works = [dist.all_gather_into_tensor(out, x, async_op=async_op) for _ in range(3)]
+        works = [dist.all_to_all_single(out, x, async_op=async_op) for _ in range(3)]
         for work in works:
             if work is not None:
                 work.wait()
@@ -33,7 +34,7 @@ def _lose_one(world: World, elements: int, async_op: bool) -> tuple[Caught, Caug
     if world.rank == 1:
         _die_soon(0.3)
     died = time.monotonic() + 0.3
-    first = catch(_gather_for_ever, elements, async_op)
+    first = catch(_exchange_for_ever, elements, async_op)
     return first, catch(dist.reduce, torch.ones(3), 0), first.at - died
 
 
@@ -46,7 +47,7 @@ def test_a_rank_dies_while_gloo_works(elements: int, async_op: bool) -> None:
         assert outcome.error is None, outcome.error
         first, again, delay = outcome.value
         assert (first.kind, first.peer) == ("PeerLostError", 1), first
-        assert first.operation == "all_gather_into_tensor"
+        assert first.operation == "all_to_all_single"
         assert delay < 1.5, delay
         assert (again.kind, again.peer) == ("PeerLostError", 1), again
 
@@ -78,7 +79,7 @@ def _interrupt(world: World, how: str) -> Caught:
     if how == "late peer":
         caught = catch(dist.reduce, torch.ones(4), 0)
     else:
-        caught = catch(_gather_for_ever, 1 << 20, False)
+        caught = catch(_exchange_for_ever, 1 << 20, False)
     start = time.monotonic()
     dist.destroy_process_group()
     assert time.monotonic() - start < 5
@@ -101,9 +102,9 @@ def _stop_in_the_middle(world: World) -> tuple[Caught, float] | None:
     dist.barrier()
     if world.rank == 1:
         threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGSTOP]).start()
-        _gather_for_ever(1 << 24, False)
+        _exchange_for_ever(1 << 24, False)
     threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
-    caught = catch(_gather_for_ever, 1 << 24, False)
+    caught = catch(_exchange_for_ever, 1 << 24, False)
     start = time.monotonic()
     dist.destroy_process_group()
     return caught, time.monotonic() - start

@@ -25,14 +25,15 @@ struct Spec {
 };
 
 Spec random_spec(std::mt19937_64& bits, int size) {
-  constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kAllReduce, OpKind::kBroadcast,
-                               OpKind::kAllGather, OpKind::kBarrier};
+  constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kAllReduce,     OpKind::kBroadcast,
+                               OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kBarrier};
   // None, one, one-shot, a block, several blocks, and odd counts around the limits.
   constexpr uint64_t kCounts[] = {0, 1, 3, 31, 64, 127, 200, 512, 777, 1500};
   Spec spec{};
-  spec.kind = kKinds[bits() % 5];
+  spec.kind = kKinds[bits() % std::size(kKinds)];
   spec.dtype = kDTypes[bits() % std::size(kDTypes)];
   spec.op = bits() % 3 == 0 && spec.dtype != DType::kBool ? ReduceOp::kAvg : ReduceOp::kSum;
+  if (is_floating(spec.dtype) && bits() % 4 == 0) spec.op = ReduceOp::kPremulSum;
   spec.count = kCounts[bits() % std::size(kCounts)];
   spec.root = static_cast<int>(bits() % size);
   spec.in_place = bits() % 2 == 0;
@@ -67,6 +68,7 @@ struct Running {
   Spec spec;
   std::vector<Message> messages;  // the input, then the outputs
   std::vector<std::vector<char>> wanted;
+  reference::Epilogue last;
   std::shared_ptr<Operation> operation;
   std::atomic<int> finished{0};
 
@@ -89,11 +91,15 @@ struct Running {
       return messages.back().data();
     };
     messages.reserve(size + 1);
+    if (spec.kind == OpKind::kReduceScatter) {
+      set_reduction(call, size);
+      prepare_parts(call, rank, size, message);
+      return call;
+    }
     call.input = message(inputs[rank].data());
     if (spec.kind == OpKind::kAllReduce) {
-      call.op = spec.op;
-      const int divisor = spec.op == ReduceOp::kAvg ? size : 1;
-      const auto sum = reference::reduce(spec.dtype, inputs, divisor);
+      set_reduction(call, size);
+      const auto sum = reference::reduce(spec.dtype, spec.dtype, inputs, last);
       call.output = messages[0].data();
       wanted.push_back(spec.in_place ? sum : inputs[rank]);
       if (!spec.in_place) call.output = message(nullptr), wanted.push_back(sum);
@@ -110,6 +116,31 @@ struct Running {
       }
     }
     return call;
+  }
+
+  void set_reduction(Call& call, int size) {
+    call.op = spec.op;
+    if (spec.op == ReduceOp::kAvg) last.divisor = size;
+    if (spec.op == ReduceOp::kPremulSum) last.factor = call.factor = 1.0 / 3;
+  }
+
+  /// Every rank's part of each rank's input, with a seed of its own.
+  template <class Message>
+  void prepare_parts(Call& call, int rank, int size, const Message& message) {
+    const auto part = [&](int from, int to) {
+      return random_input(spec.dtype, spec.count,
+                          spec.seed + static_cast<uint64_t>(from * size + to));
+    };
+    std::vector<std::vector<char>> own;
+    for (int peer = 0; peer < size; ++peer) own.push_back(part(peer, rank));
+    const auto sum = reference::reduce(spec.dtype, spec.dtype, own, last);
+    for (int peer = 0; peer < size; ++peer) {
+      const auto content = part(rank, peer);
+      call.inputs.push_back(message(content.data()));
+      wanted.push_back(spec.in_place && peer == rank ? sum : content);
+    }
+    call.output = spec.in_place ? messages[static_cast<size_t>(rank)].data() : message(nullptr);
+    if (!spec.in_place) wanted.push_back(sum);
   }
 
   void check(int rank) {

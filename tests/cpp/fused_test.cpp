@@ -1,9 +1,10 @@
-// fused_all_reduce of ranks as threads: every byte of random lists, guards included, against the plain
-// reference; norms against long doubles, and equal on all ranks.
+// Operations over lists, of ranks as threads: every byte of random lists, guards included, against the
+// plain reference; norms against long doubles, and to the bit against those of one thread.
 //
 //   fused_test CASE SEED
 //
-//   random   lists of odd sizes, types and alignments, between other operations of the same group
+//   random   lists of odd sizes, types and alignments, between other operations of the same group; some
+//            lie alike on every rank, and are reduced there; some have owners, and are gathered again
 //   race     a few of them, for the negative controls
 //   cuts     what a list is cut into: every element once, slots that are large enough
 #include <cmath>
@@ -36,7 +37,19 @@ struct Lists {
   std::vector<Spec> tensors;
   std::vector<std::vector<std::vector<char>>> inputs;  // [tensor][rank]
   std::vector<std::vector<char>> wanted;
+  bool alike = false;             // the tensors lie in one piece of memory, as on every other rank
+  std::vector<ShardCuts> shards;  // a reduce_scatter, and a gathering behind it
+  std::vector<double> parts;      // of what is wanted
 };
+
+/// Which elements of a tensor are whose; now and then everybody's.
+ShardCuts random_cuts(std::mt19937_64& random, uint64_t count, int size) {
+  if (random() % 8 == 0) return {};
+  ShardCuts cuts{0, count};
+  for (int rank = 1; rank < size; ++rank) cuts.push_back(random() % (count + 1));
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
 
 std::vector<char> converted(const std::vector<char>& values, DType from, DType to) {
   return from == to ? values : reference::reduce(from, to, {values}, reference::Epilogue{1, 1});
@@ -65,7 +78,91 @@ Lists random_lists(std::mt19937_64& random, int size) {
     lists.inputs.push_back(std::move(inputs));
     lists.tensors.push_back(spec);
   }
+  lists.alike = random() % 2 == 0;
+  if (random() % 2 == 0) {
+    for (const Spec& spec : lists.tensors) {
+      lists.shards.push_back(random_cuts(random, spec.count, size));
+    }
+  }
+  std::vector<Gradient> reduced;
+  for (size_t t = 0; t < lists.tensors.size(); ++t) {
+    const Spec& spec = lists.tensors[t];
+    reduced.push_back({lists.wanted[t].data(), spec.count, spec.dtype, spec.dtype});
+  }
+  GradientList list(std::move(reduced), lists.spec);
+  note_norms(list, 0, list.units());
+  lists.parts = list.parts();
   return lists;
+}
+
+/// The tensors of one rank, between guards.
+struct Memory {
+  std::vector<std::vector<char>> blocks;
+  std::vector<Gradient> gradients;
+
+  Memory(const Lists& lists, int rank, std::mt19937_64& random) {
+    constexpr size_t kGuard = 64;
+    size_t end = 0;
+    std::vector<size_t> at;
+    for (const Spec& spec : lists.tensors) {
+      at.push_back(end + kGuard);
+      end += round_up(kGuard + spec.count * dtype_size(spec.dtype), 8);
+    }
+    if (lists.alike) blocks.emplace_back(end + kGuard, '\x5a');
+    for (size_t t = 0; t < lists.tensors.size(); ++t) {
+      const Spec& spec = lists.tensors[t];
+      const size_t element = dtype_size(spec.dtype), bytes = spec.count * element;
+      if (!lists.alike) {
+        at[t] = kGuard + random() % 9 * element;
+        blocks.emplace_back(at[t] + bytes + kGuard, '\x5a');
+      }
+      char* data = blocks.back().data() + at[t];
+      if (bytes != 0) std::memcpy(data, lists.inputs[t][rank].data(), bytes);
+      gradients.push_back({data, spec.count, spec.dtype, spec.wire});
+    }
+  }
+
+  /// Whether a tensor's elements [begin, end) are the wanted ones, and its guards whole.
+  void check(const Lists& lists, size_t t, uint64_t begin, uint64_t end, int rank) const {
+    const Spec& spec = lists.tensors[t];
+    const size_t element = dtype_size(spec.dtype), bytes = spec.count * element;
+    const char* data = gradients[t].data;
+    EXPECT(begin == end || std::memcmp(data + begin * element, &lists.wanted[t][begin * element],
+                                       (end - begin) * element) == 0,
+           "rank ", rank, ", tensor ", t, ", ", dtype_name(spec.dtype), " by ",
+           dtype_name(spec.wire), ", elements ", begin, " to ", end, " of ", spec.count);
+    EXPECT(data[-1] == '\x5a' && data[bytes] == '\x5a', "wrote beside tensor ", t);
+  }
+};
+
+Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list) {
+  Call call;
+  call.kind = kind;
+  call.op = ReduceOp::kAvg;
+  call.count = list->elements();
+  call.gradients = list;
+  return call;
+}
+
+/// Every shard of every tensor as a tensor of its own, with one owner.
+std::shared_ptr<GradientList> shards_apart(const Lists& lists, const Memory& memory) {
+  std::vector<Gradient> pieces;
+  std::vector<ShardCuts> owners;
+  for (size_t t = 0; t < lists.shards.size(); ++t) {
+    const ShardCuts& cuts = lists.shards[t];
+    const DType dtype = lists.tensors[t].dtype;
+    for (size_t owner = 0; owner + 1 < cuts.size(); ++owner) {
+      const uint64_t count = cuts[owner + 1] - cuts[owner];
+      pieces.push_back(
+          {memory.gradients[t].data + cuts[owner] * dtype_size(dtype), count, dtype, dtype});
+      owners.emplace_back(cuts.size(), 0);
+      std::fill(owners.back().begin() + static_cast<std::ptrdiff_t>(owner) + 1, owners.back().end(),
+                count);
+    }
+  }
+  auto list = std::make_shared<GradientList>(pieces, GradientSpec{});
+  list->shard(owners);
+  return list;
 }
 
 void check_part(const std::vector<char>& values, const Spec& spec, NormKind kind, double part) {
@@ -91,31 +188,15 @@ void check_part(const std::vector<char>& values, const Spec& spec, NormKind kind
 }
 
 void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
+  std::atomic<int> direct{0};
   for (const int size : sizes) {
     RankWorld world(size, 1, static_cast<uint32_t>(-9), fused_layout(size));
     std::vector<Lists> all;
     std::mt19937_64 random(seed + size);
     for (int round = 0; round < rounds; ++round) all.push_back(random_lists(random, size));
-    std::vector<std::vector<double>> parts(size);
     world.run([&](int rank) {
       std::mt19937_64 own(seed * 100 + rank);
-      for (const Lists& lists : all) {
-        std::vector<std::vector<char>> memory;
-        std::vector<Gradient> gradients;
-        for (size_t t = 0; t < lists.tensors.size(); ++t) {
-          const Spec& spec = lists.tensors[t];
-          const size_t element = dtype_size(spec.dtype), bytes = spec.count * element;
-          const size_t at = 64 + own() % 9 * element;
-          memory.emplace_back(at + bytes + 64, '\x5a');
-          if (bytes != 0) std::memcpy(&memory[t][at], lists.inputs[t][rank].data(), bytes);
-          gradients.push_back({memory[t].data() + at, spec.count, spec.dtype, spec.wire});
-        }
-        const auto list = std::make_shared<GradientList>(gradients, lists.spec);
-        Call call;
-        call.kind = OpKind::kFusedAllReduce;
-        call.op = ReduceOp::kAvg;
-        call.count = list->elements();
-        call.gradients = list;
+      const auto carry_out = [&](const Call& call) {
         std::shared_ptr<Operation> operation;
         if (own() % 2 == 0) {
           operation = world.at(rank).start(call, kTimeout, nullptr);
@@ -124,31 +205,42 @@ void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
           operation = world.at(rank).run(call, kTimeout, nullptr);
         }
         EXPECT(operation->done() && operation->error() == nullptr, "rank ", rank);
-        for (size_t t = 0; t < gradients.size(); ++t) {
-          const size_t bytes = lists.wanted[t].size();
-          const char* data = gradients[t].data;
-          EXPECT(bytes == 0 || std::memcmp(data, lists.wanted[t].data(), bytes) == 0, "rank ", rank,
-                 " of ", size, ", tensor ", t, ", ", dtype_name(gradients[t].dtype), " by ",
-                 dtype_name(gradients[t].wire), ", ", gradients[t].count, " elements");
-          EXPECT(data[-1] == '\x5a' && data[bytes] == '\x5a', "wrote beside tensor ", t);
-          check_part(lists.wanted[t], lists.tensors[t], lists.spec.norm, list->parts()[t]);
+        if (operation->direct()) ++direct;
+      };
+      for (const Lists& lists : all) {
+        const Memory memory(lists, rank, own);
+        const auto list = std::make_shared<GradientList>(memory.gradients, lists.spec);
+        const bool sharded = !lists.shards.empty();
+        list->shard(lists.shards);
+        carry_out(list_call(sharded ? OpKind::kFusedReduceScatter : OpKind::kFusedAllReduce, list));
+        const std::vector<double> parts = list->parts();
+        for (size_t t = 0; t < lists.tensors.size(); ++t) {
+          const Spec& spec = lists.tensors[t];
+          const bool owned = sharded && !lists.shards[t].empty();
+          const uint64_t begin = owned ? lists.shards[t][static_cast<size_t>(rank)] : 0;
+          const uint64_t end = owned ? lists.shards[t][static_cast<size_t>(rank) + 1] : spec.count;
+          memory.check(lists, t, begin, end, rank);
+          check_part(lists.wanted[t], spec, lists.spec.norm, parts[t]);
         }
-        for (const double part : list->parts()) parts[rank].push_back(part);
+        EXPECT(std::memcmp(parts.data(), lists.parts.data(), parts.size() * 8) == 0, "rank ", rank,
+               " has other norms than one thread");
+        if (sharded) {
+          carry_out(list_call(OpKind::kGatherShards, shards_apart(lists, memory)));
+          for (size_t t = 0; t < lists.tensors.size(); ++t) {
+            memory.check(lists, t, 0, lists.tensors[t].count, rank);
+          }
+        }
         float word = 1;  // the next operation uses the slots in another way
         if (size > 1) world.at(rank).run(sum_call(&word, 1), kTimeout, nullptr);
         EXPECT(word == static_cast<float>(size), "sum ", word);
       }
     });
-    for (int rank = 1; rank < size; ++rank) {
-      EXPECT(parts[rank].size() == parts[0].size() &&
-                 std::memcmp(parts[rank].data(), parts[0].data(), parts[0].size() * 8) == 0,
-             "the parts of rank ", rank, " are not those of rank 0");
-    }
   }
+  EXPECT(sizes.size() == 1 || direct > 0, "no list was reduced where it lies");
 }
 
-void test_random(uint64_t seed) { run_random(seed, {1, 2, 3, 5, 8}, 6); }
-void test_race(uint64_t seed) { run_random(seed, {2}, 2); }
+void test_random(uint64_t seed) { run_random(seed, {1, 2, 3, 5, 8}, 16); }
+void test_race(uint64_t seed) { run_random(seed, {2}, 4); }
 
 void test_cuts(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -166,6 +258,10 @@ void test_cuts(uint64_t seed) {
         scratch_layout(64 << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, size);
     EXPECT(list.fits(layout, size), "a unit does not fit");
     EXPECT(!list.fits(scratch_layout(64, 64 * size, size), size) || list.elements() < 64, "fits");
+    std::vector<ShardCuts> shards;
+    for (const Gradient& tensor : tensors)
+      shards.push_back(random_cuts(random, tensor.count, size));
+    if (round % 2 == 1) list.shard(shards);
     list.deal(layout, size);
     const uint64_t stage = list.stage_at(1) - list.stage_at(0);
     const uint64_t result = list.result_at(1) - list.result_at(0);
@@ -187,6 +283,13 @@ void test_cuts(uint64_t seed) {
           staged += round_up(list.wire_bytes(unit), kLineBytes);
           held += round_up(list.wire_bytes(unit), kLineBytes);
           EXPECT(held <= list.norm_at(next - begin), "data reaches into norms");
+          if (round % 2 == 1 && !shards[unit.tensor].empty()) {
+            const ShardCuts& cuts = shards[unit.tensor];
+            EXPECT(cuts[owner] <= unit.first && unit.first < cuts[owner + 1], "of another rank");
+            uint64_t all = 0;
+            for (int rank = 0; rank < size; ++rank) all += list.wanted(unit, rank).count;
+            EXPECT(all == unit.count, "wanted twice, or not at all");
+          }
           elements += unit.count;
         }
       }

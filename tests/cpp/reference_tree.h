@@ -90,7 +90,14 @@ Acc tree(std::vector<Acc> level) {
 struct Epilogue {
   int divisor = 1;
   double scale = 1;
+  double factor = 1;  // of each term, before the sum
 };
+
+inline float premultiplied(float term, double factor) {
+  return factor == 1 ? term : term * static_cast<float>(factor);
+}
+inline double premultiplied(double term, double factor) { return term * factor; }
+inline uint64_t premultiplied(uint64_t term, double) { return term; }
 
 inline float scaled(float sum, const Epilogue& last) {
   if (last.divisor > 1) sum /= last.divisor;
@@ -112,7 +119,7 @@ void reduce_as(const std::vector<std::vector<char>>& inputs, const Epilogue& las
     for (const std::vector<char>& input : inputs) {
       In value;
       std::memcpy(&value, &input[i * sizeof(In)], sizeof(In));
-      leaves.push_back(widen(value));
+      leaves.push_back(premultiplied(widen(value), last.factor));
     }
     Out result;
     if constexpr (std::is_same_v<decltype(widen(In{})), uint64_t>) {

@@ -27,7 +27,7 @@ def test_without_a_group_it_imagines_one() -> None:
 @pytest.mark.parametrize(
     ("operation", "op", "dtype", "words"),
     [
-        ("reduce_scatter", "sum", torch.float32, "no native schedule"),
+        ("all_to_all", "sum", torch.float32, "no native schedule"),
         ("all_reduce", "max", torch.float32, "no native kernel for this reduction of float32"),
         ("all_reduce", dist.ReduceOp.AVG, torch.bool, "reduction of bool"),
         ("all_reduce", "sum", torch.float8_e5m2, "no native kernel"),

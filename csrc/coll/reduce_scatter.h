@@ -1,0 +1,100 @@
+// reduce_scatter: every rank gives a part to each rank, and gets the sum of the parts that are its own,
+// in the order of the fixed tree.
+//
+// ReduceScatterOneShot, for small messages. Cost: 1 wait; (n-1) N bytes staged, as many read from peers,
+// for parts of N bytes.
+//   step 0   copy the peers' parts to this rank's payload slot
+//   step 1   reduce this rank's part of all payload slots into the output
+//
+// ReduceScatterPipelined over blocks b = 0 .. B-1 of each part. Cost: B + 1 waits; the same bytes.
+//   step 0   nothing (see all_reduce.h)
+//   step k   stage block k-1 of the peers' parts; reduce block k-2 of the own one into the output
+//
+// Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written again
+// in step k+2, whose wait says that all peers have finished step k+1.
+//
+// The output may be this rank's own part: it is read and written at equal positions. It overlaps no other.
+#pragma once
+
+#include "coll/plan.h"
+#include "coll/schedule.h"
+#include "core/hd.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+struct ReduceScatterArgs {
+  const PeerView& peers;  // outlives the schedule
+  ScratchLayout layout;
+  char* output;
+  uint64_t bytes;  // of a part
+  uint64_t
+      block;  // bytes of a part that a step of the pipelined schedule takes; size of them fit a slot
+  uint32_t element_size;
+  uint64_t parity;  // of the operation
+  const char* inputs[kMaxRanks] = {};
+
+  /// Stages `span` of every part but the own one in `slot`, those of `stride` bytes behind each other.
+  template <class Executor>
+  FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
+    for (int owner = 0; owner < peers.size; ++owner) {
+      if (owner == peers.rank) continue;
+      executor.copy_span(slot + static_cast<uint64_t>(owner) * stride, inputs[owner] + span.first,
+                         span.count);
+    }
+  }
+
+  /// Reduces `span` of the own part out of `slot`, as an offset in the peers' scratch.
+  template <class Executor>
+  FC_HD void reduce(Executor& executor, uint64_t slot, const Span& span, uint64_t stride) const {
+    const uint64_t own = slot + static_cast<uint64_t>(peers.rank) * stride;
+    executor.reduce_span(
+        output + span.first, nullptr,
+        [&](int peer) -> const char* {
+          return peer == peers.rank ? inputs[peer] + span.first : peers.scratch[peer] + own;
+        },
+        span.count / element_size);
+  }
+};
+
+struct ReduceScatterOneShot {
+  ReduceScatterArgs args;
+
+  FC_HD uint32_t steps() const { return 2; }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    const uint64_t slot = args.layout.payload(args.parity);
+    const Span all{0, args.bytes};
+    if (step == 0) {
+      args.stage(executor, args.peers.scratch[args.peers.rank] + slot, all, args.bytes);
+    } else {
+      args.reduce(executor, slot, all, args.bytes);
+    }
+  }
+};
+
+struct ReduceScatterPipelined {
+  ReduceScatterArgs args;
+
+  FC_HD uint32_t steps() const {
+    return static_cast<uint32_t>(ceil_div(args.bytes, args.block)) + 2;
+  }
+  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+
+  template <class Executor>
+  FC_HD void run(Executor& executor, uint32_t step) const {
+    if (step >= 1) {
+      const uint64_t b = step - 1;
+      args.stage(executor, args.peers.scratch[args.peers.rank] + args.layout.stage(b),
+                 cut(args.bytes, args.block, b), args.block);
+    }
+    if (step >= 2) {
+      const uint64_t b = step - 2;
+      args.reduce(executor, args.layout.stage(b), cut(args.bytes, args.block, b), args.block);
+    }
+  }
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,131 @@
+"""Lists of tensors of which every rank owns a part: gradients reduced to it, parameters gathered.
+
+A tensor is divided by cuts: rank r owns the elements from ``cuts[r]`` to ``cuts[r + 1]``, counted
+as they lie in memory. No cuts at all say that every rank wants all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import backend as _backend
+from fastcomm.fused import FusedResult, reduce_list
+
+__all__ = ["fused_reduce_scatter_", "gather_shards_", "row_cuts"]
+
+
+def row_cuts(tensor: torch.Tensor, size: int) -> list[int]:
+    """Cut a tensor along its first dimension, as ``torch.chunk`` and DTensor's ``Shard(0)`` do.
+
+    Args:
+        tensor: dense, its first dimension the outermost in memory: contiguous or channels_last.
+        size: the number of ranks.
+
+    Returns:
+        The ``size + 1`` cuts, in elements; the last ranks may own nothing. Empty for a tensor
+        without dimensions.
+
+    Raises:
+        ValueError: another layout.
+    """
+    if tensor.dim() == 0:
+        return []
+    rows = tensor.size(0)
+    row = tensor.numel() // rows if rows else 0
+    if tensor.numel() and not (
+        (rows == 1 or tensor.stride(0) == row) and tensor[:1].numel() == _extent(tensor[:1])
+    ):
+        raise ValueError(
+            f"a tensor of shape {list(tensor.shape)} with strides {list(tensor.stride())} cannot "
+            "be divided by rows: its rows do not lie one behind the other. Make it contiguous"
+        )
+    each = -(-rows // size)
+    return [min(rank * each, rows) * row for rank in range(size + 1)]
+
+
+def fused_reduce_scatter_(
+    grads: Sequence[torch.Tensor],
+    cuts: Sequence[Sequence[int]],
+    group: dist.ProcessGroup | None = None,
+    average: bool = True,
+    unscale: float = 1.0,
+    wire_dtype: torch.dtype | None = None,
+    norm_type: float | None = 2.0,
+    *,
+    async_op: bool = False,
+    timeout: timedelta | None = None,
+) -> FusedResult:
+    """Reduce gradients as `fused_all_reduce_` does, each rank its own part.
+
+    Args:
+        grads: dense tensors on the CPU, without gaps; reduced in place. Afterwards a rank has the
+            elements that it owns; what the others are is not specified.
+        cuts: one list a tensor, equal on all ranks; see `row_cuts`.
+        group, average, unscale, wire_dtype, norm_type, async_op, timeout: as of
+            `fused_all_reduce_`.
+
+    Returns:
+        The `FusedResult` of the whole gradients, on every rank: the bits of `fused_all_reduce_`.
+
+    Raises:
+        As `fused_all_reduce_`. ValueError: cuts that do not go from 0 to the number of elements.
+    """
+    options = (average, unscale, wire_dtype, norm_type)
+    return reduce_list(list(grads), group, options, cuts=cuts, async_op=async_op, timeout=timeout)
+
+
+def gather_shards_(
+    tensors: Sequence[torch.Tensor],
+    cuts: Sequence[Sequence[int]],
+    group: dist.ProcessGroup | None = None,
+    *,
+    timeout: timedelta | None = None,
+) -> None:
+    """Give every rank the parts that the others own, in place.
+
+    Args:
+        tensors: dense floating-point tensors on the CPU, without gaps.
+        cuts: as above; tensors without cuts are left alone.
+        group: any process group. Where it has no native path every rank broadcasts its parts.
+        timeout: instead of the group's; native groups only.
+
+    Raises:
+        ValueError: a tensor or cuts that do not fit.
+        CollectiveMismatchError: the lists of the ranks differ. Nothing has been written.
+        FastcommError: as of any collective.
+    """
+    backend = _backend.backend_of(group)
+    gathered = None
+    if backend is not None:
+        seconds = None if timeout is None else timeout.total_seconds()
+        gathered = backend.gather_shards(list(tensors), cuts, seconds, False)
+    if gathered is None:
+        for owner in range(dist.get_world_size(group)):
+            _broadcast_parts(tensors, cuts, group, owner)
+    elif gathered[0] is not None:
+        gathered[0].wait()  # it has failed
+
+
+def _broadcast_parts(
+    tensors: Sequence[torch.Tensor],
+    cuts: Sequence[Sequence[int]],
+    group: dist.ProcessGroup | None,
+    owner: int,
+) -> None:
+    with torch.no_grad():
+        for tensor, cut in zip(tensors, cuts, strict=True):
+            if cut and cut[owner] < cut[owner + 1]:
+                flat = tensor.as_strided((tensor.numel(),), (1,))
+                dist.broadcast(flat[cut[owner] : cut[owner + 1]], group=group, group_src=owner)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last in memory."""
+    extent = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        extent += (size - 1) * stride
+    return extent
