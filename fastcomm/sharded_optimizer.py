@@ -1,0 +1,274 @@
+"""An optimizer whose state is divided among the ranks (ZeRO, stage 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm.fused import FusedResult
+from fastcomm.shards import fused_reduce_scatter_, gather_shards_, row_cuts
+
+__all__ = ["ShardedOptimizer"]
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """Reduce gradients, step on this rank's share of every parameter, and gather the parameters.
+
+    A rank keeps state for its rows of each parameter (its first dimension, cut as DTensor's
+    ``Shard(0)`` is), so for about 1/n of the elements. For optimizers that treat every element by
+    itself, as SGD, Adam and their kin do, a step has the bits of `fused_all_reduce_`,
+    `clip_grad_norm_` and the optimizer itself on whole parameters (but with ``fused=True``: torch's
+    fused kernels round the last few elements of a tensor in another way). The model is not
+    wrapped::
+
+        model = Model()
+        optimizer = fastcomm.ShardedOptimizer(torch.optim.AdamW, model.parameters(), lr=1e-3)
+        loss(model(x)).backward()
+        optimizer.step()  # reduces, too
+        optimizer.zero_grad()
+
+    All ranks construct it with equal parameters, which are made those of the first rank, and step
+    with gradients of the same parameters. Behind a step the gradients of this rank's rows are the
+    reduced ones; the rest is not specified. Parameters without dimensions are everybody's.
+
+    Args:
+        optimizer_class: of ``torch.optim``, or like it.
+        params: as of any optimizer: parameters, groups, or named ones; on the CPU, contiguous or
+            channels_last.
+        process_group: None is the default one. Native where its backend is fastcomm and the ranks
+            share memory.
+        average: divide gradients by the number of ranks.
+        unscale: a factor for them. May be set between steps, by whoever changes a loss scale.
+        wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
+        max_norm: clip gradients to it.
+        norm_type: 1, 2, ``inf`` or None.
+        skip_nonfinite: do not step where a gradient is infinite or NaN.
+        defaults: the optimizer's own arguments.
+
+    Attributes:
+        result: the `FusedResult` of the last step: the norm is that before clipping.
+        optimizer: the one that steps, on this rank's rows.
+
+    Raises:
+        ValueError: a layout that cannot be divided by rows; ``max_norm`` without a norm.
+    """
+
+    def __init__(
+        self,
+        optimizer_class: Callable[..., torch.optim.Optimizer],
+        params: Any,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        average: bool = True,
+        unscale: float = 1.0,
+        wire_dtype: torch.dtype | None = None,
+        max_norm: float | None = None,
+        norm_type: float | None = 2.0,
+        skip_nonfinite: bool = False,
+        **defaults: Any,
+    ) -> None:
+        if max_norm is not None and norm_type is None:
+            raise ValueError("max_norm needs a norm: norm_type is None")
+        self.process_group = process_group
+        self.average = average
+        self.unscale = unscale
+        self.wire_dtype = wire_dtype
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.skip_nonfinite = skip_nonfinite
+        self.result: FusedResult | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._rank = dist.get_rank(process_group)
+        self._size = dist.get_world_size(process_group)
+        self._rows: dict[torch.Tensor, torch.Tensor] = {}  # of each parameter: this rank's
+        self._mesh: Any = None
+        super().__init__(params, defaults)
+        groups = [self._own_group(group) for group in self.param_groups]
+        self.optimizer = optimizer_class(groups, **defaults)
+        self.defaults = self.optimizer.defaults
+        self._take_settings()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as of any optimizer; every rank does."""
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]
+        for parameter in added["params"]:
+            row_cuts(parameter, self._size)  # refuses what cannot be divided
+        for parameter in added["params"]:
+            dist.broadcast(parameter.detach(), group=self.process_group, group_src=0)
+        if self.optimizer is not None:
+            self.optimizer.add_param_group(self._own_group(added))
+            self._take_settings()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduce the gradients, step, and gather; collective.
+
+        Raises:
+            CollectiveMismatchError: the ranks have gradients of different parameters. Nothing has
+                been changed.
+            FastcommError: as of any collective. Parameters may be those of before the step, or not.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        assert self.optimizer is not None
+        with torch.no_grad():
+            given = self._parameters()
+            stepped = [p for p in given if p.grad is not None]
+            self._reduce(stepped)
+            if self.skip_nonfinite and self.result is not None and self.result.found_inf != 0:
+                return loss
+            for parameter in given:
+                grad = None if parameter.grad is None else self._own(parameter.grad)
+                own = self._rows[parameter]
+                if own is not parameter:
+                    own.data = self._own(parameter.detach())  # it may have been moved
+                    own.grad = grad
+            self._clip(stepped)
+            self._give_settings()
+            self.optimizer.step()
+            cuts = [row_cuts(p, self._size) for p in stepped]
+            gather_shards_(stepped, cuts, self.process_group)
+        self._take_state()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, or set them to zero."""
+        super().zero_grad(set_to_none)
+        for own in self._rows.values():
+            own.grad = None if set_to_none else own.grad
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as of any optimizer, what is divided as DTensors over the group.
+
+        ``torch.distributed.checkpoint`` saves these, and loads them for another number of ranks.
+        """
+        packed: dict[str, Any] = super().state_dict()
+        parameters = dict(enumerate(self._parameters()))
+        packed["state"] = {
+            k: {name: self._whole(parameters[k], value) for name, value in state.items()}
+            for k, state in packed["state"].items()
+        }
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` gave, or the state of an optimizer that is not divided.
+
+        Args:
+            state_dict: tensors of a parameter's shape, DTensors of it, or this rank's rows.
+        """
+        assert self.optimizer is not None
+        # Keys are numbers, or names where torch.distributed.checkpoint has been at it.
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        parameters = dict(zip(keys, self._parameters(), strict=True))
+        own = {
+            k: {name: self._part(parameters[k], value) for name, value in state.items()}
+            for k, state in state_dict["state"].items()
+        }
+        self.optimizer.load_state_dict({**state_dict, "state": own})
+        for group, settings in zip(self.param_groups, self.optimizer.param_groups, strict=True):
+            group.update({k: v for k, v in settings.items() if k != "params"})
+        self.state.clear()
+        self._take_state()
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _reduce(self, stepped: list[torch.Tensor]) -> None:
+        grads = []
+        for parameter in stepped:
+            grad = parameter.grad
+            assert grad is not None
+            if grad.stride() != parameter.stride():
+                grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
+            grads.append(grad)
+        self.result = fused_reduce_scatter_(
+            grads,
+            [row_cuts(grad, self._size) for grad in grads],
+            self.process_group,
+            self.average,
+            self.unscale,
+            self.wire_dtype,
+            self.norm_type,
+        )
+
+    def _clip(self, stepped: list[torch.Tensor]) -> None:
+        total = self.result.total_norm if self.result is not None else None
+        if self.max_norm is None or total is None or total <= self.max_norm:
+            return
+        factor = (self.max_norm / (total + 1e-6)).clamp(max=1.0)
+        for parameter in stepped:
+            grad = self._rows[parameter].grad
+            assert grad is not None
+            grad.mul_(factor)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this rank's rows of a tensor, as a view."""
+        if tensor.dim() == 0:
+            return tensor
+        each = -(-tensor.size(0) // self._size)
+        first = min(self._rank * each, tensor.size(0))
+        return tensor[first : min(first + each, tensor.size(0))]
+
+    def _own_group(self, group: dict[str, Any]) -> dict[str, Any]:
+        for p in group["params"]:
+            self._rows[p] = p if p.dim() == 0 else torch.nn.Parameter(self._own(p.detach()))
+        return {**group, "params": [self._rows[p] for p in group["params"]]}
+
+    def _give_settings(self) -> None:
+        """Let the optimizer that steps have what schedulers have set here."""
+        assert self.optimizer is not None
+        for group, own in zip(self.param_groups, self.optimizer.param_groups, strict=True):
+            own.update({k: v for k, v in group.items() if k != "params"})
+
+    def _take_settings(self) -> None:
+        assert self.optimizer is not None
+        for group, own in zip(self.param_groups, self.optimizer.param_groups, strict=True):
+            for key, value in own.items():
+                group.setdefault(key, value)
+
+    def _take_state(self) -> None:
+        """Show the state of the rows as that of their parameters: the same dictionaries."""
+        assert self.optimizer is not None
+        for parameter, own in self._rows.items():
+            if own in self.optimizer.state:
+                self.state[parameter] = self.optimizer.state[own]
+
+    def _divided(self, parameter: torch.Tensor) -> bool:
+        return self._rows[parameter] is not parameter
+
+    def _whole(self, parameter: torch.Tensor, value: Any) -> Any:
+        from torch.distributed.tensor import DeviceMesh, DTensor, Shard
+
+        own = self._rows[parameter]
+        if not isinstance(value, torch.Tensor) or not self._divided(parameter):
+            return value
+        if value.shape != own.shape:
+            return value  # a step count
+        if self._mesh is None:
+            group = self.process_group or dist.distributed_c10d._get_default_group()
+            self._mesh = DeviceMesh.from_group(group, "cpu")
+        return DTensor.from_local(
+            value,
+            self._mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+
+    def _part(self, parameter: torch.Tensor, value: Any) -> Any:
+        from torch.distributed.tensor import DTensor
+
+        if isinstance(value, DTensor):
+            local = value.to_local()
+            own = self._rows[parameter]
+            value = local if local.shape == own.shape else value.full_tensor()
+        whole = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+        if whole and self._divided(parameter) and value.shape != self._rows[parameter].shape:
+            return self._own(value)
+        return value
