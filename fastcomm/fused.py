@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastcomm import _gathered, _host
 from fastcomm import backend as _backend
 
 __all__ = [
@@ -105,8 +106,9 @@ def fused_all_reduce_(
     Every rank calls it with a list of equal shapes and dtypes, and the same options.
 
     Args:
-        grads: dense tensors on the CPU of fp32, fp64, fp16, bf16 or complex numbers, of any shape
-            and strides, none of which overlap; None entries are skipped.
+        grads: dense tensors of fp32, fp64, fp16, bf16 or complex numbers, of any shape and strides,
+            none of which overlap; None entries are skipped. Those on a CUDA device go through the
+            host's memory, where they are reduced: the same bits, and no call is asynchronous.
         group: any process group; None is the default one. Native where its backend is fastcomm
             and the ranks share memory; else the ranks gather each other's gradients and sum
             them here, with the same bits, which takes more memory and time.
@@ -115,8 +117,9 @@ def fused_all_reduce_(
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 for each of ``grads``, with its shape and
-            strides, at first zero and the same from call to call. What rounding to the type of the
-            wire takes from a gradient here is kept there and added to the next one. (The rounding
+            strides (contiguous where it has gaps), at first zero and the same from call to call.
+            What rounding to the type of the wire takes from a gradient here is kept there and
+            added to the next one. (The rounding
             of the sum is not fed back: what it takes is known to the rank that summed alone, and
             which one that is depends on the list.) Not read for gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
@@ -128,8 +131,8 @@ def fused_all_reduce_(
 
     Raises:
         ValueError: another ``norm_type`` or ``wire_dtype``, or gradients of which one is
-            refused: sparse, of integers, on a device, overlapping; residuals unlike the gradients.
-            Nothing has been sent: the other ranks wait for this one.
+            refused: sparse, of integers, on another device, overlapping; residuals unlike the
+            gradients. Nothing has been sent: the other ranks wait for this one.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
         FastcommError: as of any collective. The gradients may be reduced in part.
     """
@@ -163,18 +166,23 @@ def reduce_list(
     average, unscale, wire_dtype, norm_type = options
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
+    hosts, kept = _host.copies_of(tensors), _host.copies_of(residuals)
+    async_op = async_op and all(a is b for a, b in zip(hosts, tensors, strict=True))
+    how = (average, unscale, wire_dtype, norm)
     backend = _backend.backend_of(group)
     fused = None
     if backend is not None:
         seconds = None if timeout is None else timeout.total_seconds()
-        how = (average, unscale, wire_dtype, norm)
-        fused = backend.fused_reduce(tensors, *how, seconds, async_op, cuts, residuals)
+        fused = backend.fused_reduce(hosts, *how, seconds, async_op, cuts, kept)
     if fused is None:
-        work, results = None, _gathered(tensors, residuals, group, *options[:3], norm)
+        work, results = None, _gathered.reduce(tensors, hosts, residuals, group, how)
     else:
         work, results = fused
     if work is not None and not async_op:
         work.wait()  # it has failed
+    if fused is not None:
+        _host.bring_back(hosts, tensors)
+        _host.bring_back(kept, residuals)
     return _result(results, norm_type, work)
 
 
@@ -283,66 +291,3 @@ def _result(
 ) -> FusedResult:
     total, found_inf, parts = results
     return FusedResult(total if norm_type is not None else None, found_inf, parts, norm_type, work)
-
-
-def _gathered(
-    tensors: list[torch.Tensor],
-    residuals: Sequence[torch.Tensor],
-    group: dist.ProcessGroup | None,
-    average: bool,
-    unscale: float,
-    wire_dtype: torch.dtype | None,
-    norm: int,
-) -> list[torch.Tensor]:
-    """Reduce in a group without a native path: every rank gathers all, and sums as ranks do."""
-    _backend.load().gradient_norms(tensors, norm)  # refuses what cannot be reduced
-    _check_residuals(tensors, residuals)
-    size = dist.get_world_size(group)
-    sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
-    for i, tensor in enumerate(tensors):
-        own = _in_order(tensor.detach())
-        if wire_dtype is not None and own.dtype == torch.float32:
-            own = _rounded(own, wire_dtype, _in_order(residuals[i]) if residuals else None)
-        terms = [torch.empty_like(own) for _ in range(size)]
-        dist.all_gather(terms, own, group=group)
-        for source, term in zip(sources, terms, strict=True):
-            source.append(term.to(tensor.dtype))
-    made: list[torch.Tensor]
-    made = _backend.load().fused_sum_lists(sources, average, unscale, wire_dtype, norm)
-    with torch.no_grad():
-        for tensor, total in zip(tensors, made, strict=False):
-            _in_order(tensor, view=True).copy_(total)
-    return made[-3:]
-
-
-def _check_residuals(tensors: list[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:
-    if residuals and len(residuals) != len(tensors):
-        raise ValueError(f"{len(residuals)} residuals for {len(tensors)} gradients")
-    for tensor, residual in zip(tensors, residuals, strict=False):
-        alike = (residual.shape, residual.stride()) == (tensor.shape, tensor.stride())
-        if residual.dtype != torch.float32 or not alike:
-            raise ValueError(f"a residual is of float32 and like its gradient, not {residual}")
-
-
-def _rounded(
-    value: torch.Tensor, wire_dtype: torch.dtype, residual: torch.Tensor | None
-) -> torch.Tensor:
-    if residual is None:
-        return value.to(wire_dtype)
-    value = value + residual
-    rounded = value.to(wire_dtype)
-    left = value - rounded.to(value.dtype)
-    residual.copy_(torch.where(left.isfinite(), left, 0.0))
-    return rounded
-
-
-def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:
-    """Return a contiguous tensor of the elements as they lie in memory, which norms go by.
-
-    Of a tensor with gaps a copy; with ``view`` the tensor itself.
-    """
-    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
-    dense = tensor.permute(order)
-    if dense.is_contiguous():
-        return dense
-    return tensor if view else tensor.contiguous()
