@@ -70,6 +70,8 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     Thread-safe as the module is. Concurrent forward passes do not share replicas.
     """
 
+    _zeros = True  # what a parameter's gradient is that no replica used; else it has none
+
     def __init__(
         self,
         module: T,
@@ -150,7 +152,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         """Return a replica for each device; they last until the next forward pass."""
         detach = not torch.is_grad_enabled()
         if self._lasting is None:
-            self._lasting = _Lasting(len(self.device_ids))
+            self._lasting = _Lasting(len(self.device_ids), self._zeros)
         return self._lasting.replicas(module, device_ids, detach, self.buffer_policy != "mean")
 
     def scatter(
@@ -266,20 +268,21 @@ class _Lasting:
     A batch that is too short for all of them, and a pass beside another, get replicas of their own.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, zeros: bool) -> None:
         self._count = count
+        self._zeros = zeros
         self._lock = threading.Lock()
         self._known: Replicator | None = None
 
     def replicas(
         self, module: Any, devices: Sequence[Device], detach: bool, share_buffers: bool
     ) -> list[Any]:
+        options = {"share_buffers": share_buffers, "zeros": self._zeros}
         if len(devices) != self._count or not self._lock.acquire(blocking=False):
-            other = Replicator(module, devices, lasting=False, share_buffers=share_buffers)
-            return other.replicas(detach)
+            return Replicator(module, devices, lasting=False, **options).replicas(detach)
         try:
             if self._known is None or self._known.network is not module:
-                self._known = Replicator(module, devices, share_buffers=share_buffers)
+                self._known = Replicator(module, devices, **options)
             return self._known.replicas(detach)
         finally:
             self._lock.release()

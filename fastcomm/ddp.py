@@ -12,13 +12,16 @@ or `fastcomm.DistributedDataParallel`, which does this by itself.
 """
 
 # No "from __future__ import annotations": DDP compares a hook's annotations with the types.
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fastcomm import backend as _backend
+from fastcomm._devices_ddp import Replicas, replicas_of
+from fastcomm._losses import LossFunction
+from fastcomm._slots import Device
 from fastcomm.fused import FusedResult, clip_grad_norm_, combined_norm, fused_all_reduce_
 
 __all__ = ["DistributedDataParallel", "FusedState", "fused_hook"]
@@ -157,30 +160,69 @@ def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Futu
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch's, with gradients reduced by `fused_hook`.
+    """torch's, with gradients reduced by `fused_hook`, and with several devices in a process.
+
+    Where ``device_ids`` are several, the batch of a process is divided among replicas on them, as
+    `fastcomm.DataParallel` does it, and what they return is joined on ``output_device``. Gradients
+    are summed over the replicas first, in the tree's order; then each bucket is summed over the
+    processes, in the tree's order again, and divided by their number. So the mean is one over
+    processes, however many replicas they have: each brings the gradient of its loss, as it would
+    with one device. Old torch took the same mean, but divided before it summed over the processes.
+
+    Buffers are those of the first replica, and with ``broadcast_buffers`` of the first process: its
+    statistics of a BatchNorm, which each replica updates from its own part, are everybody's. A
+    parameter that no replica used has no gradient in its process, and is what
+    ``find_unused_parameters`` and ``static_graph`` take for unused; without them it is no error but
+    gets zeros.
+
+    Gradients on CUDA devices are reduced in the host's memory: see `fastcomm.fused_all_reduce_`.
 
     Args:
-        module: the model.
-        args, kwargs: torch's, passed on.
+        module: the model; with several devices all of it on ``device_ids[0]``.
+        device_ids: torch's one or none; or several of one type, also CPU slots: ``["cpu", "cpu"]``.
+        output_device: where the replicas' results are joined; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        args, kwargs: torch's others, passed on. ``mixed_precision`` and
+            ``delay_all_reduce_named_params`` are for one device only.
         wire_dtype: as in `FusedState`, like the others.
         max_norm: as there.
         norm_type: as there.
         unscale: as there.
         error_feedback: as there.
+        loss_fn: as in `fastcomm.DataParallel`: ``ddp(*inputs, targets)`` is a vector with a loss
+            for each replica, whose mean is that over the process's batch.
+
+    Raises:
+        ValueError: devices of several types; SyncBatchNorm or what is for one device with several.
+        RuntimeError: a device that is not here; a parameter or buffer that is not on the first.
+
+    Attributes:
+        data_parallel: what has the replicas, or None. Where there are several, DDP's own attributes
+            ``device_ids`` and ``output_device`` are None.
     """
+
+    data_parallel: Replicas | None
 
     def __init__(
         self,
         module: torch.nn.Module,
+        device_ids: Sequence[Device] | None = None,
+        output_device: Device | None = None,
+        dim: int = 0,
         *args: Any,
         wire_dtype: torch.dtype | None = None,
         max_norm: float | None = None,
         norm_type: float | None = 2.0,
         unscale: float = 1.0,
         error_feedback: bool = False,
+        loss_fn: LossFunction | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(module, *args, **kwargs)
+        replicas = replicas_of(module, device_ids, output_device, dim, loss_fn, kwargs)
+        if replicas is not None:
+            device_ids = output_device = None  # the module stays where it is
+        super().__init__(module, device_ids, output_device, dim, *args, **kwargs)
+        object.__setattr__(self, "data_parallel", replicas)  # no submodule: it has the module, too
         self.fused = FusedState(
             module.parameters(),
             self.process_group,
@@ -191,6 +233,11 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             error_feedback=error_feedback,
         )
         self.register_comm_hook(self.fused, fused_hook)
+
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self.data_parallel is None:
+            return super()._run_ddp_forward(*inputs, **kwargs)
+        return self.data_parallel(*inputs, **kwargs)
 
     def result(self) -> FusedResult:
         """Return norm and flag of the last backward pass; see `FusedState.result`."""

@@ -62,11 +62,19 @@ def handed_out(
 
 
 def summed_back(
-    ctx: Any, needed: Sequence[bool], grads: Sequence[torch.Tensor | None]
+    ctx: Any, needed: Sequence[bool], grads: Sequence[torch.Tensor | None], zeros: bool = True
 ) -> list[torch.Tensor | None]:
-    """Return the sums of the gradients of a broadcast's results, for the inputs that need one."""
+    """Return the sums of the gradients of a broadcast's results, for the inputs that need one.
+
+    With ``zeros`` an input gets zeros, as in torch, if no gradient of its results was computed;
+    else it gets none.
+    """
     count = len(ctx.like)
-    places = [i for i in range(count) if needed[i]]
+    places = [
+        i
+        for i in range(count)
+        if needed[i] and (zeros or any(grad is not None for grad in grads[i::count]))
+    ]
     result: list[torch.Tensor | None] = [None] * count
     if not places:
         return result

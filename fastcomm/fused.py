@@ -119,9 +119,9 @@ def fused_all_reduce_(
         residuals: for error feedback: one tensor of fp32 for each of ``grads``, with its shape and
             strides (contiguous where it has gaps), at first zero and the same from call to call.
             What rounding to the type of the wire takes from a gradient here is kept there and
-            added to the next one. (The rounding
-            of the sum is not fed back: what it takes is known to the rank that summed alone, and
-            which one that is depends on the list.) Not read for gradients that are not rounded.
+            added to the next one. (The rounding of the sum is not fed back: what it takes is known
+            to the rank that summed alone, and which one that is depends on the list.) Not read for
+            gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.

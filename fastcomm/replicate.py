@@ -55,6 +55,7 @@ class Replicator:
         devices: as there.
         lasting: False where `replicas` is called once.
         share_buffers: False if the first replica is to have buffers of its own, too.
+        zeros: False if a parameter that no replica used is to get no gradient instead of zeros.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Replicator:
         *,
         lasting: bool = True,
         share_buffers: bool = True,
+        zeros: bool = True,
     ) -> None:
         if not _replicatable_module(network):
             raise RuntimeError(
@@ -73,6 +75,7 @@ class Replicator:
         self.devices = slots(devices)
         self.lasting = lasting and {device.type for device in self.devices} in ({"cpu"}, {"cuda"})
         self.share_buffers = share_buffers
+        self.zeros = zeros
         self.written_bytes = 0  # by the last call of replicas()
         self._modules: list[Module] = []
         self._children: list[dict[str, Module | None]] = []
@@ -117,7 +120,8 @@ class Replicator:
                     as_before(copies, tensors)
                     for copies in comm.broadcast_coalesced(tensors, self.devices)
                 ]
-            flat = Broadcast.apply(self.devices, *tensors)
+            kind = Broadcast if self.zeros else _BroadcastOfUsed
+            flat = kind.apply(self.devices, *tensors)
         elif detach:
             copies, written = sent.refresh(tensors)
             self.written_bytes += written
@@ -217,13 +221,22 @@ class _Refresh(torch.autograd.Function):
     def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
         copies, written = sent.refresh(list(tensors))
         replicator.written_bytes += written
+        ctx.zeros = replicator.zeros
         return handed_out(
             ctx, ctx.needs_input_grad[2:], replicator.devices, [list(tensors), *copies]
         )
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        return (None, None, *summed_back(ctx, ctx.needs_input_grad[2:], grads))
+        return (None, None, *summed_back(ctx, ctx.needs_input_grad[2:], grads, ctx.zeros))
+
+
+class _BroadcastOfUsed(Broadcast):
+    """A `fastcomm.functions.Broadcast` that makes up no gradients."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        return (None, *summed_back(ctx, ctx.needs_input_grad[1:], grads, zeros=False))
 
 
 def _blank(module: Module) -> Module:

@@ -202,6 +202,18 @@ def test_a_compiled_module_is_refused_and_left_as_it_is() -> None:
     assert [name for name, _ in model.named_parameters()] == names
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_what_no_replica_used_has_zeros_or_no_gradient(lasting: bool, zeros: bool) -> None:
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
+    replicas = Replicator(model, TWO, lasting=lasting, zeros=zeros).replicas(detach=False)
+    replicas[0][0](torch.ones(1, 2)).sum().backward()
+    used, *unused = [layer.weight.grad for layer in model]
+    assert used is not None and used.eq(1).all()  # one replica's, and zeros of the other
+    for grad in unused:
+        assert grad is None if not zeros else grad is not None and not grad.any()
+
+
 def test_no_cycles_are_left() -> None:
     model = Model()
     gc.collect()

@@ -1,0 +1,89 @@
+"""DistributedDataParallel with fused reductions on a real GPU, which may stand for two devices.
+
+Gradients go through the host's memory: their bits are those of the CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support import fused, gpu
+from support.ranks import World, run_ranks
+from torch import nn
+
+import fastcomm
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
+]
+
+
+def _gradients(rank: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    shapes = [(3, 5), (4097,), (), (0,), (2, 3, 4, 5)]
+    made = [torch.randn(shape, generator=generator) * 10.0 ** (rank % 3) for shape in shapes]
+    return [*made, made[0].half(), made[1].double(), made[-1].to(memory_format=torch.channels_last)]
+
+
+def _reduced(world: World) -> None:
+    world.init()
+    for wire in (None, torch.bfloat16):
+        grads = [grad.cuda() for grad in _gradients(world.rank)]
+        gaps = torch.full((6, 4), 7.0, device="cuda")
+        gaps[:, ::2] = world.rank + 1.0
+        result = fastcomm.fused_all_reduce_([*grads, gaps[:, ::2]], wire_dtype=wire, async_op=True)
+        result.wait()
+        lists = [_gradients(rank) for rank in range(world.size)]
+        for grad, terms in zip(grads, zip(*lists, strict=True), strict=True):
+            wanted = fused.reduced(list(terms), True, 1.0, wire)
+            assert grad.is_cuda and torch.equal(grad.cpu(), wanted)
+        assert gaps[:, 1::2].eq(7).all() and gaps[:, ::2].eq((world.size + 1) / 2).all()
+        assert result.total_norm is not None
+        wanted_norm = fused.norm([fused.part(g.cpu(), 2) for g in [*grads, gaps[:, ::2]]], 2)
+        assert float(result.total_norm) == wanted_norm
+    for grads, words in (
+        ([torch.ones(1, device="cuda").expand(5)], "overlaps itself"),
+        ([torch.eye(3, device="cuda").to_sparse()], "gradient 0 is Sparse"),
+        ([torch.ones(3, device="cuda", dtype=torch.int32)], "not floating-point"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fastcomm.fused_all_reduce_(grads)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("transport", ["auto", "stock"])
+def test_gradients_on_a_device_have_the_bits_of_the_cpu(transport: str) -> None:
+    run_ranks(3, _reduced, environment={"FASTCOMM_TRANSPORT": transport})
+
+
+def _trained(world: World) -> list[torch.Tensor]:
+    """Two processes with two replicas each, against stock DDP with one."""
+    world.init()
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).cuda()
+    plain = copy.deepcopy(model)
+    ours: Any = fastcomm.DistributedDataParallel(model, [0, 0], max_norm=1.0)
+    stock: Any = nn.parallel.DistributedDataParallel(plain, [0])
+    for ddp in (ours, stock):
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(4):
+            generator = torch.Generator().manual_seed(10 * step + world.rank)
+            x = torch.randn(9, 16, generator=generator)
+            optimizer.zero_grad()
+            ddp(x).square().sum().backward()
+            if ddp is stock:
+                nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+            optimizer.step()
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+def test_replicas_of_two_processes_train_as_stock_ddp_does() -> None:
+    first, second = run_ranks(2, _trained)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
