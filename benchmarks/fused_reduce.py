@@ -5,10 +5,12 @@
 Gradients of ResNet-50 and of 12 transformer layers of width 768, made at those shapes. The sides:
 
     fused        reduce, average, unscale, inf check and norm: one call of fastcomm
+    fused_shared the same for gradients that lie in shared memory, as in DDP's buckets
     fused_bf16   the same with bf16 on the wire
     stock        flatten, all_reduce over Gloo, divide, copy back, unscale and inf check as
                  torch.amp.GradScaler does them, norm as torch.nn.utils.get_total_norm
     bare         all_reduce over fastcomm of one flat tensor of as many bytes
+    bare_shared  the same of a tensor in shared memory
     bare_gloo    the same over Gloo
 
 All of them in turn in one run, in another order in each round; a round counts as long as its
@@ -63,13 +65,19 @@ def measure(rank: Rank, name: str, repeats: int) -> dict[str, list[float]]:
     made = [torch.randn(shape) for shape in LISTS[name]()]
     grads = [grad.clone() for grad in made]
     flat = torch.cat([grad.view(-1) for grad in made])
+    shared = fastcomm.empty(len(flat))
+    lengths = [grad.numel() for grad in made]
+    views = [v.view(g.shape) for v, g in zip(shared.split(lengths), made, strict=True)]
+    bucket = fastcomm.empty(len(flat))
     sides: dict[str, Callable[[], Any]] = {
         "fused": lambda: fastcomm.fused_all_reduce_(grads, unscale=UNSCALE),
+        "fused_shared": lambda: fastcomm.fused_all_reduce_(views, unscale=UNSCALE),
         "fused_bf16": lambda: fastcomm.fused_all_reduce_(
             grads, unscale=UNSCALE, wire_dtype=torch.bfloat16
         ),
         "stock": lambda: stock(grads, gloo),
         "bare": lambda: dist.all_reduce(flat, op=dist.ReduceOp.AVG),
+        "bare_shared": lambda: dist.all_reduce(bucket, op=dist.ReduceOp.AVG),
         "bare_gloo": lambda: dist.all_reduce(flat, group=gloo),
     }
     times: dict[str, list[float]] = {side: [] for side in sides}
@@ -78,7 +86,10 @@ def measure(rank: Rank, name: str, repeats: int) -> dict[str, list[float]]:
         for side in order.sample(list(sides), len(sides)):
             for grad, value in zip(grads, made, strict=True):
                 grad.copy_(value)  # else they would fade to zero
+            for view, value in zip(views, made, strict=True):
+                view.copy_(value)
             flat.fill_(1.0)
+            bucket.fill_(1.0)
             dist.barrier()
             start = time.perf_counter()
             sides[side]()
@@ -116,6 +127,9 @@ def row_of(name: str, ranks: int, repeats: int) -> dict[str, Any]:
         "median_ms": {side: round(statistics.median(t), 3) for side, t in slowest.items()},
         "times_faster_than_stock": ratio(slowest["stock"], fused),
         "times_the_bare_all_reduce": ratio(fused, slowest["bare"]),
+        "shared_times_the_bare_all_reduce_shared": ratio(
+            slowest["fused_shared"], slowest["bare_shared"]
+        ),
     }
 
 
@@ -135,7 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"  {side:12} {ms:9.2f}")
             print(
                 f"  fused: {row['times_faster_than_stock']} times faster than stock, "
-                f"{row['times_the_bare_all_reduce']} times the bare all_reduce"
+                f"{row['times_the_bare_all_reduce']} times the bare all_reduce; in shared memory "
+                f"{row['shared_times_the_bare_all_reduce_shared']} times"
             )
             if writer:
                 writer.write(row)

@@ -5,7 +5,9 @@ size / time, bus bandwidth is that times a factor which makes figures comparable
 ranks n, because it counts what a link has to carry at least:
 
 * all_reduce, all_reduce_shared: 2(n-1)/n; size is the buffer of one rank;
-* all_gather: (n-1)/n; size is what one rank ends up with, the parts of all ranks;
+* all_gather, all_gather_into_tensor: (n-1)/n; size is what one rank ends up with, the parts of all
+  ranks;
+* reduce_scatter_tensor: (n-1)/n; size is what one rank gives, parts for all ranks;
 * broadcast: 1; size is the buffer;
 * barrier: moves no data.
 
@@ -175,6 +177,66 @@ class AllGather(Case):
         self.part.zero_()
 
 
+class AllGatherIntoTensor(Case):
+    """``dist.all_gather_into_tensor``; the size is that of the output."""
+
+    name = "all_gather_into_tensor"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes // size, dtype, rank, size)
+        self.nbytes *= size
+        self.part = torch.empty(self.numel, dtype=dtype)
+        self.whole = torch.empty(size * self.numel, dtype=dtype)
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return (size - 1) / size
+
+    def bind(self, group: dist.ProcessGroup) -> Callable[[], object]:
+        part, whole = self.part, self.whole
+        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        self.part.copy_(pattern(self.numel, self.dtype, self.rank))
+        self.whole.fill_(99)
+        self.bind(group)()
+        parts = [pattern(self.numel, self.dtype, rank) for rank in range(self.size)]
+        return count_wrong(self.whole, torch.cat(parts))
+
+    def prepare(self) -> None:
+        self.part.zero_()
+
+
+class ReduceScatterTensor(Case):
+    """``dist.reduce_scatter_tensor`` (SUM); the size is that of the input."""
+
+    name = "reduce_scatter_tensor"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes // size, dtype, rank, size)
+        self.nbytes *= size
+        self.whole = torch.empty(size * self.numel, dtype=dtype)
+        self.part = torch.empty(self.numel, dtype=dtype)
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return (size - 1) / size
+
+    def bind(self, group: dist.ProcessGroup) -> Callable[[], object]:
+        part, whole = self.part, self.whole
+        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        self.whole.copy_(pattern(self.size * self.numel, self.dtype, self.rank))
+        self.part.fill_(99)
+        self.bind(group)()
+        sums = pattern(self.size * self.numel, self.dtype, 0) * self.size + sum(range(self.size))
+        return count_wrong(self.part, sums.view(self.size, -1)[self.rank])
+
+    def prepare(self) -> None:
+        self.whole.zero_()
+
+
 class Barrier(Case):
     """``dist.barrier``; it has no size."""
 
@@ -203,5 +265,14 @@ class Barrier(Case):
 
 
 CASES: dict[str, type[Case]] = {
-    case.name: case for case in (AllReduce, AllReduceShared, Broadcast, AllGather, Barrier)
+    case.name: case
+    for case in (
+        AllReduce,
+        AllReduceShared,
+        Broadcast,
+        AllGather,
+        AllGatherIntoTensor,
+        ReduceScatterTensor,
+        Barrier,
+    )
 }

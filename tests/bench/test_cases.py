@@ -15,6 +15,8 @@ from fastcomm.bench.launch import launch
         ("all_reduce_shared", 4, 1.5),
         ("all_gather", 2, 0.5),
         ("all_gather", 8, 0.875),
+        ("all_gather_into_tensor", 8, 0.875),
+        ("reduce_scatter_tensor", 4, 0.75),
         ("broadcast", 2, 1.0),
         ("broadcast", 8, 1.0),
         ("barrier", 2, 0.0),
@@ -31,6 +33,8 @@ def test_sizes_are_of_one_rank_or_of_the_result(ranks: int) -> None:
     gather = CASES["all_gather"](4096, torch.float32, 0, ranks)
     assert gather.numel == 1024 // ranks
     assert gather.nbytes == gather.numel * ranks * 4
+    scatter = CASES["reduce_scatter_tensor"](4096, torch.float32, 0, ranks)
+    assert (scatter.nbytes, scatter.numel) == (gather.nbytes, gather.numel)
     # At least one element for each rank, and the size says so.
     assert CASES["all_gather"](4, torch.float64, 0, ranks).nbytes == 8 * ranks
     assert CASES["barrier"](4096, torch.float32, 0, ranks).nbytes == 0
