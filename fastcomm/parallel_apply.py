@@ -40,6 +40,7 @@ class _Surroundings:
 
     @contextlib.contextmanager
     def enter(self, device: torch.device, stream: torch.Stream | None) -> Iterator[None]:
+        torch.get_num_threads()  # sets OpenMP's number for this thread, which matrix products ask
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))

@@ -74,6 +74,7 @@ def fused_reduce_scatter_(
     Raises:
         As `fused_all_reduce_`. ValueError: cuts that do not go from 0 to the number of elements.
     """
+    _check_cuts(grads, cuts, dist.get_world_size(group))
     options = (average, unscale, wire_dtype, norm_type)
     return reduce_list(list(grads), group, options, cuts=cuts, async_op=async_op, timeout=timeout)
 
@@ -98,6 +99,7 @@ def gather_shards_(
         CollectiveMismatchError: the lists of the ranks differ. Nothing has been written.
         FastcommError: as of any collective.
     """
+    _check_cuts(tensors, cuts, dist.get_world_size(group))
     backend = _backend.backend_of(group)
     gathered = None
     if backend is not None:
@@ -108,6 +110,18 @@ def gather_shards_(
             _broadcast_parts(tensors, cuts, group, owner)
     elif gathered[0] is not None:
         gathered[0].wait()  # it has failed
+
+
+def _check_cuts(tensors: Sequence[torch.Tensor], cuts: Sequence[Sequence[int]], size: int) -> None:
+    if len(cuts) != len(tensors):
+        raise ValueError(f"{len(cuts)} lists of cuts for {len(tensors)} tensors")
+    for i, (tensor, cut) in enumerate(zip(tensors, cuts, strict=True)):
+        ends = (0, tensor.numel())
+        if cut and ((cut[0], cut[-1]) != ends or len(cut) != size + 1 or sorted(cut) != list(cut)):
+            raise ValueError(
+                f"the cuts of tensor {i} are {list(cut)}: for {size} ranks they are {size + 1} "
+                f"numbers from 0 to its {tensor.numel()} elements, in order"
+            )
 
 
 def _broadcast_parts(

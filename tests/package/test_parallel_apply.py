@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +32,25 @@ def test_results() -> None:
 def test_they_run_at_the_same_time() -> None:
     meeting = threading.Barrier(3)
     assert parallel_apply([lambda _: meeting.wait(10) >= 0] * 3, [0] * 3, None, ["cpu"] * 3)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_threads_compute_with_the_callers_number_of_threads() -> None:
+    """Matrix products ask OpenMP, whose answer is each thread's own until torch has set it."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    path = next((line.split()[-1] for line in maps if "libgomp" in line), None)
+    if path is None:
+        pytest.skip("torch's OpenMP is not libgomp")
+    threads = ctypes.CDLL(path).omp_get_max_threads
+    assert parallel_apply([lambda _: threads()] * 2, [0] * 2) == [1, 1]
 
 
 class _Look(nn.Module):
