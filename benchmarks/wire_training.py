@@ -110,12 +110,12 @@ def format_table(rows: Sequence[dict[str, Any]], style: str = "simple") -> str:
             line[2:] = [f"{smoothed(row['losses'])[-1]:.5f}"]
             if base and row["variant"] != REFERENCE:
                 found = deviation(row["losses"], base)
-                line += [f"{found.largest:.4%}", found.at_step, f"{found.final:.4%}"]
-                line += ["yes" if row["losses"] == base else "no"]
+                line += [f"{found.largest:.1e}", found.at_step, f"{found.final:.1e}"]
+                line[3:] = line[3:] if found.largest else ["none"]
         body.append(line)
     headers = ["variant", "ranks", "loss at the end", "largest difference", "at step"]
-    headers += ["difference at the end", "same losses"]
-    align = ("left", *["right"] * 6)
+    headers += ["difference at the end"]
+    align = ("left", *["right"] * 5)
     return str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
 
 

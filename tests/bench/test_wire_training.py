@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from fastcomm.bench.records import Records, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/wire-training.jsonl"
+README = (ROOT / "benchmarks/README.md").read_text()
 STEPS = 3
 Row = dict[str, Any]
 
@@ -101,12 +103,33 @@ def test_a_rank_that_fails_becomes_a_row(wire_training: ModuleType) -> None:
     assert row["error"] == "16 sequences cannot be dealt evenly to 3 ranks"
 
 
-def test_what_was_measured_holds_and_stands_in_the_readme(wire_training: ModuleType) -> None:
-    committed = read_records(RESULTS).rows
-    assert [row["variant"] for row in committed] == list(wire_training.VARIANTS)
-    assert {row["steps"] for row in committed} == {500}
-    assert wire_training.holds(committed)
-    readme = (ROOT / "benchmarks/README.md").read_text()
-    assert wire_training.format_table(committed, "github") in readme
-    (refused,) = (row["error"] for row in committed if "error" in row)
-    assert f"`{refused}`" in readme
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Row]:
+    return {row["variant"]: row for row in read_records(RESULTS).rows}
+
+
+def test_what_was_measured_holds_and_stands_in_the_readme(
+    wire_training: ModuleType, committed: dict[str, Row]
+) -> None:
+    assert list(committed) == list(wire_training.VARIANTS)
+    assert {row["steps"] for row in committed.values()} == {500}
+    assert wire_training.holds(list(committed.values()))
+    assert wire_training.format_table(list(committed.values()), "github") in README
+    (refused,) = (row["error"] for row in committed.values() if "error" in row)
+    assert f"`{refused}`" in README
+
+
+def test_the_readme_words_what_was_measured(
+    wire_training: ModuleType, committed: dict[str, Row]
+) -> None:
+    def largest(variant: str) -> float:
+        curves = (committed[name]["losses"] for name in (variant, "fp32"))
+        return float(wire_training.deviation(*curves).largest)
+
+    text = re.sub(r"\s+", " ", README)
+    assert f"keeps the curve within {largest('bf16 wire'):.1e} of that of fp32" in text
+    assert f"other sequences move it by up to {largest('fp32, other order'):.1e}, and" in text
+    assert f"differs, by {largest('fp32, twice the ranks'):.1e}." in text
+    for ours, theirs in (("fp32", "Gloo, fp32"), ("bf16 wire", "Gloo, the same unchecked")):
+        for key in ("losses", "weights_sha256"):
+            assert committed[ours][key] == committed[theirs][key]
