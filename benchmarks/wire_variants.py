@@ -57,6 +57,7 @@ def unchecked_bf16_hook(state, bucket):  # type: ignore[no-untyped-def]
 VARIANTS = {
     REFERENCE: Variant(),
     CLAIMED: Variant({"wire_dtype": torch.bfloat16}),
+    "bf16 wire, error feedback": Variant({"wire_dtype": torch.bfloat16, "error_feedback": True}),
     "fp16 wire": Variant({"wire_dtype": torch.float16}),
     "Gloo, fp32": Variant(stock=True),
     "Gloo, bf16_compress_hook": Variant(stock=True, hook=default_hooks.bf16_compress_hook),
