@@ -97,17 +97,20 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
     }
   }
   if (late == nullptr) return std::nullopt;
-  std::string missing;
+  // The names first: peers are told as much of this as a pad has room for, and calls may be long.
+  std::string names, progress;
   const std::vector<int> peers = operation.late();
   for (const int peer : peers) {
-    missing += concat(missing.empty() ? "" : "; ", operation.progress_of(peer));
+    names += concat(names.empty() ? "" : ", ", peers_->describe(peer));
+    progress += concat("; ", operation.progress_of(peer));
   }
   const int peer = peers.empty() ? -1 : peers.front();
   const std::string behind =
       late.get() == &operation ? "" : concat(", behind ", operation.describe());
   return Trouble{ErrorCode::kTimeout, peer,
-                 where(*late, peer) + concat(late->describe(), behind, " did not end within ",
-                                             late->timeout().count(), " ms; not arrived: ", missing,
+                 where(*late, peer) + concat("did not end within ", late->timeout().count(),
+                                             " ms; not arrived: ", names,
+                                             ". The call: ", late->describe(), behind, progress,
                                              ". Look what they are doing, or raise timeout=")};
 }
 

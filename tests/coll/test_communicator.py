@@ -27,7 +27,7 @@ FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
     *("start_is_short", "relayed", "no_thread"),
 ]
-TIMEOUT_CASES = ["late", "held_up", "wait_timeout"]
+TIMEOUT_CASES = ["late", "told", "held_up", "wait_timeout"]
 MEETING_CASES = ["order", "mismatch", "absent", "given_up"]
 ENGINE_CASES = ["lost", "trouble_later", "stalled", "refuse", "engine_failed"]
 EVIDENCE_CASES = ["goodbye", "poison", "exit", "in_place"]

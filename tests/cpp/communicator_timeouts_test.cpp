@@ -41,6 +41,28 @@ void test_late(uint64_t) {
   }
 }
 
+/// A rank that hears of a timeout from a peer is told who is late, however long the calls' names are:
+/// a pad has no room for all of them.
+void test_told(uint64_t) {
+  constexpr int kLate = 1, kSize = 4;
+  RankWorld world(kSize);
+  world.run([&](int rank) {
+    Call call;
+    call.kind = OpKind::kReduceScatter;
+    call.meeting = true;
+    call.detail = std::string(kDetailBytes, 'x');
+    EXPECT(!failure_of(*world.at(rank).run(call, kTimeout, nullptr)).failed);
+    if (rank == kLate || rank == kLate + 1) return;
+    const Milliseconds timeout = rank == 0 ? Milliseconds(100) : kTimeout;
+    const Failure failure = failure_of(*world.at(rank).run(call, timeout, nullptr));
+    EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
+    for (int late : {kLate, kLate + 1}) {
+      const size_t at = failure.text.find("not arrived: ");
+      EXPECT(at != std::string::npos && names(failure.text.substr(at), late), failure.text);
+    }
+  });
+}
+
 /// A rank that waits for the root alone does not blame it where the root waits for another.
 void test_held_up(uint64_t) {
   constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
@@ -95,7 +117,9 @@ void test_wait_timeout(uint64_t) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-  return run_cases(
-      argc, argv,
-      {{"late", test_late}, {"held_up", test_held_up}, {"wait_timeout", test_wait_timeout}});
+  return run_cases(argc, argv,
+                   {{"late", test_late},
+                    {"told", test_told},
+                    {"held_up", test_held_up},
+                    {"wait_timeout", test_wait_timeout}});
 }
