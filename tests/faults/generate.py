@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from faults import gradient_lists
 from faults.schedule import (
     CONFIGURATIONS,
     DTYPES,
@@ -42,8 +43,17 @@ WEIGHTS = {
     "interrupt": 6,
 }
 
+# How often each operation does; those of Gloo come up once each.
+_NATIVE = {
+    "all_reduce": 10,
+    "fused_all_reduce": 6,
+    "broadcast": 4,
+    "all_gather": 4,
+    "barrier": 2,
+}
+
 # Bytes up to which an operation is done in one step; about them lie many sizes.
-_ONE_SHOT = {"default": 65536, "small blocks": 4096}
+_ONE_SHOT = {"default": 65536, "small blocks": 4096, "unit blocks": 4096}
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -77,9 +87,10 @@ def _operations(rng: random.Random, groups: list[tuple[int, ...]], configuration
 def _operation(
     rng: random.Random, group: int, groups: list[tuple[int, ...]], configuration: str
 ) -> Op:
-    kinds, weights = ["all_reduce", "broadcast", "all_gather", "barrier"], [10, 4, 4, 2]
-    kinds, weights = [*kinds, *STOCK], [*weights, *[1] * len(STOCK)]
+    kinds, weights = [*_NATIVE, *STOCK], [*_NATIVE.values(), *[1] * len(STOCK)]
     kind = rng.choices(kinds, weights)[0]
+    if kind == "fused_all_reduce":
+        return gradient_lists.operation(rng, group, configuration)
     dtype = rng.choice(list(DTYPES))
     members = groups[group]
     if kind == "barrier":
@@ -227,6 +238,8 @@ def _skip_shows(schedule: Schedule, mine: list[int], op: int) -> bool:
 def _unlike(rng: random.Random, schedule: Schedule, at: int) -> Op:
     """A call that differs from operation ``at`` in one thing, or in everything."""
     op = schedule.ops[at]
+    if op.kind == "fused_all_reduce":
+        return gradient_lists.unlike(rng, op)
     members = schedule.groups[op.group]
     changes = [
         replace(op, kind="barrier")
@@ -239,6 +252,7 @@ def _unlike(rng: random.Random, schedule: Schedule, at: int) -> Op:
     if op.kind == "all_reduce":
         changes.append(replace(op, average=not op.average))
         changes.append(replace(op, kind="all_gather", average=False))
+        changes.append(gradient_lists.of_one(op))
         changes.append(replace(op, kind="broadcast", average=False, root=rng.choice(members)))
     if op.root >= 0:
         changes.append(replace(op, root=rng.choice([m for m in members if m != op.root])))

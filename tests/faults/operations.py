@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,10 +34,15 @@ def warm() -> None:
         _pattern(dtype)
 
 
+def drawn(dtype: str, count: int, shift: int) -> torch.Tensor:
+    """Return values that cancel, others for each shift. A view: copy it."""
+    first = shift % _SHIFTS
+    return _pattern(dtype)[first : first + count]
+
+
 def given(op: Op, number: int, rank: int) -> torch.Tensor:
     """What a rank (of the world) puts into an operation. A view: copy it."""
-    shift = (number * 389 + rank * 97 + 13) % _SHIFTS
-    return _pattern(op.dtype)[shift : shift + op.count]
+    return drawn(op.dtype, op.count, number * 389 + rank * 97 + 13)
 
 
 @dataclass
@@ -47,19 +52,28 @@ class Bound:
     launch: Callable[[bool], Any]
     written: Tensors
     before: Tensors  # what `written` holds at first
-    right: Callable[[], Tensors]  # what it must hold in the end
+    right: Callable[[], Tensors]  # what it must hold in the end, and then what is `found`
+    found: Tensors = field(default_factory=list)  # what the call itself gives
 
     def is_right(self) -> bool:
-        return all(map(same_bits, self.written, self.right()))
+        return _same([*self.written, *self.found], self.right())
 
     def is_untouched(self) -> bool:
-        return all(map(same_bits, self.written, self.before))
+        return _same(self.written, self.before)
+
+
+def _same(given: Tensors, wanted: Tensors) -> bool:
+    return len(given) == len(wanted) and all(map(same_bits, given, wanted))
 
 
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
     """Prepare an operation; ``number`` is its place in the schedule."""
+    if op.kind == "fused_all_reduce":
+        from faults import fused_operations
+
+        return fused_operations.bind(op, number, rank, members, group, shared)
     dtype = getattr(torch, op.dtype)
     own = given(op, number, rank)
 

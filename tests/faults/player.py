@@ -96,7 +96,7 @@ class Player:
         result = Result(number, op.group, now, now)
         self.ended.results.append(result)
         try:
-            self.interruptible = not step.asynchronous
+            self.interruptible = not step.asynchronous and number == self.fault.at
             work = bound.launch(step.asynchronous)
             self.interruptible = False
             if step.asynchronous:
@@ -126,7 +126,7 @@ class Player:
                 result.expired.text += f"\n(after {time.monotonic() - result.waited:.3f} s)"
         try:
             try:
-                self.interruptible = True
+                self.interruptible = number == self.fault.at
                 work.wait()
                 self.interruptible = False
             except KeyboardInterrupt:
@@ -137,7 +137,10 @@ class Player:
         self._close(bound, result)
 
     def _interrupt(self, number: int, frame: object) -> None:
-        """Handle SIGINT as Python does, once, and where the fault is to strike and nowhere else."""
+        """Handle SIGINT as Python does, once, and in the operation where the fault is to strike.
+
+        Where the harness is late with the signal, that operation may be over: then nothing happens.
+        """
         if self.interruptible:
             self.interruptible = False
             raise KeyboardInterrupt

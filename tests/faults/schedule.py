@@ -15,10 +15,12 @@ STOCK = ("all_reduce_max", "reduce", "all_gather_into_tensor", "reduce_scatter_t
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
 
-# What a rank process is started with. In the small one a message of some KiB has many blocks.
+# What a rank process is started with. With small blocks a message of some KiB has many of them. Of
+# the next larger ones some hold a list of gradients: a unit of 4,096 elements fits a rank's share.
 CONFIGURATIONS = {
     "default": {},
     "small blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "16384"},
+    "unit blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "204800"},
 }
 
 PATIENT = 60.0  # seconds: the timeout of a group in which nobody is to be too late
@@ -26,6 +28,22 @@ WORLD = 0  # the index of the group of all ranks
 
 # The process of the victim ends.
 DEADLY = ("kill", "kill in flight", "exit", "crash", "quit", "raise")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The list of a fused reduction and its options; None entries are each rank's own."""
+
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]  # type and shape of each
+    unscale: float = 1.0
+    wire: str = "float32"  # how gradients of fp32 travel
+    norm: float | None = 2.0
+
+    @property
+    def call(self) -> tuple[object, ...]:
+        """What the ranks compare: a wire's type only where something travels in it."""
+        narrow = any(dtype == "float32" for dtype, _ in self.tensors)
+        return (self.tensors, self.unscale, self.wire if narrow else "", self.norm)
 
 
 @dataclass(frozen=True)
@@ -38,13 +56,15 @@ class Op:
     count: int = 0
     average: bool = False
     root: int = -1  # rank in the world
+    gradients: Gradients | None = None  # of fused_all_reduce, instead of type and count
 
     @property
     def call(self) -> tuple[object, ...]:
         """What the ranks compare; two operations that are equal here cannot be told apart."""
         if self.kind == "barrier":
             return (self.group, self.kind)
-        return (self.group, self.kind, self.dtype, self.count, self.average, self.root)
+        listed = None if self.gradients is None else self.gradients.call
+        return (self.group, self.kind, self.dtype, self.count, self.average, self.root, listed)
 
 
 @dataclass(frozen=True)

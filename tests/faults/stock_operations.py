@@ -16,8 +16,9 @@ from faults.schedule import Op
 
 def small(op: Op, number: int, rank: int, parts: int = 1) -> torch.Tensor:
     """What a rank (of the world) puts into an operation whose message has so many parts."""
-    values = torch.arange(parts * op.count) * (rank + 3) + number
-    return (values % 17 - 8).to(getattr(torch, op.dtype))
+    count = parts * op.count
+    values = (torch.arange(17) * (rank + 3) + number) % 17 - 8  # again and again
+    return values.to(getattr(torch, op.dtype)).repeat(count // 17 + 1)[:count]
 
 
 def bind(op: Op, number: int, rank: int, members: tuple[int, ...], group: Any) -> Bound:

@@ -28,16 +28,16 @@ def part(gradient: torch.Tensor, norm_type: float) -> float:
     flat = in_order(gradient).to(torch.float64)
     if norm_type == math.inf:
         return float(flat.abs().max()) if flat.numel() else 0.0
+    blocks = torch.zeros(math.ceil(len(flat) / BLOCK), BLOCK, dtype=torch.float64)
+    blocks.view(-1)[: len(flat)] = flat * flat if norm_type == 2 else flat.abs()
+    lanes = torch.zeros(len(blocks), LANES, dtype=torch.float64)
+    for row in blocks.view(-1, BLOCK // LANES, LANES).unbind(1):
+        lanes = lanes + row  # of every block; the zeros behind a last one change nothing
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, ::2] + lanes[:, 1::2]
     total = 0.0
-    for block in flat.split(BLOCK) if flat.numel() else ():
-        padded = torch.zeros(math.ceil(len(block) / LANES) * LANES, dtype=torch.float64)
-        padded[: len(block)] = block
-        lanes = torch.zeros(LANES, dtype=torch.float64)
-        for row in padded.view(-1, LANES):
-            lanes = lanes + (row * row if norm_type == 2 else row.abs())
-        while len(lanes) > 1:
-            lanes = lanes[::2] + lanes[1::2]
-        total += float(lanes[0])
+    for value in lanes[:, 0].tolist():
+        total += value
     return total
 
 
