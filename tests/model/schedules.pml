@@ -1,11 +1,14 @@
 /* What the ranks do in the steps of an operation: csrc/coll/schedule.h, all_reduce.h, broadcast.h,
- * all_gather.h, all_reduce_direct.h. Included by flag_protocol.pml, for its names.
+ * all_gather.h, all_reduce_direct.h, fused_all_reduce.h. Included by flag_protocol.pml, for its
+ * names.
  *
  * Modelled: which slot a step writes and reads, and for whom a step waits. A slot holds a tag that
  * tells operation and block. While its owner writes, it is TORN: from the moment at which the step
  * may begin until the publication that says it is there. So whoever reads too early or too late
  * finds another tag than it wants. A rank reads at the last moment of a step, and a slot is torn at
  * the first: the worst of all orders within a step, so this one is enough.
+ * FUSED lays its slots out in its own way, which may be any: its first write to a slot tears all
+ * stage and result slots of its rank, and so does the first write of the operation behind it.
  * Abstracted: the bytes, the sums, the spans of a slot. A barrier is ONE without payload; broadcast
  * and all_gather in one shot are ONE with fewer readers or other outputs. */
 
@@ -14,11 +17,20 @@
 #define CAST 2   /* BroadcastPipelined; the root is another rank in each operation */
 #define GATHER 3 /* AllGatherPipelined */
 #define DIRECT 4 /* AllReduceTwoShot that turns to AllReduceDirect once the headers are read */
+#define FUSED 5  /* FusedAllReduce */
 
 #define kind_of(op) ((op) == 0 -> KIND0 : ((op) == 1 -> KIND1 : ((op) == 2 -> KIND2 : KIND3)))
 #define root_of(op) ((op) % N)
-#define steps (kind == ONE -> 2 : (two_shot -> BLOCKS + 3 : BLOCKS + 2))
-#define two_shot (kind == TWO || kind == DIRECT)
+#define steps (kind == ONE -> 2 : (two_shot -> BLOCKS + 3 - early : BLOCKS + 2))
+#define two_shot (kind == TWO || kind == DIRECT || kind == FUSED)
+
+/* The kind -DEARLY does in each step what belongs to the next: it writes a slot in step 0. */
+#ifdef EARLY
+#define early (kind == EARLY -> 1 : 0)
+#else
+#define early 0
+#endif
+#define turn (k + early) /* which says what a step does */
 
 #define TORN 0
 #define tag(op, block) ((op) * 4 + (block) + 1)
@@ -33,10 +45,13 @@
 #define in_wait_set(p) (kind != CAST || k <= 1 || me == root_of(op) || (p) == root_of(op))
 #endif
 
-#define stages (kind != ONE && k >= 1 && k - 1 < BLOCKS && (kind != CAST || me == root_of(op)))
-#define reduces (two_shot && k >= 2 && k - 2 < BLOCKS)
-#define reads_stage (kind != ONE && k >= 2 && k - 2 < BLOCKS)
-#define reads_result (two_shot && k >= 3)
+#define stages \
+  (kind != ONE && turn >= 1 && turn - 1 < BLOCKS && (kind != CAST || me == root_of(op)))
+#define reduces (two_shot && turn >= 2 && turn - 2 < BLOCKS)
+#define reads_stage (kind != ONE && turn >= 2 && turn - 2 < BLOCKS)
+#define reads_result (two_shot && turn >= 3)
+#define lays_out \
+  (kind != ONE && turn == 1 && (kind == FUSED || (op > 0 && kind_of(op - 1) == FUSED)))
 
 inline tear() {
   if
@@ -47,8 +62,14 @@ inline tear() {
      fi
   :: else
   fi;
-  if :: stages -> stage[at(me, k - 1, STAGE_SLOTS)] = TORN :: else fi;
-  if :: reduces -> result[at(me, k - 2, RESULT_SLOTS)] = TORN :: else fi
+  if
+  :: lays_out ->
+     for (q : 0 .. 1) { stage[me * 2 + q] = TORN; result[me * 2 + q] = TORN }
+     q = 0
+  :: else
+  fi;
+  if :: stages -> stage[at(me, turn - 1, STAGE_SLOTS)] = TORN :: else fi;
+  if :: reduces -> result[at(me, turn - 2, RESULT_SLOTS)] = TORN :: else fi
 }
 
 /* What step k has written is there for everybody. */
@@ -61,8 +82,8 @@ inline flush() {
      fi
   :: else
   fi;
-  if :: stages -> stage[at(me, k - 1, STAGE_SLOTS)] = tag(op, k - 1) :: else fi;
-  if :: reduces -> result[at(me, k - 2, RESULT_SLOTS)] = tag(op, k - 2) :: else fi
+  if :: stages -> stage[at(me, turn - 1, STAGE_SLOTS)] = tag(op, turn - 1) :: else fi;
+  if :: reduces -> result[at(me, turn - 2, RESULT_SLOTS)] = tag(op, turn - 2) :: else fi
 }
 
 inline read() {
@@ -72,8 +93,8 @@ inline read() {
     :: else ->
        assert(!(kind == ONE && k == 1) || payload[at(q, op, PAYLOAD_SLOTS)] == tag(op, 0));
        assert(!reads_stage || (kind == CAST && q != root_of(op)) ||
-              stage[at(q, k - 2, STAGE_SLOTS)] == tag(op, k - 2));
-       assert(!reads_result || result[at(q, k - 3, RESULT_SLOTS)] == tag(op, k - 3))
+              stage[at(q, turn - 2, STAGE_SLOTS)] == tag(op, turn - 2));
+       assert(!reads_result || result[at(q, turn - 3, RESULT_SLOTS)] == tag(op, turn - 3))
     fi
   }
   q = 0

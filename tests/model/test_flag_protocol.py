@@ -7,8 +7,9 @@ must report them, or its silence would mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from support import spin
@@ -33,11 +34,14 @@ RUNS = {
     "two_timeouts": f"-DN=2 {EVERY_FAULT}",
     "two_in_place": f"-DN=2 {IN_PLACE}",
     "two_in_place_timeouts": f"-DN=2 {IN_PLACE} {EVERY_FAULT}",
+    "two_fused": f"-DN=2 {kinds('TWO', 'FUSED', 'ONE', 'FUSED')}",
+    "two_fused_first": f"-DN=2 {kinds('FUSED', 'CAST', 'FUSED', 'GATHER')}",
     "three": "-DN=3",
     "three_broadcasts": f"-DN=3 {kinds('CAST', 'GATHER', 'CAST', 'TWO')}",
     "three_timeouts": "-DN=3 -DOPS=3 -DBLOCKS=1 -DTIMEOUTS=1 -DFAULTS=32 "
     + kinds("ONE", "CAST", "ONE", "ONE"),
     "three_in_place": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("ONE", "DIRECT", "ONE", "ONE"),
+    "three_fused": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("TWO", "FUSED", "TWO", "ONE"),
 }
 SMALL = [run for run in RUNS if run.startswith("two")]
 OTHER_RUNS = {
@@ -58,6 +62,17 @@ CONTROLS = {
     "one_header_slot": (PROTOCOL, "-DHEADER_SLOTS=1", "seen"),
     "one_stage_slot": (PROTOCOL, "-DSTAGE_SLOTS=1", "stage"),
     "one_result_slot": (PROTOCOL, "-DRESULT_SLOTS=1", "result"),
+    # With the layout of TWO it would be safe to begin so early.
+    "fused_slot_in_step_0": (
+        PROTOCOL,
+        f"-DEARLY=FUSED -DFAULTS=0 {kinds('TWO', 'FUSED', 'TWO', 'FUSED')}",
+        "result",
+    ),
+    "slot_in_step_0_behind_fused": (
+        PROTOCOL,
+        f"-DEARLY=TWO -DFAULTS=0 {kinds('FUSED', 'TWO', 'ONE', 'ONE')}",
+        "result",
+    ),
     "unsigned_compare": (PROTOCOL, "-DUNSIGNED_COMPARE", "seen"),
     "no_header_check": (PROTOCOL, "-DNO_HEADER_CHECK -DFAULTS=16", "payload"),
     "no_first_failed": (PROTOCOL, "-DN=3 -DNO_FIRST_FAILED -DFAULTS=8", "well"),
@@ -82,23 +97,38 @@ CONTROLS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _spin() -> None:
-    spin.need_spin()
+ENDING = {f"{run}_ends": RUNS[run] for run in ("two", "two_timeouts", "two_in_place")}
+SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
+    **{run: (PROTOCOL, macros, {"large": run not in SMALL}) for run, macros in RUNS.items()},
+    **{run: (PROTOCOL, macros, {"cycles": True}) for run, macros in ENDING.items()},
+    **{run: (model, macros, {}) for run, (model, macros) in OTHER_RUNS.items()},
+    **{control: (model, macros, {}) for control, (model, macros, _) in CONTROLS.items()},
+}
+Searched = Callable[[str], spin.Search]
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], spin.Search]:
-    """Search one of RUNS, once."""
-    done: dict[str, spin.Search] = {}
+def searched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Searched]:
+    """Start the searches of all chosen tests, as many at a time as there are cores; each once."""
+    spin.need_spin()
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    started: dict[str, Future[spin.Search]] = {}
 
-    def search(run: str) -> spin.Search:
-        if run not in done:
-            folder = tmp_path_factory.mktemp(run)
-            done[run] = spin.search(PROTOCOL, RUNS[run], folder, large=run not in SMALL)
-        return done[run]
+    def start(name: str) -> Future[spin.Search]:
+        if name not in started:
+            model, macros, options = SEARCHES[name]
+            folder = tmp_path_factory.mktemp(name)
+            started[name] = pool.submit(spin.search, model, macros, folder, **options)
+        return started[name]
 
-    return search
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.module is request.module:
+            for name in item.callspec.params.values() if hasattr(item, "callspec") else ():
+                start(str(name))
+    yield lambda name: start(name).result()
+    pool.shutdown(cancel_futures=True)
 
 
 def check(name: str, result: spin.Search) -> None:
@@ -108,35 +138,35 @@ def check(name: str, result: spin.Search) -> None:
 
 
 @pytest.mark.parametrize("run", SMALL)
-def test_two_ranks(run: str, searched: Callable[[str], spin.Search]) -> None:
+def test_two_ranks(run: str, searched: Searched) -> None:
     check(run, searched(run))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [run for run in RUNS if run not in SMALL])
-def test_three_ranks(run: str, searched: Callable[[str], spin.Search]) -> None:
+def test_three_ranks(run: str, searched: Searched) -> None:
     check(run, searched(run))
 
 
-def test_no_statement_is_idle(searched: Callable[[str], spin.Search]) -> None:
+def test_no_statement_is_idle(searched: Searched) -> None:
     """What no run comes to would be a part of the model that checks nothing."""
     assert not set.intersection(*(searched(run).unreached for run in SMALL))
 
 
-@pytest.mark.parametrize("run", ["two", "two_timeouts", "two_in_place"])
-def test_every_run_ends(run: str, tmp_path: Path) -> None:
-    check(run, spin.search(PROTOCOL, RUNS[run], tmp_path, cycles=True))
+@pytest.mark.parametrize("run", ENDING)
+def test_every_run_ends(run: str, searched: Searched) -> None:
+    check(run, searched(run))
 
 
 @pytest.mark.parametrize("run", OTHER_RUNS)
-def test_no_wake_up_is_lost(run: str, tmp_path: Path) -> None:
-    check(run, spin.search(*OTHER_RUNS[run], tmp_path))
+def test_no_wake_up_is_lost(run: str, searched: Searched) -> None:
+    check(run, searched(run))
 
 
 @pytest.mark.parametrize("control", CONTROLS)
-def test_negative_control_is_reported(control: str, tmp_path: Path) -> None:
-    model, macros, broken = CONTROLS[control]
-    result = spin.search(model, macros, tmp_path)
+def test_negative_control_is_reported(control: str, searched: Searched) -> None:
+    _, macros, broken = CONTROLS[control]
+    result = searched(control)
     print(f"{control}: {result.summary()}")
     assert result.errors > 0, f"spin missed {macros}"
     assert broken in result.error, f"{result.error}\n{result.trail}"

@@ -83,7 +83,9 @@ def search(
     kind = "-DNP" if cycles else "-DSAFETY"
     pan = ["gcc", "-O1" if large else "-O0", "-w", kind, "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MB}"]
     _run([*pan, "-o", "pan", "pan.c"], folder)
-    output = _run(["./pan", *(["-l"] if cycles else []), "-m100000"], folder, timeout=280)
+    # By default the table of states is so large that clearing it takes longer than most searches.
+    limits = ["-m100000", "-w22" if large else "-w20"]
+    output = _run(["./pan", *(["-l"] if cycles else []), *limits], folder, timeout=280)
     result = Search(
         output,
         errors=_number(r"errors: (\d+)", output),
