@@ -42,7 +42,7 @@ def test_conversions(program: cpp_build.Program) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # 270 s of processor time, in two threads
+@pytest.mark.timeout(600)  # some seconds; minutes where the processor converts no halves
 def test_every_float_to_half(program: cpp_build.Program) -> None:
     cpp_build.check(program, "every_float", timeout=580)
 
