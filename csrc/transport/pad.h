@@ -36,8 +36,8 @@ struct CallHeader {
   uint8_t algorithm;
   uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
   uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
-  // Of operations that a stock engine does (coll/call.h), else zero:
-  uint64_t signature;  // of all else that must be equal: types, shapes of a list
+  // Else zero (coll/call.h):
+  uint64_t signature;  // of all else that must be equal: types, shapes of a list, a factor
   uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
 };
 static_assert(sizeof(CallHeader) == 56, "travels between processes");

@@ -49,6 +49,8 @@ _NATIVE = {
     "fused_all_reduce": 6,
     "broadcast": 4,
     "all_gather": 4,
+    "all_gather_into_tensor": 2,
+    "reduce_scatter_tensor": 4,
     "barrier": 2,
 }
 
@@ -101,14 +103,15 @@ def _operation(
         kind,
         dtype,
         _count(rng, DTYPES[dtype], len(members), kind, configuration),
-        kind == "all_reduce" and rng.random() < 0.3,
+        kind in ("all_reduce", "reduce_scatter_tensor") and rng.random() < 0.3,
         rng.choice(members) if rooted else -1,
     )
 
 
 def _count(rng: random.Random, width: int, size: int, kind: str, configuration: str) -> int:
     """Elements of a message: none, few, about the one-shot limit, or up to the largest."""
-    limit = _ONE_SHOT[configuration] // (max(1, size - 1) if kind == "all_reduce" else 1) // width
+    parts = {"all_reduce": max(1, size - 1), "reduce_scatter_tensor": size}.get(kind, 1)
+    limit = _ONE_SHOT[configuration] // parts // width
     draw = rng.random()
     if draw < 0.05:
         return 0

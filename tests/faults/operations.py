@@ -70,6 +70,10 @@ def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
     """Prepare an operation; ``number`` is its place in the schedule."""
+    if op.kind in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        from faults import part_operations
+
+        return part_operations.bind(op, number, rank, members, group, shared)
     if op.kind == "fused_all_reduce":
         from faults import fused_operations
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # Operations that Gloo does inside the group.
-STOCK = ("all_reduce_max", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor",
-         "all_to_all_single", "scatter", "gather")  # fmt: skip
+STOCK = ("all_reduce_max", "reduce", "all_to_all_single", "scatter", "gather")
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message

@@ -47,22 +47,6 @@ def bind(op: Op, number: int, rank: int, members: tuple[int, ...], group: Any) -
             [before],
             lambda: [torch.stack(inputs()).sum(0).to(tensor.dtype) if is_root else tensor],
         )
-    if op.kind == "all_gather_into_tensor":
-        whole = start.repeat(size)
-        return Bound(
-            lambda a: dist.all_gather_into_tensor(whole, tensor, group=group, async_op=a),
-            [tensor, whole],
-            [before, start.repeat(size)],
-            lambda: [before, torch.cat(inputs())],
-        )
-    if op.kind == "reduce_scatter_tensor":
-        parts = small(op, number, rank, size)
-        return Bound(
-            lambda a: dist.reduce_scatter_tensor(output, parts, group=group, async_op=a),
-            [output],
-            [start],
-            lambda: [torch.stack(inputs(size)).sum(0).view(size, -1)[place].to(tensor.dtype)],
-        )
     if op.kind == "all_to_all_single":
         parts, whole = small(op, number, rank, size), start.repeat(size)
         return Bound(
