@@ -21,14 +21,15 @@ struct Prepared {
   Payload payload;
 };
 
-/// Whether `output` may be written before all parts have been read: it shares memory with none but the
-/// own one, where that is at the same place.
-bool apart(const Call& call, int rank) {
-  const auto* out = static_cast<const char*>(call.output);
-  for (size_t peer = 0; peer < call.inputs.size(); ++peer) {
-    const auto* in = static_cast<const char*>(call.inputs[peer]);
-    if (static_cast<int>(peer) == rank && in == out) continue;
-    if (in < out + call.bytes() && out < in + call.bytes()) return false;
+/// Whether `part` may be written while the parts of `whole` are read, or the other way round: it shares
+/// memory with none of them but the own one, where that is at the same place.
+template <class Pointer>
+bool apart(const void* part, const std::vector<Pointer>& whole, uint64_t bytes, int rank) {
+  const auto* one = static_cast<const char*>(part);
+  for (size_t peer = 0; peer < whole.size(); ++peer) {
+    const auto* other = static_cast<const char*>(whole[peer]);
+    if (static_cast<int>(peer) == rank && other == one) continue;
+    if (other < one + bytes && one < other + bytes) return false;
   }
   return true;
 }
@@ -57,7 +58,7 @@ Prepared prepare(OpKind kind, const char* title, const at::Tensor& output, const
   made.call.count = target.count();
   made.call.output = target.data();
   set_inputs(made, inputs, size);
-  if (!apart(made.call, rank)) {
+  if (!apart(made.call.output, made.call.inputs, made.call.bytes(), rank)) {
     Tensors copies;
     for (const at::Tensor& input : inputs) copies.push_back(input.clone());
     set_inputs(made, copies, size);
@@ -103,6 +104,10 @@ FastcommBackend::WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at
         auto* at = static_cast<char*>(payload.buffers[1].data());
         for (int peer = 0; peer < getSize(); ++peer, at += call.bytes()) {
           call.outputs.push_back(at);
+        }
+        if (!apart(call.input, call.outputs, call.bytes(), getRank())) {
+          payload.buffers[0] = Buffer(input.clone());
+          call.input = payload.buffers[0].data();
         }
         return launch(
             call, opts.timeout, opts.asyncOp, kTitle, [&] { payload.write_back(); },

@@ -77,6 +77,11 @@ def _bits(world: World) -> None:
                 gathered = torch.empty(size * count, dtype=dtype)
                 dist.all_gather_into_tensor(gathered, given[rank][0], async_op=False)
                 assert torch.equal(gathered, torch.cat([parts[0] for parts in given]))
+                for place in (rank, 0):
+                    gathered.zero_()
+                    part = gathered[place * count : (place + 1) * count].copy_(given[rank][0])
+                    dist.all_gather_into_tensor(gathered, part)
+                    assert torch.equal(gathered, torch.cat([parts[0] for parts in given]))
             if dtype in FLOATS:
                 value = given[rank][0].clone()
                 dist.all_reduce(value, op=_op("premul"))
