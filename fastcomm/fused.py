@@ -7,8 +7,12 @@ tree over the ranks, is divided by their number, multiplied by ``unscale``, and 
 
 The norm is that of the gradients as they are written: of each, over blocks of 4,096 elements in
 fp64, combined in the order of the list. It has the same bits on every rank, in every run, and
-however the list is divided among several calls (`combined_norm`), so that clipping by it keeps
-what ranks have equal.
+however the list is divided among several calls (`combined_norm`), on the CPU and on CUDA devices,
+so that clipping by it keeps what ranks have equal.
+
+`fused_reduce_add_coalesced`, `clip_grad_norm_` and `combined_norm` take tensors on CUDA devices
+too. There a list costs one kernel for each of its dtypes and a small one for the norm. Results stay
+on the device, nothing waits for it, and a graph can capture the calls.
 """
 
 from __future__ import annotations
@@ -196,15 +200,17 @@ def fused_reduce_add_coalesced(
     """Sum lists of gradients of one process's replicas, with all that `fused_all_reduce_` does.
 
     Args:
-        inputs: a list for each replica, of equal lengths, shapes and dtypes, on the CPU.
+        inputs: a list for each replica, of equal lengths, shapes and dtypes: all on the CPU, or
+            each on one CUDA device, which may be the same; at most 16 there. Where the first list's
+            device does not reach another's memory, the sums go through memory of the host.
         average: divide by the number of lists.
         unscale: a factor.
         wire_dtype: terms and sums of fp32 are rounded to it, as between ranks.
         norm_type: 1, 2, ``inf`` or None.
 
     Returns:
-        New tensors, not seen by autograd, and the `FusedResult`. The bits are those of as many
-        ranks.
+        New tensors, not seen by autograd, and the `FusedResult`, on the first list's device. The
+        bits are those of as many ranks; of NaN no more is promised than that it is one.
 
     Raises:
         ValueError: as `fused_all_reduce_`; lists that differ.
@@ -220,14 +226,15 @@ def combined_norm(parts: torch.Tensor, norm_type: float = 2.0) -> torch.Tensor:
     """Return the norm of gradients that were reduced in several calls.
 
     Args:
-        parts: the calls' `FusedResult.parts`, joined in the order of the parameters.
+        parts: the calls' `FusedResult.parts`, joined in the order of the parameters; on any
+            device.
         norm_type: that of the calls.
 
     Returns:
-        A 0-d tensor of fp64, with the bits that one call for all of them would give.
+        A 0-d tensor of fp64 where ``parts`` are, with the bits that one call for all of them would
+        give.
     """
-    kind = _norm_kind(norm_type)
-    return torch.tensor(_backend.load().norm_of_parts(parts, kind), dtype=torch.float64)
+    return _backend.load().norm_of_parts(parts, _norm_kind(norm_type))
 
 
 def clip_grad_norm_(
@@ -242,15 +249,17 @@ def clip_grad_norm_(
     """Clip gradients by their norm, as ``torch.nn.utils.clip_grad_norm_`` does.
 
     Args:
-        parameters: whose gradients; on the CPU, or anywhere with ``total_norm``.
+        parameters: whose gradients; on the CPU or CUDA devices, or anywhere with ``total_norm``.
         max_norm: the norm that they get if theirs is larger.
         norm_type: 1, 2 or ``inf``.
-        error_if_nonfinite: raise instead of clipping by a norm that is inf or NaN.
-        foreach: taken for torch's sake.
+        error_if_nonfinite: raise instead of clipping by a norm that is inf or NaN. Of CUDA tensors
+            this waits for the device.
+        foreach: how to multiply, as torch's.
         total_norm: the norm, where it is known already: `FusedResult.total_norm`.
 
     Returns:
-        The norm before clipping; reproducible to the bit (see the module).
+        The norm before clipping, on the first gradient's device; reproducible to the bit (see the
+        module).
 
     Raises:
         RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite``.
@@ -259,19 +268,32 @@ def clip_grad_norm_(
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     grads = [p.grad for p in given if p.grad is not None]
     if total_norm is None:
-        total_norm = _backend.load().gradient_norms(grads, _norm_kind(norm_type))[0]
+        total_norm = _total_norm(grads, norm_type)
     if error_if_nonfinite and not torch.isfinite(total_norm):
         raise RuntimeError(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
             "so it cannot be clipped. To disable this error and scale the gradients by the "
             "non-finite norm anyway, set `error_if_nonfinite=False`"
         )
-    if grads:
-        factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
-        with torch.no_grad():
-            for grad in grads:
-                grad.mul_(factor.to(grad.device))
+    torch.nn.utils.clip_grads_with_norm_(given, max_norm, total_norm, foreach)
     return total_norm
+
+
+def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """Return the norm of gradients, on the first one's device; each may be on another."""
+    native, kind = _backend.load(), _norm_kind(norm_type)
+    places: dict[torch.device, list[int]] = {}
+    for place, grad in enumerate(grads):
+        places.setdefault(grad.device, []).append(place)
+    norms = [native.gradient_norms([grads[i] for i in those], kind) for those in places.values()]
+    if len(norms) <= 1:
+        return norms[0][0] if norms else native.gradient_norms([], kind)[0]
+    first = grads[0].device
+    parts = torch.empty(len(grads), dtype=torch.float64, device=first)
+    for those, (_, _, found) in zip(places.values(), norms, strict=True):
+        parts[torch.tensor(those, device=first)] = found.to(first)
+    wide = any(total.dtype == torch.float64 for total, _, _ in norms)
+    return combined_norm(parts, norm_type).to(torch.float64 if wide else torch.float32)
 
 
 def _norm_kind(norm_type: float | None) -> int:

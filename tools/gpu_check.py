@@ -1,7 +1,7 @@
 """Everything that a GPU must show, on a machine that has one: ``make gpu-check``.
 
 Builds with what is installed (torch with CUDA, nvcc, ninja, setuptools, pytest; nothing is
-fetched), runs ``pytest -m gpu``, then the GPU benchmark, whose JSON lines go to a folder::
+fetched), runs ``pytest -m gpu``, then the GPU benchmarks, whose JSON lines go to a folder::
 
     python tools/gpu_check.py --out benchmarks/results
     python tools/gpu_check.py --steps build,benchmark
@@ -68,13 +68,19 @@ def benchmark(cuda_home: str, out: Path) -> bool:
     return True
 
 
-def single_process(out: Path) -> bool:
+def against_torch(out: Path) -> bool:
     """Measure the primitives of one process against torch's, replicas sharing a GPU."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "single-process-cuda.jsonl"
-    path.unlink(missing_ok=True)
-    script = [sys.executable, "benchmarks/single_process.py", "--device", "cuda"]
-    return step("one process", [*script, "--json", str(path)])
+    scripts = {
+        "single-process-cuda": ["benchmarks/single_process.py", "--device", "cuda"],
+        "fused-reduce-cuda": ["benchmarks/fused_reduce_cuda.py"],
+    }
+    good = True
+    for name, script in scripts.items():
+        path = out / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        good = step(name, [sys.executable, *script, "--json", str(path)]) and good
+    return good
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
@@ -115,7 +121,7 @@ def main() -> int:
         good = step("tests", [*pytest, *options.pytest.split()]) and good
     if "benchmark" in steps:
         good = benchmark(cuda_home, options.out) and good
-        good = single_process(options.out) and good
+        good = against_torch(options.out) and good
     return 0 if good else 1
 
 

@@ -1,7 +1,6 @@
 #include "coll/gradient_list.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -12,12 +11,6 @@ namespace {
 bool travels_as(DType dtype, DType wire) {
   return wire == dtype ||
          (dtype == DType::kFloat32 && (wire == DType::kFloat16 || wire == DType::kBFloat16));
-}
-
-/// NaN wins.
-double larger(double a, double b) {
-  if (std::isnan(a)) return a;
-  return b > a || std::isnan(b) ? b : a;
 }
 
 /// The result slot that leaves room for the stage slots of all ranks' slices in what the layout has.
@@ -175,7 +168,7 @@ std::vector<double> GradientList::parts() const {
     double part = 0;
     for (uint64_t k = ceil_div(tensor.count, kNormBlock); k > 0; --k) {
       const double more = norms_[place++].part;
-      part = spec_.norm == NormKind::kInfinity ? larger(part, more) : part + more;
+      part = joined(spec_.norm, part, more);
     }
     result.push_back(part);
   }
@@ -188,10 +181,8 @@ bool GradientList::finite() const {
 
 double norm_of_parts(const double* parts, size_t count, NormKind kind) {
   double total = 0;
-  for (size_t i = 0; i < count; ++i) {
-    total = kind == NormKind::kInfinity ? larger(total, parts[i]) : total + parts[i];
-  }
-  return kind == NormKind::kTwo ? std::sqrt(total) : total;
+  for (size_t i = 0; i < count; ++i) total = joined(kind, total, parts[i]);
+  return norm_of_sum(kind, total);
 }
 
 }  // namespace fastcomm

@@ -7,6 +7,7 @@
 // instructions of its own for fp16.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -23,6 +24,11 @@ struct BFloat16 {
 };
 struct Bool {
   uint8_t bits;
+};
+/// An fp32 that travels as a narrower type: every term is rounded to that, and so is the sum.
+template <class Wire>
+struct Through {
+  float value;
 };
 
 FC_HD uint32_t float_bits(float value) {
@@ -107,6 +113,13 @@ FC_HD float add_rn(float a, float b) {
   return a + b;
 #endif
 }
+FC_HD double add_rn(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
 FC_HD float div_rn(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fdiv_rn(a, b);
@@ -127,6 +140,14 @@ FC_HD double mul_rn(double a, double b) {
   return __dmul_rn(a, b);
 #else
   return a * b;
+#endif
+}
+
+FC_HD double sqrt_rn(double value) {
+#if defined(__CUDA_ARCH__)
+  return __dsqrt_rn(value);
+#else
+  return std::sqrt(value);
 #endif
 }
 
@@ -155,17 +176,20 @@ struct Numeric<BFloat16> : Float32Acc {
   static FC_HD BFloat16 store(Acc value) { return BFloat16{float_to_bfloat16(value)}; }
 };
 
+template <class Wire>
+struct Numeric<Through<Wire>> : Float32Acc {
+  static FC_HD float load(Through<Wire> v) { return rounded(v.value); }
+  static FC_HD Through<Wire> store(Acc value) { return Through<Wire>{rounded(value)}; }
+  static FC_HD float rounded(float value) {
+    return Numeric<Wire>::load(Numeric<Wire>::store(value));
+  }
+};
+
 template <>
 struct Numeric<double> {
   using Acc = double;
   static FC_HD Acc load(double value) { return value; }
-  static FC_HD Acc add(Acc a, Acc b) {
-#if defined(__CUDA_ARCH__)
-    return __dadd_rn(a, b);
-#else
-    return a + b;
-#endif
-  }
+  static FC_HD Acc add(Acc a, Acc b) { return add_rn(a, b); }
   static FC_HD Acc divide(Acc sum, int n) {
 #if defined(__CUDA_ARCH__)
     return __ddiv_rn(sum, static_cast<double>(n));

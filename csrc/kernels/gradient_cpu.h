@@ -1,30 +1,20 @@
 // What a fused gradient reduction does besides summing, on the CPU: conversions between the types of
 // gradients and of the wire, and norms. One set of loops per instruction set (kernels/isa.h).
 //
-// A norm has the same bits on every machine: element i of a block goes to lane i mod 32; each lane sums
-// in fp64, in order; the lanes are summed as a balanced tree. A square of an fp32 is exact in fp64.
+// A norm has the same bits on every machine (kernels/norm.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "core/types.h"
+#include "kernels/norm.h"
 
 namespace fastcomm {
 
-enum class NormKind : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kInfinity = 3 };
-
-/// The largest block of which a norm is computed as a whole. Part of what fixes the bits.
-constexpr size_t kNormBlock = 4096;
-
-struct BlockNorm {
-  double part = 0;  // the sum of magnitudes or of squares, or the largest magnitude; NaN if any is
-  bool finite = true;  // whether all elements are
-};
-
 /// What the elements of a block so far have come to.
 struct NormLanes {
-  static constexpr size_t kCount = 32;
+  static constexpr size_t kCount = kNormLanes;
   double part[kCount] = {};  // sums, or the largest magnitudes but for NaNs
   double zero[kCount] = {};  // NaN where an element was not finite, if `looked`
   bool looked = false;       // else part is not finite where an element was not: it cannot overflow

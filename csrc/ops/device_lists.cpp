@@ -2,129 +2,17 @@
 
 #if defined(FC_WITH_CUDA)
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/cuda/PeerToPeerAccess.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
-#include <mutex>
 
-#include "coll/cuda/local_collectives.h"
-#include "kernels/cuda/peer_probe.h"
+#include "ops/device_ranks.h"
 #include "ops/terms.h"
 #include "tensors/dtype.h"
 
 namespace fastcomm {
 namespace {
-
-constexpr size_t kAlignment = 512;        // torch's allocator has the same
-constexpr size_t kBlockBytes = 10 << 20;  // torch coalesces as many
-
-/// The devices of some operations, which keep their events and pinned memory from one to the next.
-struct Together {
-  explicit Together(const std::vector<int>& devices)
-      : group(devices, peer_access()), collectives(group) {}
-
-  DeviceGroup group;
-  LocalCollectives collectives;
-};
-
-/// One for each list of devices, for good: CUDA may be gone before destructors run.
-Together& together(const std::vector<int>& devices) {
-  static auto& mutex = *new std::mutex;
-  static auto& known = *new std::map<std::vector<int>, std::unique_ptr<Together>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Together>& found = known[devices];
-  if (found) return *found;
-  auto made = std::make_unique<Together>(devices);
-  const int size = made->group.size();
-  for (int rank = 0; rank < size; ++rank) {
-    for (int peer = 0; peer < size; ++peer) {
-      // Memory that torch maps piece by piece (expandable segments) is mapped for others on demand.
-      if (devices[rank] != devices[peer] && made->group.direct(rank, peer)) {
-        at::cuda::get_p2p_access(static_cast<at::DeviceIndex>(devices[rank]),
-                                 static_cast<at::DeviceIndex>(devices[peer]));
-      }
-    }
-  }
-  found = std::move(made);
-  return *found;
-}
-
-std::vector<int> as_ranks(const DeviceIndices& devices) { return {devices.begin(), devices.end()}; }
-
-c10::cuda::CUDAStream current_stream(int device) {
-  return c10::cuda::getCurrentCUDAStream(static_cast<at::DeviceIndex>(device));
-}
-
-Streams current_streams(const std::vector<int>& devices) {
-  Streams streams;
-  for (const int device : devices) streams.push_back(current_stream(device).stream());
-  return streams;
-}
-
-/// Memory that was allocated for another stream is not given out again before this one is done.
-void record_use(const TensorList& tensors, int device) {
-  const c10::cuda::CUDAStream stream = current_stream(device);
-  for (const at::Tensor& tensor : tensors) {
-    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream);
-  }
-}
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-/// A tensor in `block` at a byte that is aligned, of the form of `like`.
-at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& like) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(block.storage()),
-                                                         block.key_set(), like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      like.sizes(), like.strides(), static_cast<int64_t>(at / like.element_size()));
-  return tensor;
-}
-
-/// New tensors like `models`, which are plain, on a device: many in a block, or each in its own.
-TensorList allocate_like(const TensorList& models, int device, bool apart = false) {
-  const auto options = at::TensorOptions(at::kByte).device(
-      at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
-  TensorList made;
-  made.reserve(models.size());
-  size_t first = 0;
-  while (first < models.size()) {
-    size_t end = first, bytes = 0;
-    do {
-      bytes += aligned(models[end++].nbytes());
-    } while (!apart && end < models.size() && bytes + aligned(models[end].nbytes()) <= kBlockBytes);
-    const at::Tensor block = at::empty({static_cast<int64_t>(bytes)}, options);
-    size_t at = 0;
-    for (; first < end; ++first) {
-      made.push_back(tensor_within(block, at, models[first]));
-      at += aligned(models[first].nbytes());
-    }
-  }
-  return made;
-}
-
-bool are_on(const TensorList& tensors, int64_t device) {
-  return std::all_of(tensors.begin(), tensors.end(), [device](const at::Tensor& tensor) {
-    return tensor.is_cuda() && tensor.get_device() == device && tensor.layout() == at::kStrided &&
-           tensor.has_storage() && !tensor.is_quantized() &&
-           !tensor.unsafeGetTensorImpl()->is_python_dispatch();
-  });
-}
-
-bool can_meet(size_t ranks) { return ranks >= 1 && ranks <= static_cast<size_t>(kMaxLocalRanks); }
-
-/// For sources, which the collectives take as they take destinations.
-Tensors read_pointers(const TensorList& tensors) {
-  Tensors found;
-  for (const char* pointer : const_pointers(tensors)) found.push_back(const_cast<char*>(pointer));
-  return found;
-}
 
 /// `tensors` of devices[0] to lists[k] on devices[k + 1].
 void send(const TensorList& tensors, const std::vector<int>& devices,
@@ -176,7 +64,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
 }
 
 std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& sources,
-                                           int64_t destination) {
+                                           int64_t destination, int divisor, double scale) {
   check_terms(sources);
   const size_t count = sources[0].size();
   if (!can_meet(sources.size()) || count == 0) return std::nullopt;
@@ -215,7 +103,7 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
       inputs.push_back(read_pointers(columns[rank]));
     }
     TensorList made = allocate_like(columns[0], static_cast<int>(destination));
-    ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1};
+    ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1, divisor, scale};
     together(ranks).collectives.reduce(inputs, pointers(made), counts, spec,
                                        static_cast<int>(root - ranks.begin()),
                                        current_streams(ranks));
@@ -240,7 +128,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList&, const DeviceIndic
   return std::nullopt;
 }
 
-std::optional<TensorList> sum_device_lists(const std::vector<TensorList>&, int64_t) {
+std::optional<TensorList> sum_device_lists(const std::vector<TensorList>&, int64_t, int, double) {
   return std::nullopt;
 }
 

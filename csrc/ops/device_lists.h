@@ -36,9 +36,10 @@ std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tenso
 std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
                                             std::vector<TensorList>& copies);
 
-/// The sums of lists, each of which lies on one device, on `destination`, where one of them lies.
-/// Raises Error(kInvalidArgument) where lists or the shapes or dtypes of a place differ.
+/// The sums of lists, each of which lies on one device, on `destination`, where one of them lies;
+/// divided and scaled before they are rounded (only floating-point ones are scaled). Raises
+/// Error(kInvalidArgument) where lists or the shapes or dtypes of a place differ.
 std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& sources,
-                                           int64_t destination);
+                                           int64_t destination, int divisor = 1, double scale = 1);
 
 }  // namespace fastcomm

@@ -2,12 +2,14 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <utility>
 
 #include "coll/fused_local.h"
 #include "core/error.h"
+#include "ops/fused_device.h"
 #include "ops/terms.h"
 #include "transport/peer_view.h"
 
@@ -24,11 +26,15 @@ void for_all_units(const GradientList& list, const Work& work) {
   });
 }
 
+/// Where a list is that goes to the CPU's loops or a device's kernels as a whole.
+bool begins_on_cuda(const TensorList& list) { return !list.empty() && list[0].is_cuda(); }
+
 }  // namespace
 
 TensorList fused_sum_lists(const std::vector<TensorList>& sources, const GradientOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   check_terms(sources);
+  if (begins_on_cuda(sources[0])) return fused_sum_device_lists(sources, options);
   FC_CHECK(sources.size() <= kMaxRanks, "fused_reduce_add_coalesced: ", sources.size(),
            " lists, but at most ", kMaxRanks);
   const size_t count = sources[0].size();
@@ -53,6 +59,7 @@ TensorList fused_sum_lists(const std::vector<TensorList>& sources, const Gradien
 
 TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (begins_on_cuda(gradients)) return device_gradient_norms(gradients, kind);
   const GradientTensors tensors(gradients, {{false, 1, kind}, {}, {}, {}});
   GradientList& list = *tensors.list();
   for_all_units(list, [&](uint32_t begin, uint32_t end) { note_norms(list, begin, end); });
@@ -61,11 +68,16 @@ TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
   return results;
 }
 
-double norm_of(const at::Tensor& parts, NormKind kind) {
-  FC_CHECK(parts.is_cpu() && parts.scalar_type() == at::kDouble && parts.dim() == 1 &&
-               parts.is_contiguous(),
-           "the parts of a norm are a vector of float64 on the CPU");
-  return norm_of_parts(parts.const_data_ptr<double>(), static_cast<size_t>(parts.numel()), kind);
+at::Tensor norm_of(const at::Tensor& parts, NormKind kind) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  FC_CHECK((parts.is_cpu() || parts.is_cuda()) && parts.scalar_type() == at::kDouble &&
+               parts.dim() == 1 && parts.is_contiguous(),
+           "the parts of a norm are a vector of float64 on the CPU or a CUDA device");
+  if (parts.is_cuda()) return device_norm_of(parts, kind);
+  at::Tensor norm = at::empty({}, parts.options());
+  *norm.mutable_data_ptr<double>() =
+      norm_of_parts(parts.const_data_ptr<double>(), static_cast<size_t>(parts.numel()), kind);
+  return norm;
 }
 
 }  // namespace fastcomm

@@ -36,12 +36,12 @@ std::string named(size_t index, const at::Tensor& tensor) {
   return concat("gradient ", index, " (", form_of(tensor), ")");
 }
 
-void check(size_t index, const at::Tensor& tensor) {
+void check(size_t index, const at::Tensor& tensor, at::Device device) {
   FC_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), "fused_all_reduce: gradient ",
            index, " is ", tensor.layout(),
            ": only dense gradients can be reduced (sparse=False makes an embedding's dense)");
-  FC_CHECK(tensor.is_cpu(), "fused_all_reduce: ", named(index, tensor), " is on ", tensor.device(),
-           ", not on the CPU");
+  FC_CHECK(tensor.device() == device, "fused_all_reduce: ", named(index, tensor), " is on ",
+           tensor.device(), ", not on ", device.is_cpu() ? "the CPU" : device.str());
   FC_CHECK(tensor.is_floating_point() || tensor.is_complex(),
            "fused_all_reduce: ", named(index, tensor), " is not floating-point");
   FC_CHECK(dtype_of(c10::toRealValueType(tensor.scalar_type())) != DType::kOther,
@@ -77,7 +77,8 @@ at::Tensor as_dense(const at::Tensor& tensor) {
 
 }  // namespace
 
-GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& options)
+GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& options,
+                                 at::Device device)
     : users_(std::move(tensors)), options_(options) {
   const DType wire = options.wire ? dtype_of(*options.wire) : DType::kFloat32;
   FC_CHECK(wire == DType::kFloat32 || wire == DType::kFloat16 || wire == DType::kBFloat16,
@@ -88,23 +89,23 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
   FC_CHECK(options.residuals.empty() || options.residuals.size() == users_.size(),
            "fused_all_reduce: ", options.residuals.size(), " residuals for ", users_.size(),
            " gradients");
-  std::vector<Gradient> gradients;
   for (size_t i = 0; i < users_.size(); ++i) {
-    check(i, users_[i]);
+    check(i, users_[i], device);
     const bool any_number =
         options.spec.norm == NormKind::kTwo || options.spec.norm == NormKind::kNone;
     FC_CHECK(any_number || !users_[i].is_complex(), "fused_all_reduce: ", named(i, users_[i]),
              " is complex: norm_type must be 2 or None");
     dense_.push_back(as_dense(users_[i]));
     const DType dtype = dtype_of(dense_[i].scalar_type());
-    gradients.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
-                         static_cast<uint64_t>(dense_[i].numel()), dtype,
-                         dtype == DType::kFloat32 ? wire : dtype});
-    if (!options.residuals.empty()) add_residual(i, gradients.back());
+    gradients_.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
+                          static_cast<uint64_t>(dense_[i].numel()), dtype,
+                          dtype == DType::kFloat32 ? wire : dtype});
+    if (!options.residuals.empty()) add_residual(i, gradients_.back());
     if (!options.shards.empty()) check_shards(i);
   }
   check_apart(dense_);
-  list_ = std::make_shared<GradientList>(std::move(gradients), options.spec);
+  if (!device.is_cpu()) return;
+  list_ = std::make_shared<GradientList>(gradients_, options.spec);
   list_->shard(options.shards);
 }
 
@@ -164,7 +165,7 @@ uint64_t GradientTensors::signature() const {
   }
   for (size_t i = 0; i < users_.size(); ++i) {
     hash = mix(hash, static_cast<uint64_t>(users_[i].scalar_type()));
-    hash = mix(hash, static_cast<uint64_t>(list_->tensors()[i].wire));
+    hash = mix(hash, static_cast<uint64_t>(gradients_[i].wire));
     for (int64_t d = 0; d < dense_[i].dim(); ++d) {
       hash = mix(hash, static_cast<uint64_t>(dense_[i].size(d)));
       if (dense_[i].size(d) > 1) hash = mix(hash, static_cast<uint64_t>(dense_[i].stride(d)));
@@ -187,11 +188,11 @@ std::string GradientTensors::describe() const {
   return text;
 }
 
-TensorList make_gradient_results(const TensorList& gradients) {
+TensorList make_gradient_results(const TensorList& gradients, at::Device device) {
   const bool wide = std::any_of(gradients.begin(), gradients.end(), [](const at::Tensor& t) {
     return c10::toRealValueType(t.scalar_type()) == at::kDouble;
   });
-  const auto options = at::TensorOptions(at::kCPU);
+  const auto options = at::TensorOptions(device);
   return {at::empty({}, options.dtype(wide ? at::kDouble : at::kFloat)),
           at::empty({}, options.dtype(at::kFloat)),
           at::empty({static_cast<int64_t>(gradients.size())}, options.dtype(at::kDouble))};

@@ -1,7 +1,7 @@
 // Tensors as the list of gradients that a fused reduction works on.
 //
 // A dense tensor is taken as its memory lies, whatever its strides; a complex one as pairs of reals. One
-// with gaps gets a stand-in, which is copied back. Results are three tensors on the CPU:
+// with gaps gets a stand-in, which is copied back. Results are three tensors where gradients are:
 //
 //   total_norm  0-d, fp32, or fp64 if a gradient is: the norm of all of them; zero for NormKind::kNone
 //   found_inf   0-d, fp32: 1 if any element is infinite or NaN, else 0
@@ -28,14 +28,17 @@ struct GradientOptions {
 
 class GradientTensors {
  public:
-  /// Raises Error(kInvalidArgument), which names the tensor: not on the CPU; sparse, or quantized; not
+  /// Raises Error(kInvalidArgument), which names the tensor: not on `device`; sparse, or quantized; not
   /// floating-point; overlaps itself or another one; a wire type that is none; shards of a tensor with
   /// gaps, or that are not cuts of it; a residual that is not fp32 or lies otherwise.
-  GradientTensors(TensorList tensors, const GradientOptions& options);
+  GradientTensors(TensorList tensors, const GradientOptions& options, at::Device device = at::kCPU);
 
+  const std::vector<Gradient>& gradients() const { return gradients_; }
+  /// Of gradients on the CPU.
   const std::shared_ptr<GradientList>& list() const { return list_; }
   /// Copies stand-ins to where the gradients live.
   void write_back() const;
+  /// What the list found out.
   void write_results(const TensorList& results) const;
   /// Of shapes, orders of elements, types and options: what must be equal on all ranks.
   uint64_t signature() const;
@@ -49,10 +52,11 @@ class GradientTensors {
   TensorList users_;
   TensorList dense_;
   GradientOptions options_;
+  std::vector<Gradient> gradients_;
   std::shared_ptr<GradientList> list_;
 };
 
 /// Three tensors for results, as above.
-TensorList make_gradient_results(const TensorList& gradients);
+TensorList make_gradient_results(const TensorList& gradients, at::Device device = at::kCPU);
 
 }  // namespace fastcomm

@@ -19,15 +19,18 @@ inline float widen_bfloat16(uint16_t bits) {
   return value;
 }
 
-/// The nearer of the two neighbours, by exact distance; the even one in the middle. Finite values
-/// that do not overflow.
+/// The nearer of the two neighbours, by exact distance; the even one in the middle.
 inline uint16_t narrow_bfloat16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   const auto low = static_cast<uint16_t>(bits >> 16);
+  if (std::isnan(value)) return 0x7fc0;
+  if (std::isinf(value)) return low;
   const auto high = static_cast<uint16_t>(low + 1);
+  double next = widen_bfloat16(high);
+  if (std::isinf(next)) next = std::copysign(std::ldexp(1.0, 128), next);  // what it stands for
   const double below = std::abs(double(value) - double(widen_bfloat16(low)));
-  const double above = std::abs(double(widen_bfloat16(high)) - double(value));
+  const double above = std::abs(next - double(value));
   if (below != above) return below < above ? low : high;
   return low % 2 == 0 ? low : high;
 }

@@ -43,6 +43,11 @@ SUITES = {
         ("sums", "negative_zeros", "tables", "conversions", "race", "refused", "large"),
         ("race", "negative_zeros"),
     ),
+    "multi_gradient": Suite(
+        ("csrc/kernels/cuda/multi_gradient.cu", _ERROR),
+        ("sums", "norms", "special", "tables", "race", "refused", "large"),
+        ("race", "norms"),
+    ),
     "all_reduce": Suite(
         ("csrc/coll/cuda/all_reduce.cu", _ERROR), ("sums", "race", "failures"), ("race",)
     ),

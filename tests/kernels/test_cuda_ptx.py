@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from support import nvcc
 
-SOURCES = ["csrc/kernels/cuda/multi_copy.cu", "csrc/kernels/cuda/multi_reduce.cu"]
+SOURCES = [
+    f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "multi_gradient")
+]
 pytestmark = pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing: no PTX to look at")
 
 
@@ -41,6 +43,13 @@ def test_tables_stay_in_parameter_space(ptx: str) -> None:
 
 def test_arithmetic_is_rounded_as_written(ptx: str) -> None:
     assert not re.search(r"\bdiv\.(?:approx|full)|\.ftz", ptx)
+    assert not re.search(r"\b(?:fma|mad)\.[\w.]*f(?:16|32|64)", ptx)
+
+
+def test_norms_are_in_fp64_and_rounded_as_written(tmp_path: Path) -> None:
+    ptx = nvcc.ptx_of(SOURCES[-1], tmp_path / "kernels.ptx", "-DFC_FEW_KERNELS")
+    assert {"add.rn.f64", "mul.rn.f64", "sqrt.rn.f64"} <= set(re.findall(r"\b\w+\.rn\.f64", ptx))
+    assert not re.search(r"\b(?:add|sub|mul|sqrt)\.f64", ptx), "a contraction would be allowed"
 
 
 @pytest.mark.parametrize("source", SOURCES)

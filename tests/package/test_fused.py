@@ -137,3 +137,10 @@ def test_a_norm_is_reproducible_where_torchs_need_not_be() -> None:
     assert fastcomm.combined_norm(parts).float() == results[0].total_norm
     with pytest.raises(ValueError, match="a vector of float64"):
         fastcomm.combined_norm(parts.float())
+
+
+def test_parts_are_combined_where_they_are() -> None:
+    parts = torch.tensor([9.0, 16.0], dtype=torch.float64)
+    combined = fastcomm.combined_norm(parts)
+    assert combined.shape == () and combined.dtype == torch.float64 and float(combined) == 5.0
+    assert math.isnan(fastcomm.combined_norm(torch.tensor([1.0, math.nan]).double(), math.inf))

@@ -26,11 +26,6 @@ namespace {
 
 static_assert(kMaxReduceSources <= kMaxTreeSources, "the tree is wide enough");
 
-constexpr int kSmallTable = 500;   // words: 4 KB of parameters with what stands beside them
-constexpr int kLargeTable = 4088;  // 32 KB
-
-static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
-
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
 template <class In, class Out, int N, int kWords>
@@ -51,19 +46,14 @@ __global__ void __launch_bounds__(kTableThreads)
     const uint64_t low = at < lead ? lead : at;
     const uint64_t high =
         at + Kind::kChunk < lead + head.count ? at + Kind::kChunk : lead + head.count;
-    uint64_t pack_low = low + (kElements - 1);
-    pack_low -= pack_low % kElements;
-    uint64_t pack_high = high - high % kElements;
-    if (head.packed == 0 || pack_high < pack_low) pack_low = pack_high = low;
-    if (pack_low < pack_high) {
+    const PackRange range(low, high, kElements, head.packed != 0);
+    if (range.pack_low < range.pack_high) {
       worker.template reduce<uint4, uint4, kElements, Kind::kPacks>(
-          at + threadIdx.x * kElements - lead, blockDim.x * kElements, pack_low - lead,
-          pack_high - lead);
+          at + threadIdx.x * kElements - lead, blockDim.x * kElements, range.pack_low - lead,
+          range.pack_high - lead);
     }
-    const uint64_t single = (pack_low - low) + (high - pack_high);
-    for (uint64_t i = threadIdx.x; i < single; i += blockDim.x) {
-      const uint64_t position = low + i < pack_low ? low + i : low + i + (pack_high - pack_low);
-      worker.template reduce<In, Out, 1, 1>(position - lead, 0, 0, high - lead);
+    for (uint64_t i = threadIdx.x; i < range.singles(); i += blockDim.x) {
+      worker.template reduce<In, Out, 1, 1>(range.single(i) - lead, 0, 0, high - lead);
     }
   }
 }
@@ -180,60 +170,23 @@ void check_spec(const ReduceSpec& spec) {
            ", 1 to ", most, " are possible for ", dtype_name(spec.in));
 }
 
-/// Which elements of the segment can be moved in packs.
-SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec) {
-  uintptr_t any = 0;    // a bit that one address has
-  uintptr_t apart = 0;  // a bit in which two addresses differ
-  const uintptr_t one = address_of(segment.sources[0]);
-  const auto look = [&](const void* pointer, DType dtype) {
-    FC_CHECK(address_of(pointer) % dtype_size(dtype) == 0,
-             "multi_reduce: a source or destination is not aligned to ", dtype_name(dtype));
-    any |= address_of(pointer);
-    apart |= address_of(pointer) ^ one;
-  };
-  for (int j = 0; j < spec.num_sources; ++j) look(segment.sources[j], spec.in);
-  for (int d = 0; d < spec.num_destinations; ++d) look(segment.destinations[d], spec.out);
-  // Types of two sizes keep step with each other only from a pack on.
-  const uint64_t size = dtype_size(spec.in);
-  const bool same = size == dtype_size(spec.out);
-  SegmentHead head{};
-  head.packed = (same ? apart : any) % kPackBytes == 0 ? 1 : 0;
-  head.lead = static_cast<uint16_t>(head.packed != 0 ? one % kPackBytes / size : 0);
-  head.count = segment.count;
-  return head;
-}
-
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 template <int kWords>
 int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                  cudaStream_t stream) {
   const Choice<kWords> choice = kernel_for<kWords>(spec);
-  ReduceTable<kWords> table;  // not cleared: the kernel reads `count` records
-  table.count = 0;
-  table.num_sources = spec.num_sources;
-  table.num_destinations = spec.num_destinations;
-  table.divisor = spec.divisor;
-  table.scale_float = static_cast<float>(spec.scale);
-  table.scale_double = spec.scale;
-  const int capacity = kWords / table.stride();
-  uint64_t chunks = 0;
+  ReduceTable<kWords> table;
+  table.begin(spec);
   int taken = 0;
-  for (; taken < count && table.count < capacity; ++taken) {
+  for (; taken < count && !table.full(); ++taken) {
     const ReduceSegment& segment = segments[taken];
     if (segment.count == 0) continue;
-    SegmentHead head = head_of(segment, spec);
-    head.first_chunk = static_cast<uint32_t>(chunks);
-    uint64_t* record = table.words + table.count++ * table.stride();
-    memcpy(record, &head, sizeof(head));
-    record += kHeadWords;
-    for (int j = 0; j < spec.num_sources; ++j) *record++ = address_of(segment.sources[j]);
-    for (int d = 0; d < spec.num_destinations; ++d) *record++ = address_of(segment.destinations[d]);
-    chunks += (head.lead + segment.count + choice.chunk - 1) / choice.chunk;
-    FC_CHECK(chunks < uint64_t{1} << 31, "multi_reduce: more elements than one launch can count");
+    const SegmentHead head = head_of(segment, spec);
+    table.add(head, segment, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
-  table.chunks = static_cast<uint32_t>(chunks);
-  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(chunks)), dim3(kTableThreads), stream, table);
+  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream,
+            table);
   check_cuda(cudaGetLastError(), "multi_reduce: launch");
   return taken;
 }
@@ -242,14 +195,15 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
 
 int max_reduce_segments(int num_sources, int num_destinations) {
   check_counts(num_sources, num_destinations);
-  return kLargeTable / (kHeadWords + num_sources + num_destinations);
+  return kLargeTable / record_words<SegmentHead>(num_sources, num_destinations);
 }
 
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                          cudaStream_t stream) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");
   check_spec(spec);
-  const int small = kSmallTable / (kHeadWords + spec.num_sources + spec.num_destinations);
+  const int small =
+      kSmallTable / record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
   for (int done = 0; done < count;) {
     const int rest = count - done;
     done += rest <= small ? launch_table<kSmallTable>(segments + done, rest, spec, stream)

@@ -1,6 +1,7 @@
 // The table of a batched reduction, and what one thread does with a segment of it.
 //
 // A record holds a head, the sources, then the destinations; records of one launch have one length.
+// A kernel may have a head of its own, which begins as SegmentHead does.
 // Memory ordering: none of its own (kernels/cuda/multi_reduce.cu).
 #pragma once
 
@@ -12,6 +13,7 @@
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/multi_reduce.h"
 #include "kernels/cuda/reduce_pack.h"
 
 namespace fastcomm {
@@ -23,11 +25,20 @@ struct SegmentHead {
   uint16_t packed;  // 1: sources and destinations share an alignment
   uint64_t count;   // elements, more than 0
 };
-constexpr int kHeadWords = sizeof(SegmentHead) / sizeof(uint64_t);
-static_assert(sizeof(SegmentHead) == kHeadWords * sizeof(uint64_t), "no padding");
 
-template <int kWords>
+constexpr int kSmallTable = 500;   // words: 4 KB of parameters with what stands beside them
+constexpr int kLargeTable = 4088;  // 32 KB
+
+template <class Head>
+FC_HD constexpr int record_words(int num_sources, int num_destinations) {
+  static_assert(sizeof(Head) % sizeof(uint64_t) == 0, "no padding");
+  return static_cast<int>(sizeof(Head) / sizeof(uint64_t)) + num_sources + num_destinations;
+}
+
+template <int kWords, class Head = SegmentHead>
 struct ReduceTable {
+  static constexpr int kHeadWords = record_words<Head>(0, 0);
+
   uint32_t chunks;
   int count;
   int num_sources;
@@ -37,12 +48,81 @@ struct ReduceTable {
   double scale_double;
   uint64_t words[kWords];
 
+  /// Not cleared: kernels read `count` records.
+  void begin(const ReduceSpec& spec) {
+    chunks = 0;
+    count = 0;
+    num_sources = spec.num_sources;
+    num_destinations = spec.num_destinations;
+    divisor = spec.divisor;
+    scale_float = static_cast<float>(spec.scale);
+    scale_double = spec.scale;
+  }
+  bool full() const { return count == kWords / stride(); }
+  /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).
+  void add(Head head, const ReduceSegment& segment, uint64_t its_chunks) {
+    head.first_chunk = chunks;
+    FC_CHECK(chunks + its_chunks < uint64_t{1} << 31,
+             "a reduction of more elements than one launch can count");
+    chunks += static_cast<uint32_t>(its_chunks);
+    uint64_t* record = words + count++ * stride();
+    memcpy(record, &head, sizeof(head));
+    record += kHeadWords;
+    for (int j = 0; j < num_sources; ++j) *record++ = address_of(segment.sources[j]);
+    for (int d = 0; d < num_destinations; ++d) *record++ = address_of(segment.destinations[d]);
+  }
+
   /// Words of a record.
-  FC_HD int stride() const { return kHeadWords + num_sources + num_destinations; }
+  FC_HD int stride() const { return record_words<Head>(num_sources, num_destinations); }
   FC_HD uint32_t first_chunk(int record) const {
     return static_cast<uint32_t>(words[record * stride()]);
   }
 };
+static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
+
+/// The head of a segment's record: which of its elements can be moved in packs. Raises
+/// Error(kInvalidArgument): memory that is not aligned to its elements.
+inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec) {
+  uintptr_t any = 0;    // a bit that one address has
+  uintptr_t apart = 0;  // a bit in which two addresses differ
+  const uintptr_t one = address_of(segment.sources[0]);
+  const auto look = [&](const void* pointer, DType dtype) {
+    FC_CHECK(address_of(pointer) % dtype_size(dtype) == 0,
+             "a source or destination of a reduction is not aligned to ", dtype_name(dtype));
+    any |= address_of(pointer);
+    apart |= address_of(pointer) ^ one;
+  };
+  for (int j = 0; j < spec.num_sources; ++j) look(segment.sources[j], spec.in);
+  for (int d = 0; d < spec.num_destinations; ++d) look(segment.destinations[d], spec.out);
+  // Types of two sizes keep step with each other only from a pack on.
+  const uint64_t size = dtype_size(spec.in);
+  const bool same = size == dtype_size(spec.out);
+  SegmentHead head{};
+  head.packed = (same ? apart : any) % kPackBytes == 0 ? 1 : 0;
+  head.lead = static_cast<uint16_t>(head.packed != 0 ? one % kPackBytes / size : 0);
+  head.count = segment.count;
+  return head;
+}
+
+/// Positions of a segment that a block works on, counted from the pack that the segment begins in:
+/// [low, high), of which [pack_low, pack_high) are whole packs.
+struct PackRange {
+  uint64_t low, high, pack_low, pack_high;
+
+  FC_DEVICE PackRange(uint64_t low_, uint64_t high_, uint64_t elements, bool packed)
+      : low(low_), high(high_) {
+    pack_low = low + (elements - 1);
+    pack_low -= pack_low % elements;
+    pack_high = high - high % elements;
+    if (!packed || pack_high < pack_low) pack_low = pack_high = low;
+  }
+  /// How many are not in packs, and the i-th of them.
+  FC_DEVICE uint64_t singles() const { return (pack_low - low) + (high - pack_high); }
+  FC_DEVICE uint64_t single(uint64_t i) const {
+    return low + i < pack_low ? low + i : low + i + (pack_high - pack_low);
+  }
+};
+
 /// What a thread does at once. N: sources, 0 where their number is known at run time.
 template <class In, class Out, int N>
 struct Shape {
@@ -65,6 +145,11 @@ FC_DEVICE typename Numeric<In>::Acc epilogue(typename Numeric<In>::Acc sum, cons
   return sum;
 }
 
+struct Nothing {
+  template <class Results>
+  FC_DEVICE void operator()(uint64_t, const Results&) const {}
+};
+
 /// One thread's view of a segment.
 template <class In, class Out, int N, class Table>
 struct SegmentWorker {
@@ -75,16 +160,18 @@ struct SegmentWorker {
 
   FC_DEVICE int num_sources() const { return N == 0 ? table.num_sources : N; }
   FC_DEVICE const char* source(int j) const {
-    return reinterpret_cast<const char*>(table.words[at + kHeadWords + j]);
+    return reinterpret_cast<const char*>(table.words[at + Table::kHeadWords + j]);
   }
   FC_DEVICE char* destination(int d) const {
-    return reinterpret_cast<char*>(table.words[at + kHeadWords + num_sources() + d]);
+    return reinterpret_cast<char*>(table.words[at + Table::kHeadWords + num_sources() + d]);
   }
 
   /// Reduces kMany groups of elements, each as one RawIn or several, `step` elements apart, those
-  /// that begin below `end`. A group is as many elements as a RawOut or several hold.
-  template <class RawIn, class RawOut, int kElements, int kMany>
-  FC_DEVICE void reduce(uint64_t first, uint64_t step, uint64_t begin, uint64_t end) const {
+  /// that begin below `end`. A group is as many elements as a RawOut or several hold. `also` is
+  /// told of every result: where its group begins, and its RawOuts.
+  template <class RawIn, class RawOut, int kElements, int kMany, class Also = Nothing>
+  FC_DEVICE void reduce(uint64_t first, uint64_t step, uint64_t begin, uint64_t end,
+                        const Also& also = Also()) const {
     constexpr int kLanesIn = kLanes<In, RawIn>;
     constexpr int kLanesOut = kLanes<Out, RawOut>;
     Lanes<In, kLanesIn> sums[kMany][kElements / kLanesIn];
@@ -119,6 +206,11 @@ struct SegmentWorker {
           reinterpret_cast<RawOut*>(destination(d) + i * sizeof(Out))[part] = results[k][part];
         }
       }
+    }
+    FC_UNROLL
+    for (int k = 0; k < kMany; ++k) {
+      const uint64_t i = first + k * step;
+      if (i >= begin && i < end) also(i, results[k]);
     }
   }
 };

@@ -1,0 +1,275 @@
+"""Gradients of replicas reduced in one pass on a real GPU: to the bit what the CPU gives.
+
+The CPU's sums and norms have tests of their own (tests/package/test_fused.py). Two replicas may be
+on one device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from support import gpu, script
+from torch import nn
+
+import fastcomm
+from fastcomm import comm
+from fastcomm.fused import FusedResult
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
+]
+
+SIZES = [0, 1, 31, 32, 33, 4095, 4096, 4097, 70_001]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+NORMS = [None, 1.0, 2.0, math.inf]
+WIRES = [None, torch.bfloat16, torch.float16]
+Lists = list[list[torch.Tensor]]
+
+
+def _lists(count: int, seed: int, device: str = "cpu") -> Lists:
+    """Lists of all dtypes and of odd places in memory, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    lists: Lists = []
+    for _ in range(count):
+        values: list[torch.Tensor] = []
+        for size, dtype in zip(SIZES, itertools.cycle(DTYPES)):
+            for skipped in (0, 3, 1):
+                room = torch.randn(size + skipped, generator=generator)
+                values.append(room.to(device, dtype)[skipped:])
+        values.append(torch.randn(6, 70, generator=generator).to(device).t())
+        values.append(torch.randn(2, 3, 8, 8, generator=generator).to(device)[:, :, ::2])
+        values.append(torch.randn(9, 5, generator=generator, dtype=torch.complex64).to(device))
+        lists.append(values)
+    return lists
+
+
+def _equal(on_gpu: Sequence[torch.Tensor], on_cpu: Sequence[torch.Tensor]) -> None:
+    for ours, wanted in zip(on_gpu, on_cpu, strict=True):
+        assert ours.is_cuda and ours.dtype == wanted.dtype and ours.stride() == wanted.stride()
+        torch.testing.assert_close(ours.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def _same_findings(ours: FusedResult, wanted: FusedResult) -> None:
+    _equal([ours.found_inf, ours.parts], [wanted.found_inf, wanted.parts])
+    assert (ours.total_norm is None) == (wanted.total_norm is None)
+    if ours.total_norm is not None and wanted.total_norm is not None:
+        _equal([ours.total_norm], [wanted.total_norm])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16])
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("average", [False, True])
+def test_bits_are_those_of_the_cpu(count: int, wire: torch.dtype | None, average: bool) -> None:
+    options: Any = (average, 1 / 3 if average else 1.0, wire)
+    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, "cuda"), *options)
+    wanted, found = comm.fused_reduce_add_coalesced(_lists(count, count), *options)
+    _equal(sums, wanted)
+    _same_findings(result, found)
+    assert float(result.found_inf) == 0.0
+
+
+@pytest.mark.parametrize("norm_type", NORMS)
+@pytest.mark.parametrize("value", [None, math.inf, -math.inf, math.nan, 3e38])
+def test_norms_and_what_is_not_finite(norm_type: float | None, value: float | None) -> None:
+    def both(device: str) -> tuple[tuple[torch.Tensor, ...], FusedResult]:
+        lists = [values[:-1] for values in _lists(2, 5, device)]  # norms of complex ones are of 2
+        if value is not None:
+            for values in lists:
+                values[12].view(-1)[-1:].fill_(value)  # of fp32: 3e38 overflows in the sum
+        return comm.fused_reduce_add_coalesced(lists, norm_type=norm_type)
+
+    (sums, result), (wanted, found) = both("cuda"), both("cpu")
+    _equal(sums, wanted)
+    _same_findings(result, found)
+    assert float(result.found_inf) == float(value is not None)
+
+
+def _parameters(device: str) -> list[nn.Parameter]:
+    (values,) = _lists(1, 9, device)
+    parameters = []
+    for value in values[:-1]:
+        parameters.append(nn.Parameter(torch.zeros_like(value)))
+        parameters[-1].grad = value
+    return parameters
+
+
+@pytest.mark.parametrize("norm_type", NORMS[1:])
+@pytest.mark.parametrize("max_norm", [0.5, 1e9])
+def test_clipping_has_the_cpus_norm(norm_type: float, max_norm: float) -> None:
+    ours, theirs = _parameters("cuda"), _parameters("cpu")
+    norm = fastcomm.clip_grad_norm_(ours, max_norm, norm_type)
+    _equal([norm], [fastcomm.clip_grad_norm_(theirs, max_norm, norm_type)])
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad.cpu(), b.grad)
+
+
+@pytest.mark.parametrize("norm_type", NORMS[1:])
+def test_gradients_on_several_devices_are_clipped_together(norm_type: float) -> None:
+    places = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    parameters = _parameters("cpu")
+    for i, parameter in enumerate(parameters):
+        device = places[i % len(places)]
+        grad, parameter.grad = parameter.grad, None
+        parameter.data = parameter.data.to(device)
+        assert grad is not None
+        parameter.grad = grad.to(device)
+    norm = fastcomm.clip_grad_norm_(parameters, 0.5, norm_type)
+    assert torch.equal(norm, fastcomm.clip_grad_norm_(_parameters("cpu"), 0.5, norm_type))
+
+
+@pytest.mark.parametrize("norm_type", NORMS[1:])
+def test_norms_of_parts_are_combined_on_the_device(norm_type: float) -> None:
+    lists = [values[:-1] for values in _lists(2, 7, "cuda")]
+    whole = comm.fused_reduce_add_coalesced(lists, norm_type=norm_type)[1]
+    ends = (0, 5, 6, len(lists[0]))
+    pieces = [
+        comm.fused_reduce_add_coalesced([v[a:b] for v in lists], norm_type=norm_type)[1].parts
+        for a, b in itertools.pairwise(ends)
+    ]
+    combined = fastcomm.combined_norm(torch.cat(pieces), norm_type)
+    assert combined.is_cuda and torch.equal(combined, whole.total_norm)  # fp64 among them
+
+
+def test_what_is_refused() -> None:
+    one = torch.ones(3, device="cuda")
+    for lists, words in (
+        ([[one]] * 17, "at most 16"),
+        ([[one], [one.cpu()]], "list 1 is not"),
+        ([[one, one.cpu()]], "list 0 is not"),
+        ([[torch.ones(2, dtype=torch.int64, device="cuda")]] * 2, "not floating-point"),
+        ([[torch.eye(2, device="cuda").to_sparse()]], "list 0 is not"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            comm.fused_reduce_add_coalesced(lists)
+    parameters = [nn.Parameter(one), nn.Parameter(one.clone())]
+    for parameter, grad in zip(parameters, (one, one.view(3)), strict=True):
+        parameter.grad = grad
+    with pytest.raises(ValueError, match="share memory"):
+        fastcomm.clip_grad_norm_(parameters, 1.0)
+
+
+def test_nothing_waits_for_the_device() -> None:
+    lists = _lists(2, 3, "cuda")
+    parameters = _parameters("cuda")
+    torch.cuda.synchronize()
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        result = comm.fused_reduce_add_coalesced(lists, True, 0.5, torch.bfloat16)[1]
+        fastcomm.combined_norm(result.parts)
+        fastcomm.clip_grad_norm_(parameters, 1.0)
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def test_the_work_is_ordered_behind_the_current_stream() -> None:
+    side = torch.cuda.Stream()
+    for _ in range(20):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000)
+            ones = [torch.ones(100_000, device="cuda") for _ in range(4)]
+            twos = [one + one for one in ones]
+            sums, result = comm.fused_reduce_add_coalesced([ones, twos])
+            total = sums[0]
+            del ones, twos, sums
+        torch.full((100_000,), 7.0, device="cuda")  # memory given back too early would be this
+        side.synchronize()
+        assert total.eq(3).all() and result.parts.eq(900_000).all()
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
+)
+@pytest.mark.parametrize("wire", WIRES)
+def test_replicas_on_several_devices(wire: torch.dtype | None) -> None:
+    count = torch.cuda.device_count()
+    lists = [_lists(count, 4, f"cuda:{k}")[k] for k in range(count)]
+    sums, result = comm.fused_reduce_add_coalesced(lists, True, 0.25, wire)
+    wanted, found = comm.fused_reduce_add_coalesced(_lists(count, 4), True, 0.25, wire)
+    assert all(total.get_device() == 0 for total in sums)
+    _equal(sums, wanted)
+    _same_findings(result, found)
+
+
+class _Training:
+    """Two replicas' gradients to a fused optimizer that clips, or skips where one is not finite."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 10)).cuda()
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=0.01, fused=True, capturable=True
+        )
+        self.lists: Lists = [
+            [torch.zeros_like(p) for p in self.model.parameters()] for _ in range(2)
+        ]
+
+    def fill(self, seed: int) -> None:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        for values in self.lists:
+            for value in values:
+                value.normal_(generator=generator)
+
+    def step(self) -> FusedResult:
+        sums, result = comm.fused_reduce_add_coalesced(self.lists, average=True)
+        for parameter, total in zip(self.model.parameters(), sums, strict=True):
+            parameter.grad = total
+        result.feed(self.optimizer, max_norm=1.0)
+        self.optimizer.step()
+        return result
+
+    def weights(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+
+def _captured(training: _Training) -> tuple[Callable[[], None], FusedResult]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = training.step()
+    return graph.replay, result
+
+
+def test_a_graph_captures_reduction_clipping_and_step() -> None:
+    eager, graphed = _Training(), _Training()
+    for training in (eager, graphed):  # the optimizer's state comes into being
+        training.fill(0)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            training.step()
+        torch.cuda.current_stream().wait_stream(side)
+    replay, found = _captured(graphed)
+    for seed in range(1, 5):
+        eager.fill(seed)
+        graphed.fill(seed)
+        result = eager.step()
+        replay()
+        _same_findings(found, _on_cpu(result))
+        assert all(map(torch.equal, graphed.weights(), eager.weights()))
+    before = graphed.weights()
+    graphed.lists[1][0].view(-1)[7] = math.nan
+    replay()
+    assert float(found.found_inf) == 1.0
+    assert all(map(torch.equal, graphed.weights(), before))
+
+
+def _on_cpu(result: FusedResult) -> FusedResult:
+    total = None if result.total_norm is None else result.total_norm.cpu()
+    return FusedResult(total, result.found_inf.cpu(), result.parts.cpu(), result.norm_type)
+
+
+def test_two_launches_instead_of_many() -> None:
+    bench = script.load("fused_reduce_cuda")
+    lists = [[torch.randn(n, device="cuda") for n in SIZES * 20] for _ in range(4)]
+    fused = bench.launches(lambda: comm.fused_reduce_add_coalesced(lists, True, bench.UNSCALE))
+    stock = bench.launches(lambda: bench.stock(lists))
+    print(f"launches: {fused} fused, {stock} stock")
+    assert fused == 2
+    assert stock >= 10 * fused
