@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -94,6 +95,12 @@ def test_what_was_measured_is_one_rounding(reduction_error: ModuleType) -> None:
         if row["side"] in ("all_reduce, bf16", "all_reduce, fp16", "fused, bf16", "fused, fp16"):
             # The fp32 sum below is rounded itself: some millionths of an ulp.
             assert float(str(row["max_ulp"])) < 0.5001, row
+
+
+def test_the_front_page_says_what_was_measured() -> None:
+    gloo = [float(str(r["max_ulp_of_terms"])) for r in committed() if r["side"] == "Gloo, fp16"]
+    front = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    assert f"with 2 to 8 ranks, where Gloo's error grows to {max(gloo):.1f}" in front
 
 
 @pytest.mark.parametrize("measure", ["max_ulp_of_terms", "rms_from_fp32"])
