@@ -53,3 +53,21 @@ def test_the_readme_says_what_was_measured() -> None:
     text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
     assert f"{min(faster):.1f} to {max(faster):.1f} times faster than those steps" in text
     assert f"{min(bare):.2f} to {max(bare):.2f} times the bare `all_reduce`" in text
+    there = [row["shared_times_the_bare_all_reduce_shared"] for row in rows]
+    assert f"{min(there):.2f} to {max(there):.2f} times the bare `all_reduce` there" in text
+    slots = [row["median_ms"]["fused_shared"] / row["median_ms"]["bare"] for row in rows]
+    assert f"and {min(slots):.2f} to {max(slots):.2f} times the one that goes through" in text
+
+
+def test_the_readme_says_how_fast_parts_are() -> None:
+    text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    lines = (ROOT / "benchmarks/results/cpu-2-ranks-parts.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if row.get("type") == "row"]
+    said = []
+    for op in ("reduce_scatter_tensor", "all_gather_into_tensor"):
+        times = {
+            (row["backend"], row["bytes"]): row["median_us"] for row in rows if row["op"] == op
+        }
+        ratios = [t / times["fastcomm", size] for (b, size), t in times.items() if b == "gloo"]
+        said.append(f"{min(ratios):.1f} to {max(ratios):.0f}")
+    assert f"{said[0]} and {said[1]} times faster than Gloo" in text
