@@ -53,7 +53,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         optimizer: the one that steps, on this rank's rows.
 
     Raises:
-        ValueError: a layout that cannot be divided by rows; ``max_norm`` without a norm.
+        ValueError: a parameter elsewhere, or with a layout that cannot be divided by rows;
+            ``max_norm`` without a norm.
     """
 
     def __init__(
@@ -96,6 +97,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         added = self.param_groups[-1]
         for parameter in added["params"]:
+            if parameter.device.type != "cpu":
+                raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
             row_cuts(parameter, self._size)  # refuses what cannot be divided
         for parameter in added["params"]:
             dist.broadcast(parameter.detach(), group=self.process_group, group_src=0)

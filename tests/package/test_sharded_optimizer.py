@@ -185,6 +185,8 @@ def _errors(world: World) -> str:
     turned = nn.Parameter(torch.zeros(4, 6).t())
     with pytest.raises(ValueError, match="cannot be divided by rows"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], lr=0.1)
+    with pytest.raises(ValueError, match="on meta, not on the CPU"):
+        fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, device="meta")], lr=0.1)
     with pytest.raises(ValueError, match="max_norm needs a norm"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], norm_type=None, max_norm=1.0, lr=0.1)
     model = Model()
