@@ -10,6 +10,8 @@ import torch.distributed as dist
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU
 
+_MOST_RANKS = 64  # as many as a native group has
+
 
 def reduce(
     tensors: Sequence[torch.Tensor],
@@ -34,6 +36,8 @@ def reduce(
     _backend.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
     _check_residuals(tensors, residuals)
     size = dist.get_world_size(group)
+    if size > _MOST_RANKS:
+        raise ValueError(f"gradients of {size} ranks: at most {_MOST_RANKS} can be summed")
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
     for i, tensor in enumerate(tensors):
         own = _in_order(tensor.detach().resolve_conj().resolve_neg())
@@ -57,6 +61,8 @@ def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.
     for tensor, residual in zip(tensors, residuals, strict=False):
         like = tensor if _in_order(tensor, view=True).is_contiguous() else tensor.contiguous()
         alike = (residual.shape, residual.stride()) == (like.shape, like.stride())
+        if tensor.is_complex() and tensor.dtype == torch.complex64:
+            raise ValueError("error feedback for complex gradients needs a native group")
         if residual.dtype != torch.float32 or not alike:
             raise ValueError(f"a residual is of float32 and like its gradient, not {residual}")
 

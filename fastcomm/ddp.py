@@ -132,7 +132,8 @@ class FusedState:
         for parameter, grad in zip(parameters, grads, strict=True):
             residual = self._residuals.get(id(parameter))
             if residual is None or residual.stride() != grad.stride():
-                residual = torch.zeros_like(grad, dtype=torch.float32)
+                single = grad.dtype == torch.complex64
+                residual = torch.zeros_like(grad, dtype=grad.dtype if single else torch.float32)
                 self._residuals[id(parameter)] = residual
             found.append(residual)
         return found

@@ -120,12 +120,12 @@ def fused_all_reduce_(
         unscale: a factor, 1 / loss scale for instance.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         norm_type: 1, 2, ``inf``, or None for no norm.
-        residuals: for error feedback: one tensor of fp32 for each of ``grads``, with its shape and
-            strides (contiguous where it has gaps), at first zero and the same from call to call.
-            What rounding to the type of the wire takes from a gradient here is kept there and
-            added to the next one. (The rounding of the sum is not fed back: what it takes is known
-            to the rank that summed alone, and which one that is depends on the list.) Not read for
-            gradients that are not rounded.
+        residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
+            groups only) for each of ``grads``, with its shape and strides (contiguous where it has
+            gaps), at first zero and the same from call to call. What rounding to the type of the
+            wire takes from a gradient here is kept there and added to the next one. (The rounding
+            of the sum is not fed back: what it takes is known to the rank that summed alone, and
+            which one that is depends on the list.) Not read for gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.
@@ -171,7 +171,8 @@ def reduce_list(
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
     hosts, kept = _host.copies_of(tensors), _host.copies_of(residuals)
-    async_op = async_op and all(a is b for a, b in zip(hosts, tensors, strict=True))
+    here = all(a is b for a, b in zip([*hosts, *kept], [*tensors, *residuals], strict=True))
+    async_op = async_op and here
     how = (average, unscale, wire_dtype, norm)
     backend = _backend.backend_of(group)
     fused = None

@@ -96,10 +96,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Add a group, as of any optimizer; every rank does."""
         super().add_param_group(param_group)
         added = self.param_groups[-1]
-        for parameter in added["params"]:
-            if parameter.device.type != "cpu":
-                raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
-            row_cuts(parameter, self._size)  # refuses what cannot be divided
+        try:
+            for parameter in added["params"]:
+                if parameter.device.type != "cpu":
+                    raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
+                row_cuts(parameter, self._size)  # refuses what cannot be divided
+        except ValueError:
+            self.param_groups.pop()
+            raise
         for parameter in added["params"]:
             dist.broadcast(parameter.detach(), group=self.process_group, group_src=0)
         if self.optimizer is not None:
@@ -201,7 +205,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _clip(self, stepped: list[torch.Tensor]) -> None:
         total = self.result.total_norm if self.result is not None else None
-        if self.max_norm is None or total is None or total <= self.max_norm:
+        if self.max_norm is None or total is None:
             return
         factor = (self.max_norm / (total + 1e-6)).clamp(max=1.0)
         for parameter in stepped:
@@ -265,13 +269,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
         )
 
     def _part(self, parameter: torch.Tensor, value: Any) -> Any:
-        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor import DTensor, Shard
 
         if isinstance(value, DTensor):
-            local = value.to_local()
-            own = self._rows[parameter]
-            value = local if local.shape == own.shape else value.full_tensor()
-        whole = isinstance(value, torch.Tensor) and value.shape == parameter.shape
-        if whole and self._divided(parameter) and value.shape != self._rows[parameter].shape:
-            return self._own(value)
-        return value
+            # Decided by what all ranks have in common: to gather is collective.
+            mesh = value.device_mesh
+            same = mesh.mesh.tolist() == self._ranks() and value.placements == (Shard(0),)
+            value = value.to_local() if same else value.full_tensor()
+        if not isinstance(value, torch.Tensor) or not self._divided(parameter):
+            return value
+        own = self._rows[parameter]
+        if value.shape == parameter.shape and value.shape != own.shape:
+            value = self._own(value)
+        return value.clone()  # what it was part of is not to live as long as the state
+
+    def _ranks(self) -> list[int]:
+        """The ranks of the group, as the world numbers them."""
+        ranks: list[int] = dist.get_process_group_ranks(self.process_group or dist.group.WORLD)
+        return ranks

@@ -30,10 +30,12 @@ def row_cuts(tensor: torch.Tensor, size: int) -> list[int]:
         without dimensions.
 
     Raises:
-        ValueError: another layout.
+        ValueError: another layout, or complex numbers.
     """
     if tensor.dim() == 0:
         return []
+    if tensor.is_complex():
+        raise ValueError("a complex tensor cannot be divided by rows: its parts are pairs of reals")
     rows = tensor.size(0)
     row = tensor.numel() // rows if rows else 0
     if tensor.numel() and not (
@@ -116,12 +118,21 @@ def _check_cuts(tensors: Sequence[torch.Tensor], cuts: Sequence[Sequence[int]], 
     if len(cuts) != len(tensors):
         raise ValueError(f"{len(cuts)} lists of cuts for {len(tensors)} tensors")
     for i, (tensor, cut) in enumerate(zip(tensors, cuts, strict=True)):
+        if cut:
+            _check_layout(i, tensor)
         ends = (0, tensor.numel())
         if cut and ((cut[0], cut[-1]) != ends or len(cut) != size + 1 or sorted(cut) != list(cut)):
             raise ValueError(
                 f"the cuts of tensor {i} are {list(cut)}: for {size} ranks they are {size + 1} "
                 f"numbers from 0 to its {tensor.numel()} elements, in order"
             )
+
+
+def _check_layout(i: int, tensor: torch.Tensor) -> None:
+    if tensor.is_complex():
+        raise ValueError(f"tensor {i} is complex, and has cuts: give torch.view_as_real() of it")
+    if tensor.numel() and _extent(tensor) != tensor.numel():
+        raise ValueError(f"tensor {i} has gaps, so that its cuts say nothing: make it contiguous")
 
 
 def _broadcast_parts(

@@ -80,8 +80,9 @@ AnySchedule reduce_scatter(const Call& call, const PeerView& peers, const Scratc
   return ReduceScatterPipelined{args};
 }
 
+/// None for a meeting, whose dtype may be one that no kernel knows.
 ReduceFunction reduction_of(const Call& call) {
-  return reduces(call.kind) ? reduce_function(call.dtype) : nullptr;
+  return reduces(call.kind) && !call.meeting ? reduce_function(call.dtype) : nullptr;
 }
 
 /// What a group of one rank has to do: at most a copy, and a multiplication.

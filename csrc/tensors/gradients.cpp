@@ -110,12 +110,13 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
 }
 
 void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
-  const at::Tensor& residual = options_.residuals[index];
+  const at::Tensor& given = options_.residuals[index];
+  const at::Tensor residual = given.is_complex() ? at::view_as_real(given) : given;
   FC_CHECK(residual.is_cpu() && residual.scalar_type() == at::kFloat &&
                residual.sizes() == dense_[index].sizes() &&
                residual.strides() == dense_[index].strides(),
            "fused_all_reduce: the residual of ", named(index, users_[index]), " is ",
-           form_of(residual), " on ", residual.device(), ", not of float32 and alike");
+           form_of(given), " on ", given.device(), ", not of float32 and alike");
   gradient.residual = residual.mutable_data_ptr<float>();
 }
 
@@ -166,6 +167,7 @@ uint64_t GradientTensors::signature() const {
   for (size_t i = 0; i < users_.size(); ++i) {
     hash = mix(hash, static_cast<uint64_t>(users_[i].scalar_type()));
     hash = mix(hash, static_cast<uint64_t>(gradients_[i].wire));
+    hash = mix(hash, static_cast<uint64_t>(dense_[i].dim()));
     for (int64_t d = 0; d < dense_[i].dim(); ++d) {
       hash = mix(hash, static_cast<uint64_t>(dense_[i].size(d)));
       if (dense_[i].size(d) > 1) hash = mix(hash, static_cast<uint64_t>(dense_[i].stride(d)));

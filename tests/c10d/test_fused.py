@@ -200,6 +200,15 @@ def _error_feedback(world: World) -> list[bytes]:
         grads = given[world.rank]
         # None among the gradients has None among the residuals; fp64 is not rounded.
         double = torch.full((2,), 1 / 3, dtype=torch.float64)
+        native = fastcomm.explain("all_reduce").native
+        pairs = torch.full((3,), 1 / 3 + 2j, dtype=torch.complex64)
+        left_of_pairs = torch.zeros(3, dtype=torch.complex64)
+        if not native:
+            with pytest.raises(ValueError, match="complex"):
+                fastcomm.fused_all_reduce_([pairs], wire_dtype=wire, residuals=[left_of_pairs])
+        else:
+            fastcomm.fused_all_reduce_([pairs], wire_dtype=wire, residuals=[left_of_pairs])
+            assert torch.equal(left_of_pairs.real, 1 / 3 - pairs.real) and not pairs.imag[0] - 2
         fastcomm.fused_all_reduce_(
             [grads[0], None, *grads[1:], double],
             unscale=0.5,
@@ -256,6 +265,8 @@ def test_lists_in_shared_memory_have_the_same_bits(size: int) -> None:
 def _mismatch(world: World, kind: str) -> str:
     world.init()
     grads = [torch.full((5, 4), 7.0), torch.full((5000,), 7.0)]
+    if kind == "dimensions":
+        grads = [torch.full((7,), 7.0).double(), torch.full((), 7.0, dtype=torch.float64)]
     options: dict[str, Any] = {}
     if world.rank == 1:
         if kind == "count":
@@ -266,6 +277,8 @@ def _mismatch(world: World, kind: str) -> str:
             grads[0] = torch.full((4, 5), 7.0).t()
         elif kind == "dtype":
             grads[1] = grads[1].double()
+        elif kind == "dimensions":
+            grads = [torch.full((), 7.0, dtype=torch.float64), torch.full((7,), 7.0).double()]
         else:
             options = {
                 "average": {"average": False},
@@ -280,7 +293,8 @@ def _mismatch(world: World, kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind", ["count", "shape", "strides", "dtype", "average", "unscale", "wire", "norm"]
+    "kind",
+    ["count", "shape", "strides", "dtype", "dimensions", "average", "unscale", "wire", "norm"],
 )
 def test_lists_that_differ_are_an_error_and_nothing_is_touched(kind: str) -> None:
     for text in run_ranks(2, _mismatch, kind):

@@ -88,6 +88,7 @@ def _same_bits(world: World) -> list[float]:
         {"max_norm": 0.05},
         {"wire_dtype": torch.bfloat16, "unscale": 0.5, "average": False},
         {"norm_type": math.inf},
+        {"norm_type": math.inf, "max_norm": 1e-7},
     ]
     for name in OPTIMIZERS:
         for options in cases:
@@ -189,8 +190,13 @@ def _errors(world: World) -> str:
         fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, device="meta")], lr=0.1)
     with pytest.raises(ValueError, match="max_norm needs a norm"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], norm_type=None, max_norm=1.0, lr=0.1)
+    with pytest.raises(ValueError, match="complex"):
+        fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, dtype=torch.complex64)], lr=0.1)
     model = Model()
     optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="cannot be divided by rows"):
+        optimizer.add_param_group({"params": [turned]})
+    assert len(optimizer.param_groups) == 1
     kept = [p.detach().clone() for p in model.parameters()]
     _backward(model, world.rank, 0)
     if world.rank == 1:
@@ -270,3 +276,32 @@ def test_checkpoints_load_with_another_number_of_ranks(tmp_path: Path) -> None:
     for state in (*saved[1:], *loaded):
         assert state.keys() == saved[0].keys()
         assert all(torch.equal(state[key], saved[0][key]) for key in state)
+
+
+def _other_placements(world: World) -> None:
+    """Whether to gather is the same on every rank, also where some ranks' rows seem to fit."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    world.init()
+    model = nn.Linear(1, 1)
+    kind, settings = OPTIMIZERS["adamw"]
+    optimizer = fastcomm.ShardedOptimizer(kind, model.parameters(), **settings)
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    mesh = init_device_mesh("cpu", (world.size,))
+    for entry in state["state"].values():
+        for name in ("exp_avg", "exp_avg_sq"):
+            whole = entry[name].full_tensor() + 1
+            entry[name] = distribute_tensor(whole, mesh, [Shard(whole.dim() - 1)])
+    optimizer.load_state_dict(state)
+    for value in _full({"state": optimizer.state_dict()["state"]}).values():
+        assert bool((value >= 1).all())
+    for parameter, own in optimizer._rows.items():
+        for value in optimizer.state[parameter].values():
+            assert value.untyped_storage().nbytes() <= max(4, 4 * own.numel())
+
+
+def test_states_with_other_placements_load() -> None:
+    run_ranks(2, _other_placements, group_timeout=15)

@@ -58,6 +58,11 @@ def _parts(world: World) -> None:
         assert torch.equal(part[own], all_of_it[own])
     fastcomm.gather_shards_(parts, cuts)
     assert all(torch.equal(a, b) for a, b in zip(parts, whole, strict=True))
+    base = torch.zeros(9, 2)
+    for tensor, words in ((base[:, 0], "gaps"), (torch.zeros(9, dtype=torch.complex64), "complex")):
+        for call in (fastcomm.fused_reduce_scatter_, fastcomm.gather_shards_):
+            with pytest.raises(ValueError, match=words):
+                call([tensor], [[0, *[9] * size]])
     bad: list[Any] = [[[0, 9]], [[1, *[9] * size]], [[0, 7, 3, *[9] * (size - 2)]], []]
     for case in bad:
         for call in (fastcomm.fused_reduce_scatter_, fastcomm.gather_shards_):
