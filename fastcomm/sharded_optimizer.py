@@ -85,6 +85,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._rank = dist.get_rank(process_group)
         self._size = dist.get_world_size(process_group)
         self._rows: dict[torch.Tensor, torch.Tensor] = {}  # of each parameter: this rank's
+        self._cuts: dict[torch.Tensor, list[int]] = {}
         self._mesh: Any = None
         super().__init__(params, defaults)
         groups = [self._own_group(group) for group in self.param_groups]
@@ -100,7 +101,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for parameter in added["params"]:
                 if parameter.device.type != "cpu":
                     raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
-                row_cuts(parameter, self._size)  # refuses what cannot be divided
+                self._cuts[parameter] = row_cuts(parameter, self._size)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -138,8 +139,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._clip(stepped)
             self._give_settings()
             self.optimizer.step()
-            cuts = [row_cuts(p, self._size) for p in stepped]
-            gather_shards_(stepped, cuts, self.process_group)
+            gather_shards_(stepped, [self._cuts[p] for p in stepped], self.process_group)
         self._take_state()
         return loss
 
@@ -195,7 +195,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             grads.append(grad)
         self.result = fused_reduce_scatter_(
             grads,
-            [row_cuts(grad, self._size) for grad in grads],
+            [self._cuts[parameter] for parameter in stepped],
             self.process_group,
             self.average,
             self.unscale,
@@ -205,13 +205,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _clip(self, stepped: list[torch.Tensor]) -> None:
         total = self.result.total_norm if self.result is not None else None
-        if self.max_norm is None or total is None:
-            return
-        factor = (self.max_norm / (total + 1e-6)).clamp(max=1.0)
-        for parameter in stepped:
-            grad = self._rows[parameter].grad
-            assert grad is not None
-            grad.mul_(factor)
+        if self.max_norm is not None and total is not None:
+            rows = [self._rows[parameter] for parameter in stepped]
+            torch.nn.utils.clip_grads_with_norm_(rows, self.max_norm, total)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return this rank's rows of a tensor, as a view."""

@@ -20,27 +20,6 @@ Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list,
   return call;
 }
 
-/// Every rank's shard of every tensor as a tensor of its own, with one owner.
-std::shared_ptr<GradientList> shards_apart(const GradientTensors& tensors,
-                                           const std::vector<ShardCuts>& cuts) {
-  std::vector<Gradient> shards;
-  std::vector<ShardCuts> owners;
-  for (size_t t = 0; t < cuts.size(); ++t) {
-    const Gradient& tensor = tensors.list()->tensors()[t];
-    for (size_t owner = 0; owner + 1 < cuts[t].size(); ++owner) {
-      const uint64_t first = cuts[t][owner], count = cuts[t][owner + 1] - first;
-      shards.push_back(
-          {tensor.data + first * dtype_size(tensor.dtype), count, tensor.dtype, tensor.dtype});
-      ShardCuts all(cuts[t].size(), 0);
-      std::fill(all.begin() + static_cast<std::ptrdiff_t>(owner) + 1, all.end(), count);
-      owners.push_back(std::move(all));
-    }
-  }
-  auto list = std::make_shared<GradientList>(std::move(shards), GradientSpec{});
-  list->shard(std::move(owners));
-  return list;
-}
-
 void check_cuts(const std::vector<ShardCuts>& shards, int size) {
   for (const ShardCuts& cuts : shards) {
     FC_CHECK(cuts.empty() || cuts.size() == static_cast<size_t>(size) + 1, "shards: ", cuts.size(),
@@ -83,7 +62,8 @@ std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
     check_cuts(shards, getSize());
     const auto held = std::make_shared<GradientTensors>(
         tensors, GradientOptions{{false, 1, NormKind::kNone}, {}, shards, {}});
-    const auto list = shards_apart(*held, shards);
+    const auto list = std::make_shared<GradientList>(shards_apart(held->list()->tensors(), shards),
+                                                     GradientSpec{});
     if (!list->fits(traits_.layout, getSize())) return std::nullopt;
     const Call call = list_call(OpKind::kGatherShards, list, *held);
     const auto settle = [held, tensors] {

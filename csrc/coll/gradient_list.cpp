@@ -69,7 +69,9 @@ void GradientList::deal(const ScratchLayout& layout, int size) {
   stage_bytes_ = result_bytes_ * static_cast<uint64_t>(size);
   origin_ = layout.stage(0);
   cuts_.assign(1, 0);
-  if (shards_.empty()) {
+  const bool owned = std::any_of(tensors_.begin(), tensors_.end(),
+                                 [](const Gradient& tensor) { return tensor.owner >= 0; });
+  if (shards_.empty() && !owned) {
     deal_evenly();
   } else {
     deal_to_owners();
@@ -140,7 +142,7 @@ void GradientList::deal_to_owners() {
 }
 
 int GradientList::owner_of(const GradientUnit& unit) const {
-  if (!sharded(unit)) return 0;
+  if (!sharded(unit)) return std::max(tensor_of(unit).owner, 0);
   const ShardCuts& cuts = shards_[unit.tensor];
   return static_cast<int>(std::upper_bound(cuts.begin() + 1, cuts.end() - 1, unit.first) -
                           cuts.begin()) -
@@ -177,6 +179,22 @@ std::vector<double> GradientList::parts() const {
 
 bool GradientList::finite() const {
   return std::all_of(norms_.begin(), norms_.end(), [](const BlockNorm& n) { return n.finite; });
+}
+
+std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
+                                   const std::vector<ShardCuts>& cuts) {
+  std::vector<Gradient> shards;
+  for (size_t t = 0; t < cuts.size(); ++t) {
+    for (size_t owner = 0; owner + 1 < cuts[t].size(); ++owner) {
+      Gradient shard = tensors[t];
+      shard.data += cuts[t][owner] * dtype_size(shard.dtype);
+      shard.count = cuts[t][owner + 1] - cuts[t][owner];
+      shard.wire = shard.dtype;
+      shard.owner = static_cast<int>(owner);
+      shards.push_back(shard);
+    }
+  }
+  return shards;
 }
 
 double norm_of_parts(const double* parts, size_t count, NormKind kind) {

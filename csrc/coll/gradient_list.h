@@ -29,6 +29,7 @@ struct Gradient {
   DType dtype;                // a floating-point type
   DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
   float* residual = nullptr;  // as many: what roundings to another wire type have left so far
+  int owner = -1;             // the rank whose it is as a whole, for gather_shards
 };
 
 /// Rank r owns the elements from cuts[r] to cuts[r + 1] of a tensor. Empty: all ranks want all of it.
@@ -137,6 +138,11 @@ class GradientList {
   int size_ = 1;
   uint64_t origin_ = 0, stage_bytes_ = 0, result_bytes_ = 0;
 };
+
+/// Every rank's shard of every tensor as a tensor of its own, for gather_shards. Tensors without cuts
+/// are left out.
+std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
+                                   const std::vector<ShardCuts>& cuts);
 
 /// The norm of a whole list from its tensors' parts, in their order; NaN where any is.
 double norm_of_parts(const double* parts, size_t count, NormKind kind);

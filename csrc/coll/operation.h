@@ -10,16 +10,10 @@
 #include <variant>
 #include <vector>
 
-#include "coll/all_gather.h"
-#include "coll/all_reduce.h"
 #include "coll/all_reduce_direct.h"
-#include "coll/barrier.h"
-#include "coll/broadcast.h"
 #include "coll/call.h"
-#include "coll/fused_all_reduce.h"
 #include "coll/fused_direct.h"
-#include "coll/gather_shards.h"
-#include "coll/reduce_scatter.h"
+#include "coll/schedules.h"
 #include "coll/select.h"
 #include "core/clock.h"
 #include "kernels/span_cpu.h"
@@ -27,18 +21,9 @@
 
 namespace fastcomm {
 
-using AnySchedule =
-    std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
-                 BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, ReduceScatterOneShot,
-                 ReduceScatterPipelined, FusedAllReduce, GatherShards>;
-
 /// What an operation may turn to once all headers are there. Each has kDirectSteps.
 using AnyDirect = std::variant<AllReduceDirect, FusedDirect>;
 constexpr uint32_t kDirectSteps = 2;
-
-/// The schedule of a call. monostate: nothing is exchanged (one rank).
-AnySchedule make_schedule(const Call& call, const PeerView& peers, const GroupTraits& group,
-                          Algorithm algorithm, uint64_t sequence);
 
 /// Flags that the schedule publishes: how far the next operation's base lies from this one's.
 uint32_t publications(const AnySchedule& schedule);

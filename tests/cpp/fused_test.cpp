@@ -144,27 +144,6 @@ Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list) {
   return call;
 }
 
-/// Every shard of every tensor as a tensor of its own, with one owner.
-std::shared_ptr<GradientList> shards_apart(const Lists& lists, const Memory& memory) {
-  std::vector<Gradient> pieces;
-  std::vector<ShardCuts> owners;
-  for (size_t t = 0; t < lists.shards.size(); ++t) {
-    const ShardCuts& cuts = lists.shards[t];
-    const DType dtype = lists.tensors[t].dtype;
-    for (size_t owner = 0; owner + 1 < cuts.size(); ++owner) {
-      const uint64_t count = cuts[owner + 1] - cuts[owner];
-      pieces.push_back(
-          {memory.gradients[t].data + cuts[owner] * dtype_size(dtype), count, dtype, dtype});
-      owners.emplace_back(cuts.size(), 0);
-      std::fill(owners.back().begin() + static_cast<std::ptrdiff_t>(owner) + 1, owners.back().end(),
-                count);
-    }
-  }
-  auto list = std::make_shared<GradientList>(pieces, GradientSpec{});
-  list->shard(owners);
-  return list;
-}
-
 void check_part(const std::vector<char>& values, const Spec& spec, NormKind kind, double part) {
   long double exact = 0;
   const auto wide =
@@ -226,7 +205,9 @@ void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
             parts.empty() || std::memcmp(parts.data(), lists.parts.data(), parts.size() * 8) == 0,
             "rank ", rank, " has other norms than one thread");
         if (sharded) {
-          carry_out(list_call(OpKind::kGatherShards, shards_apart(lists, memory)));
+          carry_out(list_call(OpKind::kGatherShards,
+                              std::make_shared<GradientList>(
+                                  shards_apart(memory.gradients, lists.shards), GradientSpec{})));
           for (size_t t = 0; t < lists.tensors.size(); ++t) {
             memory.check(lists, t, 0, lists.tensors[t].count, rank);
           }
