@@ -14,7 +14,10 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
+CUDA_TORCH ?= torch==2.14.1
 ARGS ?=
+# Tests of several files run side by side; 0: in one process, as pytest -s and --pdb need it.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -26,15 +29,19 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build test soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build gpu-build test release-check soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
-	@sed -n -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
 
 build: $(STAMPS)/build ## set up .venv and compile
 
-test: $(STAMPS)/build ## build and run every test; pytest's arguments in ARGS
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMPS)/build ## build and run the tests; pytest's arguments in ARGS, WORKERS=0 for one process
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+	  --junitxml=build/junit.xml $(ARGS)
+
+release-check: $(STAMPS)/build ## what takes long: more seeds and models, other Pythons, other torches; an hour
+	$(BIN)/python tools/release_check.py $(ARGS)
 
 soak: $(STAMPS)/build ## random schedules with faults; ARGS="--schedules N --seed S", or "--replay SEED"
 	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)
@@ -60,6 +67,11 @@ format: $(STAMPS)/dev ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	find csrc tests/cpp tests/fuzz benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format -i
+
+gpu-build: ## with nvcc: compile the CUDA flavour for every architecture; writes docs/kernels.md
+	FASTCOMM_CUDA=1 TORCH_CUDA_ARCH_LIST= $(MAKE) --no-print-directory build \
+	  VENV=.venv-cuda TORCH=$(CUDA_TORCH)
+	.venv-cuda/bin/python tools/kernel_table.py
 
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
 	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }

@@ -3,8 +3,9 @@
     pip install --no-build-isolation .
 
 compiles against the torch that is already installed, since a C++ extension of torch works with
-no other. Two steps: the layers below torch become a static library (tools/native_build.py), then
-torch's extension builder compiles the rest (c10d, ops, bindings, CUDA) and links both.
+no other. Two steps: the layers below torch become a static library (tools/native_build.py), CUDA
+kernels included, then torch's extension builder compiles the rest (c10d, ops, bindings) and links
+both. Torch's headers take most of that, so the rest is compiled as a few large units.
 
 Environment:
     FASTCOMM_CUDA          1 or 0: with or without CUDA. Default: with it where both nvcc and a
@@ -86,44 +87,44 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtensio
 FLAVOUR = "cuda" if CUDA_HOME else "cpu"
 # Objects for different torches, Pythons and flavours never mix.
 BUILD_DIR = ROOT / "build" / f"{FLAVOUR}-torch{torch.__version__}-{sys.implementation.cache_tag}"
-NATIVE_DIR = BUILD_DIR / "native"
-CODE_FLAGS = [*native_build.CODE_FLAGS]
+CUDA = None
+if CUDA_HOME:
+    CUDA = native_build.Cuda(CUDA_HOME, cuda_toolkit.gencode_options(ARCHITECTURES))
+# What is above the layers hands over tensors and computes nothing: -O2 is enough.
+CODE_FLAGS = [*native_build.CODE_FLAGS, "-O2"]
 if os.environ.get("FASTCOMM_DEBUG") == "1":
     CODE_FLAGS += ["-O0", "-g"]
 
 
+def units() -> dict[str, list[Path]]:
+    """Return what is compiled together: as few units as keep two processors equally busy."""
+    csrc = ROOT / "csrc"
+    return {
+        "c10d": sorted((csrc / "c10d").glob("*.cpp")),
+        "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
+    }
+
+
 def extension() -> CppExtension:
     """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
-    layers = [ROOT / "csrc" / name for name in ("tensors", "c10d", "ops")]
     sources = [ROOT / "csrc" / "bindings.cpp"]
-    sources += [path for layer in layers for path in sorted(layer.rglob("*.cpp"))]
+    sources += native_build.write_units(BUILD_DIR / "units", units())
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
     # at::parallel_for is a plain loop without -fopenmp. Nothing is linked for it: the runtime must
     # be the one that torch has brought along; a second one would have threads of its own.
     flags = {"cxx": [*CODE_FLAGS, "-Wall", "-fopenmp"]}
     kind = CppExtension
     if CUDA_HOME:
-        kind = CUDAExtension
-        cuda_sources = sorted((ROOT / "csrc").rglob("*.cu"))
-        sources += [path for path in cuda_sources if "shim" not in path.relative_to(ROOT).parts]
+        kind = CUDAExtension  # for the headers and the libraries that it names
         macros.append(("FC_WITH_CUDA", "1"))
-        host_flags = [*native_build.NUMERIC_FLAGS, "-fvisibility=hidden"]
-        flags["nvcc"] = ["-O3", "-fmad=false"]
-        flags["nvcc"] += [word for flag in host_flags for word in ("-Xcompiler", flag)]
     return kind(
         "fastcomm._C",
         [str(path.relative_to(ROOT)) for path in sources],
         include_dirs=[str(ROOT / "csrc")],
         define_macros=macros,
         extra_compile_args=flags,
-        extra_objects=[str(NATIVE_DIR / native_build.LIBRARY_NAME)],
+        extra_objects=[str(native_build.library_dir(CUDA) / native_build.LIBRARY_NAME)],
     )
-
-
-def native_flags() -> list[str]:
-    """Return the flags of the torch-free layers for this flavour."""
-    cuda = ["-DFC_WITH_CUDA=1", "-isystem", f"{CUDA_HOME}/include"] if CUDA_HOME else []
-    return ["-fPIC", "-pthread", "-DNDEBUG", *native_build.WARNING_FLAGS, *CODE_FLAGS, *cuda]
 
 
 class BuildNative(BuildExtension):
@@ -142,10 +143,10 @@ class BuildNative(BuildExtension):
 
     def build_extensions(self) -> None:
         """Compile everything that has changed."""
-        native_build.build(NATIVE_DIR, native_flags())
+        native_build.build_library(CUDA)
         super().build_extensions()
         self._build_info_path().write_text(build_info(self.distribution.get_version()))
-        commands = native_build.compile_commands(NATIVE_DIR, BUILD_DIR)
+        commands = native_build.compile_commands(native_build.library_dir(CUDA), BUILD_DIR)
         (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=1) + "\n")
 
     def _build_info_path(self) -> Path:

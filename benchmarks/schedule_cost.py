@@ -48,13 +48,12 @@ CASES = (
 
 def build() -> Path:
     """Compile what has changed; returns the program."""
-    folder = ROOT / "build" / "schedule-cost"
-    flags = [*native_build.CODE_FLAGS, *native_build.WARNING_FLAGS, "-pthread"]
-    library = native_build.build(folder, flags)
-    program = folder / "schedule_cost"
+    library = native_build.build_library(None)
+    program = ROOT / "build" / "schedule_cost"
     source = ROOT / "benchmarks" / "cpp" / "schedule_cost.cpp"
     command = [*native_build.compiler(), *native_build.standard_flags(native_build.compiler())]
-    command += [*flags, "-I", str(ROOT / "csrc"), str(source), str(library), "-o", str(program)]
+    command += [*native_build.library_flags(None), "-I", str(ROOT / "csrc")]
+    command += [str(source), str(library), "-o", str(program)]
     subprocess.run(command, check=True)
     return program
 

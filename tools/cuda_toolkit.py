@@ -39,6 +39,26 @@ def supported_architectures(cuda_home: str) -> set[str]:
     return {f"{number[:-1]}.{number[-1]}" for number in re.findall(r"compute_(\d+)", listed.stdout)}
 
 
+def gencode_options(architectures: str) -> tuple[str, ...]:
+    """Return nvcc's options for a list in the form of ``TORCH_CUDA_ARCH_LIST``.
+
+    Raises:
+        SystemExit: an entry is no compute capability, such as "9.0", "9.0a" or "9.0+PTX".
+    """
+    options = []
+    for entry in re.split(r"[;\s]+", architectures.strip()):
+        number = re.fullmatch(r"(\d+)\.(\d[af]?)(\+PTX)?", entry)
+        if number is None:
+            raise SystemExit(
+                f"fastcomm: TORCH_CUDA_ARCH_LIST={architectures}: {entry!r} is no compute"
+                ' capability. Write them as in "8.0;9.0+PTX"'
+            )
+        name = number[1] + number[2]
+        kinds = ["sm", "compute"] if number[3] else ["sm"]
+        options += [f"-gencode=arch=compute_{name},code={kind}_{name}" for kind in kinds]
+    return tuple(options)
+
+
 def choose_architectures(torch: ModuleType, cuda_home: str) -> tuple[str, str]:
     """Return (list in the form of ``TORCH_CUDA_ARCH_LIST``, why it was chosen)."""
     told = os.environ.get("TORCH_CUDA_ARCH_LIST")

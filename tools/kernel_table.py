@@ -1,8 +1,9 @@
 """What nvcc makes of every CUDA kernel: registers, shared memory, stack and spills.
 
-Compiles each ``csrc/**/*.cu`` for the architectures below, reads what ``ptxas -v`` reports, and
-writes ``docs/kernels.md``: a row for each kernel template and architecture, with the least and the
-most over its instantiations. Needs nvcc and c++filt, no GPU::
+Builds the layers below torch with CUDA for the architectures below, as ``make gpu-build`` has done
+already, reads what ``ptxas -v`` reported, and writes ``docs/kernels.md``: a row for each kernel
+template and architecture, with the least and the most over its instantiations. Needs nvcc and
+c++filt, no GPU::
 
     python tools/kernel_table.py            # takes minutes
     python tools/kernel_table.py --check    # exit status 1 if the table names other kernels
@@ -13,18 +14,17 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import cuda_toolkit
+import native_build
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "kernels.md"
-ARCHITECTURES = [name.replace(".", "") for name in cuda_toolkit.DEFAULT_ARCHITECTURES]
-FLAGS = ["-O3", "-fmad=false", "-std=c++17", f"-I{ROOT / 'csrc'}"]
+ARCHITECTURES = ";".join(cuda_toolkit.DEFAULT_ARCHITECTURES) + "+PTX"
 HEADER = """# CUDA kernels
 
 Written by `python tools/kernel_table.py` with CUDA {release}; do not edit. A row stands for one
@@ -48,11 +48,6 @@ class Usage:
     shared: int = 0
     stack: int = 0
     spilled: int = 0
-
-
-def sources() -> list[Path]:
-    """Return the CUDA sources of the library."""
-    return sorted((ROOT / "csrc").rglob("*.cu"))
 
 
 def kernels_in(text: str) -> set[str]:
@@ -86,15 +81,6 @@ def parse(report: str) -> dict[tuple[str, str], Usage]:
     return found
 
 
-def compile_report(nvcc: str, source: Path) -> str:
-    """Compile ``source`` for every architecture; returns the assembler's report."""
-    targets = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in ARCHITECTURES]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [nvcc, *FLAGS, *targets, "-Xptxas", "-v", "-c", str(source)]
-        command += ["-o", str(Path(folder, "kernels.o"))]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
-
-
 def demangled(names: Iterable[str]) -> list[str]:
     """Return the bare names of kernels, without namespaces, arguments and template arguments."""
     lines = subprocess.run(
@@ -113,9 +99,9 @@ def span(values: Iterable[int]) -> str:
     return f"{every[0]} to {every[-1]}" if len(every) > 1 else str(every[0])
 
 
-def rows(nvcc: str, source: Path) -> list[str]:
-    """Return the table's lines for one source."""
-    found = parse(compile_report(nvcc, source))
+def rows(source: Path, report: str) -> list[str]:
+    """Return the table's lines for one source and what the assembler said of it."""
+    found = parse(report)
     families: dict[tuple[str, int], list[Usage]] = defaultdict(list)
     names = demangled(mangled for mangled, _ in found)
     for (_, architecture), name, usage in zip(found, names, found.values(), strict=True):
@@ -132,7 +118,9 @@ def rows(nvcc: str, source: Path) -> list[str]:
 
 def check() -> int:
     """Return 0 if the committed table names the kernels of the sources, and no others."""
-    defined = set().union(*(kernels_in(source.read_text()) for source in sources()))
+    defined = set().union(
+        *(kernels_in(source.read_text()) for source in native_build.cuda_sources())
+    )
     listed = kernels_in_table(TABLE.read_text()) if TABLE.exists() else set()
     if defined == listed:
         return 0
@@ -152,10 +140,13 @@ def main() -> None:
         raise SystemExit(
             "kernel_table: nvcc is missing. Install the CUDA toolkit or set CUDA_HOME."
         )
-    nvcc = str(Path(home, "bin", "nvcc"))
-    version = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
-    release = re.search(r"release ([\d.]+)", version)
-    lines = [line for source in sources() for line in rows(nvcc, source)]
+    cuda = native_build.Cuda(home, cuda_toolkit.gencode_options(ARCHITECTURES))
+    built = native_build.build_library(cuda).parent
+    version = subprocess.run([cuda.nvcc, "--version"], check=True, capture_output=True, text=True)
+    release = re.search(r"release ([\d.]+)", version.stdout)
+    lines = []
+    for source in native_build.cuda_sources():
+        lines += rows(source, (built / f"{source.relative_to(ROOT)}.o.log").read_text())
     text = HEADER.format(release=release[1] if release else "of unknown release")
     TABLE.write_text(text + "\n".join(lines) + "\n")
 

@@ -1,8 +1,10 @@
 """Build the torch-free layers (core, transport, kernels, coll) into one static library.
 
-setup.py links the library into ``fastcomm._C``; the C++ tests link it without torch. It is a
-module of its own because these layers need what torch's extension builder cannot give: flags per
-file (one translation unit for each instruction set), and a compile in seconds.
+setup.py links the library into ``fastcomm._C``; the C++ tests link the very same one without torch.
+It is a module of its own because these layers need what torch's extension builder cannot give:
+flags per file (one translation unit for each instruction set), a compile in seconds, and objects
+that serve every torch and every Python. With CUDA, one nvcc a source makes the object and leaves
+beside it what tests and ``tools/kernel_table.py`` read: PTX, cubins, and the assembler's report.
 
 Alone, for tests or with a sanitizer::
 
@@ -15,6 +17,7 @@ the number of compilers that run at once.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -22,18 +25,22 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 LAYERS = ("core", "transport", "kernels", "coll")
 LIBRARY_NAME = "libfastcomm_native.a"
+UNIT_LINE = "#include "
 
 # No contraction into fused multiply-add: a sum must have the same bits on every machine.
 NUMERIC_FLAGS = ["-ffp-contract=off"]
 CODE_FLAGS = ["-g0", "-O3", *NUMERIC_FLAGS, "-fvisibility=hidden"]
 WARNING_FLAGS = ["-Wall", "-Wextra"]
+CUDA_WARNINGS = ["-Xcompiler", "-Wall"]
 
 # A source named <anything><suffix> is compiled for an instruction set of its own, and the whole
 # build sees the macro, so that the dispatcher names only variants that exist.
@@ -79,6 +86,12 @@ def native_sources() -> list[Path]:
     ]
 
 
+def cuda_sources() -> list[Path]:
+    """Return the sources that nvcc compiles."""
+    found = (path for layer in LAYERS for path in sorted((CSRC / layer).rglob("*.cu")))
+    return [path for path in found if "shim" not in path.relative_to(CSRC).parts]
+
+
 def needs_cuda(source: Path) -> bool:
     """Whether a source is empty in builds without CUDA: its first line says so."""
     return source.read_text().startswith("#if defined(FC_WITH_CUDA)")
@@ -101,13 +114,74 @@ def standard_flags(command: Sequence[str]) -> list[str]:
     return ["-std=gnu++17"] if int(default.rstrip("L")) < 201703 else []
 
 
-def write_ninja_file(build_dir: Path, flags: Sequence[str], sources: Sequence[Path]) -> None:
+def launcher() -> list[str]:
+    """Return what a compiler is started through: ccache, where it is there."""
+    ccache = shutil.which("ccache")
+    return [ccache] if ccache else []
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The CUDA toolkit's folder, and the architectures as nvcc's ``-gencode`` options."""
+
+    home: str
+    gencode: tuple[str, ...]
+
+    @property
+    def nvcc(self) -> str:
+        """The compiler's path."""
+        return str(Path(self.home, "bin", "nvcc"))
+
+
+def library_flags(cuda: Cuda | None) -> list[str]:
+    """Return the flags of the library that ``fastcomm._C`` is linked with."""
+    flags = ["-fPIC", "-pthread", "-DNDEBUG", *WARNING_FLAGS, *CODE_FLAGS]
+    if os.environ.get("FASTCOMM_DEBUG") == "1":
+        flags += ["-O0", "-g"]
+    if cuda:
+        flags += ["-DFC_WITH_CUDA=1", "-isystem", f"{cuda.home}/include"]
+    return flags
+
+
+def library_dir(cuda: Cuda | None) -> Path:
+    """Return the folder of that library's objects: they fit every torch and every Python."""
+    return ROOT / "build" / ("native-cuda" if cuda else "native-cpu")
+
+
+def nvcc_rule(cuda: Cuda) -> list[str]:
+    """Return ninja's rule for CUDA sources.
+
+    Beside ``<source>.o`` it leaves ``<source>.o.log`` with the assembler's report, and in
+    ``<source>.o.kept`` PTX and cubins.
+    """
+    host = [*NUMERIC_FLAGS, "-fvisibility=hidden", "-fPIC"]
+    flags = ["-std=c++17", "-O3", "-fmad=false", *CUDA_WARNINGS, "-DFC_WITH_CUDA=1", f"-I{CSRC}"]
+    flags += [word for flag in host for word in ("-Xcompiler", flag)]
+    flags += [*cuda.gencode, "-Xptxas", "-v"]
+    kept = "$out.kept"
+    tidy = "rm -f " + " ".join(f"{kept}/{name}" for name in ("*.ii", "*.cudafe1.*", "*.fatbin*"))
+    return [
+        f"nvcc = {shlex.quote(cuda.nvcc)}",
+        f"nvccflags = {shlex.join(flags)}",
+        "rule nvcc",
+        f"  command = mkdir -p {kept} && $nvcc -MD -MF $out.d $nvccflags --keep --keep-dir {kept}"
+        " -c $in -o $out > $out.log 2>&1 || { cat $out.log; false; }"
+        f" && {{ grep -F warning $out.log || true; }} && {tidy}",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = nvcc $source",
+    ]
+
+
+def write_ninja_file(
+    build_dir: Path, flags: Sequence[str], sources: Sequence[Path], cuda: Cuda | None = None
+) -> None:
     """Write ``build_dir/build.ninja``; ninja compares commands, so rewriting it costs nothing."""
     command = compiler()
     macros = [f"-D{macro}=1" for macro in variant_macros(sources)]
     base = [*standard_flags(command), "-I", str(CSRC), *macros, *flags]
     lines = [
-        f"cxx = {shlex.join(command)}",
+        f"cxx = {shlex.join([*launcher(), *command])}",
         f"cxxflags = {shlex.join(base)}",
         "rule cxx",
         "  command = $cxx -MMD -MF $out.d $cxxflags $variant -c $in -o $out",
@@ -117,6 +191,7 @@ def write_ninja_file(build_dir: Path, flags: Sequence[str], sources: Sequence[Pa
         "rule ar",
         "  command = rm -f $out && ar crs $out $in",
         "  description = ar $out",
+        *(nvcc_rule(cuda) if cuda else []),
     ]
     objects = []
     for source in sources:
@@ -128,45 +203,109 @@ def write_ninja_file(build_dir: Path, flags: Sequence[str], sources: Sequence[Pa
             f"  source = {relative}",
             f"  variant = {shlex.join(variant[1]) if variant else ''}",
         ]
+    for source in cuda_sources() if cuda else []:
+        relative = source.relative_to(ROOT)
+        objects.append(f"{relative}.o".replace(" ", "$ "))
+        lines += [f"build {objects[-1]}: nvcc {str(source).replace(' ', '$ ')}"]
+        lines += [f"  source = {relative}"]
     lines += [f"build {LIBRARY_NAME}: ar {' '.join(objects)}", f"default {LIBRARY_NAME}", ""]
-    build_dir.mkdir(parents=True, exist_ok=True)
     (build_dir / "build.ninja").write_text("\n".join(lines))
 
 
-def build(build_dir: Path, flags: Sequence[str]) -> Path:
+@contextmanager
+def locked(build_dir: Path) -> Iterator[None]:
+    """Keep other processes from building in the same folder meanwhile."""
+    build_dir.mkdir(parents=True, exist_ok=True)
+    with (build_dir / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def ninja_command(build_dir: Path) -> list[str]:
+    """Return the command that builds everything in a folder."""
+    jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
+    return [find_ninja(), "-C", str(build_dir), *jobs]
+
+
+def build(build_dir: Path, flags: Sequence[str], cuda: Cuda | None = None) -> Path:
     """Compile what has changed and return the library's path.
 
     Args:
         build_dir: folder for objects; one for each set of flags that is to stay compiled.
         flags: compiler flags beside the include path, the variant macros and the variant's own.
+        cuda: compile the CUDA sources too.
 
     Raises:
         SystemExit: a source does not compile; the compiler's words are on stdout.
     """
     sources = native_sources()
-    write_ninja_file(build_dir, flags, sources)
-    jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
-    if subprocess.run([find_ninja(), "-C", str(build_dir), *jobs]).returncode != 0:
+    with locked(build_dir):
+        write_ninja_file(build_dir, flags, sources, cuda)
+        status = subprocess.run(ninja_command(build_dir)).returncode
+    if status != 0:
         raise SystemExit("fastcomm: the layers below torch do not compile, see above")
     return build_dir / LIBRARY_NAME
 
 
+def build_library(cuda: Cuda | None) -> Path:
+    """Build the library that ``fastcomm._C`` is linked with, and return its path."""
+    return build(library_dir(cuda), library_flags(cuda), cuda)
+
+
+def write_units(build_dir: Path, units: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """Write one source for each unit, which includes the unit's sources, and return them.
+
+    For sources whose headers take most of the time: parsed once instead of once for each of them.
+    A unit is written only if it changes.
+    """
+    build_dir.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, sources in units.items():
+        text = "".join(f'{UNIT_LINE}"{path.relative_to(CSRC)}"\n' for path in sources)
+        path = build_dir / f"{name}.cpp"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+        written.append(path)
+    return written
+
+
+def sources_of_entry(entry: dict[str, str]) -> list[str]:
+    """Return the sources that a command compiles: its file, or what that includes as a unit."""
+    lines = Path(entry["directory"], entry["file"]).read_text().splitlines()
+    if not lines or not all(line.startswith(UNIT_LINE) for line in lines):
+        return [entry["file"]]
+    return [str(CSRC / line.removeprefix(UNIT_LINE).strip('"')) for line in lines]
+
+
 def compile_commands(*build_dirs: Path) -> list[dict[str, str]]:
-    """Return the entries of compile_commands.json for folders that hold a build.ninja."""
+    """Return the entries of compile_commands.json for folders that hold a build.ninja.
+
+    A source that is compiled as part of a unit has an entry of its own.
+    """
     entries: list[dict[str, str]] = []
     for build_dir in build_dirs:
         if (build_dir / "build.ninja").exists():
             command = [find_ninja(), "-C", str(build_dir), "-t", "compdb"]
             entries += json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return [entry for entry in entries if entry["file"].endswith((".cpp", ".cu"))]
+    return [
+        {**entry, "file": source, "command": entry["command"].replace(entry["file"], source)}
+        for entry in entries
+        if entry["file"].endswith((".cpp", ".cu"))
+        for source in sources_of_entry(entry)
+    ]
 
 
 def main() -> None:
     """Build as told on the command line and print the library's path as the last line."""
     parser = argparse.ArgumentParser(description="Build the layers below torch.")
-    parser.add_argument("--build-dir", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--build-dir", type=Path)
+    where.add_argument("--library", action="store_true", help="what setup.py links, without CUDA")
     parser.add_argument("--cxxflags", default=shlex.join(CODE_FLAGS), help="default: %(default)s")
     arguments = parser.parse_args()
+    if arguments.library:
+        print(build_library(None))
+        return
     flags = ["-fPIC", "-pthread", *NUMERIC_FLAGS, *WARNING_FLAGS, *shlex.split(arguments.cxxflags)]
     print(build(arguments.build_dir.resolve(), flags))
 

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "coll/communicator.h"
+#include "core/control.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -32,9 +33,8 @@ std::shared_ptr<Operation> Communicator::meet(const Call& call, Milliseconds tim
 
 void Communicator::end_meetings() {
   std::unique_lock<std::mutex> lock(state_);
-#if !defined(FC_MEETINGS_OUT_OF_TURN)  // a negative control of the tests
-  if (ending_meetings_) return;        // that thread, maybe this one further up, ends all of them
-#endif
+  // That thread, maybe this one further up, ends all of them.
+  if (ending_meetings_ && !FC_LEFT_OUT(Control::kMeetingsOutOfTurn)) return;
   ending_meetings_ = true;
   while (!met_.empty()) {
     const auto operation = std::move(met_.front());

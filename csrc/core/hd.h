@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "core/control.h"
+
 #if defined(FC_SHIM)
 #include "core/interleave.h"
 #else
@@ -43,19 +45,6 @@ FC_HD bool reached(uint32_t seen, uint32_t target) {
   return static_cast<int32_t>(seen - target) >= 0;
 }
 
-/// Order of a flag access on the host. The negative controls of the tests weaken it on purpose
-/// (FC_WEAKEN_PUBLISH, FC_WEAKEN_WAIT): they must be reported by ThreadSanitizer.
-#if defined(FC_WEAKEN_PUBLISH)
-constexpr std::memory_order kPublishOrder = std::memory_order_relaxed;
-#else
-constexpr std::memory_order kPublishOrder = std::memory_order_release;
-#endif
-#if defined(FC_WEAKEN_WAIT)
-constexpr std::memory_order kWaitOrder = std::memory_order_relaxed;
-#else
-constexpr std::memory_order kWaitOrder = std::memory_order_acquire;
-#endif
-
 /// Makes every earlier write of this thread (on a device: of the block, after a barrier) visible
 /// to whoever sees `value` through load_flag. Release: nothing earlier moves below the store.
 FC_HD void store_flag(uint32_t* flag, uint32_t value) {
@@ -63,7 +52,9 @@ FC_HD void store_flag(uint32_t* flag, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 #else
   FC_INTERLEAVE();
-  reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, kPublishOrder);
+  auto* word = reinterpret_cast<std::atomic<uint32_t>*>(flag);
+  if (FC_LEFT_OUT(Control::kWeakenPublish)) return word->store(value, std::memory_order_relaxed);
+  word->store(value, std::memory_order_release);
 #endif
 }
 
@@ -76,7 +67,9 @@ FC_HD uint32_t load_flag(const uint32_t* flag) {
   return value;
 #else
   FC_INTERLEAVE();
-  return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(kWaitOrder);
+  const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(flag);
+  if (FC_LEFT_OUT(Control::kWeakenWait)) return word->load(std::memory_order_relaxed);
+  return word->load(std::memory_order_acquire);
 #endif
 }
 
@@ -133,11 +126,8 @@ FC_HD uint64_t clock_ns() {
 /// The host's publication where a peer may sleep: a store_flag that also takes part in the single
 /// order of sequentially consistent operations (transport/doorbell.h says what that is for).
 inline void publish_flag(uint32_t* flag, uint32_t value) {
-#if defined(FC_WEAKEN_PUBLISH)
-  store_flag(flag, value);
-#else
+  if (FC_LEFT_OUT(Control::kWeakenPublish)) return store_flag(flag, value);
   reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
-#endif
 }
 
 /// Tells the core that this is a spin loop.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/control.h"
 #include "core/hd.h"
 #include "core/numeric.h"
 #include "kernels/channel.h"
@@ -65,9 +66,7 @@ class CudaExecutor {
   }
 
   FC_DEVICE void publish(uint32_t steps) const {
-#if !defined(FC_NO_BARRIER)  // a negative control of the tests, which must be reported
-    __syncthreads();
-#endif
+    if (!FC_LEFT_OUT(Control::kNoBarrier)) __syncthreads();
     if (threadIdx.x == 0) store_flag(peers_.flag(peers_.rank, channel_), steps);
   }
 

@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 from support import script
 
+pytestmark = pytest.mark.serial  # it measures
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -9,6 +9,8 @@ from support import bench_ranks
 
 from fastcomm.bench.launch import RankError, launch
 
+pytestmark = pytest.mark.serial  # times are compared
+
 
 def is_running(pid: int) -> bool:
     """Whether the process exists and is not a zombie that only waits to be reaped."""

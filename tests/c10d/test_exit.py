@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.serial  # short times are compared
+
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 rank, path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]

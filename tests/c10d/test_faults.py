@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # the time to an error is compared
+
 SMALL, LARGE = 16, 1 << 20
 
 

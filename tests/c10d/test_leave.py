@@ -15,6 +15,8 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_ranks
 
+pytestmark = pytest.mark.serial  # short times are compared
+
 LARGE = 1 << 20
 
 

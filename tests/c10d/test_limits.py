@@ -17,6 +17,8 @@ from support.ranks import World, run_outcomes, run_ranks
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # mounts, and what a full one does to others
+
 MANY = 1 << 20  # elements, through slots
 GIB = 1 << 30
 

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_outcomes, run_ranks
 
+pytestmark = pytest.mark.serial  # short times are compared
+
 MANY = 1 << 22  # more than a socket holds
 
 

@@ -18,6 +18,8 @@ from support.ranks import World, run_ranks
 
 import fastcomm
 
+pytestmark = pytest.mark.serial  # memory, descriptors and threads are counted
+
 SMALL, LARGE = 16, 1 << 20  # elements
 _libc = ctypes.CDLL(None)
 
@@ -165,7 +167,7 @@ def _come_and_go(world: World, groups: int) -> tuple[Usage, Usage]:
     return before, _settled(before, 4)
 
 
-@pytest.mark.parametrize("groups", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("groups", [100, pytest.param(1000, marks=pytest.mark.release)])
 def test_groups_come_and_go(groups: int) -> None:
     for before, after in run_ranks(2, _come_and_go, groups, timeout=240):
         assert after.kilobytes < before.kilobytes + 4 * groups + 1024, (before, after)

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_outcomes, run_ranks
 
+pytestmark = pytest.mark.serial  # short times are compared
+
 
 def _die_soon(delay: float) -> None:
     threading.Timer(delay, os.kill, [os.getpid(), signal.SIGKILL]).start()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from support.ranks import World, run_ranks
+
+pytestmark = pytest.mark.serial  # short times are compared
 
 
 def _contract(world: World) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from support import cpp_build
+from support import programs
 
 
 def test_division() -> None:
-    sources = ["tests/cpp/list_plan_test.cpp", "csrc/core/error.cpp"]
-    cpp_build.check(cpp_build.build("list_plan_test", sources, cpp_build.ASAN), "all")
+    programs.check(programs.get("list_plan_test", programs.BOUNDS), "all")

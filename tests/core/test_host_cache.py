@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support import cpp_build
+from support import programs
+from support.programs import BOUNDS, PLAIN, WATCHED
 
-SOURCES = ["csrc/core/error.cpp", "csrc/core/host_cache.cpp", "tests/cpp/host_cache_test.cpp"]
 
-
-@pytest.mark.parametrize(
-    "flags", [cpp_build.PLAIN, cpp_build.TSAN, cpp_build.ASAN], ids=["plain", "tsan", "asan"]
-)
-def test_host_cache(flags: list[str]) -> None:
-    program = cpp_build.build("host_cache_test", SOURCES, flags)
-    assert "Sanitizer" not in cpp_build.check(program, "all", "1")
+@pytest.mark.parametrize("build", [PLAIN, WATCHED, BOUNDS], ids=lambda build: build.name)
+def test_host_cache(build: programs.Build) -> None:
+    program = programs.get("host_cache_test", build)
+    assert "Sanitizer" not in programs.check(program, "all", "1")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
+
 SEED = int(os.environ.get("FASTCOMM_FAULTS_SEED", "1"))
 SCHEDULES = int(os.environ.get("FASTCOMM_FAULTS_SCHEDULES", "200"))
 

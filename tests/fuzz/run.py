@@ -19,11 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support import cpp_build  # noqa: E402
-
-FLAGS = ["-O1", "-g1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"]
-# They see an index past the end of a short string, which lies in the string itself.
-FLAGS += ["-D_GLIBCXX_ASSERTIONS", "-Wno-unused-command-line-argument"]
+from support import programs  # noqa: E402
 
 
 def find_clang() -> str:
@@ -42,16 +38,13 @@ def main() -> int:
     arguments = parser.parse_args()
     os.environ["CXX"] = find_clang()
     print(f"compiling with {os.environ['CXX']}", flush=True)
-    # What forms a group, and nothing above it.
-    layers = ("csrc/core/", "csrc/transport/")
-    sources = [name for name in cpp_build.native_sources(variants=False) if name.startswith(layers)]
-    program = cpp_build.build(
-        "handshake_libfuzzer", [*sources, "tests/fuzz/handshake_fuzz.cpp"], FLAGS
-    )
+    wanted = ("handshake_libfuzzer", programs.LIBFUZZER)
+    programs.make([wanted], quiet=False)
+    program = programs.get(*wanted)
     folder = ROOT / "build" / "fuzz"
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
     (folder / "seeds").mkdir(exist_ok=True)
-    command = [str(program.path), f"-runs={arguments.runs}", f"-seed={arguments.seed}"]
+    command = [str(program), f"-runs={arguments.runs}", f"-seed={arguments.seed}"]
     # No names of functions: the symbolizer's pipes would be taken for a leak.
     command += [
         "-print_funcs=0",
@@ -64,7 +57,7 @@ def main() -> int:
     print(" ".join(command), flush=True)
     status = subprocess.run(command, env={**os.environ, "FC_SEEDS": str(folder / "seeds")})
     if status.returncode != 0:
-        print(f"failed; again with: {program.path} {folder}/<the file named above>")
+        print(f"failed; again with: {program} {folder}/<the file named above>")
     return status.returncode
 
 

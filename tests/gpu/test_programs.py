@@ -12,60 +12,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import gpu, nvcc, shim
+from support import gpu, nvcc
+from support.programs import run
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-    pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing"),
+    pytest.mark.nvcc,
 ]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One program: its sources and its cases; `short` ones are also run under compute-sanitizer."""
+    """The cases of one program; `short` ones are also run under compute-sanitizer."""
 
-    sources: tuple[str, ...]
     cases: tuple[str, ...]
     short: tuple[str, ...]
-    flags: tuple[str, ...] = ()
 
 
-_ERROR = "csrc/core/error.cpp"
 SUITES = {
     "multi_copy": Suite(
-        ("csrc/kernels/cuda/multi_copy.cu", _ERROR),
         ("alignments", "tables", "exact", "race", "refused", "large"),
         ("alignments", "exact"),
     ),
     "multi_reduce": Suite(
-        ("csrc/kernels/cuda/multi_reduce.cu", _ERROR),
         ("sums", "negative_zeros", "tables", "conversions", "race", "refused", "large"),
         ("race", "negative_zeros"),
     ),
     "multi_gradient": Suite(
-        ("csrc/kernels/cuda/multi_gradient.cu", _ERROR),
         ("sums", "norms", "special", "tables", "race", "refused", "large"),
         ("race", "norms"),
     ),
-    "all_reduce": Suite(
-        ("csrc/coll/cuda/all_reduce.cu", _ERROR), ("sums", "race", "failures"), ("race",)
-    ),
+    "all_reduce": Suite(("sums", "race", "failures"), ("race",)),
     "device_group": Suite(
-        shim.LOCAL_SOURCES,
         ("verdicts", "meet", "staging", "guard", "errors", "setting", "fork"),
         ("meet", "staging"),
-        ("-DFC_WITH_CUDA",),
     ),
     "local_collectives": Suite(
-        shim.LOCAL_SOURCES,
         ("direct", "staged", "mixed", "repeated", "race"),
         ("race",),
-        ("-DFC_WITH_CUDA",),
     ),
-    "local_calls": Suite(
-        shim.LOCAL_SOURCES, ("warm", "threads", "refused"), (), ("-DFC_WITH_CUDA",)
-    ),
+    "local_calls": Suite(("warm", "threads", "refused"), ()),
 }
 
 
@@ -75,10 +62,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("gpu")
 
     def build(name: str) -> Path:
-        suite = SUITES[name]
-        sources = [*suite.sources, f"tests/cpp/shim_{name}_test.cpp"]
-        return nvcc.link_for_device(folder / name, sources, *suite.flags, architecture="native")
+        return nvcc.link_for_device(folder / name, f"tests/cpp/shim_{name}_test.cpp")
 
+    nvcc.library()  # with all kernels, for the visible device
     with ThreadPoolExecutor(len(SUITES)) as pool:
         return dict(zip(SUITES, pool.map(build, SUITES), strict=True))
 
@@ -88,7 +74,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 )
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_every_byte_on_a_device(programs: dict[str, Path], name: str, case: str, seed: str) -> None:
-    result = shim.run(programs[name], case, seed, timeout=240)
+    result = run(programs[name], case, seed, timeout=240)
     assert result.returncode == 0, result.stdout[-6000:]
 
 
@@ -99,10 +85,10 @@ def test_every_byte_on_a_device(programs: dict[str, Path], name: str, case: str,
 def test_memory_is_used_as_it_should(
     programs: dict[str, Path], name: str, case: str, tool: str
 ) -> None:
-    sanitizer = shutil.which("compute-sanitizer", path=f"{Path(str(nvcc.NVCC)).parent}")
+    sanitizer = shutil.which("compute-sanitizer", path=f"{nvcc.HOME}/bin")
     sanitizer = sanitizer or shutil.which("compute-sanitizer")
     if sanitizer is None:
         pytest.skip("compute-sanitizer is missing")
     command = (Path(sanitizer), "--tool", tool, "--error-exitcode", "9", str(programs[name]), case)
-    result = shim.run(*command, timeout=280)
+    result = run(*command, timeout=280)
     assert result.returncode == 0, result.stdout[-6000:]

@@ -6,7 +6,6 @@ Skipped without nvcc; none of it needs a GPU.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from support import nvcc
@@ -14,13 +13,12 @@ from support import nvcc
 SOURCES = [
     f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "multi_gradient")
 ]
-pytestmark = pytest.mark.skipif(nvcc.NVCC is None, reason="nvcc is missing: no PTX to look at")
+pytestmark = pytest.mark.nvcc
 
 
-@pytest.fixture(scope="module", params=SOURCES)
-def ptx(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("ptx") / "kernels.ptx"
-    return nvcc.ptx_of(request.param, out, "-DFC_FEW_KERNELS")
+@pytest.fixture(params=SOURCES)
+def ptx(request: pytest.FixtureRequest) -> str:
+    return nvcc.ptx_of(request.param)
 
 
 def test_nothing_is_ordered_or_atomic(ptx: str) -> None:
@@ -46,21 +44,14 @@ def test_arithmetic_is_rounded_as_written(ptx: str) -> None:
     assert not re.search(r"\b(?:fma|mad)\.[\w.]*f(?:16|32|64)", ptx)
 
 
-def test_norms_are_in_fp64_and_rounded_as_written(tmp_path: Path) -> None:
-    ptx = nvcc.ptx_of(SOURCES[-1], tmp_path / "kernels.ptx", "-DFC_FEW_KERNELS")
+def test_norms_are_in_fp64_and_rounded_as_written() -> None:
+    ptx = nvcc.ptx_of(SOURCES[-1])
     assert {"add.rn.f64", "mul.rn.f64", "sqrt.rn.f64"} <= set(re.findall(r"\b\w+\.rn\.f64", ptx))
     assert not re.search(r"\b(?:add|sub|mul|sqrt)\.f64", ptx), "a contraction would be allowed"
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize(
-    "kernels",
-    [
-        pytest.param(["-DFC_FEW_KERNELS"], id="few"),
-        pytest.param([], id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_kernels_use_no_local_memory(tmp_path: Path, source: str, kernels: list[str]) -> None:
-    frames = nvcc.frames(source, tmp_path / "kernels.o", *kernels)
+def test_kernels_use_no_local_memory(source: str) -> None:
+    frames = nvcc.frames(source)
     assert frames
     assert set(frames) == {(0, 0)}, frames

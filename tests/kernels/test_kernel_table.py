@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.shim import ROOT
+from support.programs import ROOT
 
 
 def test_table_names_the_kernels_of_the_sources() -> None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import cpp_build
+from support import programs
+from support.programs import BOUNDS, PLAIN
 
-TEST = "tests/cpp/reduce_test.cpp"
-KERNELS = ("csrc/kernels/", "csrc/core/")
+TEST = "reduce_test"  # PLAIN has the library's own loops: what the compiler made is what is tested
 NEEDED = {"generic": set(), "avx2": {"avx2", "f16c"}}
 NEEDED["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "f16c"}
-
-
-@pytest.fixture(scope="module")
-def program() -> cpp_build.Program:
-    sources = [s for s in cpp_build.native_sources(variants=True) if s.startswith(KERNELS)]
-    # The library's own flags: what the compiler makes of the loops is what is tested.
-    return cpp_build.build("reduce_test", [*sources, TEST], ["-O3"])
 
 
 def skip_unless_it_runs(isa: str) -> None:
@@ -29,25 +22,25 @@ def skip_unless_it_runs(isa: str) -> None:
 
 @pytest.mark.parametrize("case", ["bits", "flushed_bits"])
 @pytest.mark.parametrize("isa", list(NEEDED))
-def test_bits(program: cpp_build.Program, isa: str, case: str) -> None:
+def test_bits(isa: str, case: str) -> None:
     """Every dtype, 1 to 20 sources, SUM and AVG, in place, two destinations, odd and misaligned."""
     skip_unless_it_runs(isa)
-    output = cpp_build.check(program, case, "1", environment={"FASTCOMM_ISA": isa})
+    chosen = {"FASTCOMM_ISA": isa}
+    output = programs.check(programs.get(TEST, PLAIN), case, "1", environment=chosen)
     assert case != "bits" or f"isa {isa}\n" in output
 
 
-def test_conversions(program: cpp_build.Program) -> None:
+def test_conversions() -> None:
     """All values of fp16 and bf16, all midpoints and their neighbours; with subnormals flushed."""
-    cpp_build.check(program, "conversions")
+    programs.check(programs.get(TEST, PLAIN), "conversions")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.timeout(600)  # some seconds; minutes where the processor converts no halves
-def test_every_float_to_half(program: cpp_build.Program) -> None:
-    cpp_build.check(program, "every_float", timeout=580)
+def test_every_float_to_half() -> None:
+    programs.check(programs.get(TEST, PLAIN), "every_float", timeout=580)
 
 
 def test_sums_in_bounds() -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    sources = [s for s in cpp_build.native_sources(variants=False) if s.startswith(KERNELS)]
-    cpp_build.check(cpp_build.build("reduce_test", [*sources, TEST], cpp_build.ASAN), "bits", "2")
+    programs.check(programs.get(TEST, BOUNDS), "bits", "2")

@@ -142,7 +142,7 @@ def test_two_ranks(run: str, searched: Searched) -> None:
     check(run, searched(run))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("run", [run for run in RUNS if run not in SMALL])
 def test_three_ranks(run: str, searched: Searched) -> None:
     check(run, searched(run))

@@ -1,52 +1,66 @@
-"""Compile CUDA sources with nvcc, without a GPU: to read what comes out, or to link a test."""
+"""What nvcc makes of the CUDA sources, without a GPU: PTX, the assembler's report, linked programs.
+
+No kernel is compiled for these tests alone: the library of the CUDA flavour has all of them, and
+what its build leaves beside the objects is read here (tools/native_build.py). Where the installed
+flavour has no CUDA, that library is built for one architecture.
+"""
 
 from __future__ import annotations
 
-import os
+import functools
 import re
-import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 
-from support.shim import ROOT
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
 
-ARCHITECTURE = "90"
-FLAGS = ["-std=c++17", "-fmad=false", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'tests/cpp'}"]
+import cuda_toolkit  # noqa: E402
+import native_build  # noqa: E402
 
-
-def find_nvcc() -> str | None:
-    """``nvcc`` of CUDA_HOME, of PATH, or of its usual place."""
-    places = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"]
-    in_places = [shutil.which("nvcc", path=f"{place}/bin") for place in places if place]
-    return in_places[0] or shutil.which("nvcc") or in_places[-1]
+ARCHITECTURE = "9.0"  # compiled for where the flavour has no CUDA; read where there are several
+HOME = cuda_toolkit.find_cuda_home()
 
 
-NVCC = find_nvcc()
+@functools.cache
+def toolkit() -> native_build.Cuda:
+    """The toolkit, with the architectures of the installed flavour."""
+    from fastcomm import _build_info
+
+    chosen = _build_info.CUDA_ARCHITECTURES if _build_info.FLAVOUR == "cuda" else ARCHITECTURE
+    return native_build.Cuda(str(HOME), cuda_toolkit.gencode_options(chosen))
 
 
-def compile_sources(*arguments: str, timeout: float = 280) -> str:
-    """Run nvcc with the project's flags; returns what it printed."""
-    command = [str(NVCC), *FLAGS, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
+@functools.cache
+def library() -> Path:
+    """The layers below torch with CUDA: what ``fastcomm._C`` of the CUDA flavour is linked with."""
+    return native_build.build_library(toolkit())
 
 
-def ptx_of(source: str, out: Path, *flags: str) -> str:
+def ptx_of(source: str) -> str:
     """Return the PTX of a source in the repository."""
-    target = f"arch=compute_{ARCHITECTURE},code=compute_{ARCHITECTURE}"
-    compile_sources("-O3", "-gencode", target, *flags, "-ptx", "-o", str(out), str(ROOT / source))
-    return out.read_text()
+    found = sorted((library().parent / f"{source}.o.kept").glob("*.ptx"))
+    name = f"compute_{ARCHITECTURE.replace('.', '')}"
+    return next((path for path in found if name in path.name), found[0]).read_text()
 
 
-def link_for_device(
-    program: Path, sources: Sequence[str], *flags: str, architecture: str = f"sm_{ARCHITECTURE}"
-) -> Path:
-    """Compile and link a test of tests/cpp with the kernels it tests; "native" is this GPU's."""
-    target = ["-O1", f"-arch={architecture}", "-x", "cu"]
-    paths = [str(ROOT / source) for source in sources]
-    compile_sources(*target, *flags, *paths, "-o", str(program))
+def frames(source: str) -> list[tuple[int, int]]:
+    """Return (bytes of stack, bytes spilled) of every function of a source."""
+    report = (library().parent / f"{source}.o.log").read_text()
+    found = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", report)
+    return [(int(stack), int(spilled)) for stack, spilled in found]
+
+
+def link_for_device(program: Path, source: str) -> Path:
+    """Compile a test or benchmark for devices and link it with the library."""
+    cuda = toolkit()
+    command = [cuda.nvcc, "-std=c++17", "-O1", "-fmad=false", *cuda.gencode, "-DFC_WITH_CUDA=1"]
+    command += [f"-I{ROOT / folder}" for folder in ("csrc", "tests/cpp")]
+    command += ["-x", "cu", str(ROOT / source), "-o", str(program)]
+    command += [f"-L{library().parent}", "-lfastcomm_native", "-Xcompiler", "-pthread"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert result.returncode == 0, result.stderr
     return program
 
 
@@ -62,12 +76,3 @@ def accesses_of_16_bytes(ptx: str) -> set[str]:
     """Return which of "ld" and "st" move packs."""
     wide = r"\b(ld|st)\.(?:global\.)?(?:v4\.[bu]32|v2\.[bu]64|b128)"
     return set(re.findall(wide, ptx))
-
-
-def frames(source: str, out: Path, *flags: str) -> list[tuple[int, int]]:
-    """Return (bytes of stack, bytes spilled) of every function of a source."""
-    target = f"arch=compute_{ARCHITECTURE},code=sm_{ARCHITECTURE}"
-    options = ["-O3", "-gencode", target, *flags, "-Xptxas", "-v", "-c", "-o", str(out)]
-    printed = compile_sources(*options, str(ROOT / source))
-    found = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", printed)
-    return [(int(stack), int(spilled)) for stack, spilled in found]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import pickle
+import signal
 import tempfile
 import time
 import traceback
@@ -71,6 +72,8 @@ def _main(
     pipe: Connection,
 ) -> None:
     os.environ.update(environment)
+    # A process that was started in the background ignores Ctrl-C, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     import torch
     import torch.distributed as dist
 

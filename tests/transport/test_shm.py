@@ -1,22 +1,23 @@
 """Shared memory between processes, without torch: segments, groups, deaths, hostile peers.
 
-The C++ programs check by themselves; here they are built with and without sanitizers.
+The C++ programs check by themselves; here they run with and without sanitizers.
 """
 
 from __future__ import annotations
 
 import pytest
-from support import cpp_build
+from support import programs
+from support.programs import BOUNDS, PLAIN
 
-GROUPS = "tests/cpp/shm_test.cpp"
+GROUPS = "shm_test"
 GROUP_CASES = ["segment", "groups", "reuse", "churn", "no_endpoint", "stale"]
-ENDS = "tests/cpp/shm_ends_test.cpp"
+ENDS = "shm_ends_test"
 END_CASES = ["death", "exit", "fork"]
-HANDSHAKE = "tests/cpp/handshake_test.cpp"
+HANDSHAKE = "handshake_test"
 HANDSHAKE_CASES = ["accept", "silent", "answer", "segment", "other_user"]
-FORMING = "tests/cpp/forming_test.cpp"
+FORMING = "forming_test"
 FORMING_CASES = ["world_size", "nonsense"]
-BUFFERS = "tests/cpp/shared_buffer_test.cpp"
+BUFFERS = "shared_buffer_test"
 BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
 CASES = [
     *((GROUPS, case) for case in GROUP_CASES),
@@ -27,22 +28,17 @@ CASES = [
 ]
 
 
-def build(source: str, flags: list[str]) -> cpp_build.Program:
-    sources = [*cpp_build.native_sources(variants=False), source]
-    return cpp_build.build(source.split("/")[-1].removesuffix(".cpp"), sources, flags)
-
-
 def skip_as_told(output: str) -> None:
     if "SKIPPED: " in output:
         pytest.skip(output.split("SKIPPED: ")[1].splitlines()[0])
 
 
-@pytest.mark.parametrize(("source", "case"), CASES)
-def test_processes(source: str, case: str) -> None:
-    skip_as_told(cpp_build.check(build(source, cpp_build.PLAIN), case, "1"))
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_processes(name: str, case: str) -> None:
+    skip_as_told(programs.check(programs.get(name, PLAIN), case, "1"))
 
 
-@pytest.mark.parametrize(("source", "case"), CASES)
-def test_processes_in_bounds(source: str, case: str) -> None:
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_processes_in_bounds(name: str, case: str) -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer, leaks included."""
-    skip_as_told(cpp_build.check(build(source, cpp_build.ASAN), case, "2"))
+    skip_as_told(programs.check(programs.get(name, BOUNDS), case, "2"))

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "core/control.h"
 #include "core/error.h"
 #include "core/hd.h"
 #include "kernels/cuda_api.h"
@@ -27,11 +28,7 @@ constexpr int kMaxParameterBytes = 32764;
 
 /// The first of this block's chunks.
 FC_DEVICE uint32_t first_chunk_of_block() {
-#if defined(FC_SHARE_CHUNKS)  // a negative control of the tests, which must be reported
-  return blockIdx.x / 2;
-#else
-  return blockIdx.x;
-#endif
+  return FC_LEFT_OUT(Control::kShareChunks) ? blockIdx.x / 2 : blockIdx.x;
 }
 
 /// The segment of `chunk`: the last i with first(i) <= chunk, where first grows. `last` is the

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/control.h"
 #include "core/error.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
@@ -46,18 +47,13 @@ static_assert(sizeof(GradientTable<kLargeGradients>) <= kMaxParameterBytes, "par
 
 /// A barrier of the thread block; whether all of its threads say yes.
 FC_DEVICE bool all_agree(bool yes) {
-#if defined(FC_NO_BARRIER)  // a negative control of the tests, which must be reported
-  return yes;
-#else
+  if (FC_LEFT_OUT(Control::kNoBarrier)) return yes;
   return __syncthreads_and(yes) != 0;
-#endif
 }
 
 /// A barrier between the widths of the tree over lanes.
 FC_DEVICE void next_width() {
-#if !defined(FC_NO_LANE_BARRIER)  // another negative control
-  __syncthreads();
-#endif
+  if (!FC_LEFT_OUT(Control::kNoLaneBarrier)) __syncthreads();
 }
 
 /// Results of a chunk in shared memory, at their positions in it.

@@ -6,7 +6,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/control.h"
+
 namespace fastcomm {
+namespace {
+
+/// The negative control that leaves out the waits for a mark.
+constexpr Control dropped_wait(Mark mark) {
+  return static_cast<Control>(static_cast<int>(Control::kDropReady) + static_cast<int>(mark));
+}
+
+}  // namespace
 
 DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access,
                          const DeviceGroupOptions& options)
@@ -69,9 +79,7 @@ void DeviceGroup::await(Mark mark, int rank, int peer, const Streams& streams, D
 
 void DeviceGroup::await_earlier(Mark mark, int rank, int peer, const Streams& streams,
                                 DeviceGuard& guard) {
-#if defined(FC_DROP_WAIT)  // a negative control of the tests, which must be reported
-  if (mark == Mark::FC_DROP_WAIT) return;
-#endif
+  if (FC_LEFT_OUT(dropped_wait(mark))) return;
   guard.set(devices_[rank]);
   FC_CUDA(cudaStreamWaitEvent(streams[rank], event(mark, peer), 0), "rank ", rank, " on device ",
           devices_[rank], " waits for rank ", peer);

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/control.h"
 #include "core/error.h"
 #include "transport/bootstrap.h"
 
@@ -117,9 +118,7 @@ Introduction receive_introduction(int socket, uint64_t nonce) {
     }
   }
   const Hello& hello = result.hello;
-#if defined(FC_DROP_HELLO_LENGTH)  // a negative control of the tests, which must be reported
-  received = sizeof(Hello);
-#endif
+  if (FC_LEFT_OUT(Control::kForgetHelloLength)) received = sizeof(Hello);
   const bool whole = received == static_cast<ssize_t>(sizeof(Hello)) && count == 2 &&
                      (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0;
   if ((message.msg_flags & MSG_CTRUNC) != 0 && count < 2) {

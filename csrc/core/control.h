@@ -1,0 +1,79 @@
+// Negative controls: rules of the protocol that a test build leaves out on demand.
+//
+// A sanitizer's silence means something only if it speaks where a rule is broken. Builds with
+// FC_CONTROLS look at $FC_CONTROL once, before main, and leave out the one rule that it names; the
+// tests demand a report then. One build serves the test and all of its controls. In every other
+// build FC_LEFT_OUT is a constant and costs nothing.
+#pragma once
+
+#include <cstdint>
+
+namespace fastcomm {
+
+/// A rule that can be left out. The names below are what $FC_CONTROL says, in the same order.
+enum class Control : uint8_t {
+  kNone,
+  kWeakenPublish,       // a flag is published with relaxed order
+  kWeakenWait,          // a flag is read with relaxed order
+  kNoBarrier,           // a block publishes, or agrees, without its barrier
+  kNoLaneBarrier,       // the tree over a block's lanes has no barrier between its widths
+  kShareChunks,         // two blocks work on the same chunks
+  kBlindProbe,          // a probe of peer access does not look at what it found
+  kMeetingsOutOfTurn,   // several threads end meetings at once
+  kForgetHelloLength,   // a handshake's length is not looked at
+  kForgetRecordLength,  // a record's length is not looked at
+  kDropReady,           // no stream waits for a kind of mark (transport/local/device_group.h),
+  kDropStaged,          // which follow in the order of `Mark`
+  kDropWorked,
+  kDropFinished,
+  kDropDrained,
+};
+
+constexpr const char* kControlNames[] = {
+    "none",
+    "weaken_publish",
+    "weaken_wait",
+    "no_barrier",
+    "no_lane_barrier",
+    "share_chunks",
+    "blind_probe",
+    "meetings_out_of_turn",
+    "forget_hello_length",
+    "forget_record_length",
+    "drop_ready",
+    "drop_staged",
+    "drop_worked",
+    "drop_finished",
+    "drop_drained",
+};
+
+}  // namespace fastcomm
+
+#if defined(FC_CONTROLS)
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace fastcomm {
+
+/// The control that the environment names. A name that there is none of would test nothing.
+inline Control control_of_environment() {
+  const char* wanted = std::getenv("FC_CONTROL");
+  if (wanted == nullptr) return Control::kNone;
+  uint8_t number = 0;
+  for (const char* name : kControlNames) {
+    if (std::strcmp(name, wanted) == 0) return static_cast<Control>(number);
+    ++number;
+  }
+  std::fprintf(stderr, "FC_CONTROL=%s: there is no such control, see core/control.h\n", wanted);
+  std::abort();
+}
+
+/// Written before main and never again, so that reading it orders nothing.
+inline const Control left_out_control = control_of_environment();
+
+}  // namespace fastcomm
+#define FC_LEFT_OUT(control) (::fastcomm::left_out_control == (control))
+#else
+#define FC_LEFT_OUT(control) (static_cast<void>(control), false)
+#endif

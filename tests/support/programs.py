@@ -1,0 +1,339 @@
+"""The torch-free C++ programs of the tests: one table, one ninja build, and how to run them.
+
+Every program is compiled at most once for each set of flags (`Build`), and shares the objects of
+the library's sources with the others. What the chosen tests need is built before the first of them
+starts (tests/conftest.py), on all cores; a test that runs alone builds its own. Rules that negative
+controls leave out are chosen when a program runs (csrc/core/control.h). Only g++ (or ``$CXX``) and
+ninja are needed::
+
+    python tests/support/programs.py            # everything that `make test` runs
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import native_build  # noqa: E402
+
+TSAN = ("-g1", "-fsanitize=thread", "-Wno-tsan")  # fences order the sleeping of doorbell.h only
+# -Og: what these sanitizers insert takes long to optimize.
+ASAN = ("-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+CONTROLS = "-DFC_CONTROLS"
+SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag operations yield
+FEW = "-DFC_FEW_KERNELS"
+
+
+@dataclass(frozen=True)
+class Build:
+    """A set of flags.
+
+    Attributes:
+        name: of the folder of its objects.
+        flags: for compiler and linker, beside those of all.
+        library: programs are linked with the library that ``fastcomm._C`` is made of, as it is.
+        rare: nothing that `make test` runs needs it.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    library: bool = False
+    rare: bool = False
+
+
+PLAIN = Build("plain", (), library=True)
+WATCHED = Build("watched", (*TSAN, *SHIM_FLAGS, FEW))
+BOUNDS = Build("bounds", (*ASAN, CONTROLS))
+SHIM = Build("shim", SHIM_FLAGS)
+SHIM_BOUNDS = Build("shim_bounds", (*ASAN, *SHIM_FLAGS, FEW))
+WATCHED_ALL = Build("watched_all", (*TSAN, *SHIM_FLAGS), rare=True)
+SHIM_BOUNDS_ALL = Build("shim_bounds_all", (*ASAN, *SHIM_FLAGS), rare=True)
+# The assertions see an index past the end of a short string, which lies in the string itself.
+LIBFUZZER = Build(
+    "libfuzzer",
+    (
+        *("-g1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined"),
+        *("-D_GLIBCXX_ASSERTIONS", "-Wno-unused-command-line-argument", "-Wno-error"),
+    ),
+    rare=True,
+)
+COMMON = (
+    *("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-fno-omit-frame-pointer"),
+    *native_build.NUMERIC_FLAGS,
+)
+# For negative controls: one report is enough.
+FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
+
+
+@functools.cache
+def below_torch() -> tuple[str, ...]:
+    """Return the sources of the layers below torch that need no CUDA, portable ones only."""
+    return tuple(
+        str(source.relative_to(ROOT))
+        for source in native_build.native_sources()
+        if not native_build.needs_cuda(source) and native_build.variant_of(source) is None
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of ``tests/cpp``.
+
+    Attributes:
+        name: of the program; its own source is ``tests/cpp/<name>.cpp`` unless ``source`` says so.
+        test: the file of ``tests`` that runs it.
+        builds: how it is built.
+        sources: what it is compiled with, where it is not linked with the library; "all": the
+            layers below torch.
+    """
+
+    name: str
+    test: str
+    builds: tuple[Build, ...]
+    sources: tuple[str, ...] | str = "all"
+    source: str = ""
+
+    def sources_for(self, build: Build) -> list[str]:
+        """Return everything that is compiled for it, its own source first."""
+        own = self.source or f"tests/cpp/{self.name}.cpp"
+        if build.library:
+            return [own]
+        if isinstance(self.sources, str):
+            return [own, *below_torch()]
+        return [own, *self.sources]
+
+
+def _under(*folders: str) -> tuple[str, ...]:
+    return tuple(name for name in below_torch() if name.startswith(folders))
+
+
+ERROR = "csrc/core/error.cpp"
+# What runs on several devices of one process.
+LOCAL = (
+    *("csrc/core/cuda_host.cpp", "csrc/core/env.cpp", ERROR),
+    *(f"csrc/transport/local/{name}.cpp" for name in ("peer_access", "device_group")),
+    *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "peer_probe")),
+    *(f"csrc/coll/cuda/{name}.cpp" for name in ("exchange", "exchange_plan", "local_collectives")),
+)
+CPU_LOOPS = (
+    *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
+    *("csrc/kernels/isa.cpp", "csrc/kernels/gradient_cpu.cpp", "csrc/kernels/reduce_cpu.cpp"),
+    *("csrc/kernels/gradient_generic.cpp", "csrc/kernels/reduce_generic.cpp"),
+)
+_COMMUNICATOR = "coll/test_communicator.py"
+_SHM = "transport/test_shm.py"
+_LOCAL = "coll/test_cuda_local_collectives.py"
+_WATCHED = (PLAIN, WATCHED, BOUNDS)
+PROGRAMS = (
+    *(
+        Program(f"communicator{part}_test", _COMMUNICATOR, _WATCHED)
+        for part in ("", "_failures", "_timeouts", "_meeting", "_engine")
+    ),
+    Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN,)),
+    Program("fused_test", "coll/test_fused_all_reduce.py", _WATCHED),
+    Program("list_plan_test", "coll/test_list_plan.py", (BOUNDS,), (ERROR,)),
+    Program(
+        *("host_cache_test", "core/test_host_cache.py", _WATCHED),
+        (ERROR, "csrc/core/host_cache.cpp"),
+    ),
+    Program(
+        *("reduce_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
+        _under("csrc/kernels/", "csrc/core/"),
+    ),
+    *(
+        Program(f"{part}_test", _SHM, (PLAIN, BOUNDS))
+        for part in ("shm", "shm_ends", "handshake", "forming", "shared_buffer")
+    ),
+    Program(
+        *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", (BOUNDS,)),
+        (*below_torch(), "tests/fuzz/replay.cpp"),
+        "tests/fuzz/handshake_fuzz.cpp",
+    ),
+    Program(
+        *("handshake_libfuzzer", "fuzz/run.py", (LIBFUZZER,)),
+        _under("csrc/core/", "csrc/transport/"),  # what forms a group, and nothing above it
+        "tests/fuzz/handshake_fuzz.cpp",
+    ),
+    Program(
+        *("shim_multi_copy_test", "kernels/test_cuda_multi_copy.py", (SHIM_BOUNDS, WATCHED)),
+        ("csrc/kernels/cuda/multi_copy.cu", ERROR),
+    ),
+    Program(
+        *("shim_multi_reduce_test", "kernels/test_cuda_multi_reduce.py"),
+        (SHIM, SHIM_BOUNDS, WATCHED),
+        ("csrc/kernels/cuda/multi_reduce.cu", ERROR),
+    ),
+    Program(
+        *("shim_multi_gradient_test", "kernels/test_cuda_multi_gradient.py"),
+        (SHIM, SHIM_BOUNDS, WATCHED),
+        ("csrc/kernels/cuda/multi_gradient.cu", ERROR, *CPU_LOOPS),
+    ),
+    Program(
+        *("shim_all_reduce_test", "coll/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
+        ("csrc/coll/cuda/all_reduce.cu", ERROR),
+    ),
+    Program(
+        *("shim_device_group_test", "transport/test_cuda_device_group.py", (SHIM, WATCHED)),
+        LOCAL,
+    ),
+    Program(
+        *("shim_local_collectives_test", _LOCAL),
+        (SHIM, WATCHED, WATCHED_ALL, SHIM_BOUNDS_ALL),
+        LOCAL,
+    ),
+    Program("shim_local_calls_test", _LOCAL, (SHIM, WATCHED), LOCAL),
+)
+
+
+def folder() -> Path:
+    """Return where all of it is built; another compiler has another folder."""
+    return ROOT / "build" / f"tests-{Path(native_build.compiler()[0]).name}"
+
+
+def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
+    """Yield the lines of ``build.ninja`` for all builds of ``programs``."""
+    command = native_build.compiler()
+    base = [*native_build.standard_flags(command), *COMMON]
+    base += [f"-I{ROOT / place}" for place in ("csrc", "tests/cpp")]
+    yield f"flags = {shlex.join(base)}"
+    cxx = shlex.join([*native_build.launcher(), *command])
+    yield f"rule cxx\n  command = {cxx} $flags $more -MMD -MF $out.d $language -c $in -o $out"
+    yield "  depfile = $out.d\n  deps = gcc\n  description = $build: $source"
+    yield f"rule link\n  command = {shlex.join(command)} $flags $more $in -o $out"
+    yield "  description = $build: $out"
+    library = native_build.library_dir(None) / native_build.LIBRARY_NAME
+    seen = set()
+    for program in programs:
+        for build in program.builds:
+            objects = []
+            for source in program.sources_for(build):
+                objects.append(f"{build.name}/{source}.o")
+                if objects[-1] in seen:
+                    continue
+                seen.add(objects[-1])
+                yield f"build {objects[-1]}: cxx {ROOT / source}"
+                yield f"  build = {build.name}\n  source = {source}"
+                yield f"  more = {shlex.join(build.flags)}"
+                yield f"  language = {'-x c++' if source.endswith('.cu') else ''}"
+            linked = [*objects, str(library)] if build.library else objects
+            yield f"build {build.name}/{program.name}: link {' '.join(linked)}"
+            yield f"  build = {build.name}\n  more = {shlex.join(build.flags)}"
+    yield ""
+
+
+def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
+    """Build programs, all at once.
+
+    Args:
+        wanted: names and builds.
+        quiet: keep what the compilers say, else show progress.
+
+    Raises:
+        RuntimeError: with the compilers' output, if it was kept.
+    """
+    targets = sorted({f"{build.name}/{name}" for name, build in wanted})
+    if not targets:
+        return
+    output = subprocess.PIPE if quiet else None
+    if any(build.library for _, build in wanted):
+        command = [sys.executable, str(ROOT / "tools/native_build.py"), "--library"]
+        _run(command, output)
+    place = folder()
+    with native_build.locked(place):
+        text = "\n".join(ninja_lines(PROGRAMS))
+        ninja_file = place / "build.ninja"
+        if not ninja_file.exists() or ninja_file.read_text() != text:
+            ninja_file.write_text(text)
+        _run([*native_build.ninja_command(place), *targets], output)
+
+
+def _run(command: list[str], output: int | None) -> None:
+    result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(result.stdout or "the programs of the tests do not compile, see above")
+
+
+def needed(tests: Iterable[str]) -> list[tuple[str, Build]]:
+    """Return what tests need, told by their files' paths under ``tests``; not what is rare."""
+    files = set(tests)
+    return [
+        (program.name, build)
+        for program in PROGRAMS
+        if program.test in files
+        for build in program.builds
+        if not build.rare
+    ]
+
+
+@functools.cache
+def get(name: str, build: Build) -> Path:
+    """Return a program, built if it was not.
+
+    Raises:
+        RuntimeError: it does not compile; with the compiler's output.
+    """
+    make([(name, build)])
+    return folder() / build.name / name
+
+
+def run(
+    program: Path,
+    *arguments: str,
+    control: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program; its output is in ``stdout``, sanitizers' reports too.
+
+    Addresses are not random: older runtimes of ThreadSanitizer refuse the layout that newer kernels
+    choose.
+
+    Args:
+        program: of `get`.
+        arguments: its own.
+        control: a rule to leave out, as csrc/core/control.h names it.
+        environment: variables beside those of this process.
+        timeout: seconds.
+    """
+    fixed = ["setarch", platform.machine(), "-R"] if shutil.which("setarch") else []
+    sanitizers = {
+        "TSAN_OPTIONS": "exitcode=66 history_size=4",
+        "ASAN_OPTIONS": "detect_leaks=1 exitcode=67",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    chosen = {"FC_CONTROL": control} if control else {}
+    return subprocess.run(
+        [*fixed, str(program), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **sanitizers, **chosen, **(environment or {})},
+    )
+
+
+def check(program: Path, *arguments: str, **options: object) -> str:
+    """Run a program that must succeed, and return its output."""
+    result = run(program, *arguments, **options)  # type: ignore[arg-type]
+    assert result.returncode == 0, result.stdout[-6000:]
+    return result.stdout
+
+
+def races(output: str) -> list[str]:
+    """Where ThreadSanitizer reported a data race: one line of its summary each."""
+    return [line for line in output.splitlines() if "SUMMARY: ThreadSanitizer: data race" in line]
+
+
+if __name__ == "__main__":
+    make(needed({program.test for program in PROGRAMS}), quiet=False)
