@@ -37,7 +37,7 @@ help: ## list the targets
 build: $(STAMPS)/build ## set up .venv and compile
 
 test: $(STAMPS)/build ## build and run the tests; pytest's arguments in ARGS, WORKERS=0 for one process
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --junitxml=build/junit.xml $(ARGS)
 
 release-check: $(STAMPS)/build ## what takes long: more seeds and models, other Pythons, other torches; an hour

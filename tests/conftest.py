@@ -1,7 +1,7 @@
 """How the tests are run: what is chosen, what is built before, and which take turns.
 
-The tests of a file run in one worker, files side by side (``-n 2``), but for those marked `serial`:
-they look at times or at things of the whole machine, come last, and each of them runs alone.
+The tests of a file run in one worker, files side by side (``-n 2 --dist loadfile``), but for tests
+marked `serial`: they look at times or at things of the whole machine, come last, and run alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: os.unlink(os.environ.pop(TURNS)))
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("--release")
     chosen = [item for item in items if bool(item.get_closest_marker("release")) == wanted]
@@ -47,8 +46,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The longest file first, so that no worker is left alone with it; within a file as it is.
     chosen.sort(key=lambda item: (is_serial(item), -expected.get(files[item], 0.0), files[item]))
     for item in chosen:
-        group = "serial" if is_serial(item) else files[item]
-        item.add_marker(pytest.mark.xdist_group(group))
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
             item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
     items[:] = chosen

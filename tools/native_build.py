@@ -97,6 +97,19 @@ def needs_cuda(source: Path) -> bool:
     return source.read_text().startswith("#if defined(FC_WITH_CUDA)")
 
 
+def units_of(sources: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return which sources are compiled together: a layer, but for its loops, which take longest.
+
+    The standard library's headers are most of what the others cost.
+    """
+    units: dict[str, list[Path]] = {}
+    for source in sources:
+        alone = variant_of(source) or source.name.endswith("_generic.cpp")
+        layer = source.relative_to(CSRC).parts[0]
+        units.setdefault(source.stem if alone else layer, []).append(source)
+    return units
+
+
 def variant_macros(sources: Sequence[Path]) -> list[str]:
     """Return the FC_HAVE_* macros for the variants among ``sources``."""
     return sorted({variant[0] for variant in map(variant_of, sources) if variant})
@@ -194,13 +207,13 @@ def write_ninja_file(
         *(nvcc_rule(cuda) if cuda else []),
     ]
     objects = []
-    for source in sources:
-        relative = source.relative_to(ROOT)
-        objects.append(f"{relative}.o".replace(" ", "$ "))
-        variant = variant_of(source)
+    for unit in write_units(build_dir / "units", units_of(sources)):
+        name = unit.relative_to(build_dir)
+        objects.append(f"{name}.o")
+        variant = variant_of(unit)
         lines += [
-            f"build {objects[-1]}: cxx {str(source).replace(' ', '$ ')}",
-            f"  source = {relative}",
+            f"build {objects[-1]}: cxx {str(unit).replace(' ', '$ ')}",
+            f"  source = {name.stem}",
             f"  variant = {shlex.join(variant[1]) if variant else ''}",
         ]
     for source in cuda_sources() if cuda else []:

@@ -16,6 +16,7 @@ def load_tool(root: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"tool_{name}", root / "tools" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 
@@ -65,6 +66,17 @@ def test_library_is_built_once(native_build, tmp_path, capfd):
     assert len(native_build.compile_commands(build_dir)) == len(native_build.native_sources())
     assert native_build.build(build_dir, ["-fPIC"]).stat().st_mtime_ns == first
     assert "no work to do" in capfd.readouterr().out
+
+
+def test_units_include_their_sources_and_are_written_once(native_build, tmp_path):
+    source = tmp_path / "csrc" / "c10d" / "backend.cpp"
+    (unit,) = native_build.write_units(tmp_path / "units", {"c10d": [source]})
+    assert unit.read_text() == '#include "c10d/backend.cpp"\n'
+    first = unit.stat().st_mtime_ns
+    native_build.write_units(tmp_path / "units", {"c10d": [source]})
+    assert unit.stat().st_mtime_ns == first
+    entry = {"directory": str(tmp_path), "file": "units/c10d.cpp", "command": "c++ units/c10d.cpp"}
+    assert native_build.sources_of_entry(entry) == [str(source)]
 
 
 def test_compile_error_stops_the_build(native_build, tmp_path):
@@ -126,6 +138,18 @@ def test_architectures(root, fake_toolkit, monkeypatch):
     assert tool.choose_architectures(visible, home) == ("8.0;9.0", "the visible GPUs")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5")
     assert tool.choose_architectures(visible, home) == ("7.5", "TORCH_CUDA_ARCH_LIST")
+
+
+def test_architectures_as_options(root):
+    options = load_tool(root, "cuda_toolkit").gencode_options
+    assert options("8.0;9.0a+PTX") == (
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_90a,code=compute_90a",
+    )
+    assert options("12.0 8.6") == options("12.0;8.6")
+    with pytest.raises(SystemExit, match="'Hopper' is no compute capability"):
+        options("8.0;Hopper")
 
 
 def test_command_line(root, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from support import programs
-from support.programs import SHIM, SHIM_BOUNDS_ALL, WATCHED, WATCHED_ALL
+from support.programs import SHIM, SHIM_BOUNDS, SHIM_BOUNDS_ALL, WATCHED, WATCHED_ALL
 
 BYTES = "shim_local_collectives_test"
 CALLS = "shim_local_calls_test"
@@ -65,9 +65,16 @@ def test_no_data_race_on_any_link(case: str) -> None:
     assert "ThreadSanitizer" not in output
 
 
+def test_in_bounds() -> None:
+    check_bounds(SHIM_BOUNDS, "mixed")
+
+
 @pytest.mark.release
 @pytest.mark.parametrize("case", LINKS)
-def test_in_bounds(case: str) -> None:
+def test_in_bounds_with_every_kernel(case: str) -> None:
+    check_bounds(SHIM_BOUNDS_ALL, case)
+
+
+def check_bounds(build: programs.Build, case: str) -> None:
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
-    program = programs.get(BYTES, SHIM_BOUNDS_ALL)
-    programs.check(program, case, "8", environment=environment, timeout=280)
+    programs.check(programs.get(BYTES, build), case, "8", environment=environment, timeout=280)

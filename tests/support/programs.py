@@ -76,14 +76,13 @@ COMMON = (
 FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 
 
-@functools.cache
-def below_torch() -> tuple[str, ...]:
-    """Return the sources of the layers below torch that need no CUDA, portable ones only."""
-    return tuple(
-        str(source.relative_to(ROOT))
-        for source in native_build.native_sources()
-        if not native_build.needs_cuda(source) and native_build.variant_of(source) is None
-    )
+def layer_units() -> dict[str, list[Path]]:
+    """Return the sources of each layer below torch that need no CUDA, portable ones only."""
+    units: dict[str, list[Path]] = {}
+    for source in native_build.native_sources():
+        if not native_build.needs_cuda(source) and native_build.variant_of(source) is None:
+            units.setdefault(source.relative_to(native_build.CSRC).parts[0], []).append(source)
+    return units
 
 
 @dataclass(frozen=True)
@@ -94,28 +93,21 @@ class Program:
         name: of the program; its own source is ``tests/cpp/<name>.cpp`` unless ``source`` says so.
         test: the file of ``tests`` that runs it.
         builds: how it is built.
-        sources: what it is compiled with, where it is not linked with the library; "all": the
-            layers below torch.
+        sources: what it is compiled with, where it is not linked with the library: files, and
+            layers below torch as a whole.
     """
 
     name: str
     test: str
     builds: tuple[Build, ...]
-    sources: tuple[str, ...] | str = "all"
+    sources: tuple[str, ...] = native_build.LAYERS
     source: str = ""
 
     def sources_for(self, build: Build) -> list[str]:
         """Return everything that is compiled for it, its own source first."""
         own = self.source or f"tests/cpp/{self.name}.cpp"
-        if build.library:
-            return [own]
-        if isinstance(self.sources, str):
-            return [own, *below_torch()]
-        return [own, *self.sources]
-
-
-def _under(*folders: str) -> tuple[str, ...]:
-    return tuple(name for name in below_torch() if name.startswith(folders))
+        rest = () if build.library else self.sources
+        return [own, *(f"units/{s}.cpp" if s in native_build.LAYERS else s for s in rest)]
 
 
 ERROR = "csrc/core/error.cpp"
@@ -149,7 +141,7 @@ PROGRAMS = (
     ),
     Program(
         *("reduce_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
-        _under("csrc/kernels/", "csrc/core/"),
+        ("kernels", "core"),
     ),
     *(
         Program(f"{part}_test", _SHM, (PLAIN, BOUNDS))
@@ -157,12 +149,12 @@ PROGRAMS = (
     ),
     Program(
         *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", (BOUNDS,)),
-        (*below_torch(), "tests/fuzz/replay.cpp"),
+        (*native_build.LAYERS, "tests/fuzz/replay.cpp"),
         "tests/fuzz/handshake_fuzz.cpp",
     ),
     Program(
         *("handshake_libfuzzer", "fuzz/run.py", (LIBFUZZER,)),
-        _under("csrc/core/", "csrc/transport/"),  # what forms a group, and nothing above it
+        ("core", "transport"),  # what forms a group, and nothing above it
         "tests/fuzz/handshake_fuzz.cpp",
     ),
     Program(
@@ -189,7 +181,7 @@ PROGRAMS = (
     ),
     Program(
         *("shim_local_collectives_test", _LOCAL),
-        (SHIM, WATCHED, WATCHED_ALL, SHIM_BOUNDS_ALL),
+        (SHIM, SHIM_BOUNDS, WATCHED, WATCHED_ALL, SHIM_BOUNDS_ALL),
         LOCAL,
     ),
     Program("shim_local_calls_test", _LOCAL, (SHIM, WATCHED), LOCAL),
@@ -222,7 +214,8 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
                 if objects[-1] in seen:
                     continue
                 seen.add(objects[-1])
-                yield f"build {objects[-1]}: cxx {ROOT / source}"
+                place = folder() if source.startswith("units/") else ROOT
+                yield f"build {objects[-1]}: cxx {place / source}"
                 yield f"  build = {build.name}\n  source = {source}"
                 yield f"  more = {shlex.join(build.flags)}"
                 yield f"  language = {'-x c++' if source.endswith('.cu') else ''}"
@@ -251,6 +244,7 @@ def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
         _run(command, output)
     place = folder()
     with native_build.locked(place):
+        native_build.write_units(place / "units", layer_units())
         text = "\n".join(ninja_lines(PROGRAMS))
         ninja_file = place / "build.ninja"
         if not ninja_file.exists() or ninja_file.read_text() != text:

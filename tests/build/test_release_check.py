@@ -1,0 +1,49 @@
+"""tools/release_check.py finds Pythons; tools/copy_tree.py copies sources and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import copy_tree
+import pytest
+import release_check
+
+
+def test_a_python_that_does_not_start_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stand_in = tmp_path / "bin" / f"python{version}"
+    good = tmp_path / "pyenv" / "versions" / f"{version}.9" / "bin" / f"python{version}"
+    for path, text in ((stand_in, "exit 127"), (good, f'exec {sys.executable} "$@"')):
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}{os.pathsep}/usr/bin:/bin")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    assert release_check.find_python(version) == str(good)
+    assert release_check.find_python("3.99") is None
+
+
+def test_a_copy_follows_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, target = tmp_path / "root", tmp_path / "target"
+    (root / "pkg").mkdir(parents=True)
+    for name in ("pkg/a.py", "pkg/b.py", "ignored.log"):
+        (root / name).write_text(name)
+    (root / ".gitignore").write_text("*.log\n*.so\n")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    monkeypatch.setattr(copy_tree, "ROOT", root)
+    copy_tree.copy(target)
+    assert not (target / "ignored.log").exists()
+    first = (target / "pkg" / "a.py").stat().st_mtime_ns
+    assert first == (root / "pkg" / "a.py").stat().st_mtime_ns
+    (target / "pkg" / "_C.so").write_text("built there")
+    (target / "build").mkdir()
+    (target / "build" / "a.o").write_text("built there")
+    (root / "pkg" / "b.py").unlink()
+    copy_tree.copy(target)
+    there = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert there == {".gitignore", "pkg/a.py", "pkg/_C.so", "build/a.o"}
