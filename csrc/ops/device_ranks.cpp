@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kAlignment = 512;        // torch's allocator has the same
 constexpr size_t kBlockBytes = 10 << 20;  // torch coalesces as many
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// A tensor in `block` at a byte that is aligned, of the form of `like`.
 at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& like) {
@@ -82,13 +82,13 @@ TensorList allocate_like(const TensorList& models, int device, bool apart) {
   while (first < models.size()) {
     size_t end = first, bytes = 0;
     do {
-      bytes += aligned(models[end++].nbytes());
-    } while (!apart && end < models.size() && bytes + aligned(models[end].nbytes()) <= kBlockBytes);
+      bytes += padded(models[end++].nbytes());
+    } while (!apart && end < models.size() && bytes + padded(models[end].nbytes()) <= kBlockBytes);
     const at::Tensor block = at::empty({static_cast<int64_t>(bytes)}, options);
     size_t at = 0;
     for (; first < end; ++first) {
       made.push_back(tensor_within(block, at, models[first]));
-      at += aligned(models[first].nbytes());
+      at += padded(models[first].nbytes());
     }
   }
   return made;
