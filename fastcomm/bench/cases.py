@@ -32,10 +32,22 @@ def pattern(numel: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
     """What ``rank`` contributes: ``numel`` whole numbers; a shifted or missing chunk shows.
 
     The period is a prime, so no power-of-two chunk is a copy of its neighbour.  In types of one or
-    two bytes the sum over 8 ranks stays within 124, which bfloat16 and int8 hold exactly.
+    two bytes the sum over 8 ranks stays within 124, which bfloat16 and int8 hold exactly. Of bool
+    each rank has true elements of its own, so that one that is missing shows.
     """
     period = 13 if dtype.itemsize <= 2 else 8191
-    return torch.arange(numel, dtype=torch.int64).remainder_(period).add_(rank).to(dtype)
+    numbers = torch.arange(numel, dtype=torch.int64).remainder_(period)
+    if dtype == torch.bool:
+        return numbers == rank % period
+    return numbers.add_(rank).to(dtype)
+
+
+def pattern_sum(numel: int, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """The sum of what ``size`` ranks contribute, rounded or wrapped once; of bool, their "or"."""
+    total = torch.zeros(numel, dtype=torch.int64)
+    for rank in range(size):
+        total += pattern(numel, dtype, rank).to(torch.int64)
+    return total.to(dtype)
 
 
 def count_wrong(actual: torch.Tensor, expected: torch.Tensor) -> int:
@@ -100,9 +112,7 @@ class AllReduce(Case):
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
         self.buffer.copy_(pattern(self.numel, self.dtype, self.rank))
         self.bind(group)()
-        ranks = range(self.size)
-        expected = pattern(self.numel, self.dtype, 0) * self.size + sum(ranks)
-        return count_wrong(self.buffer, expected)
+        return count_wrong(self.buffer, pattern_sum(self.numel, self.dtype, self.size))
 
     def prepare(self) -> None:
         self.buffer.zero_()
@@ -230,7 +240,7 @@ class ReduceScatterTensor(Case):
         self.whole.copy_(pattern(self.size * self.numel, self.dtype, self.rank))
         self.part.fill_(99)
         self.bind(group)()
-        sums = pattern(self.size * self.numel, self.dtype, 0) * self.size + sum(range(self.size))
+        sums = pattern_sum(self.size * self.numel, self.dtype, self.size)
         return count_wrong(self.part, sums.view(self.size, -1)[self.rank])
 
     def prepare(self) -> None:

@@ -5,6 +5,9 @@ from support import bench_ranks
 from fastcomm.bench.cases import CASES, pattern
 from fastcomm.bench.launch import launch
 
+OF_GLOO = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"]
+EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
+
 
 @pytest.mark.parametrize(
     ("op", "ranks", "factor"),
@@ -50,8 +53,12 @@ def test_sums_of_the_pattern_are_exact(dtype: torch.dtype) -> None:
     assert torch.equal(total.to(torch.int64), exact)
 
 
-def test_checks_pass_on_gloo_and_see_an_operation_that_does_nothing() -> None:
-    for rank, found in enumerate(launch(bench_ranks.check_cases, 2, timeout_s=60)):
+@pytest.mark.parametrize(("backend", "dtypes"), [("gloo", OF_GLOO), ("fastcomm", EVERY)])
+def test_checks_pass_and_see_an_operation_that_does_nothing(
+    backend: str, dtypes: list[str]
+) -> None:
+    ranks = launch(bench_ranks.check_cases, 2, backend, dtypes, timeout_s=60)
+    for rank, found in enumerate(ranks):
         for (name, dtype), (good, broken) in found.items():
             assert good == 0, (name, dtype)
             # The root of a broadcast holds the right values, and the last to reach a barrier may

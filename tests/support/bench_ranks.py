@@ -67,12 +67,14 @@ def sleep(rank: Rank) -> None:
     time.sleep(600)
 
 
-def check_cases(rank: Rank) -> dict[tuple[str, str], tuple[int, int]]:
+def check_cases(
+    rank: Rank, backend: str, dtypes: list[str]
+) -> dict[tuple[str, str], tuple[int, int]]:
     """For (case, dtype) the wrong elements of a good group, and of one that does nothing."""
-    dist.init_process_group("gloo")
+    dist.init_process_group(backend)
     control = dist.group.WORLD
     found = {}
-    for name, dtype in itertools.product(CASES, ("float32", "bfloat16", "int64")):
+    for name, dtype in itertools.product(CASES, dtypes):
         case = CASES[name](1000, getattr(torch, dtype), rank.rank, rank.size)
         good = case.check(control, control)
         case.bind = lambda group: lambda: None  # type: ignore[method-assign]
