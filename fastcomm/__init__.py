@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from fastcomm.data_parallel import DataParallel, DataParallelCriterion
     from fastcomm.ddp import DistributedDataParallel
     from fastcomm.errors import (
+        CollectiveArgumentError,
         CollectiveMismatchError,
         CollectiveTimeoutError,
+        CommunicationSystemError,
         FastcommError,
+        ForkedProcessError,
+        GroupPoisonedError,
         PeerLeftError,
         PeerLostError,
+        UnsupportedError,
     )
     from fastcomm.fused import clip_grad_norm_, combined_norm, fused_all_reduce_
     from fastcomm.memory import empty, is_shared
@@ -36,16 +41,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CollectiveArgumentError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
+    "CommunicationSystemError",
     "DataParallel",
     "DataParallelCriterion",
     "DistributedDataParallel",
     "FastcommError",
+    "ForkedProcessError",
+    "GroupPoisonedError",
     "NativeLibraryError",
     "PeerLeftError",
     "PeerLostError",
     "ShardedOptimizer",
+    "UnsupportedError",
     "__version__",
     "clip_grad_norm_",
     "combined_norm",
@@ -60,16 +70,21 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "CollectiveArgumentError": "fastcomm.errors",
     "CollectiveMismatchError": "fastcomm.errors",
     "CollectiveTimeoutError": "fastcomm.errors",
+    "CommunicationSystemError": "fastcomm.errors",
     "DataParallel": "fastcomm.data_parallel",
     "DataParallelCriterion": "fastcomm.data_parallel",
     "DistributedDataParallel": "fastcomm.ddp",
     "FastcommError": "fastcomm.errors",
+    "ForkedProcessError": "fastcomm.errors",
+    "GroupPoisonedError": "fastcomm.errors",
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",
     "PeerLostError": "fastcomm.errors",
     "ShardedOptimizer": "fastcomm.sharded_optimizer",
+    "UnsupportedError": "fastcomm.errors",
     "clip_grad_norm_": "fastcomm.fused",
     "combined_norm": "fastcomm.fused",
     "empty": "fastcomm.memory",
@@ -87,8 +102,11 @@ _MODULES = (
     "comm",
     "data_parallel",
     "ddp",
+    "env",
+    "errors",
     "functions",
     "fused",
+    "memory",
     "parallel_apply",
     "replicate",
     "scatter_gather",

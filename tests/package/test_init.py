@@ -1,0 +1,49 @@
+"""What ``import fastcomm`` alone makes known."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastcomm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def in_a_fresh_interpreter(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["errors", "comm", "memory", "env", "ddp", "fused"])
+def test_a_module_needs_no_import_of_its_own(module: str) -> None:
+    in_a_fresh_interpreter(f"import fastcomm; print(fastcomm.{module}.__name__)")
+
+
+def test_every_exception_is_exported() -> None:
+    from fastcomm import errors
+
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.FastcommError)
+    }
+    assert len(defined) == 10
+    assert defined <= set(fastcomm.__all__)
+    assert all(getattr(fastcomm, name) is getattr(errors, name) for name in defined)
+
+
+def test_the_lists_of_names_agree() -> None:
+    """What type checkers read, what is looked up, and what is promised."""
+    tree = ast.parse((ROOT / "fastcomm" / "__init__.py").read_text())
+    seen = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fastcomm.")
+        for alias in node.names
+    }
+    assert seen == set(fastcomm._MODULE_OF) == set(fastcomm.__all__) - {"__version__"}
