@@ -15,7 +15,7 @@ from torch.nn import Module, SyncBatchNorm
 
 from fastcomm._division import check_placement
 from fastcomm._losses import LossFunction
-from fastcomm._slots import Device, accelerator, slots
+from fastcomm._slots import Device, accelerator, check_list, slots
 from fastcomm.data_parallel import DataParallel
 
 # They have hooks on parameters or modules of which each process must have one.
@@ -53,6 +53,7 @@ def replicas_of(
         ValueError: devices of several types; what cannot be together with replicas.
         RuntimeError: a device that is not here; a tensor on another device than the first.
     """
+    check_list(device_ids)
     given = [] if device_ids is None else list(device_ids)
     if loss_fn is None and len(given) < 2 and "cpu" not in map(_kind, given):
         return None

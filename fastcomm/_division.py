@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fastcomm._slots import CPU, Device, accelerator, index_of, slots
+from fastcomm._slots import CPU, Device, accelerator, check_list, index_of, slots
 from fastcomm.scatter_gather import first_tensor
 
 
@@ -20,6 +20,7 @@ def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
         if kind is None or kind == "mps":
             return []
         return [torch.device(kind, i) for i in range(torch.accelerator.device_count())]
+    check_list(device_ids)
     if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
         return []
     return slots(device_ids)

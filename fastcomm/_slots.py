@@ -44,8 +44,22 @@ def slot(device: Device | None) -> torch.device:
     return _accelerator_slot(found.index) if found.index is None else found
 
 
+def check_list(devices: object) -> None:
+    """Raise TypeError for one device, or a number of them, in place of a list."""
+    if isinstance(devices, int | str | torch.device):
+        raise TypeError(
+            f"devices are a list, such as [{devices!r}], not {devices!r}: two replicas live on "
+            '[0, 1], or on ["cpu", "cpu"]'
+        )
+
+
 def slots(devices: Iterable[Device]) -> list[torch.device]:
-    """Return devices with their indices, in order; one may come several times."""
+    """Return devices with their indices, in order; one may come several times.
+
+    Raises:
+        TypeError: see `check_list`.
+    """
+    check_list(devices)
     return [slot(device) for device in devices]
 
 

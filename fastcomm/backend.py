@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from fastcomm import _native, errors
+from fastcomm import _native, env, errors
 
 if TYPE_CHECKING:
     from fastcomm._C import FastcommBackend
@@ -48,6 +48,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = load()
+    env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: Gloo must not read the
     # addresses of processes that are gone.

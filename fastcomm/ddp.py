@@ -22,7 +22,13 @@ from fastcomm import backend as _backend
 from fastcomm._devices_ddp import Replicas, replicas_of
 from fastcomm._losses import LossFunction
 from fastcomm._slots import Device
-from fastcomm.fused import FusedResult, clip_grad_norm_, combined_norm, fused_all_reduce_
+from fastcomm.fused import (
+    FusedResult,
+    check_max_norm,
+    clip_grad_norm_,
+    combined_norm,
+    fused_all_reduce_,
+)
 
 __all__ = ["DistributedDataParallel", "FusedState", "fused_hook"]
 
@@ -57,8 +63,7 @@ class FusedState:
         max_norm: float | None = None,
         error_feedback: bool = False,
     ) -> None:
-        if max_norm is not None and norm_type is None:
-            raise ValueError("max_norm needs a norm: norm_type is None")
+        check_max_norm(max_norm, norm_type)
         self.parameters = [p for p in parameters if p.requires_grad]
         self.process_group = process_group
         self.average = average

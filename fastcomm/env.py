@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import importlib
 import os
 import platform
+import warnings
 from typing import Any
 
 from fastcomm import __version__, _native
+
+_OF_THE_BUILD = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG")
+
+
+@functools.cache
+def warn_of_unknown_settings() -> None:
+    """Warn of each FASTCOMM_ variable that nothing reads, a typo mostly; once a process."""
+    known = [*_native.load().environment(), *_OF_THE_BUILD]
+    for name in sorted(os.environ):
+        if name.startswith("FASTCOMM_") and name not in known:
+            like = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {like[0]}? " if like else ""
+            warnings.warn(
+                f"{name} is set, and fastcomm has no such setting: {meant}"
+                "'python -m fastcomm env' lists them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def collect() -> dict[str, Any]:

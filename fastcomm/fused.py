@@ -87,8 +87,8 @@ class FusedResult:
         target.found_inf = self.found_inf
         target.grad_scale = torch.ones_like(self.found_inf)
         if max_norm is not None:
-            if self.total_norm is None:
-                raise ValueError("max_norm needs a norm: norm_type was None")
+            check_max_norm(max_norm, self.norm_type)
+            assert self.total_norm is not None
             scale = (self.total_norm + 1e-6) / max_norm
             target.grad_scale = scale.clamp(min=1.0).to(torch.float32)
 
@@ -135,8 +135,8 @@ def fused_all_reduce_(
 
     Raises:
         ValueError: another ``norm_type`` or ``wire_dtype``, or gradients of which one is
-            refused: sparse, of integers, on another device, overlapping; residuals unlike the
-            gradients. Nothing has been sent: the other ranks wait for this one.
+            refused: in truth a parameter, sparse, of integers, on another device, overlapping;
+            residuals unlike the gradients. Nothing has been sent: the others wait for this rank.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
         FastcommError: as of any collective. The gradients may be reduced in part.
     """
@@ -167,6 +167,7 @@ def reduce_list(
         options: ``average``, ``unscale``, ``wire_dtype``, ``norm_type``.
         cuts: as of `fused_reduce_scatter_`.
     """
+    refuse_parameters(tensors)
     average, unscale, wire_dtype, norm_type = options
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
@@ -217,10 +218,33 @@ def fused_reduce_add_coalesced(
         ValueError: as `fused_all_reduce_`; lists that differ.
     """
     lists = [list(values) for values in inputs]
+    for values in lists:
+        refuse_parameters(values)
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
     made = _backend.load().fused_sum_lists(lists, average, unscale, wire_dtype, norm)
     return tuple(made[:-3]), _result(made[-3:], norm_type)
+
+
+def check_max_norm(max_norm: float | None, norm_type: float | None) -> None:
+    """Raise ValueError where gradients cannot be clipped to ``max_norm``; None clips nothing."""
+    if max_norm is None:
+        return
+    if norm_type is None:
+        raise ValueError("max_norm needs a norm: norm_type is None")
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm is a number from 0 up, or None for no clipping, not {max_norm}")
+
+
+def refuse_parameters(tensors: Iterable[torch.Tensor]) -> None:
+    """Raise ValueError for a list of parameters where one of gradients is wanted."""
+    for i, tensor in enumerate(tensors):
+        if tensor.requires_grad and tensor.is_leaf:
+            raise ValueError(
+                f"tensor {i} of the list is a parameter (a leaf that requires gradients), and no "
+                "gradient: the weights would be reduced. Give [p.grad for p in parameters], or "
+                "p.detach() where the weights are meant"
+            )
 
 
 def combined_norm(parts: torch.Tensor, norm_type: float = 2.0) -> torch.Tensor:
@@ -264,8 +288,9 @@ def clip_grad_norm_(
 
     Raises:
         RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite``.
-        ValueError: another ``norm_type``.
+        ValueError: another ``norm_type``; a negative ``max_norm``.
     """
+    check_max_norm(max_norm, norm_type)
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     grads = [p.grad for p in given if p.grad is not None]
     if total_norm is None:

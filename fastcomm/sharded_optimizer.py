@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fastcomm.fused import FusedResult
+from fastcomm._elementwise import refuse_others
+from fastcomm.fused import FusedResult, check_max_norm
 from fastcomm.shards import fused_reduce_scatter_, gather_shards_, row_cuts
 
 __all__ = ["ShardedOptimizer"]
@@ -46,6 +48,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         max_norm: clip gradients to it.
         norm_type: 1, 2, ``inf`` or None.
         skip_nonfinite: do not step where a gradient is infinite or NaN.
+        elementwise: say so of an ``optimizer_class`` that is not torch's own, or a subclass of one:
+            it treats every element by itself, whatever the rest of the tensor is.
         defaults: the optimizer's own arguments.
 
     Attributes:
@@ -53,8 +57,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         optimizer: the one that steps, on this rank's rows.
 
     Raises:
-        ValueError: a parameter elsewhere, or with a layout that cannot be divided by rows;
-            ``max_norm`` without a norm.
+        TypeError: an optimizer instead of a class.
+        ValueError: a class that is not known to treat every element by itself; a parameter
+            elsewhere, with a layout that cannot be divided by rows, or of a model that
+            DistributedDataParallel reduces; ``max_norm`` without a norm, or negative.
     """
 
     def __init__(
@@ -69,10 +75,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         max_norm: float | None = None,
         norm_type: float | None = 2.0,
         skip_nonfinite: bool = False,
+        elementwise: bool = False,
         **defaults: Any,
     ) -> None:
-        if max_norm is not None and norm_type is None:
-            raise ValueError("max_norm needs a norm: norm_type is None")
+        refuse_others(optimizer_class, elementwise)
+        check_max_norm(max_norm, norm_type)
         self.process_group = process_group
         self.average = average
         self.unscale = unscale
@@ -88,6 +95,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._cuts: dict[torch.Tensor, list[int]] = {}
         self._mesh: Any = None
         super().__init__(params, defaults)
+        _refuse_wrapped(self._parameters())
+        self._unwrapped = False  # the model may be wrapped later
         groups = [self._own_group(group) for group in self.param_groups]
         self.optimizer = optimizer_class(groups, **defaults)
         self.defaults = self.optimizer.defaults
@@ -124,6 +133,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         assert self.optimizer is not None
+        if not self._unwrapped:
+            _refuse_wrapped(self._parameters())
+            self._unwrapped = True
         with torch.no_grad():
             given = self._parameters()
             stepped = [p for p in given if p.grad is not None]
@@ -283,3 +295,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """The ranks of the group, as the world numbers them."""
         ranks: list[int] = dist.get_process_group_ranks(self.process_group or dist.group.WORLD)
         return ranks
+
+
+def _refuse_wrapped(parameters: Iterable[torch.Tensor]) -> None:
+    """Raise ValueError where a DistributedDataParallel reduces the gradients, too.
+
+    It leaves no mark on its parameters, so this looks through all objects: tens of milliseconds.
+    """
+    ddp = torch.nn.parallel.DistributedDataParallel
+    mine = {id(parameter) for parameter in parameters}
+    for found in gc.get_objects():
+        if issubclass(type(found), ddp) and any(id(p) in mine for p in found.parameters()):
+            raise ValueError(
+                "the model is wrapped in DistributedDataParallel, which reduces its gradients: "
+                "they would be reduced twice. Give ShardedOptimizer the parameters of a plain model"
+            )

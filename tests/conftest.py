@@ -18,7 +18,7 @@ import pytest
 from support import nvcc, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
-TURNS = "FASTCOMM_TEST_TURNS"
+TURNS = "FC_TEST_TURNS"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -219,7 +219,7 @@ def evidence_of(rank: int, player: RankProcess) -> str:
         except OSError as error:
             text = str(error)
         parts.append(f"---- {name}\n{text}\n")
-    if shutil.which("gdb") and os.environ.get("FASTCOMM_FAULTS_GDB"):  # slow, with torch loaded
+    if shutil.which("gdb") and os.environ.get("FC_FAULTS_GDB"):  # slow, with torch loaded
         command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
         with contextlib.suppress(subprocess.TimeoutExpired):
             found = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -1,6 +1,6 @@
 """Random schedules with one random fault each: every rank ends right, or in the right exception.
 
-FASTCOMM_FAULTS_SEED and FASTCOMM_FAULTS_SCHEDULES choose others, or more. One that fails is played
+FC_FAULTS_SEED and FC_FAULTS_SCHEDULES choose others, or more. One that fails is played
 again by `make soak ARGS="--replay SEED"`.
 """
 
@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
 
-SEED = int(os.environ.get("FASTCOMM_FAULTS_SEED", "1"))
-SCHEDULES = int(os.environ.get("FASTCOMM_FAULTS_SCHEDULES", "200"))
+SEED = int(os.environ.get("FC_FAULTS_SEED", "1"))
+SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "200"))
 
 
 @pytest.mark.slow

@@ -486,3 +486,9 @@ def test_the_parts_composed_as_in_torchs_tutorial() -> None:
 
 def test_the_package_has_it() -> None:
     assert fastcomm.DataParallel is DataParallel
+
+
+@pytest.mark.parametrize("devices", [2, "cpu", torch.device("cpu")])
+def test_devices_are_a_list(devices: Any) -> None:
+    with pytest.raises(TypeError, match=r"devices are a list, such as \["):
+        fastcomm.DataParallel(nn.Linear(2, 2), devices)

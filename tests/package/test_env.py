@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.ranks import World, run_ranks
 
 from fastcomm import _native, env
 
@@ -29,6 +31,32 @@ def test_without_a_device_the_reason_stands_there() -> None:
 def test_the_setting_is_shown() -> None:
     expected = os.environ.get("FASTCOMM_PEER_ACCESS", "auto")
     assert _native.load().environment()["FASTCOMM_PEER_ACCESS"] == expected
+
+
+def test_a_setting_that_nothing_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTCOMM_TRANSPROT", "posix")
+    monkeypatch.setenv("FASTCOMM_CUDA", "0")  # the build reads it
+    monkeypatch.setenv("FASTCOMM_ISA", "auto")
+    env.warn_of_unknown_settings.cache_clear()
+    with pytest.warns(RuntimeWarning) as told:
+        env.warn_of_unknown_settings()
+    assert [str(warning.message) for warning in told] == [
+        "FASTCOMM_TRANSPROT is set, and fastcomm has no such setting: did you mean "
+        "FASTCOMM_TRANSPORT? 'python -m fastcomm env' lists them"
+    ]
+    env.warn_of_unknown_settings()  # once a process: what warns fails here
+
+
+def _create(world: World) -> list[str]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        world.init()
+    return [str(warning.message) for warning in told if warning.category is RuntimeWarning]
+
+
+def test_a_group_says_so_when_it_is_created() -> None:
+    for told in run_ranks(2, _create, environment={"FASTCOMM_RUOTE": "fastest"}):
+        assert any("FASTCOMM_RUOTE is set" in text for text in told), told
 
 
 def test_devices_and_each_pair_of_them() -> None:

@@ -15,6 +15,8 @@ from torch import nn
 
 import fastcomm
 from fastcomm import comm
+from fastcomm.ddp import FusedState
+from fastcomm.fused import clip_grad_norm_, fused_reduce_add_coalesced, refuse_parameters
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -144,3 +146,24 @@ def test_parts_are_combined_where_they_are() -> None:
     combined = fastcomm.combined_norm(parts)
     assert combined.shape == () and combined.dtype == torch.float64 and float(combined) == 5.0
     assert math.isnan(fastcomm.combined_norm(torch.tensor([1.0, math.nan]).double(), math.inf))
+
+
+def test_parameters_are_no_gradients() -> None:
+    weights = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+    with pytest.raises(ValueError, match=r"tensor 0 .* is a parameter .*p\.grad for p in"):
+        fused_reduce_add_coalesced([weights, weights])
+    with pytest.raises(ValueError, match=r"tensor 1 .* is a parameter"):
+        refuse_parameters([weights[0].detach(), weights[1]])
+    # What autograd made with create_graph=True requires gradients, and is one.
+    refuse_parameters([weights[0] * 2])
+
+
+@pytest.mark.parametrize("max_norm", [-1.0, math.nan])
+def test_a_negative_norm_is_refused(max_norm: float) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    with pytest.raises(ValueError, match="from 0 up"):
+        clip_grad_norm_([parameter], max_norm)
+    with pytest.raises(ValueError, match="from 0 up"):
+        FusedState([parameter], max_norm=max_norm)
+    assert torch.equal(parameter.grad, torch.ones(3))

@@ -305,3 +305,27 @@ def _other_placements(world: World) -> None:
 
 def test_states_with_other_placements_load() -> None:
     run_ranks(2, _other_placements, group_timeout=15)
+
+
+def _refused(world: World) -> None:
+    world.init()
+    model = nn.Linear(3, 3)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    caught = catch(fastcomm.ShardedOptimizer, torch.optim.SGD, model.parameters(), lr=0.1)
+    assert caught.kind == "ValueError" and "reduced twice" in caught.text, caught
+    del wrapped
+    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    wrapped(torch.ones(1, 3)).sum().backward()
+    caught = catch(optimizer.step)
+    assert caught.kind == "ValueError" and "reduced twice" in caught.text, caught
+    for bad in (-1.0, math.nan):
+        refused = partial(fastcomm.ShardedOptimizer, max_norm=bad, lr=0.1)
+        caught = catch(refused, torch.optim.SGD, nn.Linear(3, 3).parameters())
+        assert caught.kind == "ValueError" and "from 0 up" in caught.text, caught
+    made = torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1)
+    assert catch(fastcomm.ShardedOptimizer, made, model.parameters()).kind == "TypeError"
+
+
+def test_what_would_train_otherwise_is_refused() -> None:
+    run_ranks(2, _refused)

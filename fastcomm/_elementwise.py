@@ -1,0 +1,67 @@
+"""Which optimizers treat every element by itself, so that rows of a parameter may be stepped apart.
+
+Read off torch's sources: the update of an element there depends on its own parameter, gradient and
+state, and on numbers that are the same for the whole parameter (step counts, learning rates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+ELEMENTWISE: frozenset[type] = frozenset(
+    {
+        torch.optim.ASGD,
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+        torch.optim.SGD,
+    }
+)
+OTHERS = {
+    "Adafactor": "it scales by sums over rows, columns and the whole parameter",
+    "LBFGS": "it needs all gradients as one vector, and several evaluations a step",
+    "Muon": "it makes the update of a whole matrix orthogonal",
+    "SparseAdam": "it needs sparse gradients, which cannot be reduced in one pass",
+}
+
+
+def refuse_others(optimizer_class: Callable[..., torch.optim.Optimizer], elementwise: bool) -> None:
+    """Raise an error for what would step otherwise on rows than on whole parameters.
+
+    Args:
+        optimizer_class: a class, or ``functools.partial`` of one.
+        elementwise: whether the caller vouches for a class that is not torch's own.
+
+    Raises:
+        TypeError: an optimizer, not a class.
+        ValueError: a class of torch that is known to be another kind, or one that is not known.
+    """
+    if isinstance(optimizer_class, torch.optim.Optimizer):
+        name = type(optimizer_class).__name__
+        raise TypeError(
+            f"the first argument is a class, torch.optim.{name} for instance, and its arguments "
+            f"follow; this is a {name} that has parameters already"
+        )
+    made = optimizer_class.func if isinstance(optimizer_class, partial) else optimizer_class
+    if made in ELEMENTWISE:
+        return
+    name = getattr(made, "__name__", repr(made))
+    if made is getattr(torch.optim, name, None) and name in OTHERS:
+        raise ValueError(
+            f"torch.optim.{name} cannot be divided by rows: {OTHERS[name]}. Reduce gradients with "
+            "fused_all_reduce_ or DistributedDataParallel, and step on whole parameters"
+        )
+    if not elementwise:
+        raise ValueError(
+            f"{name} is not known to treat every element by itself, so that a step on rows of "
+            "parameters might be another one. If it does, say so: elementwise=True"
+        )
