@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from fastcomm.fused import clip_grad_norm_, combined_norm, fused_all_reduce_
+    from fastcomm.grad_scaler import GradScaler
     from fastcomm.memory import empty, is_shared
     from fastcomm.sharded_optimizer import ShardedOptimizer
     from fastcomm.shards import fused_reduce_scatter_, gather_shards_
@@ -50,6 +51,7 @@ __all__ = [
     "DistributedDataParallel",
     "FastcommError",
     "ForkedProcessError",
+    "GradScaler",
     "GroupPoisonedError",
     "NativeLibraryError",
     "PeerLeftError",
@@ -79,6 +81,7 @@ _MODULE_OF = {
     "DistributedDataParallel": "fastcomm.ddp",
     "FastcommError": "fastcomm.errors",
     "ForkedProcessError": "fastcomm.errors",
+    "GradScaler": "fastcomm.grad_scaler",
     "GroupPoisonedError": "fastcomm.errors",
     "NativeLibraryError": "fastcomm._native",
     "PeerLeftError": "fastcomm.errors",

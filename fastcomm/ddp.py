@@ -12,6 +12,9 @@ or `fastcomm.DistributedDataParallel`, which does this by itself.
 """
 
 # No "from __future__ import annotations": DDP compares a hook's annotations with the types.
+import functools
+import gc
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -49,6 +52,10 @@ class FusedState:
         error_feedback: with a ``wire_dtype``, add what rounding took from a gradient to the next
             (see `fused_all_reduce_`). Costs as much memory as the gradients. It is what they were
             before ``unscale``: a change of the loss scale leaves a small error once.
+        grad_scaler: what scales the loss, if anything does. Gradients stay scaled, as it expects
+            them, and are clipped to ``max_norm`` times its scale. (A scaler that is not given is
+            warned of where gradients are clipped: they would be clipped to ``max_norm`` and then
+            divided by the scale.)
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class FusedState:
         norm_type: float | None = 2.0,
         max_norm: float | None = None,
         error_feedback: bool = False,
+        grad_scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         check_max_norm(max_norm, norm_type)
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -72,6 +80,7 @@ class FusedState:
         self.norm_type = norm_type
         self.max_norm = max_norm
         self.error_feedback = error_feedback and wire_dtype is not None
+        self.grad_scaler = grad_scaler
         self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
         self._results: list[FusedResult] = []
         self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
@@ -150,9 +159,28 @@ class FusedState:
 
     def _clip(self) -> None:
         total = self.result().total_norm
-        if self.max_norm is not None and total is not None and not total <= self.max_norm:
+        if self.max_norm is None or total is None:
+            return
+        if self.grad_scaler is None:
+            _warn_of_scalers()
+        limit = self.max_norm * (1.0 if self.grad_scaler is None else self.grad_scaler.get_scale())
+        if not total <= limit:
             norm_type = 2.0 if self.norm_type is None else self.norm_type
-            clip_grad_norm_(self.parameters, self.max_norm, norm_type, total_norm=total)
+            clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
+
+
+@functools.cache
+def _warn_of_scalers() -> None:
+    """Warn where a scaler has scaled a loss in this process; looks once, through all objects."""
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.amp.GradScaler) and found._scale is not None:
+            warnings.warn(
+                "a GradScaler scales losses in this process, and max_norm is about gradients as "
+                "they are: where it scales this model's loss, give it: grad_scaler=scaler",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
 
 
 def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -195,6 +223,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         norm_type: as there.
         unscale: as there.
         error_feedback: as there.
+        grad_scaler: as there.
         loss_fn: as in `fastcomm.DataParallel`: ``ddp(*inputs, targets)`` is a vector with a loss
             for each replica, whose mean is that over the process's batch.
 
@@ -221,6 +250,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         norm_type: float | None = 2.0,
         unscale: float = 1.0,
         error_feedback: bool = False,
+        grad_scaler: torch.amp.GradScaler | None = None,
         loss_fn: LossFunction | None = None,
         **kwargs: Any,
     ) -> None:
@@ -237,6 +267,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             norm_type=norm_type,
             max_norm=max_norm,
             error_feedback=error_feedback,
+            grad_scaler=grad_scaler,
         )
         self.register_comm_hook(self.fused, fused_hook)
 

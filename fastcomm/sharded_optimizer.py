@@ -43,7 +43,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         process_group: None is the default one. Native where its backend is fastcomm and the ranks
             share memory.
         average: divide gradients by the number of ranks.
-        unscale: a factor for them. May be set between steps, by whoever changes a loss scale.
+        unscale: a factor for them. May be set between steps, by whoever changes a loss scale;
+            `fastcomm.GradScaler` does so by itself.
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         max_norm: clip gradients to it.
         norm_type: 1, 2, ``inf`` or None.
@@ -62,6 +63,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             elsewhere, with a layout that cannot be divided by rows, or of a model that
             DistributedDataParallel reduces; ``max_norm`` without a norm, or negative.
     """
+
+    # So torch.amp.GradScaler leaves the decision about a step to this class, which refuses it.
+    _step_supports_amp_scaling = True
+    found_inf: torch.Tensor  # set by torch.amp.GradScaler, for the time of a step
+    grad_scale: torch.Tensor | None
 
     def __init__(
         self,
@@ -127,11 +133,37 @@ class ShardedOptimizer(torch.optim.Optimizer):
             CollectiveMismatchError: the ranks have gradients of different parameters. Nothing has
                 been changed.
             FastcommError: as of any collective. Parameters may be those of before the step, or not.
+        RuntimeError: called by ``torch.amp.GradScaler``.
         """
+        if hasattr(self, "found_inf"):
+            del self.found_inf, self.grad_scale
+            raise RuntimeError(
+                "torch.amp.GradScaler looks at this rank's gradients before they are reduced, so "
+                "ranks would skip steps apart from each other: use fastcomm.GradScaler, which has "
+                "the same arguments"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step(self.unscale, self.skip_nonfinite)
+        return loss
+
+    def step_unscaled(self, scale: float) -> torch.Tensor:
+        """Step with gradients of a scaled loss, unless one is infinite or NaN; collective.
+
+        What `fastcomm.GradScaler` calls. Raises what `step` does.
+
+        Args:
+            scale: of the loss, the same on all ranks.
+
+        Returns:
+            0-d, of fp32: 1 where the step was skipped, on all ranks, else 0.
+        """
+        self._step(self.unscale / scale, skip_nonfinite=True)
+        return torch.zeros(()) if self.result is None else self.result.found_inf
+
+    def _step(self, unscale: float, skip_nonfinite: bool) -> None:
         assert self.optimizer is not None
         if not self._unwrapped:
             _refuse_wrapped(self._parameters())
@@ -139,9 +171,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             given = self._parameters()
             stepped = [p for p in given if p.grad is not None]
-            self._reduce(stepped)
-            if self.skip_nonfinite and self.result is not None and self.result.found_inf != 0:
-                return loss
+            self._reduce(stepped, unscale)
+            if skip_nonfinite and self.result is not None and self.result.found_inf != 0:
+                return
             for parameter in given:
                 grad = None if parameter.grad is None else self._own(parameter.grad)
                 own = self._rows[parameter]
@@ -153,7 +185,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.optimizer.step()
             gather_shards_(stepped, [self._cuts[p] for p in stepped], self.process_group)
         self._take_state()
-        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or set them to zero."""
@@ -197,7 +228,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _parameters(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _reduce(self, stepped: list[torch.Tensor]) -> None:
+    def _reduce(self, stepped: list[torch.Tensor], unscale: float) -> None:
         grads = []
         for parameter in stepped:
             grad = parameter.grad
@@ -210,7 +241,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             [self._cuts[parameter] for parameter in stepped],
             self.process_group,
             self.average,
-            self.unscale,
+            unscale,
             self.wire_dtype,
             self.norm_type,
         )

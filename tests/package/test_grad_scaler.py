@@ -1,0 +1,138 @@
+"""AMP with reductions in the optimizer, in our DDP, in torch's: scales and steps stay together."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import catch
+from support.ranks import World, run_ranks
+from torch import nn
+
+import fastcomm
+from fastcomm import ddp
+
+STEPS, BAD = 6, 3  # in the one with this number one rank's gradients are infinite
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def _loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+    loss: torch.Tensor = model(x).square().mean()
+    return loss * float("inf") if step == BAD and rank == 1 else loss
+
+
+def _one_process(size: int) -> tuple[list[torch.Tensor], list[float]]:
+    """The mean over ranks, torch's scaler and optimizer."""
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    scales = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for rank in range(size):
+            scaler.scale(_loss(model, rank, step) / size).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return [p.detach() for p in model.parameters()], scales
+
+
+def _train(world: World, kind: str) -> tuple[list[torch.Tensor], list[float]]:
+    world.init()
+    model = _model()
+    scaler = fastcomm.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    wrapped: Any = model
+    settings: dict[str, Any] = {"lr": 0.5, "momentum": 0.9}
+    if kind == "sharded":
+        optimizer: Any = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), **settings)
+    else:
+        wrap = fastcomm.DistributedDataParallel if kind == "ours" else _stock
+        wrapped = wrap(model)
+        optimizer = torch.optim.SGD(model.parameters(), **settings)
+    scales = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(_loss(wrapped, world.rank, step)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return [p.detach() for p in model.parameters()], scales
+
+
+def _stock(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["sharded", "ours", "stock"])
+def test_ranks_skip_together_and_keep_one_scale(kind: str, size: int) -> None:
+    expected, scales = _one_process(size)
+    assert scales[BAD] < scales[BAD - 1]  # it was skipped, and what follows grows again
+    results = run_ranks(size, _train, kind)
+    for parameters, seen in results:
+        assert seen == scales
+        for parameter, same, value in zip(parameters, results[0][0], expected, strict=True):
+            assert torch.equal(parameter, same)
+            torch.testing.assert_close(parameter, value)
+
+
+def _stock_scaler(world: World) -> None:
+    world.init()
+    model = _model()
+    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for unscale in (False, True):
+        scaler.scale(_loss(model, world.rank, 0)).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        caught = catch(scaler.step, optimizer)
+        assert caught.kind == "RuntimeError" and "fastcomm.GradScaler" in caught.text, caught
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    ours = fastcomm.GradScaler("cpu", init_scale=8.0)
+    ours.scale(_loss(model, world.rank, 0)).backward()
+    caught = catch(ours.unscale_, optimizer)
+    assert caught.kind == "RuntimeError" and "max_norm" in caught.text, caught
+    assert "Closure" in catch(ours.step, optimizer, lambda: None).text
+    ours.step(optimizer)
+    assert "already been called" in catch(ours.step, optimizer).text
+    ours.update()
+    assert dist.get_rank() == world.rank  # the group lives
+
+
+def test_torchs_scaler_is_refused_on_every_rank_before_anything_is_sent() -> None:
+    run_ranks(2, _stock_scaler)
+
+
+def _clip(world: World, kind: str) -> tuple[float, int]:
+    """The norm of gradients that are unscaled after the backward pass, and how often was warned."""
+    world.init()
+    model = _model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
+    given = scaler if kind == "given" else None
+    wrapped = fastcomm.DistributedDataParallel(model, max_norm=0.01, grad_scaler=given)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ddp._warn_of_scalers.cache_clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        scaler.scale(_loss(wrapped, world.rank, 0)).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    return float(norm), sum("grad_scaler=scaler" in str(one.message) for one in told)
+
+
+def test_clipping_is_about_gradients_without_the_scale() -> None:
+    for norm, told in run_ranks(2, _clip, "given"):
+        assert norm == pytest.approx(0.01, rel=1e-4) and told == 0
+
+
+def test_a_scaler_that_was_not_given_is_warned_of() -> None:
+    for norm, told in run_ranks(2, _clip, "not given"):
+        assert norm < 1e-5 and told == 1
