@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
@@ -21,9 +22,39 @@ import torch.nn.parallel
 
 from fastcomm import comm, data_parallel, functions, parallel_apply, replicate, scatter_gather
 
-__all__ = ["use"]
+__all__ = ["DataParallel", "use"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_THEIRS = torch.nn.DataParallel
+
+
+class _AsTheirs(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _THEIRS)
+
+
+class DataParallel(data_parallel.DataParallel[Any], metaclass=_AsTheirs):
+    """What the name ``torch.nn.DataParallel`` means while `use` is in effect.
+
+    `fastcomm.DataParallel`, and any ``torch.nn.DataParallel`` is an instance of it: a model may
+    have been wrapped before.
+    """
+
+    def __init__(self, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(module, device_ids, *args, **kwargs)
+        if device_ids is None and not self.device_ids:
+            _say_where_it_runs()
+
+
+@functools.cache
+def _say_where_it_runs() -> None:
+    warnings.warn(
+        "torch finds no accelerator here, so DataParallel runs its module as it is. For replicas "
+        'on the CPU say where: DataParallel(module, device_ids=["cpu", "cpu"])',
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
 
 _COMM = [name for name in comm.__all__ if hasattr(torch.nn.parallel.comm, name)]
 # torch.nn.parallel.replicate and others are functions that hide the modules of their names.
@@ -43,8 +74,11 @@ _PLACES: dict[str, list[tuple[str, Any]]] = {
         ("scatter_kwargs", scatter_gather.scatter_kwargs),
         ("gather", scatter_gather.gather),
         ("data_parallel", data_parallel.data_parallel),
+        ("DataParallel", DataParallel),
     ],
+    "torch.nn": [("DataParallel", DataParallel)],
     "torch.nn.parallel": [
+        ("DataParallel", DataParallel),
         ("scatter", scatter_gather.scatter),
         ("gather", scatter_gather.gather),
         ("replicate", replicate.replicate),
@@ -60,6 +94,8 @@ _replaced: list[tuple[ModuleType, str, Any, Any]] = []  # where, name, torch's, 
 
 class use:
     """Put fastcomm's primitives under ``torch.nn.parallel`` and ``torch.cuda.comm``.
+
+    ``torch.nn.DataParallel`` is `fastcomm.DataParallel` then, with CPU slots too.
 
     It takes effect when it is called. As a context manager it ends with the block, as a decorator
     (``@fastcomm.use()``) it is in effect while the function runs, else until ``end()``. Uses may be

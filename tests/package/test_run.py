@@ -67,3 +67,24 @@ def test_without_a_script() -> None:
 )
 def test_which_backend(asked: str | None, has_cuda: bool, taken: str | None) -> None:
     assert instead_of(asked, has_cuda=has_cuda) == taken
+
+
+OLD_SCRIPT = """
+from torch import nn, ones
+
+class Model(nn.Linear):
+    def forward(self, x):
+        print("replica with", len(x))
+        return super().forward(x)
+
+nn.DataParallel(Model(2, 2), device_ids=["cpu", "cpu"])(ones(6, 2))
+"""
+
+
+def test_an_old_data_parallel_script_gets_the_slots_that_it_asks_for(tmp_path: Path) -> None:
+    script = tmp_path / "old.py"
+    script.write_text(OLD_SCRIPT)
+    command = [sys.executable, "-m", "fastcomm", "run", str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["replica", "with", "3"] * 2

@@ -15,7 +15,11 @@ from torch import nn
 import fastcomm
 from fastcomm import _use, comm, functions
 
-MODULES = ["torch.cuda.comm", *(name for name in list(sys.modules) if "torch.nn.parallel" in name)]
+MODULES = [
+    "torch.nn",
+    "torch.cuda.comm",
+    *(name for name in list(sys.modules) if "torch.nn.parallel" in name),
+]
 
 
 def _state() -> dict[tuple[str, str], Any]:
@@ -105,3 +109,45 @@ def test_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong and torch.nn.parallel.comm.gather is theirs
+
+
+class Counting(nn.Module):
+    """Counts its replicas' calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.calls: list[int] = []  # replicas share it
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append(len(x))
+        out: torch.Tensor = self.linear(x)
+        return out
+
+
+@pytest.mark.parametrize(
+    "where", ["torch.nn", "torch.nn.parallel", "torch.nn.parallel.data_parallel"]
+)
+def test_the_name_of_data_parallel_is_ours_with_slots(where: str) -> None:
+    module: Any = sys.modules[where]
+    model, x = Counting(), torch.randn(5, 3)
+    before = nn.DataParallel(nn.Linear(2, 2), device_ids=[])
+    with fastcomm.use():
+        wrapped = module.DataParallel(model, device_ids=["cpu", "cpu"])
+        assert isinstance(wrapped, nn.DataParallel)
+        assert isinstance(before, nn.DataParallel)  # wrapped earlier, by torch's
+        assert not isinstance(model, nn.DataParallel)
+        assert torch.equal(wrapped(x), model.linear(x))
+        assert sorted(model.calls) == [2, 3]
+    assert type(before) is nn.DataParallel  # torch's own again
+    assert isinstance(wrapped, nn.DataParallel)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
+def test_without_slots_it_is_said_once_that_the_module_runs_as_it_is() -> None:
+    _use._say_where_it_runs.cache_clear()
+    with fastcomm.use(), pytest.warns(RuntimeWarning) as told:
+        for _ in range(2):
+            nn.DataParallel(nn.Linear(2, 2))
+    assert len(told) == 1 and 'device_ids=["cpu", "cpu"]' in str(told[0].message)
+    assert str(told[0].filename) == __file__
