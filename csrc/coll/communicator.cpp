@@ -72,8 +72,9 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
         std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), base_, timeout);
     operation->on_finish = std::move(on_finish);
     operation->on_lost = std::move(on_lost);
-    failure = failure_;
-    if (failure == nullptr) {
+    if (failure_ != nullptr) {
+      failure = failed_before(op_kind_name(call.kind));
+    } else {
       ++sequence_;
       base_ = operation->end_base();
       queue_.push_back(operation);

@@ -162,6 +162,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void fail(const Trouble& trouble, Finished& finished,
             std::optional<uint64_t> first = std::nullopt);
   void give_up_queue(Finished& finished);  // with both locks
+  /// What a call raises that comes after the failure; with state_.
+  std::exception_ptr failed_before(const char* name) const;
   /// fail() and finish(); returns the trouble as an exception.
   std::exception_ptr give_up(const Trouble& trouble, std::optional<uint64_t> first);
   void finish(Finished& finished);

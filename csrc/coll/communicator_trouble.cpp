@@ -108,8 +108,8 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
   const std::string behind =
       late.get() == &operation ? "" : concat(", behind ", operation.describe());
   return Trouble{ErrorCode::kTimeout, peer,
-                 where(*late, peer) + concat("did not end within ", late->timeout().count(),
-                                             " ms; not arrived: ", names,
+                 where(*late, peer) + concat("Timed out waiting ", late->timeout().count(),
+                                             "ms; not arrived: ", names,
                                              ". The call: ", late->describe(), behind, progress,
                                              ". Look what they are doing, or raise timeout=")};
 }
@@ -153,6 +153,19 @@ void Communicator::fail(const Trouble& trouble, Finished& finished, std::optiona
     finished.emplace_back(at->second, failure_);
   }
   give_up_queue(finished);
+}
+
+std::exception_ptr Communicator::failed_before(const char* name) const {
+  if (!first_trouble_) return failure_;  // it was left in order
+  // The front stays: the attributes of the exception are about the operation that failed.
+  const std::string& text = first_trouble_->text;
+  const size_t front = text.find("] ") + 2;
+  return std::make_exception_ptr(
+      Error(first_trouble_->code,
+            concat(text.substr(0, front), "this call of ", name,
+                   " comes after the process group has failed, which cannot be used any more: "
+                   "destroy it and create a new one. It failed in the operation named in front: ",
+                   text.substr(front))));
 }
 
 void Communicator::give_up_queue(Finished& finished) {

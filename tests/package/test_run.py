@@ -74,7 +74,7 @@ from torch import nn, ones
 
 class Model(nn.Linear):
     def forward(self, x):
-        print("replica with", len(x))
+        print(f"replica with {len(x)}\\n", end="")
         return super().forward(x)
 
 nn.DataParallel(Model(2, 2), device_ids=["cpu", "cpu"])(ones(6, 2))
