@@ -32,7 +32,7 @@ SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fas
 .PHONY: help build gpu-build test release-check soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
-	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
 
 build: $(STAMPS)/build ## set up .venv and compile
 
@@ -40,7 +40,7 @@ test: $(STAMPS)/build ## build and run the tests; pytest's arguments in ARGS, WO
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  --junitxml=build/junit.xml $(ARGS)
 
-release-check: $(STAMPS)/build ## what takes long: more seeds and models, other Pythons, other torches; an hour
+release-check: $(STAMPS)/build ## what takes long: more seeds and models, other Pythons and torches; half an hour
 	$(BIN)/python tools/release_check.py $(ARGS)
 
 soak: $(STAMPS)/build ## random schedules with faults; ARGS="--schedules N --seed S", or "--replay SEED"

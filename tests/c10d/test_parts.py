@@ -46,8 +46,13 @@ def _sum(terms: list[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def _op(op: str) -> Any:
-    factors = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG}
-    return factors[op] if op in factors else dist.ReduceOp.PREMUL_SUM(1 / 3)  # type: ignore[operator]
+    plain = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG}
+    return plain[op] if op in plain else _premul_sum(1 / 3)
+
+
+def _premul_sum(factor: float) -> Any:
+    made: Any = getattr(dist, "_make_nccl_premul_sum", None)  # torch before 2.13
+    return (made or dist.ReduceOp.PREMUL_SUM)(factor)
 
 
 def _bits(world: World) -> None:
@@ -149,7 +154,7 @@ def _errors(world: World) -> list[str]:
         dist.reduce_scatter_tensor(torch.empty(2), torch.empty(4, dtype=torch.float64))
     value = torch.full((3,), 5.0)
     factor = 0.5 if world.rank == 0 else 0.25
-    caught = catch(dist.all_reduce, value, op=dist.ReduceOp.PREMUL_SUM(factor))  # type: ignore[operator]
+    caught = catch(dist.all_reduce, value, op=_premul_sum(factor))
     assert torch.equal(value, torch.full((3,), 5.0))
     assert caught.kind == "CollectiveMismatchError"
     return [caught.text]
