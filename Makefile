@@ -68,10 +68,13 @@ format: $(STAMPS)/dev ## rewrite the sources in the project's format
 	find csrc tests/cpp tests/fuzz benchmarks/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format -i
 
+# In a copy of the sources: the library of .venv, which lies beside the sources, stays what it is.
 gpu-build: ## with nvcc: compile the CUDA flavour for every architecture; writes docs/kernels.md
-	FASTCOMM_CUDA=1 TORCH_CUDA_ARCH_LIST= $(MAKE) --no-print-directory build \
-	  VENV=.venv-cuda TORCH=$(CUDA_TORCH)
-	.venv-cuda/bin/python tools/kernel_table.py
+	$(PYTHON) tools/copy_tree.py build/cuda-tree
+	FASTCOMM_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0;10.0;12.0+PTX" $(MAKE) -C build/cuda-tree build \
+	  VENV=$(CURDIR)/.venv-cuda TORCH=$(CUDA_TORCH)
+	.venv-cuda/bin/python build/cuda-tree/tools/kernel_table.py
+	cp build/cuda-tree/docs/kernels.md docs/kernels.md
 
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
 	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }

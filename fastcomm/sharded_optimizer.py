@@ -335,8 +335,10 @@ def _refuse_wrapped(parameters: Iterable[torch.Tensor]) -> None:
     """
     ddp = torch.nn.parallel.DistributedDataParallel
     mine = {id(parameter) for parameter in parameters}
-    for found in gc.get_objects():
-        if issubclass(type(found), ddp) and any(id(p) in mine for p in found.parameters()):
+    everything = gc.get_objects()
+    kinds = {kind for kind in set(map(type, everything)) if issubclass(kind, ddp)}
+    for found in everything if kinds else ():
+        if type(found) in kinds and any(id(p) in mine for p in found.parameters()):
             raise ValueError(
                 "the model is wrapped in DistributedDataParallel, which reduces its gradients: "
                 "they would be reduced twice. Give ShardedOptimizer the parameters of a plain model"
