@@ -100,6 +100,7 @@ def units() -> dict[str, list[Path]]:
     """Return what is compiled together: as few units as keep two processors equally busy."""
     csrc = ROOT / "csrc"
     return {
+        "python": sorted(csrc.glob("*.cpp")),
         "c10d": sorted((csrc / "c10d").glob("*.cpp")),
         "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
     }
@@ -107,8 +108,7 @@ def units() -> dict[str, list[Path]]:
 
 def extension() -> CppExtension:
     """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
-    sources = [ROOT / "csrc" / "bindings.cpp"]
-    sources += native_build.write_units(BUILD_DIR / "units", units())
+    sources = native_build.write_units(BUILD_DIR / "units", units())
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
     # at::parallel_for is a plain loop without -fopenmp. Nothing is linked for it: the runtime must
     # be the one that torch has brought along; a second one would have threads of its own.

@@ -1,13 +1,10 @@
-// The only pybind11 file: what fastcomm/*.py needs of the native code.
+// What fastcomm/*.py needs of the native code; with bindings_futures.cpp the only pybind11 here.
 
-// g++ 12 takes the empty optional in torch's PythonFutureWrapper for something that is read.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "bindings_futures.h"
 #include "c10d/backend.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
@@ -161,22 +158,6 @@ void bind_fused(py::module_& module) {
         return gradient_norms(gradients, static_cast<NormKind>(norm));
       },
       py::call_guard<py::gil_scoped_release>());
-  // A future of `value`, complete when the work is, with the work's error as it is: Python's then()
-  // would keep its text only.
-  module.def("future_of",
-             [](const c10::intrusive_ptr<::c10d::Work>& work, const py::object& value) {
-               auto future = c10::make_intrusive<c10::ivalue::Future>(c10::PyObjectType::get());
-               work->getFuture()->addCallback(
-                   [future, held = torch::jit::toIValue(value, c10::PyObjectType::get())](
-                       c10::ivalue::Future& done) {
-                     if (done.hasError()) {
-                       future->setError(done.exception_ptr());
-                     } else {
-                       future->markCompleted(held);
-                     }
-                   });
-               return std::make_shared<torch::jit::PythonFutureWrapper>(future);
-             });
   module.def("norm_of_parts", [](const at::Tensor& parts, int norm) {
     return norm_of(parts, static_cast<NormKind>(norm));
   });
@@ -228,8 +209,12 @@ PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
 
   // A thread that comes from C++ into an interpreter that is going down aborts the process.
-  py::module_::import("atexit").attr("register")(
-      py::cpp_function(stop_progress, py::call_guard<py::gil_scoped_release>()));
+  py::module_::import("atexit").attr("register")(py::cpp_function(
+      [] {
+        stop_continuations();
+        stop_progress();
+      },
+      py::call_guard<py::gil_scoped_release>()));
 
   py::register_exception_translator([](std::exception_ptr error) {
     try {
@@ -253,7 +238,7 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_stock",
                              [](const FastcommBackend& b) { return b.traits().why_stock; })
-      .def_property_readonly("stock", [](const FastcommBackend& b) { return b.stock(); })
+      .def_property_readonly("stock", [](FastcommBackend& b) { return b.stock(); })
       .def("explain",
            [](const FastcommBackend& b, const std::string& operation, uint64_t count,
               const std::string& dtype,
@@ -300,12 +285,15 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "create_backend",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
-         const c10::intrusive_ptr<::c10d::Backend>& stock) {
+         const StockPtr& stock, const py::function& make_stock) {
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
-        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock);
+        auto maker = stock_maker(make_stock);
+        const py::gil_scoped_release released;
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock,
+                                                    std::move(maker));
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("stock"),
-      py::call_guard<py::gil_scoped_release>());
+      py::arg("make_stock"));
 
   module.def("explain", [](int size, const std::string& operation, uint64_t count,
                            const std::string& dtype, const std::string& op) {
@@ -316,6 +304,7 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("is_shared", is_shared);
 
+  bind_futures(module);
   bind_lists(module);
   bind_fused(module);
   module.def("empty_cache", [] { HostCache::instance().clear(); });

@@ -1,6 +1,6 @@
 """The native library; its sources are in csrc/bindings.cpp."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import torch
@@ -62,7 +62,12 @@ def gradient_norms(gradients: list[torch.Tensor], norm: int, /) -> list[torch.Te
 def norm_of_parts(parts: torch.Tensor, norm: int, /) -> torch.Tensor: ...
 def agree(store: Store, rank: int, size: int, timeout_s: float, problem: str) -> int: ...
 def create_backend(
-    store: Store, rank: int, size: int, timeout_s: float, stock: Backend
+    store: Store,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    stock: Backend,
+    make_stock: Callable[[str], Backend],
 ) -> FastcommBackend: ...
 def cuda_devices() -> _CudaDevices: ...
 def environment() -> dict[str, int | str]: ...

@@ -52,16 +52,24 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: Gloo must not read the
     # addresses of processes that are gone.
-    name = _agree(native, options)
+    name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
     stock = dist.ProcessGroupGloo(
         dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
     )
+
+    def make_stock(lane: str) -> dist.ProcessGroupGloo:
+        # For what continuations of futures issue (csrc/c10d/lane.h), from another thread.
+        store = dist.PrefixStore(f"gloo/{name:x}/{lane}/", _own_connection(options.store))
+        _agree(native, store, rank, size, timeout)
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
         rank,
         size,
         _seconds(timeout),
         stock,
+        make_stock,
     )
     if not backend.native and rank == 0:
         logger.warning(
@@ -70,20 +78,26 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     return backend
 
 
-def _agree(native: Any, options: Any) -> int:
+def _own_connection(store: dist.Store) -> dist.Store:
+    """Return the store by another connection: who waits in a store keeps other threads out."""
+    try:
+        return store.clone()
+    except (RuntimeError, NotImplementedError):  # a store that cannot
+        return store
+
+
+def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta) -> int:
     """Raise on every rank unless all ranks come, for a group of one size, and can take part.
 
     Returns a number that all ranks have in common, and no other group.
 
     Done first: Gloo would not say who is missing, and waits for several times the timeout.
     """
-    rank, size = options.group_rank, options.group_size
     problem = _want_of_descriptors(size)
     name = 0
     if size > 1:
-        store = dist.PrefixStore("fastcomm/first/", options.store)
         try:
-            name = native.agree(store, rank, size, _seconds(options.timeout), problem)
+            name = native.agree(store, rank, size, _seconds(timeout), problem)
         except dist.DistError:
             if not problem:
                 raise  # else a store without a descriptor, which is the same problem

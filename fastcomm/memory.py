@@ -25,8 +25,9 @@ def empty(
 
     The memory counts against ``FASTCOMM_SEGMENT_MB``, takes whole pages of 4 KiB, and costs a
     system call and page faults when it is new: allocate once, use often. A child of ``fork()`` sees
-    what its parent writes there, and the other way round. After an operation on it has raised an
-    error, peers may write to it until they have destroyed their process group too.
+    what its parent writes there, and the other way round. A tensor that is resized beyond its
+    memory moves to ordinary memory. After an operation on it has raised an error, peers may write
+    to it until they have destroyed their process group too.
 
     Args:
         size: the shape, as integers or as one sequence of them.

@@ -3,9 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <Python.h>
 
-#include <system_error>
-#include <thread>
-
 #include "c10d/compat.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
@@ -13,6 +10,7 @@
 #include "c10d/shared_tensor.h"
 #include "c10d/stock_call.h"
 #include "c10d/stock_support.h"
+#include "c10d/store_bootstrap.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -39,14 +37,17 @@ void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
 }  // namespace
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                                 Milliseconds timeout, c10::intrusive_ptr<::c10d::Backend> stock)
+                                 Milliseconds timeout, StockPtr stock,
+                                 Lanes::MakeNamedStock make_stock)
     : ::c10d::Backend(rank, size),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
-      stock_(std::move(stock)) {
+      continuations_(Continuations::create()) {
   translating([&] {
-    Formed formed = form_group(store, rank, size, deadline_after(timeout));
+    StoreBootstrap bootstrap(store);
+    Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
-    group_ = std::move(formed.group);
+    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(stock), store,
+                                     std::move(make_stock), continuations_->group());
   });
 }
 
@@ -55,32 +56,18 @@ FastcommBackend::~FastcommBackend() {
   // kept of Python, and to call back. Whoever drops the last reference may hold it: a Python object
   // (always so on torch 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
   const WithoutGil no_gil;
-  if (group_ != nullptr) group_->leave();
-  if (forked_from_endpoint()) {
-    stock_.release();  // a child of fork() does not have the threads to join
-  } else if (group_ != nullptr && group_->engine_at_work()) {
-    // Gloo's destructor waits for what it works on, as long as that takes: for a stopped peer, say.
-    auto* stock = stock_.release();
-    try {
-      std::thread([stock] { c10::intrusive_ptr<::c10d::Backend>::reclaim(stock); }).detach();
-    } catch (const std::system_error&) {
-      // No thread to be had: rather a leak than a destructor that waits, or throws.
-    }
-  } else {
-    stock_.reset();
-  }
+  if (!forked_from_endpoint()) continuations_->close();
+  lanes_.reset();
 }
 
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
-  if (group_ != nullptr) group_->leave();
-  stock_->shutdown();
+  lanes_->leave();
 }
 
 void FastcommBackend::abort() {
   if (forked_from_endpoint()) return;
-  if (group_ != nullptr) group_->abort(concat("rank ", getRank(), " called abort()"));
-  stock_->abort();
+  lanes_->for_each([](Lane& lane) { lane.abort(); });
 }
 
 bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
@@ -114,10 +101,11 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     const at::Tensor& tensor = tensors[0];
     const auto stock = [&] {
       require_stock_all_reduce(tensor, opts.reduceOp);
-      return through_stock(
-          stock_call(OpKind::kAllReduce, tensor, opts.reduceOp), tensors, opts.timeout,
-          opts.asyncOp, ::c10d::OpType::ALLREDUCE,
-          [engine = stock_, tensors, opts]() mutable { return engine->allreduce(tensors, opts); });
+      return through_stock(stock_call(OpKind::kAllReduce, tensor, opts.reduceOp), tensors,
+                           opts.timeout, opts.asyncOp, ::c10d::OpType::ALLREDUCE,
+                           [tensors, opts](::c10d::Backend& engine) mutable {
+                             return engine.allreduce(tensors, opts);
+                           });
     };
     if (!is_native_tensor(tensor)) return stock();
     Call call;
@@ -143,10 +131,11 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
              " is not a rank of a group of ", getSize());
     const at::Tensor& tensor = tensors[0];
     const auto stock = [&] {
-      return through_stock(
-          stock_call(OpKind::kBroadcast, tensor, static_cast<int>(opts.rootRank)), tensors,
-          opts.timeout, opts.asyncOp, ::c10d::OpType::BROADCAST,
-          [engine = stock_, tensors, opts]() mutable { return engine->broadcast(tensors, opts); });
+      return through_stock(stock_call(OpKind::kBroadcast, tensor, static_cast<int>(opts.rootRank)),
+                           tensors, opts.timeout, opts.asyncOp, ::c10d::OpType::BROADCAST,
+                           [tensors, opts](::c10d::Backend& engine) mutable {
+                             return engine.broadcast(tensors, opts);
+                           });
     };
     if (!is_native_tensor(tensor)) {
       require_stock("broadcast", tensor);
@@ -208,8 +197,8 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
     require_stock("all_gather", input);
     return through_stock(stock_call(OpKind::kAllGather, input), list, opts.timeout, opts.asyncOp,
                          ::c10d::OpType::ALLGATHER,
-                         [engine = stock_, outputs, inputs, opts]() mutable {
-                           return engine->allgather(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.allgather(outputs, inputs, opts);
                          });
   });
 }
@@ -217,7 +206,7 @@ FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensor
 FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
   Call call;
   call.kind = OpKind::kBarrier;
-  if (!is_native(call)) return stock_->barrier(opts);
+  if (!is_native(call)) return stock()->barrier(opts);
   constexpr const char* kTitle = "fastcomm:barrier";
   return launch(
       call, opts.timeout, opts.asyncOp, kTitle, [] {},

@@ -13,6 +13,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/continuations.h"
+#include "c10d/lane.h"
 #include "c10d/stock_work.h"
 #include "c10d/work.h"
 #include "coll/communicator.h"
@@ -29,14 +31,17 @@ class FastcommBackend final : public ::c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+  /// A call that a stock engine takes as it is.
+  using StockCall = std::function<WorkPtr(::c10d::Backend& engine)>;
+
   /// Collective: returns once all ranks have found whether they share memory. `stock` is a group of
-  /// the same ranks. Raises TorchError.
+  /// the same ranks; `make_stock` makes others. Raises TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Backend> stock);
+                  Milliseconds timeout, StockPtr stock, Lanes::MakeNamedStock make_stock);
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
-  const c10::intrusive_ptr<::c10d::Backend>& stock() const { return stock_; }
+  StockPtr stock() { return lanes_->ordinary().stock(options_->timeout); }
 
   // Native where the router says so.
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
@@ -100,7 +105,7 @@ class FastcommBackend final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override {
     options_->timeout = timeout;
-    stock_->setTimeout(timeout);
+    lanes_->for_each([timeout](Lane& lane) { lane.set_timeout(timeout); });
   }
   void setSequenceNumberForGroup() override {}
   /// Counts native operations: Gloo counts its own.
@@ -120,20 +125,23 @@ class FastcommBackend final : public ::c10d::Backend {
   /// Hands an operation to the stock group, behind a meeting of the ranks where they share memory.
   /// `outputs` as in StockWork::start.
   WorkPtr through_stock(const Call& call, const Tensors& outputs, Milliseconds timeout, bool async,
-                        ::c10d::OpType type, StartStock start);
+                        ::c10d::OpType type, StockCall start);
   /// A reduce_scatter of one input of all parts, or one a rank; `stock` is Gloo's.
   WorkPtr sum_parts(OpKind kind, const at::Tensor& output, const Tensors& inputs,
-                    const ::c10d::ReduceScatterOptions& opts, StartStock stock);
+                    const ::c10d::ReduceScatterOptions& opts, StockCall stock);
   Milliseconds timeout_or_default(Milliseconds timeout) const;
   bool is_native(const Query& query) const;
   bool is_native(const Call& call) const {
     return is_native(Query{call.kind, call.dtype, call.op, call.bytes()});
   }
 
+  /// nullptr where the group is Gloo's.
+  const std::shared_ptr<Communicator>& group() const { return lanes_->ordinary().group(); }
+
   c10::intrusive_ptr<Options> options_;
-  c10::intrusive_ptr<::c10d::Backend> stock_;
   GroupTraits traits_;
-  std::shared_ptr<Communicator> group_;  // nullptr where the group is Gloo's
+  std::shared_ptr<Continuations> continuations_;
+  std::unique_ptr<Lanes> lanes_;
   std::atomic<uint64_t> calls_{0};
 };
 

@@ -26,6 +26,19 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
   }
 }
 
+std::exception_ptr as_torch_error(PyObject* type, PyObject* value) {
+  for (int code = 0; code < kCodes; ++code) {
+    if (g_types[code] != type) continue;
+    PyObject* text = PyObject_Str(value);
+    const char* words = text == nullptr ? nullptr : PyUnicode_AsUTF8(text);
+    const std::string message = words == nullptr ? "" : words;
+    PyErr_Clear();
+    Py_XDECREF(text);
+    return std::make_exception_ptr(TorchError(static_cast<ErrorCode>(code), message));
+  }
+  return nullptr;
+}
+
 void register_error_type(ErrorCode code, PyObject* type) {
   Py_INCREF(type);
   g_types.at(static_cast<size_t>(code)) = type;

@@ -30,6 +30,9 @@ class TorchError : public torch::PyTorchError {
 /// A fastcomm::Error as a TorchError; anything else as it is.
 std::exception_ptr as_torch_error(const std::exception_ptr& error);
 
+/// A raised Python exception as a TorchError if it is one of fastcomm's, else nullptr. Needs the GIL.
+std::exception_ptr as_torch_error(PyObject* type, PyObject* value);
+
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
 void register_error_type(ErrorCode code, PyObject* type);
 

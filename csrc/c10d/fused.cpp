@@ -33,7 +33,7 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
     const Tensors& gradients, const GradientOptions& options, std::optional<Milliseconds> timeout,
     bool async) {
   return translating([&]() -> std::optional<Fused> {
-    if (group_ == nullptr) return std::nullopt;
+    if (group() == nullptr) return std::nullopt;
     check_cuts(options.shards, getSize());
     const auto held = std::make_shared<GradientTensors>(gradients, options);
     if (!held->list()->fits(traits_.layout, getSize())) return std::nullopt;
@@ -58,7 +58,7 @@ std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
     const Tensors& tensors, const std::vector<ShardCuts>& shards,
     std::optional<Milliseconds> timeout, bool async) {
   return translating([&]() -> std::optional<Fused> {
-    if (group_ == nullptr) return std::nullopt;
+    if (group() == nullptr) return std::nullopt;
     check_cuts(shards, getSize());
     const auto held = std::make_shared<GradientTensors>(
         tensors, GradientOptions{{false, 1, NormKind::kNone}, {}, shards, {}});

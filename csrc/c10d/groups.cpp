@@ -5,7 +5,6 @@
 #include <mutex>
 #include <vector>
 
-#include "c10d/store_bootstrap.h"
 #include "coll/progress.h"
 #include "core/env.h"
 #include "core/error.h"
@@ -68,8 +67,8 @@ size_t scratch_bytes(const GroupConfig& config, int size) {
 }
 
 /// The peers, or nullptr with the reason in the traits.
-std::unique_ptr<PeerGroup> find_peers(const c10::intrusive_ptr<::c10d::Store>& store, int rank,
-                                      int size, Deadline deadline, GroupTraits& traits) {
+std::unique_ptr<PeerGroup> find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
+                                      GroupTraits& traits) {
   const Environment& env = environment();
   traits.size = size;
   const GroupConfig wanted{env.payload_bytes, env.block_bytes};
@@ -94,7 +93,6 @@ std::unique_ptr<PeerGroup> find_peers(const c10::intrusive_ptr<::c10d::Store>& s
       why_not = error.what();
     }
   }
-  StoreBootstrap bootstrap(store);
   auto result =
       make_shm_group(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
@@ -108,10 +106,9 @@ std::unique_ptr<PeerGroup> find_peers(const c10::intrusive_ptr<::c10d::Store>& s
 
 }  // namespace
 
-Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                  Deadline deadline) {
+Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
   Formed formed;
-  auto peers = find_peers(store, rank, size, deadline, formed.traits);
+  auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits);
   if (peers == nullptr) return formed;
   formed.group = std::make_shared<Communicator>(std::move(peers), formed.traits,
                                                 size == 1 ? idle_engine() : engine());

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "coll/communicator.h"
 #include "core/clock.h"
+#include "transport/bootstrap.h"
 
 namespace fastcomm {
 
@@ -16,8 +16,7 @@ struct Formed {
 };
 
 /// Collective: returns once all ranks have found whether they share memory. Raises Error.
-Formed form_group(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                  Deadline deadline);
+Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline);
 
 /// Stops what runs by itself in this process, at the end of the program, and says goodbye in every
 /// group. Call it without the GIL.

@@ -17,11 +17,12 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
   ++calls_;
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
-    if (async) return NativeWork::start(group_, call, limit, make_payload());
+    const std::shared_ptr<Communicator>& group = lanes_->here(limit).group();
+    if (async) return NativeWork::start(group, call, limit, make_payload(), continuations_);
     RECORD_FUNCTION(title, std::vector<c10::IValue>());
-    const auto operation = group_->run(call, limit, g_interrupt_check);
+    const auto operation = group->run(call, limit, g_interrupt_check);
     if (operation->error() != nullptr) {
-      return NativeWork::failed(getRank(), make_payload(), operation->error());
+      return NativeWork::failed(getRank(), make_payload(), operation->error(), continuations_);
     }
     write_back();
     return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call

@@ -116,8 +116,8 @@ FastcommBackend::WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at
     }
     return through_stock(stock_call(call.kind, Tensors{input, output}), Tensors{output},
                          opts.timeout, opts.asyncOp, OpType::_ALLGATHER_BASE,
-                         [stock = stock_, output, input, opts]() mutable {
-                           return stock->_allgather_base(output, input, opts);
+                         [output, input, opts](::c10d::Backend& engine) mutable {
+                           return engine._allgather_base(output, input, opts);
                          });
   });
 }
@@ -125,7 +125,7 @@ FastcommBackend::WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at
 FastcommBackend::WorkPtr FastcommBackend::sum_parts(OpKind kind, const at::Tensor& output,
                                                     const Tensors& inputs,
                                                     const ::c10d::ReduceScatterOptions& opts,
-                                                    StartStock stock) {
+                                                    StockCall stock) {
   const Query query{kind, dtype_of(c10::toRealValueType(output.scalar_type())),
                     reduce_op_of(opts.reduceOp), output.nbytes()};
   if (are_native(output, inputs) && is_native(query)) {
@@ -158,8 +158,8 @@ FastcommBackend::WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, Tenso
       check_parts(kName, input, "input", outputs[0], "output", 1);
     }
     return sum_parts(OpKind::kReduceScatter, outputs[0], inputs[0], opts,
-                     [stock = stock_, outputs, inputs, opts]() mutable {
-                       return stock->reduce_scatter(outputs, inputs, opts);
+                     [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                       return engine.reduce_scatter(outputs, inputs, opts);
                      });
   });
 }
@@ -169,8 +169,8 @@ FastcommBackend::WorkPtr FastcommBackend::_reduce_scatter_base(
   return translating([&] {
     check_parts("reduce_scatter_tensor", input, "input", output, "output", getSize());
     return sum_parts(OpKind::kReduceScatterTensor, output, {input}, opts,
-                     [stock = stock_, output, input, opts]() mutable {
-                       return stock->_reduce_scatter_base(output, input, opts);
+                     [output, input, opts](::c10d::Backend& engine) mutable {
+                       return engine._reduce_scatter_base(output, input, opts);
                      });
   });
 }

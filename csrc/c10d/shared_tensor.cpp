@@ -1,6 +1,7 @@
 #include "c10d/shared_tensor.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <atomic>
 #include <memory>
@@ -40,9 +41,13 @@ at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   auto buffer = std::make_shared<SharedBuffer>(Endpoint::instance(), bytes);
   g_any.store(true, std::memory_order_relaxed);
   void* data = buffer->data();
-  return at::from_blob(
-      data, sizes, [buffer = std::move(buffer)](void*) mutable { buffer.reset(); },
-      at::TensorOptions().dtype(dtype));
+  // May grow as others can, and leaves shared memory by that: hooks of DDP pad its buckets.
+  return at::for_blob(data, sizes)
+      .deleter([buffer = std::move(buffer)](void*) mutable { buffer.reset(); })
+      .options(at::TensorOptions().dtype(dtype))
+      .allocator(c10::GetCPUAllocator())
+      .resizeable_storage()
+      .make_tensor();
 }
 
 bool is_shared(const at::Tensor& tensor) {

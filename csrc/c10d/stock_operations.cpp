@@ -50,10 +50,13 @@ void check_peer(const char* name, int peer, int rank, int size) {
 
 WorkPtr FastcommBackend::through_stock(const Call& call, const Tensors& outputs,
                                        Milliseconds timeout, bool async, OpType type,
-                                       StartStock start) {
-  if (group_ == nullptr || getSize() == 1) return start();
-  return StockWork::start(group_, call, timeout_or_default(timeout), async, type, outputs,
-                          std::move(start));
+                                       StockCall start) {
+  const Milliseconds limit = timeout_or_default(timeout);
+  Lane& lane = lanes_->here(limit);
+  StockPtr engine = lane.stock(limit);
+  if (lane.group() == nullptr || getSize() == 1) return start(*engine);
+  return StockWork::start(lane.group(), call, limit, async, type, outputs, continuations_,
+                          [engine, start = std::move(start)] { return start(*engine); });
 }
 
 WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
@@ -61,8 +64,8 @@ WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::Allred
     const at::Tensor& tensor = only(tensors, "all_reduce");
     Call call = stock_call(OpKind::kAllReduce, tensor, opts.reduceOp);
     return through_stock(call, tensors, opts.timeout, opts.asyncOp, OpType::ALLREDUCE,
-                         [stock = stock_, tensors, opts]() mutable {
-                           return stock->allreduce_sparse(tensors, opts);
+                         [tensors, opts](::c10d::Backend& engine) mutable {
+                           return engine.allreduce_sparse(tensors, opts);
                          });
   });
 }
@@ -72,8 +75,8 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
   return translating([&] {
     return through_stock(stock_call(OpKind::kAllReduceCoalesced, tensors, opts.reduceOp), tensors,
                          opts.timeout, opts.asyncOp, OpType::ALLREDUCE_COALESCED,
-                         [stock = stock_, tensors, opts]() mutable {
-                           return stock->allreduce_coalesced(tensors, opts);
+                         [tensors, opts](::c10d::Backend& engine) mutable {
+                           return engine.allreduce_coalesced(tensors, opts);
                          });
   });
 }
@@ -84,7 +87,7 @@ WorkPtr FastcommBackend::reduce(Tensors& tensors, const ::c10d::ReduceOptions& o
     return through_stock(
         stock_call(OpKind::kReduce, tensor, opts.reduceOp, static_cast<int>(opts.rootRank)),
         tensors, opts.timeout, opts.asyncOp, OpType::REDUCE,
-        [stock = stock_, tensors, opts]() mutable { return stock->reduce(tensors, opts); });
+        [tensors, opts](::c10d::Backend& engine) mutable { return engine.reduce(tensors, opts); });
   });
 }
 
@@ -93,8 +96,8 @@ WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inpu
   return translating([&] {
     return through_stock(stock_call(OpKind::kAllGatherCoalesced, joined(inputs, all_of(outputs))),
                          all_of(outputs), opts.timeout, opts.asyncOp, OpType::ALLGATHER_COALESCED,
-                         [stock = stock_, outputs, inputs, opts]() mutable {
-                           return stock->allgather_coalesced(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.allgather_coalesced(outputs, inputs, opts);
                          });
   });
 }
@@ -104,8 +107,8 @@ WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
   return translating([&] {
     return through_stock(stock_call(OpKind::kAllGatherIntoTensorCoalesced, joined(inputs, outputs)),
                          outputs, opts.timeout, opts.asyncOp, OpType::ALLGATHER_COALESCED,
-                         [stock = stock_, outputs, inputs, opts]() mutable {
-                           return stock->allgather_into_tensor_coalesced(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.allgather_into_tensor_coalesced(outputs, inputs, opts);
                          });
   });
 }
@@ -117,8 +120,8 @@ WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
     check_root_list("gather", outputs, input, opts.rootRank == getRank(), getSize());
     return through_stock(stock_call(OpKind::kGather, input, static_cast<int>(opts.rootRank)),
                          inputs, opts.timeout, opts.asyncOp, OpType::GATHER,
-                         [stock = stock_, outputs, inputs, opts]() mutable {
-                           return stock->gather(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.gather(outputs, inputs, opts);
                          });
   });
 }
@@ -130,8 +133,8 @@ WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
     check_root_list("scatter", inputs, output, opts.rootRank == getRank(), getSize());
     return through_stock(stock_call(OpKind::kScatter, output, static_cast<int>(opts.rootRank)),
                          outputs, opts.timeout, opts.asyncOp, OpType::SCATTER,
-                         [stock = stock_, outputs, inputs, opts]() mutable {
-                           return stock->scatter(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.scatter(outputs, inputs, opts);
                          });
   });
 }
@@ -142,8 +145,8 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
     return through_stock(
         stock_call(OpKind::kReduceScatterTensorCoalesced, joined(outputs, inputs), opts.reduceOp),
         outputs, opts.timeout, opts.asyncOp, OpType::REDUCE_SCATTER,
-        [stock = stock_, outputs, inputs, opts]() mutable {
-          return stock->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+        [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+          return engine.reduce_scatter_tensor_coalesced(outputs, inputs, opts);
         });
   });
 }
@@ -156,8 +159,8 @@ WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
     return through_stock(
         stock_all_to_all(output, input, output_splits, input_splits, getRank(), getSize()),
         Tensors{output}, opts.timeout, opts.asyncOp, OpType::ALLTOALL_BASE,
-        [stock = stock_, output, input, output_splits, input_splits, opts]() mutable {
-          return stock->alltoall_base(output, input, output_splits, input_splits, opts);
+        [output, input, output_splits, input_splits, opts](::c10d::Backend& engine) mutable {
+          return engine.alltoall_base(output, input, output_splits, input_splits, opts);
         });
   });
 }
@@ -167,8 +170,8 @@ WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
   return translating([&] {
     return through_stock(stock_all_to_all(outputs, inputs, getRank(), getSize()), outputs,
                          opts.timeout, opts.asyncOp, OpType::ALLTOALL,
-                         [stock = stock_, outputs, inputs, opts]() mutable {
-                           return stock->alltoall(outputs, inputs, opts);
+                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
+                           return engine.alltoall(outputs, inputs, opts);
                          });
   });
 }
@@ -176,28 +179,31 @@ WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
 WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
   return translating([&] {
     check_peer("send", peer, getRank(), getSize());
-    return PeerWork::start(group_, exchange_of("send", tensors, peer, tag), options_->timeout,
-                           [&] { return stock_->send(tensors, peer, tag); });
+    return PeerWork::start(group(), exchange_of("send", tensors, peer, tag), options_->timeout,
+                           [&] { return stock()->send(tensors, peer, tag); });
   });
 }
 
 WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
   return translating([&] {
     check_peer("recv", peer, getRank(), getSize());
-    return PeerWork::start(group_, exchange_of("recv", tensors, peer, tag), options_->timeout,
-                           [&] { return stock_->recv(tensors, peer, tag); });
+    return PeerWork::start(group(), exchange_of("recv", tensors, peer, tag), options_->timeout,
+                           [&] { return stock()->recv(tensors, peer, tag); });
   });
 }
 
 WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
   return translating([&] {
-    return PeerWork::start(group_, exchange_of("recv", tensors, -1, tag), options_->timeout,
-                           [&] { return stock_->recvAnysource(tensors, tag); });
+    return PeerWork::start(group(), exchange_of("recv", tensors, -1, tag), options_->timeout,
+                           [&] { return stock()->recvAnysource(tensors, tag); });
   });
 }
 
 void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  stock_->monitoredBarrier(opts, wait_all_ranks);
+  translating([&] {
+    const Milliseconds limit = timeout_or_default(opts.timeout);
+    lanes_->here(limit).stock(limit)->monitoredBarrier(opts, wait_all_ranks);
+  });
 }
 
 }  // namespace fastcomm

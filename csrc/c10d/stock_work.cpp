@@ -11,10 +11,12 @@
 
 namespace fastcomm {
 StockWork::StockWork(std::shared_ptr<Communicator> group, ::c10d::OpType type,
-                     const Tensors& outputs, StartStock start_stock)
+                     const Tensors& outputs, std::shared_ptr<Continuations> continuations,
+                     StartStock start_stock)
     : ::c10d::Work(group->rank(), type),
       group_(std::move(group)),
       outputs_(outputs),
+      continuations_(std::move(continuations)),
       start_stock_(std::move(start_stock)),
       future_(c10::make_intrusive<c10::ivalue::Future>(
           c10::ListType::create(c10::TensorType::get()),
@@ -27,9 +29,10 @@ StockWork::StockWork(std::shared_ptr<Communicator> group, ::c10d::OpType type,
 c10::intrusive_ptr<StockWork> StockWork::start(std::shared_ptr<Communicator> group,
                                                const Call& call, Milliseconds timeout, bool async,
                                                ::c10d::OpType type, const Tensors& outputs,
+                                               std::shared_ptr<Continuations> continuations,
                                                StartStock start_stock) {
-  auto work =
-      c10::make_intrusive<StockWork>(std::move(group), type, outputs, std::move(start_stock));
+  auto work = c10::make_intrusive<StockWork>(std::move(group), type, outputs,
+                                             std::move(continuations), std::move(start_stock));
   // The operation holds the work until it has met, and while it is open.
   work->operation_ = work->group_->meet(
       call, timeout, async, g_interrupt_check,

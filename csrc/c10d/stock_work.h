@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/continuations.h"
 #include "c10d/stock_engine.h"
 #include "coll/communicator.h"
 
@@ -29,10 +30,12 @@ class StockWork final : public ::c10d::Work {
   /// tells the device whose current stream the engine shall find, as it was for the caller.
   static c10::intrusive_ptr<StockWork> start(std::shared_ptr<Communicator> group, const Call& call,
                                              Milliseconds timeout, bool async, ::c10d::OpType type,
-                                             const Tensors& outputs, StartStock start_stock);
+                                             const Tensors& outputs,
+                                             std::shared_ptr<Continuations> continuations,
+                                             StartStock start_stock);
 
   StockWork(std::shared_ptr<Communicator> group, ::c10d::OpType type, const Tensors& outputs,
-            StartStock start_stock);
+            std::shared_ptr<Continuations> continuations, StartStock start_stock);
 
   /// Raises what the operation ended with; CollectiveTimeoutError when `timeout` passes first, which
   /// leaves the operation and the group as they are.
@@ -41,6 +44,8 @@ class StockWork final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   Tensors result() override;
   uint64_t getSequencenumber() const override { return sequence_; }
+  /// As NativeWork's.
+  const std::shared_ptr<Continuations>& continuations() const { return continuations_; }
 
  private:
   void met(const Operation& operation, const std::exception_ptr& error);
@@ -54,6 +59,7 @@ class StockWork final : public ::c10d::Work {
   std::shared_ptr<Communicator> group_;
   std::shared_ptr<Operation> operation_;
   Tensors outputs_;
+  std::shared_ptr<Continuations> continuations_;
   StartStock start_stock_;
   c10::intrusive_ptr<::c10d::Work> engine_;  // set in met(), before this work can be complete
   c10::intrusive_ptr<c10::ivalue::Future> future_;

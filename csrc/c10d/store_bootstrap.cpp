@@ -1,6 +1,7 @@
 #include "c10d/store_bootstrap.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "core/error.h"
 
@@ -10,17 +11,42 @@ void StoreBootstrap::set(const std::string& key, const std::string& value) {
   store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
 }
 
-bool StoreBootstrap::has(const std::string& key) { return store_->check({key}); }
+bool StoreBootstrap::has(const std::string& key) {
+  if (look_around_) look_around_();
+  return store_->check({key});
+}
+
+/// Waits as the store does, or looks again and again where it shall look around. Throws what a store
+/// throws.
+bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
+  constexpr Milliseconds kLongestPause{10};
+  if (!look_around_) {
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+    store_->wait({key}, std::max(left, Milliseconds(1)));
+    return true;
+  }
+  auto pause = std::chrono::microseconds(100);
+  while (!has(key)) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::microseconds>(pause * 2, kLongestPause);
+  }
+  return true;
+}
 
 std::string StoreBootstrap::get(const std::string& key, Deadline deadline) {
-  const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+  bool there = false;
   try {
-    store_->wait({key}, std::max(left, Milliseconds(1)));
+    there = appears(key, deadline);
+  } catch (const Error&) {  // what was found in looking around
+    throw;
   } catch (const std::exception& error) {
     // Stores say "time out" in words of their own, and a lost store in others.
     if (Clock::now() < deadline) {
       throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
     }
+  }
+  if (!there) {
     throw Error(ErrorCode::kTimeout, concat("creating a group timed out waiting for '", key,
                                             "' in the store: a rank did not arrive, or ended"));
   }

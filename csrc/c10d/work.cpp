@@ -6,19 +6,23 @@ namespace fastcomm {
 
 std::function<void()> g_interrupt_check;
 
-NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload)
+NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
+                       std::shared_ptr<Continuations> continuations)
     : ::c10d::Work(rank, payload.type, payload.title, payload.outputs),
       group_(std::move(group)),
       payload_(std::move(payload)),
+      continuations_(std::move(continuations)),
       future_(
           c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {
 }
 
 c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> group,
                                                  const Call& call, Milliseconds timeout,
-                                                 Payload payload) {
+                                                 Payload payload,
+                                                 std::shared_ptr<Continuations> continuations) {
   const int rank = group->rank();
-  auto work = c10::make_intrusive<NativeWork>(std::move(group), rank, std::move(payload));
+  auto work = c10::make_intrusive<NativeWork>(std::move(group), rank, std::move(payload),
+                                              std::move(continuations));
   // The operation holds the work, and through it the tensors, until it is done.
   work->operation_ = work->group_->start(
       call, timeout,
@@ -28,8 +32,10 @@ c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> g
 }
 
 c10::intrusive_ptr<NativeWork> NativeWork::failed(int rank, Payload payload,
-                                                  const std::exception_ptr& error) {
-  auto work = c10::make_intrusive<NativeWork>(nullptr, rank, std::move(payload));
+                                                  const std::exception_ptr& error,
+                                                  std::shared_ptr<Continuations> continuations) {
+  auto work =
+      c10::make_intrusive<NativeWork>(nullptr, rank, std::move(payload), std::move(continuations));
   work->complete(error);
   return work;
 }

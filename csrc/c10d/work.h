@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/continuations.h"
 #include "c10d/convert.h"
 #include "coll/communicator.h"
 
@@ -31,17 +32,21 @@ struct Payload {
 
 /// Thread-safe. The tensors live until the operation is done, whoever lets go of the Work. The
 /// future's value is a list of tensors, complete when the future is; errors come out of wait(), of
-/// the future and of exception(), each with its own type.
+/// the future and of exception(), each with its own type. Nothing that may block may be attached to
+/// the future itself: it is completed by whoever drives the operation. Python gets another (futures.h).
 class NativeWork final : public ::c10d::Work {
  public:
   /// Starts the operation; never blocks.
   static c10::intrusive_ptr<NativeWork> start(std::shared_ptr<Communicator> group, const Call& call,
-                                              Milliseconds timeout, Payload payload);
+                                              Milliseconds timeout, Payload payload,
+                                              std::shared_ptr<Continuations> continuations);
   /// A synchronous operation that failed.
   static c10::intrusive_ptr<NativeWork> failed(int rank, Payload payload,
-                                               const std::exception_ptr& error);
+                                               const std::exception_ptr& error,
+                                               std::shared_ptr<Continuations> continuations);
 
-  NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload);
+  NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
+             std::shared_ptr<Continuations> continuations);
 
   /// Helps until the operation is done. Raises its error; CollectiveTimeoutError when `timeout`
   /// passes first, which leaves the operation and the group as they are.
@@ -50,6 +55,8 @@ class NativeWork final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return payload_.outputs; }
   uint64_t getSequencenumber() const override { return sequence_; }
+  /// The group's, for what users attach to the future.
+  const std::shared_ptr<Continuations>& continuations() const { return continuations_; }
 
  private:
   void complete(const std::exception_ptr& error);
@@ -57,6 +64,7 @@ class NativeWork final : public ::c10d::Work {
   std::shared_ptr<Communicator> group_;
   std::shared_ptr<Operation> operation_;
   Payload payload_;
+  std::shared_ptr<Continuations> continuations_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   uint64_t sequence_ = 0;
 };

@@ -213,6 +213,8 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
 
 void Communicator::finish(Finished& finished) {
   const bool met = any_met_.load(std::memory_order_relaxed);
+  // Relaxed: whoever has failed the group looks here itself, later.
+  if (to_spread_.load(std::memory_order_relaxed)) spread_failure();
   if (finished.empty() && !met) return;
   if (met) end_meetings();
   for (auto& [operation, error] : finished) operation->finish(error);

@@ -7,7 +7,7 @@
 //           drives: all look again later. Only leave() and abort() do, for the step that runs: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
-// Completion runs outside of both, so a continuation may issue operations of the same group.
+// Completion runs outside of both.
 //
 // Thread-safe. On every rank the operations must be issued in the same order.
 #pragma once
@@ -77,7 +77,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why an exchange that has not ended never will: somebody died or failed, and the engine has had
   /// some time to find out by itself, since `since`, which belongs to the exchange. Gives the group up.
   /// nullptr while it may still end.
-  std::exception_ptr exchange_stalled(const char* name, std::optional<Deadline>& since);
+  /// `leaver`: whoever has left is missing, too.
+  std::exception_ptr exchange_stalled(const char* name, std::optional<Deadline>& since,
+                                      bool leaver = false);
   /// The engine has failed in an exchange with `peer` (-1: any): as engine_failed().
   std::exception_ptr exchange_failed(const char* name, int peer, ErrorCode code,
                                      const std::string& what);
@@ -103,6 +105,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave();
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
+  /// Two communicators of the same ranks: from now on, when one fails the other is given up for the same
+  /// reason. Where one has failed already, at once.
+  static void share_fate(const std::shared_ptr<Communicator>& one,
+                         const std::shared_ptr<Communicator>& other);
 
  private:
   using Finished = std::vector<std::pair<std::shared_ptr<Operation>, std::exception_ptr>>;
@@ -167,6 +173,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// fail() and finish(); returns the trouble as an exception.
   std::exception_ptr give_up(const Trouble& trouble, std::optional<uint64_t> first);
   void finish(Finished& finished);
+  /// Gives up those that share this one's fate; without locks.
+  void spread_failure();
   /// Ends meetings in their order, which is the order in which the engine gets its operations on
   /// every rank: threads that drive one after the other could overtake each other behind the lock.
   void end_meetings();
@@ -185,7 +193,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> any_met_{false};            // met_ is not empty
   bool ending_meetings_ = false;                // a thread is at it
   std::optional<Trouble> first_trouble_;        // what failure_ says
-  std::atomic<uint64_t> sequence_{0};           // written under state_, read by messages without
+  std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
+  std::atomic<bool> to_spread_{false};  // it has failed, and they have not been told
+  std::atomic<uint64_t> sequence_{0};   // written under state_, read by messages without
   uint32_t base_ = 0;
   std::exception_ptr failure_;
   bool left_ = false;

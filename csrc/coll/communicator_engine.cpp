@@ -168,10 +168,10 @@ std::exception_ptr Communicator::failure() const {
   return failure_;
 }
 
-std::exception_ptr Communicator::exchange_stalled(const char* name,
-                                                  std::optional<Deadline>& since) {
+std::exception_ptr Communicator::exchange_stalled(const char* name, std::optional<Deadline>& since,
+                                                  bool leaver) {
   const Subject subject{name, sequence_};
-  const auto found = outlasted(blame(subject, kNobody, nullptr), since);
+  const auto found = outlasted(blame(subject, leaver ? kAnybody : kNobody, nullptr), since);
   return found ? give_up(*found, std::nullopt) : nullptr;
 }
 

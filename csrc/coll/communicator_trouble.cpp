@@ -142,6 +142,7 @@ void Communicator::fail(const Trouble& trouble, Finished& finished, std::optiona
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
     first_trouble_ = trouble;
+    to_spread_.store(true, std::memory_order_relaxed);
     peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer, from,
                              (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
     peers_->wake_peers();
@@ -166,6 +167,34 @@ std::exception_ptr Communicator::failed_before(const char* name) const {
                    " comes after the process group has failed, which cannot be used any more: "
                    "destroy it and create a new one. It failed in the operation named in front: ",
                    text.substr(front))));
+}
+
+void Communicator::share_fate(const std::shared_ptr<Communicator>& one,
+                              const std::shared_ptr<Communicator>& other) {
+  for (const auto& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
+    std::lock_guard<std::mutex> lock(from->state_);
+    from->companions_.push_back(to);
+    if (from->first_trouble_) from->to_spread_.store(true, std::memory_order_relaxed);
+  }
+  one->spread_failure();
+  other->spread_failure();
+}
+
+void Communicator::spread_failure() {
+  if (!to_spread_.exchange(false)) return;
+  std::vector<std::weak_ptr<Communicator>> companions;
+  std::optional<Trouble> trouble;
+  {
+    std::lock_guard<std::mutex> lock(state_);
+    companions = companions_;
+    trouble = first_trouble_;
+  }
+  for (const auto& known : companions) {
+    const auto companion = known.lock();
+    if (companion != nullptr && companion->failure() == nullptr) {
+      companion->give_up(*trouble, std::nullopt);
+    }
+  }
 }
 
 void Communicator::give_up_queue(Finished& finished) {

@@ -1,8 +1,7 @@
 // The progress engine: one thread that drives the asynchronous operations of all groups of a
 // process. It polls every group and blocks inside none, so two groups that are used in opposite
 // order on two ranks do not deadlock. It starts with the first asynchronous operation, sleeps on
-// the process's doorbell while nothing moves, and never touches Python itself; continuations that
-// users attach to futures run on it.
+// the process's doorbell while nothing moves, and runs no code of users.
 #pragma once
 
 #include <memory>
@@ -25,8 +24,8 @@ class ProgressEngine {
   ProgressEngine& operator=(const ProgressEngine&) = delete;
 
   /// Stops the thread after its current round and waits for it. From then on operations move only
-  /// while somebody waits for them. For the end of a program: continuations that users attach must
-  /// not run when the interpreter is gone. Idempotent.
+  /// while somebody waits for them. For the end of a program: what an operation holds of Python
+  /// must not be let go when the interpreter is gone. Idempotent.
   void stop();
 
   /// Drives the group until it has no pending operation. Raises Error(kSystem) if its thread cannot

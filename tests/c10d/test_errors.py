@@ -76,10 +76,6 @@ def test_a_lost_peer_is_the_same_error_every_way(way: str) -> None:
     survivor = run_outcomes(2, _die_in_front_of, way, timeout=30)[0]
     assert survivor.error is None, survivor.error
     caught: Caught = survivor.value
-    if way == "backward with a hook":  # torch keeps only the text on the way through then()
-        assert "RuntimeError" in caught.bases
-        assert "rank 1 (pid" in caught.text
-        return
     assert caught.kind == "PeerLostError"
     assert (caught.rank, caught.world_size, caught.peer) == (0, 2, 1)
     assert caught.operation == ("fused_all_reduce" if way.endswith("fused") else "all_reduce")

@@ -308,3 +308,20 @@ def _again(world: World) -> None:
 
 def test_a_tensor_outlives_its_groups() -> None:
     run_ranks(4, _again, environment=SMALL_BLOCKS)
+
+
+def _resized(world: World) -> None:
+    world.init()
+    tensor = fastcomm.empty(1000).fill_(1)
+    tensor.resize_(600)
+    assert fastcomm.is_shared(tensor)
+    tensor.resize_(300_000)
+    assert not fastcomm.is_shared(tensor)
+    assert tensor[:1000].eq(1).all()
+    dist.all_reduce(tensor.fill_(world.rank + 1))
+    assert tensor.eq(3).all()
+
+
+def test_a_tensor_that_grows_leaves_shared_memory() -> None:
+    """As hooks of DDP do with its buckets."""
+    run_ranks(2, _resized)

@@ -92,7 +92,7 @@ def _continuations(world: World) -> None:
 
     def chain(done: torch.futures.Future) -> torch.Tensor:
         again = done.value()[0]
-        dist.all_reduce(again)  # from the thread that completed the first
+        dist.all_reduce(again)  # from the thread of continuations
         return again
 
     future = dist.all_reduce(torch.ones(5), async_op=True).get_future()

@@ -1,0 +1,187 @@
+// g++ 12 takes the empty optional in torch's PythonFutureWrapper for something that is read.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#include "bindings_futures.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "c10d/exception.h"
+#include "c10d/stock_work.h"
+#include "c10d/work.h"
+
+namespace py = pybind11;
+
+namespace fastcomm {
+namespace {
+
+using torch::jit::PythonFutureWrapper;
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+/// A reference that may go on a thread without the GIL; after the interpreter's end it is leaked.
+std::shared_ptr<py::function> held(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* known) {
+            if (!Py_IsInitialized()) return;
+            const py::gil_scoped_acquire gil;
+            delete known;
+          }};
+}
+
+/// The error of a continuation, as its future holds it: one of ours as it is, so that it comes out of
+/// backward() under DDP with its type; any other in torch's words, which keep the text alone.
+std::exception_ptr error_of_continuation(py::error_already_set& raised) {
+  const py::gil_scoped_acquire gil;
+  std::exception_ptr error = as_torch_error(raised.type().ptr(), raised.value().ptr());
+  if (error == nullptr) {
+    error = std::make_exception_ptr(std::runtime_error(
+        concat("Got the following error when running the callback: ", raised.what())));
+  }
+  raised.restore();  // its references go here, with the GIL
+  PyErr_Clear();
+  return error;
+}
+
+/// torch's Future, but for where its callbacks run and in which order: c10d/continuations.h.
+///
+/// For an operation `fut`, which C++ sees (DDP's reducer, collect_all), is complete only when its turn
+/// among the continuations has come, since Python callbacks may hang on it; Python's own wait(), done()
+/// and value() look at the operation itself.
+///
+/// pybind11 would ask torch's class for the shared_ptr to this, by a cast that a class without virtual
+/// functions does not have; with a second such base it does not ask.
+class Future : public PythonFutureWrapper, private std::enable_shared_from_this<Future> {
+ public:
+  using Ptr = std::shared_ptr<Future>;
+
+  /// Of an operation. `value` replaces the operation's own.
+  static Ptr of(c10::intrusive_ptr<::c10d::Work> work, const std::shared_ptr<Continuations>& group,
+                std::optional<c10::IValue> value) {
+    FuturePtr awaited = work->getFuture();
+    auto seen = c10::make_intrusive<c10::ivalue::Future>(
+        value ? static_cast<c10::TypePtr>(c10::PyObjectType::get()) : awaited->elementType(),
+        awaited->devices());
+    Continuations::of_this_thread(group)->add(awaited, [awaited, seen, value] {
+      if (awaited->hasError()) return seen->setError(awaited->exception_ptr());
+      // Inline, as it is complete: with streams for what the operation left on its own.
+      awaited->addCallback([seen, value](c10::ivalue::Future& done) {
+        seen->markCompleted(value ? *value : done.value());
+      });
+    });
+    auto future = std::make_shared<Future>(std::move(seen), std::move(awaited), group);
+    future->work_ = std::move(work);
+    future->value_ = std::move(value);
+    return future;
+  }
+
+  Future(FuturePtr seen, FuturePtr awaited, std::shared_ptr<Continuations> group)
+      : PythonFutureWrapper(std::move(seen)),
+        awaited_(std::move(awaited)),
+        group_(std::move(group)) {}
+
+  bool done() const { return awaited_->completed(); }
+
+  py::object wait() {
+    {
+      const py::gil_scoped_release released;
+      if (work_ != nullptr) work_->wait();  // drives it, and sees Ctrl-C
+      awaited_->wait();
+    }
+    return value();
+  }
+
+  py::object value() {
+    const c10::IValue own = awaited_->value();  // raises the error
+    return torch::jit::toPyObject(value_ ? *value_ : own);
+  }
+
+  static Ptr then(const Ptr& self, py::function function) {
+    auto child = c10::make_intrusive<c10::ivalue::Future>(c10::PyObjectType::get(),
+                                                          self->awaited_->devices());
+    attach(self, std::move(function), [child](const std::exception_ptr& error, c10::IValue value) {
+      if (error != nullptr) return child->setError(error);
+      child->markCompleted(std::move(value));
+    });
+    return std::make_shared<Future>(child, child, self->group_);
+  }
+
+  static void add_done_callback(const Ptr& self, py::function function) {
+    attach(self, std::move(function), [](const std::exception_ptr& error, const c10::IValue&) {
+      try {
+        if (error != nullptr) std::rethrow_exception(error);
+      } catch (const std::exception& raised) {
+        LOG(ERROR) << raised.what();
+      }
+    });
+  }
+
+ private:
+  /// Calls `function` with `self` when its turn has come, as the attaching thread would (grad mode, and
+  /// the like), and `finish` with what it returned or raised.
+  template <class Finish>
+  static void attach(const Ptr& self, py::function function, const Finish& finish) {
+    const auto call = [self, function = held(std::move(function)), finish,
+                       attached = at::ThreadLocalState()](c10::ivalue::Future&) {
+      const at::ThreadLocalStateGuard as_attached(attached);
+      c10::IValue value;
+      std::exception_ptr error;
+      try {
+        const py::gil_scoped_acquire gil;
+        value = torch::jit::toIValue((*function)(self), c10::PyObjectType::get());
+      } catch (py::error_already_set& raised) {
+        error = error_of_continuation(raised);
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+      finish(error, std::move(value));
+    };
+    const py::gil_scoped_release released;
+    const FuturePtr awaited = self->awaited_;
+    Continuations::of_this_thread(self->group_)->add(awaited, [awaited, call] {
+      awaited->addCallback(call);
+    });
+  }
+
+  FuturePtr awaited_;
+  std::shared_ptr<Continuations> group_;
+  c10::intrusive_ptr<::c10d::Work> work_;  // nullptr for what a continuation returns
+  std::optional<c10::IValue> value_;
+};
+
+template <class Work>
+Future::Ptr future_of(const c10::intrusive_ptr<Work>& work) {
+  const py::gil_scoped_release released;
+  return Future::of(work, work->continuations(), std::nullopt);
+}
+
+/// With another value than the operation's own.
+template <class Work>
+Future::Ptr future_with(const c10::intrusive_ptr<Work>& work, const py::object& value) {
+  c10::IValue held_value = torch::jit::toIValue(value, c10::PyObjectType::get());
+  const py::gil_scoped_release released;
+  return Future::of(work, work->continuations(), std::move(held_value));
+}
+
+}  // namespace
+
+void bind_futures(py::module_& module) {
+  py::class_<Future, std::shared_ptr<Future>, PythonFutureWrapper>(module, "Future")
+      .def("done", &Future::done)
+      .def("wait", &Future::wait)
+      .def("value", &Future::value)
+      .def("then", &Future::then)
+      .def("add_done_callback", &Future::add_done_callback);
+  py::class_<NativeWork, c10::intrusive_ptr<NativeWork>, ::c10d::Work>(module, "NativeWork")
+      .def("get_future", &future_of<NativeWork>);
+  py::class_<StockWork, c10::intrusive_ptr<StockWork>, ::c10d::Work>(module, "StockWork")
+      .def("get_future", &future_of<StockWork>);
+  module.def("future_of", &future_with<NativeWork>);
+}
+
+Lanes::MakeNamedStock stock_maker(py::function make) {
+  return [make = held(std::move(make))](const std::string& name) {
+    const py::gil_scoped_acquire gil;
+    return py::cast<StockPtr>((*make)(name));
+  };
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,161 @@
+#include "c10d/lane.h"
+
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "c10d/groups.h"
+#include "c10d/store_bootstrap.h"
+#include "c10d/work.h"
+#include "core/error.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+/// A connection of its own: a thread that waits in a store keeps others out of it.
+c10::intrusive_ptr<::c10d::Store> own_connection(const c10::intrusive_ptr<::c10d::Store>& store) {
+  try {
+    return store->clone();
+  } catch (const std::exception&) {  // a store that cannot
+    return store;
+  }
+}
+
+}  // namespace
+
+Lane::Lane(std::shared_ptr<Communicator> group, StockPtr stock, MakeStock make_stock)
+    : group_(std::move(group)), make_stock_(std::move(make_stock)), stock_(std::move(stock)) {}
+
+Lane::~Lane() {
+  if (group_ != nullptr) group_->leave();
+  if (stock_ == nullptr) return;
+  if (forked_from_endpoint()) {
+    stock_.release();  // a child of fork() does not have the threads to join
+  } else if (group_ != nullptr && group_->engine_at_work()) {
+    // Gloo's destructor waits for what it works on, as long as that takes: for a stopped peer, say.
+    auto* stock = stock_.release();
+    try {
+      std::thread([stock] { StockPtr::reclaim(stock); }).detach();
+    } catch (const std::system_error&) {
+      // No thread to be had: rather a leak than a destructor that waits, or throws.
+    }
+  }
+}
+
+StockPtr Lane::known_stock() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stock_;
+}
+
+StockPtr Lane::stock(Milliseconds timeout) {
+  if (auto stock = known_stock()) return stock;
+  // One thread uses a lane whose engine is still to be made: no other makes one meanwhile. The ranks
+  // meet first: whoever is late, dead or gone is found as in every operation.
+  Call meeting;
+  meeting.kind = OpKind::kBarrier;
+  const auto met = group_->run(meeting, timeout, g_interrupt_check);
+  if (met->error() != nullptr) std::rethrow_exception(met->error());
+  StockPtr made = make_stock_();
+  std::lock_guard<std::mutex> lock(mutex_);
+  stock_ = made;
+  return made;
+}
+
+void Lane::leave() {
+  if (group_ != nullptr) group_->leave();
+  if (const auto stock = known_stock()) stock->shutdown();
+}
+
+void Lane::abort() {
+  if (group_ != nullptr) group_->abort(concat("rank ", group_->rank(), " called abort()"));
+  if (const auto stock = known_stock()) stock->abort();
+}
+
+void Lane::set_timeout(Milliseconds timeout) {
+  if (const auto stock = known_stock()) stock->setTimeout(timeout);
+}
+
+Lanes::Lanes(std::shared_ptr<Communicator> group, StockPtr stock,
+             c10::intrusive_ptr<::c10d::Store> store, MakeNamedStock make_stock,
+             uint64_t continuations)
+    : ordinary_(std::move(group), std::move(stock), nullptr),
+      store_(std::move(store)),
+      make_stock_(std::move(make_stock)),
+      continuations_(continuations),
+      has_others_(ordinary_.group() != nullptr && ordinary_.group()->size() > 1) {}
+
+void Lanes::leave() {
+  for_each([](Lane& lane) { lane.leave(); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  left_ = true;
+  for (auto& [key, entry] : others_) {  // one that came in between
+    if (entry.lane != nullptr) entry.lane->leave();
+  }
+}
+
+Lane& Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
+  const Key key{place.group == continuations_, place.depth};
+  uint64_t user = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Entry& entry = others_.try_emplace(key, Entry{nullptr, place.group}).first->second;
+    user = entry.user;
+    if (user == place.group && entry.lane != nullptr) return *entry.lane;
+  }
+  if (user != place.group) {
+    // Another rank may have let the others in, and sum what does not belong together.
+    const std::string why =
+        "continuations of futures of two other process groups issue operations of this one, in an "
+        "order that ranks cannot agree on: give each of them a process group of its own for that";
+    ordinary_.group()->abort(why);
+    throw Error(ErrorCode::kInvalidArgument, why);
+  }
+  // Without the lock: another thread may be forming another lane, in another order on another rank.
+  auto lane = form(key, timeout);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (left_) lane->leave();
+  Entry& entry = others_.at(key);
+  entry.lane = std::move(lane);
+  return *entry.lane;
+}
+
+std::unique_ptr<Lane> Lanes::form(const Key& key, Milliseconds timeout) {
+  const std::string name = concat("lane/", key.first ? "own/" : "other/", key.second);
+  const auto& group = ordinary_.group();
+  try {
+    auto formed = form_communicator(name, timeout);
+    Communicator::share_fate(group, formed);
+    return std::make_unique<Lane>(std::move(formed), nullptr,
+                                  [this, name] { return make_stock_(name); });
+  } catch (const Error& error) {
+    if (group->failure() == nullptr) {
+      group->abort(
+          concat("what a continuation of a future issues goes another way than other "
+                 "operations, which cannot be formed: ",
+                 error.what()));
+    }
+    throw;
+  }
+}
+
+std::shared_ptr<Communicator> Lanes::form_communicator(const std::string& name,
+                                                       Milliseconds timeout) {
+  const auto& group = ordinary_.group();
+  std::optional<Deadline> stalled_since;
+  const auto look_around = [&] {
+    if (const auto error = group->failure()) std::rethrow_exception(error);
+    if (const auto error = group->exchange_stalled("forming", stalled_since, true)) {
+      std::rethrow_exception(error);
+    }
+  };
+  StoreBootstrap bootstrap(
+      c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), own_connection(store_)),
+      look_around);
+  Formed formed = form_group(bootstrap, group->rank(), group->size(), deadline_after(timeout));
+  if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_stock);
+  return std::move(formed.group);
+}
+
+}  // namespace fastcomm

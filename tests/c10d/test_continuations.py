@@ -1,0 +1,363 @@
+"""Continuations of futures: the thread they run on, their order, and what they may wait for."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+
+Future = Any
+
+
+def _reduced(value: float, size: int = 4, group: dist.ProcessGroup | None = None) -> Future:
+    """Start an all_reduce of equal values; every call looks like every other."""
+    work = dist.all_reduce(torch.full((size,), value), group=group, async_op=True)
+    assert work is not None
+    return work.get_future()
+
+
+def _same_shapes(world: World) -> list[list[float]]:
+    world.init()
+    chance = random.Random(world.rank)
+    order: list[int] = []
+
+    def once_more(index: int, future: Future) -> list[float]:
+        order.append(index)
+        own = future.value()[0].clone()
+        time.sleep(chance.uniform(0, 0.003))
+        again = dist.all_reduce(own, async_op=True)
+        assert again is not None
+        last = again.get_future().wait()[0].clone()
+        dist.all_reduce(last)  # synchronous, and of the same shape, too
+        return last.tolist()
+
+    futures = []
+    for index in range(20):
+        time.sleep(chance.uniform(0, 0.003))
+        # Some are one-shot and end in the caller, some are for the progress engine.
+        size = 4 if index % 3 else 200_000
+        future = _reduced(float(2**index), size)
+        futures.append(future.then(lambda done, index=index: once_more(index, done)[:4]))
+    found = [future.wait() for future in futures]
+    assert order == sorted(order)
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_what_continuations_issue_meets_its_own_kind(size: int) -> None:
+    """Collectives of equal shape, issued in continuations and outside: no rank sums another's."""
+    for found in run_ranks(size, _same_shapes):
+        assert found == [[float(2**index) * size**3] * 4 for index in range(20)]
+
+
+def _gloo_operations(world: World) -> list[list[float]]:
+    """`reduce` has no native schedule."""
+    world.init()
+    chance = random.Random(world.rank)
+
+    def through_gloo(future: Future) -> list[float]:
+        own = future.value()[0].clone()
+        time.sleep(chance.uniform(0, 0.003))
+        dist.reduce(own, 0)
+        work = dist.reduce(own.fill_(1), 0, async_op=True)
+        assert work is not None
+        return work.get_future().wait()[0].tolist()
+
+    futures = []
+    for index in range(8):
+        time.sleep(chance.uniform(0, 0.003))
+        work = dist.reduce(torch.full((4,), float(index)), 0, async_op=True)
+        assert work is not None
+        futures.append(work.get_future().then(through_gloo))
+        dist.reduce(torch.ones(4), 0)
+    return [future.wait() for future in futures]
+
+
+def test_what_gloo_does_for_continuations_meets_its_own_kind() -> None:
+    assert run_ranks(3, _gloo_operations)[0] == [[3.0] * 4] * 8
+
+
+def _blocking(world: World) -> None:
+    world.init()
+    other = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=other)
+    released = threading.Event()
+
+    def block(future: Future) -> bool:
+        return released.wait(30)
+
+    blocked = _reduced(1.0).then(block)
+    behind = _reduced(1.0).then(lambda future: released.is_set())
+    start = time.monotonic()
+    for size in (4, 200_000):
+        for group in (None, other):
+            futures = [_reduced(1.0, size, group) for _ in range(5)]
+            assert all(future.wait()[0].eq(world.size).all() for future in futures)
+        assert _reduced(1.0, size, other).then(lambda future: 7).wait() == 7
+    assert not blocked.done()
+    assert not behind.done()
+    assert time.monotonic() - start < 20
+    time.sleep(max(0.0, 1 - (time.monotonic() - start)))
+    dist.barrier()
+    released.set()
+    assert blocked.wait()
+    assert behind.wait()
+
+
+def test_a_continuation_that_blocks_keeps_nobody_else_waiting() -> None:
+    run_ranks(2, _blocking)
+
+
+def _deep(world: World) -> None:
+    world.init()
+    threads = []
+
+    def down(depth: int, future: Future) -> float:
+        threads.append(threading.get_ident())
+        value: float = future.wait()[0][0].item()
+        if depth == 0:
+            return value
+        return _reduced(value).then(lambda done: down(depth - 1, done)).wait()  # type: ignore[no-any-return]
+
+    assert _reduced(1.0).then(lambda done: down(3, done)).wait() == float(world.size**4)
+    assert len(set(threads)) == 4
+    assert threading.get_ident() not in threads
+
+
+def test_a_continuation_waits_for_continuations() -> None:
+    run_ranks(2, _deep)
+
+
+def _kinds_of_futures(world: World) -> None:
+    world.init()
+    here = threading.get_ident()
+    future = _reduced(1.0)
+    assert isinstance(future, torch._C.Future)
+    child = future.then(lambda done: (threading.get_ident(), done is future))
+    assert isinstance(child, torch._C.Future)
+    thread, same = child.wait()
+    assert thread != here
+    assert same
+    assert future.done()
+    assert child.value() == child.wait()
+    # Complete or not: the continuation comes in its turn.
+    assert future.then(lambda done: threading.get_ident()).wait() == thread
+    called = threading.Event()
+    future.add_done_callback(lambda done: called.set())
+    assert called.wait(10)
+    # A callback of torch's own on a future of ours.
+    both = torch.futures.collect_all([_reduced(1.0), _reduced(2.0)])
+    assert [f.value()[0][0].item() for f in both.wait()] == [world.size, 2 * world.size]
+    with torch.no_grad():
+        without = _reduced(1.0).then(lambda done: torch.is_grad_enabled())
+    with torch.enable_grad():
+        enabled = _reduced(1.0).then(lambda done: torch.is_grad_enabled())
+    assert (without.wait(), enabled.wait()) == (False, True)
+
+
+def test_futures_are_torchs_and_continue_on_a_thread_of_their_own() -> None:
+    run_ranks(2, _kinds_of_futures)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _errors(world: World) -> None:
+    world.init()
+    failed = _reduced(1.0).then(lambda done: _raise(ValueError("of the user")))
+    with pytest.raises(RuntimeError, match="when running the callback: ValueError: of the user"):
+        failed.wait()
+    with pytest.raises(RuntimeError, match="of the user"):
+        failed.then(lambda done: done.value()).wait()
+    assert _reduced(1.0).then(lambda done: 1).wait() == 1
+
+
+def test_an_error_in_a_continuation_is_its_futures() -> None:
+    run_ranks(2, _errors)
+
+
+def _die_in_a_continuation(world: World) -> list[Caught]:
+    world.init()
+
+    def last(future: Future) -> torch.Tensor:
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        value: torch.Tensor = _reduced(1.0).wait()[0]
+        return value
+
+    child = _reduced(1.0).then(last)
+    caught = [catch(child.wait), catch(child.then(lambda done: done.value()).wait)]
+    # The group has failed as a whole.
+    return [*caught, catch(dist.all_reduce, torch.ones(1))]
+
+
+def test_a_death_in_a_continuation_is_the_groups() -> None:
+    survivor = run_outcomes(2, _die_in_a_continuation, timeout=30)[0]
+    assert survivor.error is None, survivor.error
+    for caught in survivor.value:
+        assert caught.kind == "PeerLostError", caught
+        assert caught.peer == 1
+
+
+def _fail_outside(world: World) -> list[Caught]:
+    world.init()
+
+    def wait(future: Future) -> None:
+        _reduced(1.0).wait()  # forms the lane
+        if world.rank == 0:
+            _reduced(1.0).wait()  # rank 1 never calls this one
+
+    child = _reduced(1.0).then(wait)
+    time.sleep(0.5)
+    outside = catch(dist.all_reduce, torch.ones(1 + world.rank))
+    return [outside, catch(child.wait)] if world.rank == 0 else [outside]
+
+
+def test_a_failure_outside_ends_what_continuations_wait_for() -> None:
+    outside, inside = run_ranks(2, _fail_outside)[0]
+    assert outside.kind == inside.kind == "CollectiveMismatchError"
+
+
+def _never_called(world: World) -> Caught | None:
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        _reduced(1.0).then(lambda done: None).wait()
+        time.sleep(4)
+        return None
+    return catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
+
+
+def test_a_continuation_of_one_rank_alone_times_out() -> None:
+    caught = run_ranks(2, _never_called, group_timeout=2)[0]
+    assert caught.kind == "CollectiveTimeoutError", caught
+    assert "rank 1" in caught.text or "did not arrive" in caught.text
+
+
+def _hierarchy(world: World) -> float:
+    """A sum over four ranks by pairs, the second in a continuation of the first."""
+    world.init()
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    near, far = pairs[world.rank // 2], across[world.rank % 2]
+    futures = [
+        _reduced(float(world.rank + 1), group=near).then(
+            lambda done: _reduced(done.value()[0][0].item(), group=far).wait()[0][0].item()
+        )
+        for _ in range(5)
+    ]
+    values = {future.wait() for future in futures}
+    assert len(values) == 1
+    return values.pop()  # type: ignore[no-any-return]
+
+
+def test_a_continuation_issues_operations_of_another_group() -> None:
+    assert run_ranks(4, _hierarchy) == [10.0] * 4
+
+
+def _two_origins(world: World) -> Caught:
+    world.init()
+    groups = [dist.new_group(), dist.new_group()]
+    children = [
+        _reduced(1.0, group=group).then(lambda done: _reduced(1.0).wait()) for group in groups
+    ]
+
+    def wait_for_both() -> None:
+        for child in children:
+            child.wait()
+
+    return catch(wait_for_both)
+
+
+def test_continuations_of_two_groups_cannot_share_a_third() -> None:
+    """Each has an order, but none that ranks could agree on."""
+    found = run_ranks(2, _two_origins)
+    assert {caught.kind for caught in found} <= {"CollectiveArgumentError", "GroupPoisonedError"}
+    assert all("continuations of futures of two other process groups" in c.text for c in found)
+
+
+def _destroyed_meanwhile(world: World) -> None:
+    world.init()
+    dist.barrier()
+    started, released = threading.Event(), threading.Event()
+
+    def block(future: Future) -> None:
+        started.set()
+        released.wait(30)
+
+    child = _reduced(1.0).then(block)
+    after = _reduced(1.0).then(lambda done: 5)
+    assert started.wait(30)
+    dist.destroy_process_group()
+    released.set()
+    child.wait()
+    assert after.wait() == 5
+    world.init(name="again")
+    assert _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait() == world.size
+
+
+def test_a_group_is_destroyed_while_a_continuation_runs() -> None:
+    run_ranks(2, _destroyed_meanwhile)
+
+
+_EXIT = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("fastcomm", store=dist.HashStore(), rank=0, world_size=1)
+work = dist.all_reduce(torch.ones(4), async_op=True)
+work.get_future().then(lambda done: {body})
+time.sleep(0.2)
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("body", ["time.sleep(0.5) or print('late', flush=True)", "time.sleep(60)"])
+def test_a_program_ends_while_a_continuation_runs(body: str) -> None:
+    start = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", _EXIT.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == (["end", "late"] if "late" in body else ["end"])
+    assert ended.stderr == ""
+    assert time.monotonic() - start < 40
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _no_threads_left(world: World) -> None:
+    world.init(name="first")
+    _reduced(1.0, 1_000_000).wait()  # starts the progress engine
+    _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
+    dist.destroy_process_group()
+    time.sleep(0.5)
+    before = _threads()
+    for turn in range(5):
+        world.init(name=f"again {turn}")
+        _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
+        dist.destroy_process_group()
+    deadline = time.monotonic() + 10
+    while _threads() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _threads() <= before
+
+
+def test_groups_leave_no_threads() -> None:
+    run_ranks(2, _no_threads_left)
