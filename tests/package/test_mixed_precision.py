@@ -1,0 +1,128 @@
+"""docs/examples/mixed_precision.py: autocast and a loss scale train as they do in one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.ranks import World, run_ranks
+from support.tree import same_bits, tree_sum
+from torch import nn
+
+import fastcomm
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/mixed_precision.py"
+WAYS = ["stock", "clipped", "sharded"]
+STEPS, BAD = 8, 3  # in the one with this number gradients overflow, on one rank only
+
+Seen = list[tuple[float, float]]  # of each step: loss and scale
+
+
+def _example() -> dict[str, Any]:
+    return runpy.run_path(str(SCRIPT))
+
+
+def _batches(example: dict[str, Any], rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the example's; in one, rank 1's loss is large, and its scaled gradients leave fp16."""
+    for step, (x, y) in enumerate(example["batches"](rank, STEPS)):
+        yield x, 1e4 * y if step == BAD and rank == 1 else y
+
+
+def _train(world: World, way: str) -> tuple[Seen, list[torch.Tensor]]:
+    world.init()
+    example = _example()
+    model = example["build"]()
+    seen = example[way](model, _batches(example, world.rank))
+    return seen, [p.detach() for p in model.parameters()]
+
+
+def _one_process(
+    world: World, way: str, ranks: int
+) -> tuple[list[Seen], list[torch.Tensor], list[list[bool]]]:
+    """Train without a group: each rank's gradient apart, their mean, torch's scaler and optimizer.
+
+    Returns what each rank sees, the parameters, and for each step whose gradients are finite.
+    """
+    example = _example()
+    model = example["build"]()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=example["LR"])
+    scaler = torch.amp.GradScaler("cpu", init_scale=example["SCALE"])
+    seen: list[Seen] = [[] for _ in range(ranks)]
+    finite = []
+    for of_ranks in zip(*(_batches(example, rank) for rank in range(ranks)), strict=True):
+        losses, gradients = [], []
+        for x, y in of_ranks:
+            with torch.autocast("cpu", torch.float16):
+                losses.append(nn.functional.mse_loss(model(x), y))
+            gradients.append(torch.autograd.grad(scaler.scale(losses[-1]), parameters))
+        finite.append([all(bool(g.isfinite().all()) for g in own) for own in gradients])
+        for parameter, *parts in zip(parameters, *gradients, strict=True):
+            parameter.grad = tree_sum(parts, average=True)
+        _clip(way, parameters, optimizer, scaler, example["MAX_NORM"])
+        scaler.step(optimizer)
+        scaler.update()
+        for rank, loss in enumerate(losses):
+            seen[rank].append((loss.item(), scaler.get_scale()))
+    return seen, [p.detach() for p in parameters], finite
+
+
+def _clip(
+    way: str,
+    parameters: list[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    max_norm: float,
+) -> None:
+    """Clip as each way does, so that bits can be compared: norms are summed in other orders."""
+    if way == "clipped":  # gradients that are scaled still
+        fastcomm.clip_grad_norm_(parameters, max_norm * scaler.get_scale())
+        return
+    scaler.unscale_(optimizer)
+    clip = torch.nn.utils.clip_grad_norm_ if way == "stock" else fastcomm.clip_grad_norm_
+    clip(parameters, max_norm)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_losses_and_scales_are_those_of_one_process(way: str) -> None:
+    """To the bit: with two ranks it does not matter whether one divides before or after a sum."""
+    ((expected, parameters, finite),) = run_ranks(1, _one_process, way, 2)
+    assert [step for step, both in enumerate(finite) if both != [True, True]] == [BAD]
+    assert finite[BAD] == [True, False]
+    results = run_ranks(2, _train, way)
+    for (seen, trained), wanted in zip(results, expected, strict=True):
+        assert seen == wanted
+        assert all(same_bits(a, b) for a, b in zip(trained, parameters, strict=True))
+    scales = [scale for _, scale in results[0][0]]
+    assert scales == [1024.0] * BAD + [512.0] * (STEPS - BAD)
+
+
+def test_the_three_ways_train_alike() -> None:
+    """But for the last bits of a norm, which fp16 makes differences of up to its own epsilon."""
+    stock, *others = (run_ranks(2, _train, way) for way in WAYS)
+    for ranks in others:
+        for (seen, _), (wanted, _) in zip(ranks, stock, strict=True):
+            assert seen == [(pytest.approx(loss, rel=1e-3), scale) for loss, scale in wanted]
+
+
+def test_the_script() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(SCRIPT), *WAYS],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = re.findall(r"rank (\d), (\w+): loss (\S+), then (\S+); scale (\d+)", ended.stdout)
+    assert {(rank, way) for rank, way, *_ in lines} == {(r, w) for r in "01" for w in WAYS}
+    assert all(float(last) < float(first) / 10 for *_, first, last, _ in lines)
+    assert len({scale for *_, scale in lines}) == 1
