@@ -1,0 +1,240 @@
+"""docs/examples/checkpoints.py: training goes on, on other ranks and with a plain optimizer too."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from support.ranks import World, run_ranks
+from support.tree import tree_sum
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+import fastcomm
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/checkpoints.py"
+EXAMPLE = runpy.run_path(str(SCRIPT))
+STEPS = 3
+
+Whole = dict[str, torch.Tensor]
+
+
+class Model(nn.Module):
+    """Shapes that do not divide: rows fewer than ranks, channels_last, a scalar; one is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.head = nn.Linear(5 * 4 * 4, 7)
+        self.last = nn.Linear(7, 1)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.head(self.conv(x).flatten(1)).tanh()) * self.scale
+        return out
+
+
+def _loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(100 * step + rank))
+    loss: torch.Tensor = model(x).square().mean()
+    return loss
+
+
+def _whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> Whole:
+    """Return copies of all parameters, and of all of the optimizer's state."""
+    full = StateDictOptions(full_state_dict=True)
+    of_model, of_optimizer = get_state_dict(model, optimizer, options=full)
+    states = {f"{k}.{name}": v for k, s in of_optimizer["state"].items() for name, v in s.items()}
+    return {name: value.clone() for name, value in {**of_model, **states}.items()}
+
+
+def _same(a: Whole, b: Whole) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def _made(world: World, way: str, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    if way != "plain":
+        world.init()
+    torch.manual_seed(seed)
+    made: tuple[nn.Module, torch.optim.Optimizer] = EXAMPLE["wrap"](way, Model())
+    return made
+
+
+def _steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: int
+) -> list[float]:
+    losses = []
+    for step in range(first, first + STEPS):
+        optimizer.zero_grad()
+        losses.append(_loss(model, rank, step))
+        losses[-1].backward()
+        optimizer.step()
+    return [loss.item() for loss in losses]
+
+
+def _save(world: World, way: str, folder: str) -> Whole:
+    model, optimizer = _made(world, way, seed=1)
+    _steps(model, optimizer, world.rank, 0)
+    EXAMPLE["save"](folder, model, optimizer)
+    return _whole(model, optimizer)
+
+
+def _go_on(world: World, way: str, folder: str) -> tuple[Whole, list[float], Whole]:
+    """Return what was loaded, the losses of more steps, and where they have led."""
+    model, optimizer = _made(world, way, seed=2)
+    EXAMPLE["load"](folder, model, optimizer)
+    loaded = _whole(model, optimizer)
+    return loaded, _steps(model, optimizer, world.rank, STEPS), _whole(model, optimizer)
+
+
+def _go_on_in_one_process(
+    world: World, folder: str, ranks: int
+) -> tuple[Whole, list[list[float]], Whole]:
+    """Load into a plain model and optimizer, and step with the mean of what ranks would have."""
+    model, optimizer = _made(world, "plain", seed=3)
+    EXAMPLE["load"](folder, model, optimizer)
+    loaded = _whole(model, optimizer)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    losses = []
+    for step in range(STEPS, 2 * STEPS):
+        of_ranks = [_loss(model, rank, step) for rank in range(ranks)]
+        gradients = [torch.autograd.grad(loss, trained) for loss in of_ranks]
+        for parameter, *parts in zip(trained, *gradients, strict=True):
+            parameter.grad = tree_sum(parts, average=True)
+        optimizer.step()
+        losses.append([loss.item() for loss in of_ranks])
+    return loaded, losses, _whole(model, optimizer)
+
+
+# DDP divides before it sums, which changes no bit where the number of ranks is a power of two.
+@pytest.mark.parametrize(
+    ("saved_by", "of", "loaded_by", "ranks"),
+    [
+        ("sharded", 2, "sharded", 3),
+        ("sharded", 4, "sharded", 2),
+        ("sharded", 2, "ddp", 4),
+        ("ddp", 4, "ddp", 2),
+        ("ddp", 2, "sharded", 3),
+        ("plain", 1, "sharded", 2),
+    ],
+)
+def test_other_ranks_and_one_process_go_on_alike(
+    saved_by: str, of: int, loaded_by: str, ranks: int, tmp_path: Path
+) -> None:
+    saved = run_ranks(of, _save, saved_by, str(tmp_path))
+    results = run_ranks(ranks, _go_on, loaded_by, str(tmp_path))
+    ((loaded, losses, ended),) = run_ranks(1, _go_on_in_one_process, str(tmp_path), ranks)
+    assert any(name.endswith("exp_avg_sq") for name in loaded)
+    for whole in (*saved, *(result[0] for result in results)):
+        assert _same(whole, loaded)
+    for (_, of_rank, trained), wanted in zip(results, zip(*losses, strict=True), strict=True):
+        assert of_rank == list(wanted)
+        assert _same(trained, ended)
+
+
+def _scaled(world: World, way: str, folder: str, run: str) -> tuple[list[Any], Whole]:
+    """Train for six steps; or for three and save; or load, and train for the other three."""
+    model, optimizer = _made(world, way, seed=2 if run == "second" else 1)
+    scaler = fastcomm.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    others = {"scaler": scaler, "scheduler": scheduler}
+    if run == "second":
+        EXAMPLE["load"](folder, model, optimizer, **others)
+    seen = []
+    for step in {"all": range(2 * STEPS), "first": range(STEPS)}.get(run, range(STEPS, 2 * STEPS)):
+        optimizer.zero_grad()
+        loss = _loss(model, world.rank, step)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        seen.append((loss.item(), scaler.get_scale(), scheduler.get_last_lr()))
+    if run == "first":
+        EXAMPLE["save"](folder, model, optimizer, **others)
+    return seen, _whole(model, optimizer)
+
+
+@pytest.mark.parametrize("way", ["sharded", "ddp"])
+def test_an_interruption_changes_nothing(way: str, tmp_path: Path) -> None:
+    """With a scaler and a scheduler, whose state goes beside the others."""
+    at_once, first, second = (
+        run_ranks(2, _scaled, way, str(tmp_path), run) for run in ("all", "first", "second")
+    )
+    for rank in range(2):
+        assert first[rank][0] + second[rank][0] == at_once[rank][0]
+        assert _same(second[rank][1], at_once[rank][1])
+    assert len({scale for _, scale, _ in at_once[0][0]}) > 1
+
+
+def _save_and_go_on(world: World, folder: str) -> tuple[bool, bool]:
+    model, optimizer = _made(world, "sharded", seed=1)
+    _steps(model, optimizer, world.rank, 0)
+    before = _whole(model, optimizer)
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    state = {"model": of_model, "optimizer": of_optimizer}
+    written = dcp.async_save(state, checkpoint_id=folder, process_group=dist.new_group())
+    _steps(model, optimizer, world.rank, STEPS)
+    written.result()
+    moved = not _same(_whole(model, optimizer), before)
+    EXAMPLE["load"](folder, model, optimizer)
+    return moved, _same(_whole(model, optimizer), before)
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    assert run_ranks(2, _save_and_go_on, str(tmp_path)) == [(True, True)] * 2
+
+
+def _flat_and_full(world: World) -> bool:
+    """Load what get_state_dict() gives in its other forms."""
+    model, optimizer = _made(world, "sharded", seed=1)
+    _steps(model, optimizer, world.rank, 0)
+    forms = [{"flatten_optimizer_state_dict": True}, {"full_state_dict": True}]
+    same = []
+    for options in (StateDictOptions(**form) for form in forms):
+        other, its = EXAMPLE["wrap"]("sharded", Model())
+        a, b = get_state_dict(model, optimizer, options=options)
+        set_state_dict(other, its, model_state_dict=a, optim_state_dict=b, options=options)
+        same.append(_same(_whole(other, its), _whole(model, optimizer)))
+    return all(same)
+
+
+def test_the_other_forms_of_a_state_load() -> None:
+    assert run_ranks(3, _flat_and_full) == [True] * 3
+
+
+def test_the_page_shows_what_the_example_does() -> None:
+    page = (SCRIPT.parents[1] / "checkpoints.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert textwrap.indent(code, "    ") in SCRIPT.read_text()
+
+
+def _run(folder: Path, way: str, ranks: int) -> list[tuple[str, str]]:
+    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"] if ranks else []
+    ended = subprocess.run(
+        [sys.executable, *torchrun, str(SCRIPT), way, str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return re.findall(r"step (\d+): loss (\S+)", ended.stdout)
+
+
+def test_the_script(tmp_path: Path) -> None:
+    run = partial(_run, tmp_path)
+    seen = [*run("sharded", 2), *run("plain", 0)]
+    assert [int(step) for step, _ in seen] == list(range(10))
+    assert float(seen[-1][1]) < float(seen[4][1]) < float(seen[0][1])
