@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support.one_process import Uneven, give_mean, loss_of
 from support.ranks import World, run_ranks
-from support.tree import tree_sum
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -28,28 +28,6 @@ EXAMPLE = runpy.run_path(str(SCRIPT))
 STEPS = 3
 
 Whole = dict[str, torch.Tensor]
-
-
-class Model(nn.Module):
-    """Shapes that do not divide: rows fewer than ranks, channels_last, a scalar; one is frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.head = nn.Linear(5 * 4 * 4, 7)
-        self.last = nn.Linear(7, 1)
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(self.head(self.conv(x).flatten(1)).tanh()) * self.scale
-        return out
-
-
-def _loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
-    x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(100 * step + rank))
-    loss: torch.Tensor = model(x).square().mean()
-    return loss
 
 
 def _whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> Whole:
@@ -68,7 +46,7 @@ def _made(world: World, way: str, seed: int) -> tuple[nn.Module, torch.optim.Opt
     if way != "plain":
         world.init()
     torch.manual_seed(seed)
-    made: tuple[nn.Module, torch.optim.Optimizer] = EXAMPLE["wrap"](way, Model())
+    made: tuple[nn.Module, torch.optim.Optimizer] = EXAMPLE["wrap"](way, Uneven())
     return made
 
 
@@ -78,7 +56,7 @@ def _steps(
     losses = []
     for step in range(first, first + STEPS):
         optimizer.zero_grad()
-        losses.append(_loss(model, rank, step))
+        losses.append(loss_of(model, rank, step))
         losses[-1].backward()
         optimizer.step()
     return [loss.item() for loss in losses]
@@ -109,16 +87,14 @@ def _go_on_in_one_process(
     trained = [p for p in model.parameters() if p.requires_grad]
     losses = []
     for step in range(STEPS, 2 * STEPS):
-        of_ranks = [_loss(model, rank, step) for rank in range(ranks)]
-        gradients = [torch.autograd.grad(loss, trained) for loss in of_ranks]
-        for parameter, *parts in zip(trained, *gradients, strict=True):
-            parameter.grad = tree_sum(parts, average=True)
+        of_ranks = [loss_of(model, rank, step) for rank in range(ranks)]
+        give_mean(trained, of_ranks)
         optimizer.step()
         losses.append([loss.item() for loss in of_ranks])
     return loaded, losses, _whole(model, optimizer)
 
 
-# DDP divides before it sums, which changes no bit where the number of ranks is a power of two.
+# DDP on a power of two: see give_mean().
 @pytest.mark.parametrize(
     ("saved_by", "of", "loaded_by", "ranks"),
     [
@@ -155,7 +131,7 @@ def _scaled(world: World, way: str, folder: str, run: str) -> tuple[list[Any], W
     seen = []
     for step in {"all": range(2 * STEPS), "first": range(STEPS)}.get(run, range(STEPS, 2 * STEPS)):
         optimizer.zero_grad()
-        loss = _loss(model, world.rank, step)
+        loss = loss_of(model, world.rank, step)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -203,7 +179,7 @@ def _flat_and_full(world: World) -> bool:
     forms = [{"flatten_optimizer_state_dict": True}, {"full_state_dict": True}]
     same = []
     for options in (StateDictOptions(**form) for form in forms):
-        other, its = EXAMPLE["wrap"]("sharded", Model())
+        other, its = EXAMPLE["wrap"]("sharded", Uneven())
         a, b = get_state_dict(model, optimizer, options=options)
         set_state_dict(other, its, model_state_dict=a, optim_state_dict=b, options=options)
         same.append(_same(_whole(other, its), _whole(model, optimizer)))

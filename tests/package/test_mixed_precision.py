@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.one_process import give_mean
 from support.ranks import World, run_ranks
-from support.tree import same_bits, tree_sum
+from support.tree import same_bits
 from torch import nn
 
 import fastcomm
@@ -59,14 +60,12 @@ def _one_process(
     seen: list[Seen] = [[] for _ in range(ranks)]
     finite = []
     for of_ranks in zip(*(_batches(example, rank) for rank in range(ranks)), strict=True):
-        losses, gradients = [], []
+        losses = []
         for x, y in of_ranks:
             with torch.autocast("cpu", torch.float16):
                 losses.append(nn.functional.mse_loss(model(x), y))
-            gradients.append(torch.autograd.grad(scaler.scale(losses[-1]), parameters))
+        gradients = give_mean(parameters, [scaler.scale(loss) for loss in losses])
         finite.append([all(bool(g.isfinite().all()) for g in own) for own in gradients])
-        for parameter, *parts in zip(parameters, *gradients, strict=True):
-            parameter.grad = tree_sum(parts, average=True)
         _clip(way, parameters, optimizer, scaler, example["MAX_NORM"])
         scaler.step(optimizer)
         scaler.update()
