@@ -139,11 +139,16 @@ def load() -> Any:
     return native
 
 
-def backend_of(group: dist.ProcessGroup | None = None) -> FastcommBackend | None:
+def backend_of(
+    group: dist.ProcessGroup | None = None, *, behind_checks: bool = False
+) -> FastcommBackend | None:
     """Return the fastcomm backend that serves a group's CPU tensors, or None.
 
     Args:
         group: a process group; None is the default group.
+        behind_checks: also where TORCH_DISTRIBUTED_DEBUG=DETAIL has put torch's checks in front of
+            it. To ask it something: a call that these do not see would not match others that they
+            hold back.
     """
     import torch
 
@@ -152,6 +157,8 @@ def backend_of(group: dist.ProcessGroup | None = None) -> FastcommBackend | None
         backend = pg._get_backend(torch.device("cpu"))
     except RuntimeError:
         return None
+    if behind_checks:
+        backend = getattr(backend, "wrapped_pg", backend)
     return backend if isinstance(backend, load().FastcommBackend) else None
 
 
