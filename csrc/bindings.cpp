@@ -37,6 +37,18 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+/// For the words that peers are told, so no error of it matters.
+std::string failure_of_program(bool at_the_end) {
+  if (!Py_IsInitialized()) return "";
+  const py::gil_scoped_acquire gil;
+  try {
+    const auto errors = py::module_::import("fastcomm.errors");
+    return py::cast<std::string>(errors.attr("failure_in_progress")(at_the_end));
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 py::dict explain(const GroupTraits& traits, const std::string& operation, uint64_t count,
                  const std::string& dtype, const std::string& op) {
   Query query;
@@ -207,6 +219,7 @@ void bind_lists(py::module_& module) {
 
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
+  g_failure = failure_of_program;
 
   // A thread that comes from C++ into an interpreter that is going down aborts the process.
   py::module_::import("atexit").attr("register")(py::cpp_function(

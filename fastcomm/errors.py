@@ -8,6 +8,7 @@ catches these too.
 from __future__ import annotations
 
 import re
+import sys
 from types import ModuleType
 
 from torch.distributed import DistBackendError
@@ -71,7 +72,7 @@ class PeerLostError(FastcommError):
 
 
 class PeerLeftError(FastcommError):
-    """A peer destroyed its process group before this operation."""
+    """A peer left its process group before this operation, or ended because of an exception."""
 
 
 class GroupPoisonedError(FastcommError):
@@ -94,6 +95,23 @@ BY_CODE: tuple[type[FastcommError], ...] = (
     GroupPoisonedError,
     ForkedProcessError,
 )
+
+
+def failure_in_progress(at_the_end: bool) -> str:
+    """Return the type and first line of an exception, for peers; "" if there is none.
+
+    Of the one that is being handled, as in a ``finally`` that destroys the group, or, at the end of
+    the program, of the one that nobody has handled.
+    """
+    error = sys.exc_info()[1]
+    interactive = hasattr(sys, "ps1") or sys.flags.interactive  # an earlier line's error, maybe
+    if error is None and at_the_end and not interactive:
+        error = getattr(sys, "last_value", None)
+    in_order = isinstance(error, SystemExit) and error.code in (None, 0)
+    if error is None or in_order or isinstance(error, GeneratorExit):
+        return ""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def register(native: ModuleType) -> None:

@@ -62,7 +62,8 @@ FastcommBackend::~FastcommBackend() {
 
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
-  lanes_->leave();
+  const std::string failure = g_failure ? g_failure(false) : "";
+  lanes_->leave(failure.empty() ? "" : "destroyed its process group because of " + failure);
 }
 
 void FastcommBackend::abort() {

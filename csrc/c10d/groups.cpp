@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "c10d/work.h"
 #include "coll/progress.h"
 #include "core/env.h"
 #include "core/error.h"
@@ -121,7 +122,10 @@ void stop_progress() {
   if (auto* engine = g_engine.load()) engine->stop();
   // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
   // this rank are told now.
-  for (const auto& group : open_groups().all()) group->leave();
+  const std::string failure = g_failure ? g_failure(true) : "";
+  const std::string how =
+      failure.empty() ? "ended without destroying its process group" : "failed with " + failure;
+  for (const auto& group : open_groups().all()) group->leave(how);
 }
 
 }  // namespace fastcomm

@@ -63,8 +63,8 @@ StockPtr Lane::stock(Milliseconds timeout) {
   return made;
 }
 
-void Lane::leave() {
-  if (group_ != nullptr) group_->leave();
+void Lane::leave(const std::string& how) {
+  if (group_ != nullptr) group_->leave(how);
   if (const auto stock = known_stock()) stock->shutdown();
 }
 
@@ -86,12 +86,12 @@ Lanes::Lanes(std::shared_ptr<Communicator> group, StockPtr stock,
       continuations_(continuations),
       has_others_(ordinary_.group() != nullptr && ordinary_.group()->size() > 1) {}
 
-void Lanes::leave() {
-  for_each([](Lane& lane) { lane.leave(); });
+void Lanes::leave(const std::string& how) {
+  for_each([&how](Lane& lane) { lane.leave(how); });
   std::lock_guard<std::mutex> lock(mutex_);
   left_ = true;
   for (auto& [key, entry] : others_) {  // one that came in between
-    if (entry.lane != nullptr) entry.lane->leave();
+    if (entry.lane != nullptr) entry.lane->leave(how);
   }
 }
 
@@ -115,7 +115,7 @@ Lane& Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
   // Without the lock: another thread may be forming another lane, in another order on another rank.
   auto lane = form(key, timeout);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (left_) lane->leave();
+  if (left_) lane->leave("");
   Entry& entry = others_.at(key);
   entry.lane = std::move(lane);
   return *entry.lane;

@@ -38,7 +38,8 @@ class Lane {
   /// The stock engine. Made at the first call, which is collective.
   StockPtr stock(Milliseconds timeout);
 
-  void leave();
+  /// `how` as in Communicator::leave().
+  void leave(const std::string& how);
   void abort();
   void set_timeout(Milliseconds timeout);
 
@@ -80,8 +81,8 @@ class Lanes {
       if (entry.lane != nullptr) function(*entry.lane);
     }
   }
-  /// From here on every lane is left as soon as it is formed.
-  void leave();
+  /// `how` as above. From here on every lane is left as soon as it is formed.
+  void leave(const std::string& how);
 
  private:
   /// Of continuations of this group or of others, how deep: what all ranks call a lane by.

@@ -5,6 +5,7 @@
 namespace fastcomm {
 
 std::function<void()> g_interrupt_check;
+std::function<std::string(bool)> g_failure;
 
 NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
                        std::shared_ptr<Continuations> continuations)

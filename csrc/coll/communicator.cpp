@@ -223,7 +223,7 @@ void Communicator::finish(Finished& finished) {
   ring_if_asleep(peers_->own_doorbell());
 }
 
-void Communicator::leave() {
+void Communicator::leave(const std::string& how) {
   if (forked_from_endpoint()) return;  // no mapping, maybe locked mutexes: a child keeps away
   Finished finished;
   {
@@ -240,8 +240,7 @@ void Communicator::leave() {
     give_up_queue(finished);
     // A group that failed is left before its engine has come to an end.
     if (!open_.empty()) peers_->own_pad().lose_engine(open_.begin()->first);
-    // Release: peers that see the goodbye see every flag published before it.
-    peers_->own_pad().goodbye.store(completed + 1, std::memory_order_release);
+    peers_->own_pad().say_goodbye(completed, how.c_str());
   }
   peers_->wake_peers();
   finish(finished);

@@ -101,8 +101,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool pending() const;
 
   /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
-  /// anything later. Pending operations end in an error. Idempotent; waits for no peer.
-  void leave();
+  /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just
+  /// that the group was destroyed: "failed with ValueError: ...". Idempotent; waits for no peer.
+  void leave(const std::string& how = "");
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
   /// Two communicators of the same ranks: from now on, when one fails the other is given up for the same
@@ -144,6 +145,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Trouble> trouble(const Operation& operation) const;
   std::optional<Trouble> evidence(const Operation& operation) const;
+  /// Who has left, seen with acquire, and `what` that is about.
+  Trouble departure_of(int peer, const Subject& subject, const std::string& what) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Trouble> overdue(const Operation& operation) const;
   /// What ends an open operation at once.

@@ -116,10 +116,7 @@ std::optional<Communicator::Trouble> Communicator::blame(const Subject& subject,
   }
   if (dead >= 0) return death_of(dead, subject);
   if (gone >= 0) {
-    return Trouble{
-        ErrorCode::kPeerLeft, gone,
-        where(subject, gone) + concat(peers_->describe(gone),
-                                      " destroyed its process group while Gloo was at work here")};
+    return departure_of(gone, subject, " while Gloo was at work here");
   }
   if (messenger >= 0) return told_by(messenger, subject);
   return std::nullopt;

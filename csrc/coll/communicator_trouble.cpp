@@ -59,6 +59,15 @@ Communicator::Trouble Communicator::death_of(int peer, const Subject& subject) c
                             "cannot be used any more")};
 }
 
+Communicator::Trouble Communicator::departure_of(int peer, const Subject& subject,
+                                                 const std::string& what) const {
+  const Pad& pad = peers_->pad(peer);
+  const char* hint = pad.reason[0] == '\0' ? "" : ". Look at its own output";
+  return Trouble{
+      ErrorCode::kPeerLeft, peer,
+      where(subject, peer) + concat(peers_->describe(peer), " ", pad.farewell(), what, hint)};
+}
+
 std::optional<Communicator::Trouble> Communicator::evidence(const Operation& operation) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -73,10 +82,9 @@ std::optional<Communicator::Trouble> Communicator::evidence(const Operation& ope
       continue;  // it has done its part of this one
     }
     if (goodbye != 0 && operation.awaits(peer)) {
-      return Trouble{ErrorCode::kPeerLeft, peer,
-                     where(operation, peer) +
-                         concat(peers_->describe(peer), " destroyed its process group after ",
-                                goodbye - 1, " operations; this one was never called there")};
+      return departure_of(
+          peer, operation,
+          concat(" after ", goodbye - 1, " operations; this one was never called there"));
     }
     // A process that said goodbye and ended did not die on us.
     if (goodbye == 0 && lost) return death_of(peer, operation);

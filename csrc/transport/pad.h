@@ -85,6 +85,21 @@ struct Pad {
     }
   }
 
+  /// Publishes that this rank has left after so many operations, and how; "" for in good order. A rank
+  /// that was poisoned before keeps that reason, which is what peers look at first.
+  void say_goodbye(uint64_t operations, const char* how) {
+    if (poisoned.load(std::memory_order_relaxed) == 0) {
+      std::strncpy(reason, how, sizeof(reason) - 1);
+    }
+    // Release: whoever sees the goodbye with acquire sees every flag published before, and the text.
+    goodbye.store(operations + 1, std::memory_order_release);
+  }
+
+  /// What to tell of a rank that has said goodbye, seen with acquire, and is not poisoned.
+  const char* farewell() const {
+    return reason[0] == '\0' ? "destroyed its process group" : reason;
+  }
+
   /// Publishes why this rank gives the group up, and from which operation on: it has finished those
   /// before. The first reason stays.
   void poison(uint32_t code, int peer, uint64_t sequence, const char* text) {

@@ -44,11 +44,11 @@ dist.all_reduce(tensor)
 if rank == 1:
     time.sleep(0.3)
     print(time.monotonic(), flush=True)
-    raise ValueError("a mistake")
+    raise ValueError("a mistake\\nof two lines")
 try:
     dist.all_reduce(tensor)
 except dist.DistBackendError as error:
-    print(time.monotonic(), type(error).__name__, flush=True)
+    print(time.monotonic(), type(error).__name__, error, flush=True)
 """
 
 
@@ -99,6 +99,9 @@ def test_peers_hear_of_a_program_that_ends_before_it_has_ended(tmp_path: Path) -
         for process in processes:
             process.kill()
             process.wait()
-    at, kind = heard.split()
+    at, kind, text = heard.split(maxsplit=2)
     assert kind == "PeerLeftError"
+    assert "failed with ValueError: a mistake after 1 operations; this one was never called" in text
+    assert "of two lines" not in text
+    assert text.endswith("Look at its own output\n")
     assert float(at) - float(raised) < 2

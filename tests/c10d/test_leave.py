@@ -44,6 +44,33 @@ def test_what_was_begun_ends_and_later_operations_say_who_left() -> None:
         assert told[rank].seconds < 0.2
 
 
+def _leave_because(world: World, error: BaseException, stock: bool) -> Caught | None:
+    world.init()
+    dist.barrier()
+    if world.rank == 1:
+        try:
+            raise error
+        except BaseException:
+            dist.destroy_process_group()
+        return None
+    return catch(dist.reduce if stock else dist.all_reduce, torch.ones(4), *([0] if stock else []))
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_others_are_told_the_exception_that_a_rank_leaves_for(stock: bool) -> None:
+    told = run_ranks(2, _leave_because, MemoryError("no room\nat all"), stock)[0]
+    assert told.kind == "PeerLeftError"
+    assert "destroyed its process group because of MemoryError: no room after 1 op" in told.text
+    assert told.text.endswith("Look at its own output")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
+def test_an_exit_in_order_is_no_failure(error: SystemExit) -> None:
+    told = run_ranks(2, _leave_because, error, False)[0]
+    assert "destroyed its process group after 1 operations" in told.text
+    assert told.text.endswith("never called there")
+
+
 def _leave_while_others_wait(world: World) -> float | Caught:
     world.init()
     dist.barrier()
