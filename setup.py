@@ -100,7 +100,7 @@ def units() -> dict[str, list[Path]]:
     """Return what is compiled together: as few units as keep two processors equally busy."""
     csrc = ROOT / "csrc"
     return {
-        "python": sorted(csrc.glob("*.cpp")),
+        "bindings": sorted((csrc / "bindings").glob("*.cpp")),
         "c10d": sorted((csrc / "c10d").glob("*.cpp")),
         "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
     }

@@ -1,4 +1,4 @@
-"""The native library; its sources are in csrc/bindings.cpp."""
+"""The native library; its sources are in csrc/bindings."""
 
 from collections.abc import Callable, Sequence
 from typing import TypedDict
@@ -16,6 +16,14 @@ class _CudaDevices(TypedDict):
     reason: str
     names: list[str]
     access: list[list[tuple[str, str]]]
+
+class Future(torch._C.Future): ...
+
+class NativeWork(Work):
+    def get_future(self) -> Future: ...
+
+class StockWork(Work):
+    def get_future(self) -> Future: ...
 
 class FastcommBackend(Backend):
     @property

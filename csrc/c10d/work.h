@@ -69,11 +69,11 @@ class NativeWork final : public ::c10d::Work {
   uint64_t sequence_ = 0;
 };
 
-/// Called now and then while a caller waits; may throw. Set once, from bindings.cpp.
+/// Called now and then while a caller waits; may throw. Set once, from bindings/module.cpp.
 extern std::function<void()> g_interrupt_check;
 
 /// The type and first line of the exception for which the calling thread leaves a group or, at the end
-/// of the program, of the one that ended it; "" if there is none. Set once, from bindings.cpp.
+/// of the program, of the one that ended it; "" if there is none. Set once, from bindings/module.cpp.
 extern std::function<std::string(bool at_the_end)> g_failure;
 
 }  // namespace fastcomm

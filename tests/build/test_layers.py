@@ -35,7 +35,7 @@ def violations(csrc: Path) -> list[str]:
     found = []
     for path in sorted(path for path in csrc.rglob("*") if path.suffix in SOURCES):
         relative = path.relative_to(csrc)
-        layer = relative.parts[0] if len(relative.parts) > 1 else relative.stem
+        layer = relative.parts[0]
         if layer not in BELOW:
             found.append(f"{relative}: belongs to no layer")
             continue
@@ -52,7 +52,7 @@ def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | Non
     if TORCH_HEADER.match(target) and layer not in SEES_TORCH:
         return f"{layer} is below torch and includes {target}"
     if PYBIND_HEADER.match(target) and layer != "bindings":
-        return f"only bindings.cpp may see pybind11, {layer} includes {target}"
+        return f"only bindings may see pybind11, {layer} includes {target}"
     resolved = next(
         (base / target for base in (path.parent, csrc) if (base / target).is_file()), None
     )
@@ -79,7 +79,7 @@ def test_includes_point_down(root):
         ("coll/cuda/a.cu", "#include <ATen/ATen.h>", "coll is below torch"),
         ("transport/shm/a.h", "#include <c10/util/Exception.h>", "transport is below torch"),
         ("core/a.cpp", "#include <pybind11/pybind11.h>", "core is below torch"),
-        ("c10d/a.cpp", "#include <torch/extension.h>", "only bindings.cpp may see pybind11"),
+        ("c10d/a.cpp", "#include <torch/extension.h>", "only bindings may see pybind11"),
         ("core/a.cpp", '#include "coll/gone.h"', "coll/gone.h does not exist"),
         ("extra/a.cpp", "", "belongs to no layer"),
     ],
@@ -97,5 +97,7 @@ def test_checker_accepts_what_is_allowed(tmp_path):
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "types.h").write_text('#include "numeric.h"\n#include <vector>\n')
     (tmp_path / "core" / "numeric.h").touch()
-    (tmp_path / "bindings.cpp").write_text('#include <torch/extension.h>\n#include "core/types.h"')
+    (tmp_path / "bindings").mkdir()
+    module = tmp_path / "bindings" / "module.cpp"
+    module.write_text('#include <torch/extension.h>\n#include "core/types.h"')
     assert violations(tmp_path) == []

@@ -1,10 +1,10 @@
-// What fastcomm/*.py needs of the native code; with bindings_futures.cpp the only pybind11 here.
+// What fastcomm/*.py needs of the native code; with futures.cpp the only pybind11 here.
 
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "bindings_futures.h"
+#include "bindings/futures.h"
 #include "c10d/backend.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"

@@ -1,7 +1,7 @@
 // g++ 12 takes the empty optional in torch's PythonFutureWrapper for something that is read.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-#include "bindings_futures.h"
+#include "bindings/futures.h"
 
 #include <ATen/ThreadLocalState.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
