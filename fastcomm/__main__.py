@@ -21,14 +21,15 @@ def _env(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     import torch
 
-    from fastcomm import explain
+    from fastcomm import backend, explain
 
     dtype = getattr(torch, arguments.dtype, None)
     if not isinstance(dtype, torch.dtype):
         print(f"{arguments.dtype!r} is no dtype of torch", file=sys.stderr)
         return 2
     count = -(-arguments.size // dtype.itemsize)
-    for operation in arguments.operation:
+    native = [name for name, native in backend.load().operations().items() if native]
+    for operation in arguments.operation or native:
         print(
             explain(
                 operation,
@@ -60,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     env.set_defaults(run=_env)
 
     explain = commands.add_parser("explain", help="which path an operation takes, and why")
-    explain.add_argument("operation", nargs="+", help="all_reduce, broadcast, all_gather, barrier")
+    explain.add_argument("operation", nargs="*", help="as all_reduce (default: all native ones)")
     explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 64K or 25M")
     explain.add_argument("--dtype", default="float32", help="torch's name of the element type")
     explain.add_argument("--op", default="sum", help="reduction of all_reduce")

@@ -50,8 +50,8 @@ def explain(
     words about a large ``all_reduce``: whether the memory of this rank's tensor is shared.
 
     Args:
-        operation: ``"all_reduce"``, ``"broadcast"``, ``"all_gather"``, ``"barrier"``, or any other
-            name, which then goes to the stock engine.
+        operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
+            and the like. What has no native schedule goes to the stock engine.
         tensor: this rank's message, of any shape; gives ``count`` and ``dtype``.
         op: the reduction, for ``all_reduce``.
         group: a process group of backend fastcomm. None is the default group if there is one, and

@@ -55,20 +55,21 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
   query.kind = OpKind::kOther;
   for (int number = 1; number < kNumOpKinds; ++number) {
     const auto kind = static_cast<OpKind>(number);
-    if (has_schedule(kind) && operation == op_kind_name(kind)) query.kind = kind;
+    if (row_of(kind).native() && operation == op_kind_name(kind)) query.kind = kind;
   }
   query.dtype = DType::kOther;
   for (int i = 0; i < kNumDTypes; ++i) {
     if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
   }
-  if (reduces(query.kind)) {
+  const OperationRow& row = row_of(query.kind);
+  if (row.reduces) {
     query.op = ReduceOp::kOther;
     for (int number = 1; number < kNumReduceOps; ++number) {
       const auto reduction = static_cast<ReduceOp>(number);
       if (op == reduce_op_name(reduction)) query.op = reduction;
     }
   }
-  query.bytes = query.kind == OpKind::kBarrier ? 0 : count * dtype_size(query.dtype);
+  query.bytes = row.has_data ? count * dtype_size(query.dtype) : 0;
   const Selection selection = explain_selection(traits, query);
   py::dict result;
   result["native"] = selection.algorithm != Algorithm::kStock;
@@ -311,6 +312,15 @@ PYBIND11_MODULE(_C, module) {
   module.def("explain", [](int size, const std::string& operation, uint64_t count,
                            const std::string& dtype, const std::string& op) {
     return explain(imagined_group(size), operation, count, dtype, op);
+  });
+  // Names of all operations, and whether there is a native schedule for them.
+  module.def("operations", [] {
+    py::dict found;
+    for (int number = 1; number < kNumOpKinds; ++number) {
+      const OperationRow& row = row_of(static_cast<OpKind>(number));
+      if (row.kind != OpKind::kOther) found[row.name] = row.native();
+    }
+    return found;
   });
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return shared_empty(sizes, dtype);

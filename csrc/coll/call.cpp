@@ -2,10 +2,15 @@
 
 #include <cstring>
 
-#include "coll/select.h"
+#include "coll/operations.h"
 #include "core/error.h"
 
 namespace fastcomm {
+
+const char* algorithm_name(Algorithm algorithm) {
+  constexpr const char* kNames[] = {"stock", "nothing", "one-shot", "pipelined", "flags"};
+  return kNames[static_cast<int>(algorithm)];
+}
 
 CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
   CallHeader header{};
@@ -23,7 +28,7 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
 
 bool has_detail(const CallHeader& header) {
   return static_cast<Algorithm>(header.algorithm) == Algorithm::kStock ||
-         takes_list(static_cast<OpKind>(header.kind)) ||
+         row_of(static_cast<OpKind>(header.kind)).takes_list ||
          static_cast<ReduceOp>(header.op) == ReduceOp::kPremulSum;
 }
 
@@ -31,15 +36,15 @@ std::string describe_call(const CallHeader& header, const char* detail) {
   const auto kind = header.kind < kNumOpKinds ? static_cast<OpKind>(header.kind) : OpKind::kOther;
   const auto dtype = static_cast<DType>(header.dtype < kNumDTypes ? header.dtype : kNumDTypes - 1);
   const auto op = header.op < kNumReduceOps ? static_cast<ReduceOp>(header.op) : ReduceOp::kOther;
-  std::string text = concat(op_kind_name(kind), "(");
-  if (kind != OpKind::kBarrier) {
+  const OperationRow& row = row_of(kind);
+  std::string text = concat(row.name, "(");
+  if (row.has_data) {
     if (op != ReduceOp::kNone) text += concat(reduce_op_name(op), ", ");
     if (!has_detail(header) || dtype != DType::kOther) text += concat(dtype_name(dtype), ", ");
-    const bool counted = kind != OpKind::kAllToAll && kind != OpKind::kAllToAllSingle;
-    if (counted) text += concat(header.count, " elements");
+    if (row.counted) text += concat(header.count, " elements");
     if (header.root >= 0) text += concat(", root ", header.root);
     if (detail[0] != '\0') {
-      text += (counted ? ", " : "") + std::string(detail, strnlen(detail, kDetailBytes));
+      text += (row.counted ? ", " : "") + std::string(detail, strnlen(detail, kDetailBytes));
     }
   }
   return text + concat("), sequence ", header.sequence);

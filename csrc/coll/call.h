@@ -13,6 +13,17 @@ namespace fastcomm {
 
 class GradientList;
 
+/// How a call is carried out. The numbers travel in headers, like those of core/types.h.
+enum class Algorithm : uint8_t {
+  kStock = 0,      // a stock engine (Gloo) does it
+  kNothing = 1,    // one rank: at most a copy
+  kOneShot = 2,    // everything in one step
+  kPipelined = 3,  // blocks through double-buffered slots
+  kFlags = 4,      // flags alone
+};
+
+const char* algorithm_name(Algorithm algorithm);
+
 struct Call {
   OpKind kind = OpKind::kNone;
   DType dtype = DType::kOther;

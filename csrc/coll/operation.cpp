@@ -7,40 +7,24 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/signature.h"
 
 namespace fastcomm {
 namespace {
 
-/// The memory from the first to the last byte of a list.
-struct Extent {
-  char* begin;
-  size_t bytes;
-};
-
-Extent extent_of(const GradientList& list) {
-  char *begin = nullptr, *end = nullptr;
-  for (const Gradient& tensor : list.tensors()) {
-    if (tensor.count == 0) continue;
-    char* last = tensor.data + tensor.count * dtype_size(tensor.dtype);
-    begin = begin == nullptr ? tensor.data : std::min(begin, tensor.data);
-    end = end == nullptr ? last : std::max(end, last);
-  }
-  return {begin, static_cast<size_t>(end - begin)};
+Algorithm algorithm_of(const Call& call, const GroupTraits& group) {
+  if (call.meeting) return Algorithm::kStock;
+  return select_algorithm(group, {call.kind, call.dtype, call.op, call.bytes()});
 }
 
-/// Whether a list can be reduced where it lies: nothing is cast, and the norms have room in the slots.
-/// The same on every rank.
-bool suits_direct(const GradientList& list, int size) {
-  for (const Gradient& tensor : list.tensors()) {
-    if (tensor.wire != tensor.dtype) return false;
+AnySchedule schedule_of(const Call& call, const PeerView& peers, const GroupTraits& group,
+                        Algorithm algorithm, const AlgorithmRow* row, uint64_t sequence) {
+  if (call.meeting) return Barrier{peers.size};
+  if (algorithm == Algorithm::kNothing) return std::monostate{};
+  if (row == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "this call has no native schedule: the router sends it on");
   }
-  for (int owner = 0; owner < size; ++owner) {
-    uint64_t norms = 0;
-    list.for_units_of(owner, [&](uint32_t) { norms += sizeof(BlockNorm); });
-    if (norms > list.slot_bytes()) return false;
-  }
-  return list.units() != 0;
+  return row->schedule(call, peers, group.layout, sequence);
 }
 
 template <class Visitor>
@@ -73,40 +57,30 @@ uint32_t publications(const AnySchedule& schedule) {
 Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
                      uint64_t sequence, uint32_t base, Milliseconds timeout)
     : peers_(peers),
-      header_(make_header(
-          call, sequence,
-          static_cast<uint8_t>(call.meeting ? Algorithm::kStock
-                                            : select_algorithm(group, {call.kind, call.dtype,
-                                                                       call.op, call.bytes()})))),
+      header_(make_header(call, sequence, static_cast<uint8_t>(algorithm_of(call, group)))),
       detail_(call.detail),
-      schedule_(make_schedule(call, peers.view(), group, algorithm(), sequence)),
+      row_(row_of(call.kind, algorithm())),
+      schedule_(schedule_of(call, peers.view(), group, algorithm(), row_, sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
                 call.op == ReduceOp::kAvg ? peers.size() : 1, call.factor),
       base_(base),
       timeout_(timeout),
       deadline_(deadline_after(timeout)) {
-  if (algorithm() == Algorithm::kNothing) run_alone(call);
-  header_.where = kNotShared;
+  const auto alone = row_of(call.kind).alone;
+  if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
   locate(call);
   peers.reserve_scratch(algorithm() == Algorithm::kPipelined ? group.layout.total()
                                                              : 2 * group.layout.payload_bytes);
 }
 
 void Operation::locate(const Call& call) {
-  if (std::holds_alternative<AllReduceTwoShot>(schedule_) && call.input == call.output) {
-    shared_bytes_ = call.bytes();
-    header_.where = peers_.locate(call.output, shared_bytes_);
-  } else if (call.kind == OpKind::kFusedAllReduce && algorithm() == Algorithm::kPipelined &&
-             suits_direct(*call.gradients, peers_.size())) {
-    const Extent extent = extent_of(*call.gradients);
-    shared_bytes_ = extent.bytes;
-    header_.where = peers_.locate(extent.begin, extent.bytes);
-    header_.form = extent.bytes;
-    for (const Gradient& tensor : call.gradients->tensors()) {
-      if (tensor.count == 0) continue;
-      header_.form = mix(header_.form, static_cast<uint64_t>(tensor.data - extent.begin));
-    }
-  }
+  header_.where = kNotShared;
+  if (row_ == nullptr || row_->in_place == nullptr) return;
+  const Reachable memory = row_->in_place->memory(call, peers_.size());
+  if (memory.begin == nullptr) return;
+  shared_bytes_ = memory.bytes;
+  header_.where = peers_.locate(memory.begin, memory.bytes);
+  header_.form = memory.form;
 }
 
 bool Operation::advance() {
@@ -177,17 +151,10 @@ bool Operation::find_quitter() {
 bool Operation::read_headers() {
   check_headers();
   if (header_.where == kNotShared) return true;
-  const PeerView& view = peers_.view();
-  if (const auto* fused = std::get_if<FusedAllReduce>(&schedule_)) {
-    FusedDirect direct{view, fused->list, {}};
-    if (!reach_all(direct.bases)) return true;
-    direct_ = std::make_unique<AnyDirect>(std::move(direct));
-  } else {
-    AllReduceDirect direct{
-        view, header_.count, static_cast<uint32_t>(shared_bytes_ / header_.count), {}};
-    if (!reach_all(direct.buffers)) return true;
-    direct_ = std::make_unique<AnyDirect>(direct);
-  }
+  char* buffers[kMaxRanks];
+  if (!reach_all(buffers)) return true;
+  direct_ = std::make_unique<AnyDirect>(
+      row_->in_place->schedule(schedule_, peers_.view(), header_, shared_bytes_, buffers));
   return false;
 }
 

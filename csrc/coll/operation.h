@@ -10,9 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "coll/all_reduce_direct.h"
 #include "coll/call.h"
-#include "coll/fused_direct.h"
 #include "coll/schedules.h"
 #include "coll/select.h"
 #include "core/clock.h"
@@ -20,10 +18,6 @@
 #include "transport/peer_group.h"
 
 namespace fastcomm {
-
-/// What an operation may turn to once all headers are there. Each has kDirectSteps.
-using AnyDirect = std::variant<AllReduceDirect, FusedDirect>;
-constexpr uint32_t kDirectSteps = 2;
 
 /// Flags that the schedule publishes: how far the next operation's base lies from this one's.
 uint32_t publications(const AnySchedule& schedule);
@@ -93,7 +87,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool advance_direct();
   /// Notes a peer that gave this operation up, and whose user may have its tensor back.
   bool find_quitter();
-  /// Notes in the header where this rank's memory lies, if peers have mapped it and need no staging.
+  /// Notes in the header where this rank's memory lies, if peers have mapped it and need no slots.
   void locate(const Call& call);
   /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
   /// rank's buffer can be reached. All ranks read the same headers and decide alike.
@@ -109,6 +103,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   PeerGroup& peers_;
   CallHeader header_;
   std::string detail_;
+  const AlgorithmRow* row_;  // nullptr where nothing is exchanged, and for meetings
   AnySchedule schedule_;
   std::unique_ptr<AnyDirect> direct_;  // touched by who advances only
   size_t shared_bytes_ = 0;            // from header_.where on

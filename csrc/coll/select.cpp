@@ -12,71 +12,73 @@ bool reduces_natively(const Query& query) {
   return query.op == ReduceOp::kSum;
 }
 
-/// A one-shot all_reduce reads the message of every peer, a pipelined one reads about two messages
-/// whatever the number of ranks. A payload holds what a reduce_scatter sends to all ranks.
-uint64_t one_shot_limit(const GroupTraits& group, OpKind kind) {
-  const int parts = kind == OpKind::kAllReduce ? group.size - 1
-                    : is_reduce_scatter(kind)  ? group.size
-                                               : 1;
-  return group.layout.payload_bytes / static_cast<uint64_t>(parts);
+/// The largest message of that algorithm in one rank.
+uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
+  if (row.messages == nullptr) return UINT64_MAX;
+  return group.layout.payload_bytes / static_cast<uint64_t>(row.messages(group.size));
 }
 
 }  // namespace
 
-const char* algorithm_name(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"stock", "nothing", "one-shot", "pipelined", "flags"};
-  return kNames[static_cast<int>(algorithm)];
+Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
+  const OperationRow& row = row_of(query.kind);
+  if (!group.native || !row.native()) return Algorithm::kStock;
+  if (row.reduces && !reduces_natively(query)) return Algorithm::kStock;
+  if (group.size == 1) return Algorithm::kNothing;
+  for (const AlgorithmRow& way : row.algorithms) {
+    if (query.bytes <= limit_of(way, group)) return way.algorithm;
+  }
+  return Algorithm::kStock;
 }
 
-Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
-  if (!group.native || !has_schedule(query.kind)) return Algorithm::kStock;
-  if (reduces(query.kind) && !reduces_natively(query)) return Algorithm::kStock;
-  if (group.size == 1) return Algorithm::kNothing;
-  if (query.kind == OpKind::kBarrier) return Algorithm::kFlags;
-  if (takes_list(query.kind)) return Algorithm::kPipelined;
-  return query.bytes <= one_shot_limit(group, query.kind) ? Algorithm::kOneShot
-                                                          : Algorithm::kPipelined;
+const AlgorithmRow* row_of(OpKind kind, Algorithm algorithm) {
+  for (const AlgorithmRow& way : row_of(kind).algorithms) {
+    if (way.algorithm == algorithm) return &way;
+  }
+  return nullptr;
 }
 
 Selection explain_selection(const GroupTraits& group, const Query& query) {
+  const OperationRow& row = row_of(query.kind);
   Selection selection;
   selection.algorithm = select_algorithm(group, query);
   switch (selection.algorithm) {
     case Algorithm::kStock:
       if (!group.native) {
         selection.reason = group.why_stock;
-      } else if (!has_schedule(query.kind)) {
+      } else if (!row.native()) {
         selection.reason = "this operation has no native schedule";
       } else {
         selection.reason =
             concat("no native kernel for this reduction of ", dtype_name(query.dtype));
       }
-      break;
+      return selection;
     case Algorithm::kNothing:
       selection.reason = "the group has one rank";
-      break;
+      return selection;
     case Algorithm::kFlags:
       selection.reason = concat("no data; ", group.transport);
-      break;
-    case Algorithm::kOneShot:
-      selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ",
-                                one_shot_limit(group, query.kind), "; ", group.transport);
-      break;
-    case Algorithm::kPipelined:
-      if (takes_list(query.kind)) {
-        selection.reason = concat("a list, in blocks of at most ", group.layout.block_bytes, "; ",
-                                  group.transport);
-        break;
-      }
-      selection.reason = concat(
-          query.bytes, " bytes are more than the one-shot limit of ",
-          one_shot_limit(group, query.kind), "; ",
-          query.kind == OpKind::kAllReduce
-              ? "in place where every rank's tensor lies in shared memory (fastcomm.empty), else "
-              : "",
-          "in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
+      return selection;
+    default:
       break;
   }
+  if (row.takes_list) {
+    selection.reason =
+        concat("a list, in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
+    return selection;
+  }
+  const uint64_t limit = limit_of(row.algorithms.front(), group);
+  if (selection.algorithm == Algorithm::kOneShot) {
+    selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ", limit, "; ",
+                              group.transport);
+    return selection;
+  }
+  const bool in_place = row_of(query.kind, selection.algorithm)->in_place != nullptr;
+  selection.reason = concat(
+      query.bytes, " bytes are more than the one-shot limit of ", limit, "; ",
+      in_place ? "in place where every rank's tensor lies in shared memory (fastcomm.empty), else "
+               : "",
+      "in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
   return selection;
 }
 

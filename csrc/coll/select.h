@@ -8,20 +8,12 @@
 #include <cstdint>
 #include <string>
 
+#include "coll/call.h"
+#include "coll/operations.h"
 #include "coll/plan.h"
 #include "core/types.h"
 
 namespace fastcomm {
-
-enum class Algorithm : uint8_t {
-  kStock = 0,      // a stock engine (Gloo) does it
-  kNothing = 1,    // one rank: at most a copy
-  kOneShot = 2,    // everything in one step
-  kPipelined = 3,  // blocks through double-buffered slots
-  kFlags = 4,      // flags alone
-};
-
-const char* algorithm_name(Algorithm algorithm);
 
 /// What every rank of a group holds in common.
 struct GroupTraits {
@@ -46,6 +38,9 @@ struct Selection {
 
 /// The choice without its reason: the hot path.
 Algorithm select_algorithm(const GroupTraits& group, const Query& query);
+
+/// The row of what was chosen; nullptr where no schedule was.
+const AlgorithmRow* row_of(OpKind kind, Algorithm algorithm);
 
 /// The same choice with its reason.
 Selection explain_selection(const GroupTraits& group, const Query& query);

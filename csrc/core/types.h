@@ -40,13 +40,14 @@ enum class ReduceOp : uint8_t {
 };
 constexpr int kNumReduceOps = 11;
 
+// What each is: coll/operations.h.
 enum class OpKind : uint8_t {
   kNone = 0,
   kAllReduce = 1,
   kBroadcast = 2,
   kAllGather = 3,
   kBarrier = 4,
-  kOther = 5,  // from here on with a native schedule only where has_schedule() says so
+  kOther = 5,
   kReduce = 6,
   kAllGatherIntoTensor = 7,
   kGather = 8,
@@ -65,28 +66,6 @@ enum class OpKind : uint8_t {
   kGatherShards = 20,
 };
 constexpr int kNumOpKinds = 21;
-
-/// Over a list of gradients, or of parameters.
-constexpr bool takes_list(OpKind kind) { return kind >= OpKind::kFusedAllReduce; }
-
-/// Each rank gets the sum of its part.
-constexpr bool is_reduce_scatter(OpKind kind) {
-  return kind == OpKind::kReduceScatter || kind == OpKind::kReduceScatterTensor;
-}
-
-constexpr bool is_all_gather(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kAllGatherIntoTensor;
-}
-
-/// Those with one message a rank that a native kernel can sum.
-constexpr bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || is_reduce_scatter(kind);
-}
-
-constexpr bool has_schedule(OpKind kind) {
-  return kind < OpKind::kOther || is_all_gather(kind) || is_reduce_scatter(kind) ||
-         takes_list(kind);
-}
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
@@ -121,31 +100,6 @@ constexpr const char* reduce_op_name(ReduceOp op) {
   constexpr const char* kNames[kNumReduceOps] = {
       "none", "sum", "avg", "other", "min", "max", "product", "band", "bor", "bxor", "premul_sum"};
   return kNames[static_cast<int>(op)];
-}
-
-constexpr const char* op_kind_name(OpKind kind) {
-  constexpr const char* kNames[kNumOpKinds] = {"none",
-                                               "all_reduce",
-                                               "broadcast",
-                                               "all_gather",
-                                               "barrier",
-                                               "other",
-                                               "reduce",
-                                               "all_gather_into_tensor",
-                                               "gather",
-                                               "scatter",
-                                               "reduce_scatter",
-                                               "reduce_scatter_tensor",
-                                               "all_to_all",
-                                               "all_to_all_single",
-                                               "all_reduce_coalesced",
-                                               "all_gather_coalesced",
-                                               "all_gather_into_tensor_coalesced",
-                                               "reduce_scatter_tensor_coalesced",
-                                               "fused_all_reduce",
-                                               "fused_reduce_scatter",
-                                               "gather_shards"};
-  return kNames[static_cast<int>(kind)];
 }
 
 }  // namespace fastcomm

@@ -1,0 +1,222 @@
+#include "coll/operations.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "coll/fused_local.h"
+#include "core/signature.h"
+
+namespace fastcomm {
+namespace {
+
+template <class Schedule>
+AnySchedule all_reduce(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                       uint64_t sequence) {
+  const auto element_size = static_cast<uint32_t>(dtype_size(call.dtype));
+  return Schedule{AllReduceArgs{peers, layout, static_cast<const char*>(call.input),
+                                static_cast<char*>(call.output), call.count, element_size,
+                                layout.block_bytes / element_size, sequence}};
+}
+
+/// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.
+uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
+  constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024;
+  const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLineBytes);
+  return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
+}
+
+template <class Schedule>
+AnySchedule broadcast(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                      uint64_t sequence) {
+  return Schedule{BroadcastArgs{peers, layout, static_cast<char*>(call.output), call.bytes(),
+                                overlapping_block(call.bytes(), layout), call.root, sequence}};
+}
+
+template <class Schedule>
+AnySchedule all_gather(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                       uint64_t sequence) {
+  AllGatherArgs args{peers,
+                     layout,
+                     static_cast<const char*>(call.input),
+                     call.bytes(),
+                     overlapping_block(call.bytes(), layout),
+                     sequence};
+  for (int peer = 0; peer < peers.size; ++peer) {
+    args.outputs[peer] = static_cast<char*>(call.outputs[peer]);
+  }
+  return Schedule{args};
+}
+
+template <class Schedule>
+AnySchedule reduce_scatter(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                           uint64_t sequence) {
+  const auto size = static_cast<uint64_t>(peers.size);
+  ReduceScatterArgs args{peers,
+                         layout,
+                         static_cast<char*>(call.output),
+                         call.bytes(),
+                         layout.block_bytes / size / kLineBytes * kLineBytes,
+                         static_cast<uint32_t>(dtype_size(call.dtype)),
+                         sequence};
+  for (int peer = 0; peer < peers.size; ++peer) {
+    args.inputs[peer] = static_cast<const char*>(call.inputs[peer]);
+  }
+  return Schedule{args};
+}
+
+AnySchedule barrier(const Call&, const PeerView& peers, const ScratchLayout&, uint64_t) {
+  return Barrier{peers.size};
+}
+
+template <class Schedule>
+AnySchedule over_list(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                      uint64_t) {
+  call.gradients->deal(layout, peers.size);
+  return Schedule{peers, call.gradients};
+}
+
+// In one step, a payload holds what a rank sends, and a rank reads the payloads of its peers.
+
+int one_message(int) { return 1; }
+/// A one-step all_reduce reads the message of every peer, a pipelined one reads about two messages
+/// whatever the number of ranks.
+int those_of_peers(int size) { return size - 1; }
+/// What is sent to all ranks.
+int those_of_all(int size) { return size; }
+
+Reachable whole_message(const Call& call, int) {
+  if (call.input != call.output) return {};
+  return {static_cast<char*>(call.output), call.bytes(), 0};
+}
+
+AnyDirect all_reduce_direct(const AnySchedule&, const PeerView& peers, const CallHeader& header,
+                            size_t bytes, char* const* buffers) {
+  AllReduceDirect direct{peers, header.count, static_cast<uint32_t>(bytes / header.count), {}};
+  std::copy_n(buffers, peers.size, direct.buffers);
+  return direct;
+}
+
+/// A list can be reduced where it lies if nothing is cast, and the norms have room in the slots. The same
+/// on every rank.
+bool suits_direct(const GradientList& list, int size) {
+  for (const Gradient& tensor : list.tensors()) {
+    if (tensor.wire != tensor.dtype) return false;
+  }
+  for (int owner = 0; owner < size; ++owner) {
+    uint64_t norms = 0;
+    list.for_units_of(owner, [&](uint32_t) { norms += sizeof(BlockNorm); });
+    if (norms > list.slot_bytes()) return false;
+  }
+  return list.units() != 0;
+}
+
+/// From the first to the last byte of a list.
+Reachable whole_list(const Call& call, int size) {
+  const GradientList& list = *call.gradients;
+  if (!suits_direct(list, size)) return {};
+  char *begin = nullptr, *end = nullptr;
+  for (const Gradient& tensor : list.tensors()) {
+    if (tensor.count == 0) continue;
+    char* last = tensor.data + tensor.count * dtype_size(tensor.dtype);
+    begin = begin == nullptr ? tensor.data : std::min(begin, tensor.data);
+    end = end == nullptr ? last : std::max(end, last);
+  }
+  Reachable found{begin, static_cast<size_t>(end - begin), 0};
+  found.form = found.bytes;
+  for (const Gradient& tensor : list.tensors()) {
+    if (tensor.count == 0) continue;
+    found.form = mix(found.form, static_cast<uint64_t>(tensor.data - begin));
+  }
+  return found;
+}
+
+AnyDirect fused_direct(const AnySchedule& staged, const PeerView& peers, const CallHeader&, size_t,
+                       char* const* buffers) {
+  FusedDirect direct{peers, std::get<FusedAllReduce>(staged).list, {}};
+  std::copy_n(buffers, peers.size, direct.bases);
+  return direct;
+}
+
+constexpr InPlace kAllReduceInPlace{whole_message, all_reduce_direct};
+constexpr InPlace kFusedInPlace{whole_list, fused_direct};
+
+void reduce_from_to(const Call& call, const void* from, void* to) {
+  reduction_of(call)(ReduceSpan{to, nullptr, &from, 1, call.count, 1, 1, call.factor});
+}
+
+void all_reduce_alone(const Call& call) { reduce_from_to(call, call.input, call.output); }
+void reduce_scatter_alone(const Call& call) { reduce_from_to(call, call.inputs[0], call.output); }
+void fused_alone(const Call& call) { reduce_alone(*call.gradients); }
+
+void all_gather_alone(const Call& call) {
+  if (call.outputs[0] == call.input || call.bytes() == 0) return;
+  std::memcpy(call.outputs[0], call.input, call.bytes());
+}
+
+using Table = std::array<OperationRow, kNumOpKinds>;
+
+Table make_table() {
+  constexpr auto kOneShot = Algorithm::kOneShot, kPipelined = Algorithm::kPipelined;
+  const std::vector<AlgorithmRow> gathers{{kOneShot, one_message, all_gather<AllGatherOneShot>},
+                                          {kPipelined, nullptr, all_gather<AllGatherPipelined>}};
+  const std::vector<AlgorithmRow> scatters{
+      {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>},
+      {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>}};
+  std::vector<OperationRow> rows;
+  const auto add = [&rows](OpKind kind, const char* name, std::vector<AlgorithmRow> algorithms = {},
+                           void (*alone)(const Call&) = nullptr) -> OperationRow& {
+    return rows.emplace_back(OperationRow{kind, name, std::move(algorithms), alone});
+  };
+  add(OpKind::kNone, "none");
+  add(OpKind::kAllReduce, "all_reduce",
+      {{kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
+       {kPipelined, nullptr, all_reduce<AllReduceTwoShot>, &kAllReduceInPlace}},
+      all_reduce_alone)
+      .reduces = true;
+  add(OpKind::kBroadcast, "broadcast",
+      {{kOneShot, one_message, broadcast<BroadcastOneShot>},
+       {kPipelined, nullptr, broadcast<BroadcastPipelined>}});
+  add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone);
+  add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}}).has_data = false;
+  add(OpKind::kOther, "other");
+  add(OpKind::kReduce, "reduce");
+  add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone);
+  add(OpKind::kGather, "gather");
+  add(OpKind::kScatter, "scatter");
+  add(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone).reduces = true;
+  add(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters, reduce_scatter_alone)
+      .reduces = true;
+  add(OpKind::kAllToAll, "all_to_all").counted = false;
+  add(OpKind::kAllToAllSingle, "all_to_all_single").counted = false;
+  add(OpKind::kAllReduceCoalesced, "all_reduce_coalesced");
+  add(OpKind::kAllGatherCoalesced, "all_gather_coalesced");
+  add(OpKind::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced");
+  add(OpKind::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced");
+  add(OpKind::kFusedAllReduce, "fused_all_reduce",
+      {{kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}}, fused_alone)
+      .takes_list = true;
+  add(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
+      {{kPipelined, nullptr, over_list<FusedAllReduce>}}, fused_alone)
+      .takes_list = true;
+  add(OpKind::kGatherShards, "gather_shards", {{kPipelined, nullptr, over_list<GatherShards>}})
+      .takes_list = true;
+
+  Table table;
+  for (OperationRow& row : rows) table.at(static_cast<size_t>(row.kind)) = row;
+  return table;
+}
+
+}  // namespace
+
+const OperationRow& row_of(OpKind kind) {
+  static const Table& table = *new Table(make_table());  // threads may outlive static objects
+  return table[static_cast<size_t>(kind)];
+}
+
+ReduceFunction reduction_of(const Call& call) {
+  // A meeting's dtype may be one that no kernel knows.
+  return row_of(call.kind).reduces && !call.meeting ? reduce_function(call.dtype) : nullptr;
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,63 @@
+// The operations, one row each: whatever depends on which operation a call is of reads this table.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coll/call.h"
+#include "coll/plan.h"
+#include "coll/schedules.h"
+#include "core/types.h"
+#include "kernels/reduce_cpu.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+/// What every rank of a call without slots must have mapped of each other's: memory, and how the tensors
+/// lie in it. Nothing if `begin` is nullptr.
+struct Reachable {
+  char* begin = nullptr;
+  size_t bytes = 0;
+  uint64_t form = 0;
+};
+
+/// How a call goes on without slots, once all headers are there and all memory can be reached.
+struct InPlace {
+  /// What this rank's peers would read and write.
+  Reachable (*memory)(const Call& call, int size);
+  /// `buffers` is where that memory of each rank begins, `bytes` how much it is.
+  AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
+                        size_t bytes, char* const* buffers);
+};
+
+/// One way to carry out an operation.
+struct AlgorithmRow {
+  Algorithm algorithm;
+  /// For messages of which a payload holds so many, in a group of `size` ranks; nullptr: for all others.
+  int (*messages)(int size);
+  AnySchedule (*schedule)(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                          uint64_t sequence);
+  const InPlace* in_place = nullptr;
+};
+
+struct OperationRow {
+  OpKind kind;
+  const char* name;                      // torch's, where it has one
+  std::vector<AlgorithmRow> algorithms;  // the first that fits; none: a stock engine does it
+  /// What a group of one rank has to do; nullptr: nothing.
+  void (*alone)(const Call& call) = nullptr;
+  bool reduces = false;     // one message a rank, in one type, that a native kernel can sum
+  bool takes_list = false;  // over a list of gradients, or of parameters
+  bool has_data = true;
+  bool counted = true;  // the header's count is the number of elements, the same on every rank
+
+  bool native() const { return !algorithms.empty(); }
+};
+
+const OperationRow& row_of(OpKind kind);
+inline const char* op_kind_name(OpKind kind) { return row_of(kind).name; }
+
+/// The reduction of a call's elements; nullptr where nothing is reduced, or in several types.
+ReduceFunction reduction_of(const Call& call);
+
+}  // namespace fastcomm
