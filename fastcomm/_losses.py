@@ -9,6 +9,7 @@ import torch
 from torch.nn import Module
 
 from fastcomm import scatter_gather
+from fastcomm._compile import Frames, untraced
 from fastcomm._division import weighted
 from fastcomm._slots import Device
 from fastcomm.parallel_apply import parallel_apply
@@ -56,7 +57,9 @@ class DataParallelCriterion(Module):
         super().__init__()
         self.criterion = criterion
         self.output_device = output_device
+        self._frames = Frames()
 
+    @untraced
     def forward(self, outputs: ReplicaOutputs, *targets: Any) -> torch.Tensor:
         """Return the losses."""
         if not isinstance(outputs, ReplicaOutputs):
@@ -66,7 +69,8 @@ class DataParallelCriterion(Module):
             )
         parts = scatter_gather.scatter(targets, outputs.devices, outputs.dim, outputs.sizes)
         inputs = [(output, *part) for output, part in zip(outputs, parts, strict=True)]
-        losses = parallel_apply([self.criterion] * len(inputs), inputs, None, outputs.devices)
+        works = self._frames.traced([self.criterion] * len(inputs), outputs.devices)
+        losses = parallel_apply(works, inputs, None, outputs.devices)
         target = outputs.devices[0] if self.output_device is None else self.output_device
         joined: torch.Tensor = scatter_gather.quiet_gather(weighted(losses, outputs.sizes), target)
         return joined

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastcomm._compile import untraced
 from fastcomm.parallel_apply import get_a_var
 
 _RESOLUTION = 1000  # weights are integers
@@ -41,6 +42,7 @@ class Speeds:
     def timed(self, replica: int, rows: int, work: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``work``, timed."""
 
+        @untraced
         def run(*arguments: Any, **options: Any) -> Any:
             tensor = get_a_var((arguments, options))
             on_cuda = tensor is not None and tensor.is_cuda

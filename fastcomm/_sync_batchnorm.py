@@ -18,6 +18,8 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fastcomm._compile import untraced
+
 __all__ = ["Party", "synchronize"]
 
 
@@ -111,6 +113,8 @@ class Party:
 class Watched:
     """What a replica does, of whose end the others hear, however it comes."""
 
+    _fastcomm_untraced = True
+
     def __init__(self, party: Party, replica: int, work: Callable[..., Any]) -> None:
         self._party, self._replica, self._work = party, replica, work
 
@@ -155,6 +159,7 @@ def synchronize(replicas: Sequence[Module]) -> Party:
     return party
 
 
+@untraced
 def _forward(
     module: _BatchNorm, party: Party, replica: int, place: int, x: torch.Tensor
 ) -> torch.Tensor:

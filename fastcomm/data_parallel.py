@@ -14,6 +14,7 @@ import torch
 from torch.nn import Module
 
 from fastcomm import scatter_gather
+from fastcomm._compile import Frames, traced, untraced
 from fastcomm._division import (
     as_given,
     batch_size,
@@ -92,6 +93,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         object.__setattr__(self, "loss_fn", loss_fn)  # a module's state is not this one's
         self.buffer_policy = buffers
         self.gather_outputs = gather_outputs
+        self._frames = Frames()
         places = places_of(device_ids)
         self._speeds = Speeds(len(places)) if chunk_sizes == "measured" else None
         self.chunk_sizes = (
@@ -112,36 +114,37 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         if len(places) == 1:
             self.module.to(places[0])
 
+    @untraced
+    @torch.autograd.profiler.record_function("DataParallel.forward")
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module on parts of the batch; see the class."""
-        with torch.autograd.profiler.record_function("DataParallel.forward"):
-            if not self.device_ids:
-                return self._alone(inputs, kwargs)
-            check_placement(self.module, self.src_device_obj)
-            scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
-            if not scattered and not keywords:  # no inputs: one replica has nothing to divide
-                scattered, keywords = ((),), ({},)
-            used = self.device_ids[: len(scattered)]
-            parts = zip(scattered, keywords, strict=True)
-            sizes = [batch_size(part, self.dim) for part in parts]
-            if len(self.device_ids) == 1:
-                replicas: list[Any] = [self.module]
-            else:
-                replicas = self.replicate(self.module, used)
-            works, party = self._works(replicas, sizes)
-            try:
-                outputs = self._run(works, scattered, keywords)
-            finally:
-                if party is not None:
-                    party.close()
-            self._settle_buffers(replicas)
-            if self.loss_fn is not None:
-                return self.gather(weighted(outputs, sizes), self.output_device)
-            if not self.gather_outputs:
-                return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
-            if len(self.device_ids) == 1:
-                return outputs[0]
-            return self.gather(outputs, self.output_device)
+        if not self.device_ids:
+            return self._alone(inputs, kwargs)
+        check_placement(self.module, self.src_device_obj)
+        scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
+        if not scattered and not keywords:  # no inputs: one replica has nothing to divide
+            scattered, keywords = ((),), ({},)
+        used = self.device_ids[: len(scattered)]
+        parts = zip(scattered, keywords, strict=True)
+        sizes = [batch_size(part, self.dim) for part in parts]
+        if len(self.device_ids) == 1:
+            replicas: list[Any] = [self.module]
+        else:
+            replicas = self.replicate(self.module, used)
+        works, party = self._works(replicas, sizes)
+        try:
+            outputs = self._run(works, scattered, keywords)
+        finally:
+            if party is not None:
+                party.close()
+        self._settle_buffers(replicas)
+        if self.loss_fn is not None:
+            return self.gather(weighted(outputs, sizes), self.output_device)
+        if not self.gather_outputs:
+            return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
+        if len(self.device_ids) == 1:
+            return outputs[0]
+        return self.gather(outputs, self.output_device)
 
     def _run(self, works: list[Any], inputs: Any, kwargs: Any) -> list[Any]:
         if len(self.device_ids) == 1:
@@ -183,6 +186,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         works = replicas
         if self.loss_fn is not None:
             works = [WithLoss(replica, self.loss_fn) for replica in replicas]
+        works = self._frames.traced(works, self.device_ids)
         if self._speeds is not None:
             works = [
                 self._speeds.timed(i, size, work)
@@ -195,8 +199,10 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
 
     def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.loss_fn is not None:
-            return WithLoss(self.module, self.loss_fn)(*inputs, **kwargs).view(1)
-        output = self.module(*inputs, **kwargs)
+            (work,) = self._frames.traced([WithLoss(self.module, self.loss_fn)], ["cpu"])
+            return work(*inputs, **kwargs).view(1)
+        (work,) = self._frames.traced([self.module], ["cpu"])
+        output = work(*inputs, **kwargs)
         if self.gather_outputs:
             return output
         tensor = get_a_var((output, inputs, kwargs))
@@ -223,6 +229,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return state
 
 
+@untraced
 def data_parallel(
     module: Module,
     inputs: Any,
@@ -255,7 +262,7 @@ def data_parallel(
     if not scattered and not keywords:
         scattered, keywords = ((),), ({},)
     if len(places) == 1:
-        return module(*scattered[0], **keywords[0])
+        return traced(module)(*scattered[0], **keywords[0])
     used = places[: len(scattered)]
     replicas = replicate(module, used, not torch.is_grad_enabled())
     outputs = parallel_apply(replicas, scattered, keywords, used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch._utils import ExceptionWrapper
 
+from fastcomm._compile import traced, untraced
 from fastcomm._slots import CPU, Device, index_of, slot
 
 __all__ = ["get_a_var", "parallel_apply"]
@@ -54,6 +56,7 @@ class _Surroundings:
             yield
 
 
+@untraced
 def parallel_apply(
     modules: Sequence[Any],
     inputs: Sequence[Any],
@@ -85,6 +88,7 @@ def parallel_apply(
             raise AssertionError(
                 f"The number of modules {count} is not equal to the number of {what} {len(given)}"
             )
+    modules = [traced(module) for module in modules]
     surroundings = _Surroundings()
     results: list[Any] = [None] * count
 
@@ -125,7 +129,8 @@ def _in_threads(work: Callable[[int], None], modules: Sequence[Any]) -> None:
     started: list[threading.Thread] = []
     try:
         for i in range(len(modules)):
-            thread = threading.Thread(target=work, args=(i,))
+            context = contextvars.copy_context()
+            thread = threading.Thread(target=context.run, args=(work, i))
             thread.start()  # RuntimeError where no thread is to be had
             started.append(thread)
     finally:

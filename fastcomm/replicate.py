@@ -17,6 +17,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 
 from fastcomm import backend as _backend
 from fastcomm import comm
+from fastcomm._compile import is_wrapper, rebind
 from fastcomm._slots import CPU, Device, slots
 from fastcomm.functions import Broadcast, as_before, handed_out, summed_back
 
@@ -150,12 +151,6 @@ class Replicator:
 
     def _build(self) -> None:
         self._modules = list(self.network.modules())
-        for module in self._modules:
-            if type(module).__name__ == "OptimizedModule":  # its attributes are another module's
-                raise RuntimeError(
-                    "what torch.compile returned cannot be replicated: call module.compile() "
-                    "instead, which changes the module itself, or compile the DataParallel"
-                )
         self._children = [dict(module._modules) for module in self._modules]
         self._copies = [
             [_blank(module) if _is_common(module) else module for module in self._modules]
@@ -180,6 +175,7 @@ class Replicator:
                 _fill_directly(module, copy, place, table)
             else:
                 _fill_by_attributes(module, copy, place, table)
+            rebind(module, copy, place, self.devices[device], device == 0)
 
 
 class _Sent:
@@ -268,7 +264,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _is_common(module: Module) -> bool:
     """Whether a copy of its attributes is a replica: the class has no ideas of its own about it."""
     kind = type(module)
-    return (
+    return is_wrapper(module) or (
         kind._replicate_for_data_parallel is Module._replicate_for_data_parallel
         and kind.__setattr__ is Module.__setattr__
         and not isinstance(module, torch.jit.ScriptModule)

@@ -194,11 +194,13 @@ def test_quantized_buffers_are_copied() -> None:
     assert replica.q.dequantize().tolist() == [1, 1, 1]  # type: ignore[operator, union-attr]
 
 
-def test_a_compiled_module_is_refused_and_left_as_it_is() -> None:
-    model = nn.Sequential(torch.compile(nn.Linear(2, 2)))
+def test_a_module_that_holds_a_compiled_one_is_left_as_it_is() -> None:
+    model = nn.Sequential(torch.compile(nn.Linear(2, 2), backend="eager"))
     names = [name for name, _ in model.named_parameters()]
-    with pytest.raises(RuntimeError, match=r"call module\.compile\(\)"):
-        replicate(model, TWO)
+    kinds = [type(module) for module in model.modules()]
+    first, second = replicate(model, TWO)
+    assert [type(module) for module in second.modules()] == kinds
+    assert second[0]._orig_mod.weight is second[0].weight is not first[0].weight
     assert [name for name, _ in model.named_parameters()] == names
 
 
