@@ -41,7 +41,12 @@ class _Surroundings:
     )
 
     @contextlib.contextmanager
-    def enter(self, device: torch.device, stream: torch.Stream | None) -> Iterator[None]:
+    def enter(self, place: torch.device, streams: dict[torch.device, Any]) -> Iterator[None]:
+        """Enter all of it, and the streams, that of ``place`` last.
+
+        Replicas of several devices may meet, and one of them work on for all: see
+        `fastcomm._sync_batchnorm`.
+        """
         torch.get_num_threads()  # sets OpenMP's number for this thread, which matrix products ask
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
@@ -49,10 +54,10 @@ class _Surroundings:
             for kind, (enabled, dtype) in self.autocast.items():
                 if enabled:
                     stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=self.cache))
-            if device != CPU:
-                stack.enter_context(torch.accelerator.device_index(device.index))
-            if stream is not None:
-                stack.enter_context(stream)
+            for device in [*(other for other in streams if other != place), place]:
+                if device != CPU:
+                    stack.enter_context(torch.accelerator.device_index(device.index))
+                    stack.enter_context(streams[device])
             yield
 
 
@@ -69,10 +74,10 @@ def parallel_apply(
         modules: modules, or anything that can be called.
         inputs: for each the positional arguments as a list or tuple, or the only one.
         kwargs_tup: for each the keyword arguments.
-        devices: for each the device, whose current stream is used; that of the first tensor among
-            its inputs by default.
+        devices: for each the device; that of the first tensor among its inputs by default.
 
-    The threads have the caller's grad mode, inference mode and autocast settings.
+    The threads have the caller's grad mode, inference mode, autocast settings, context variables,
+    and current streams of these devices.
 
     Returns:
         What the modules returned.
@@ -89,18 +94,24 @@ def parallel_apply(
                 f"The number of modules {count} is not equal to the number of {what} {len(given)}"
             )
     modules = [traced(module) for module in modules]
+    kwargs_tup = [{}] * count if kwargs_tup is None else kwargs_tup
+    given = [None] * count if devices is None else devices
+    places = [_place(*each) for each in zip(given, inputs, kwargs_tup, strict=True)]
+    used = [place for place in dict.fromkeys(places) if place != CPU]
+    streams = {place: torch.accelerator.current_stream(place) for place in used}
     surroundings = _Surroundings()
     results: list[Any] = [None] * count
 
     def work(i: int) -> None:
-        results[i] = _call(
-            i,
-            modules[i],
-            inputs[i],
-            {} if kwargs_tup is None else kwargs_tup[i],
-            None if devices is None else devices[i],
-            surroundings,
-        )
+        where = f"in replica {i} on device {'cpu' if places[i] == CPU else index_of(places[i])}"
+        try:
+            with surroundings.enter(places[i], streams):
+                positions = inputs[i] if isinstance(inputs[i], list | tuple) else (inputs[i],)
+                results[i] = modules[i](*positions, **kwargs_tup[i])
+        except Exception:
+            results[i] = ExceptionWrapper(where=where)
+        except BaseException as error:
+            results[i] = _Ended(error)
 
     if count == 1:
         work(0)
@@ -141,27 +152,8 @@ def _in_threads(work: Callable[[int], None], modules: Sequence[Any]) -> None:
             thread.join()
 
 
-def _call(
-    i: int,
-    module: Any,
-    inputs: Any,
-    kwargs: dict[str, Any],
-    device: Device | None,
-    surroundings: _Surroundings,
-) -> Any:
-    where = f"in replica {i}"
-    try:
-        if device is None:
-            tensor = get_a_var((inputs, kwargs))
-            place = slot(None) if tensor is None else tensor.device
-        else:
-            place = slot(device)
-        where = f"in replica {i} on device {'cpu' if place == CPU else index_of(place)}"
-        stream = None if place == CPU else torch.accelerator.current_stream(place)
-        with surroundings.enter(place, stream):
-            positions = inputs if isinstance(inputs, list | tuple) else (inputs,)
-            return module(*positions, **kwargs)
-    except Exception:
-        return ExceptionWrapper(where=where)
-    except BaseException as error:
-        return _Ended(error)
+def _place(device: Device | None, inputs: Any, kwargs: dict[str, Any]) -> torch.device:
+    if device is not None:
+        return slot(device)
+    tensor = get_a_var((inputs, kwargs))
+    return slot(None) if tensor is None else tensor.device

@@ -6,6 +6,7 @@ needs two GPUs skips with one.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from typing import Any
@@ -80,6 +81,29 @@ def test_the_work_is_ordered_behind_the_current_streams() -> None:
         assert total.eq(2).all()
         del total
         torch.full((100_000,), 7.0, device="cuda")  # memory given back too early would be this
+
+
+@pytest.mark.parametrize("devices", _all_devices())
+@pytest.mark.parametrize("buffers", ["first", "sync_batchnorm"])
+def test_replicas_run_on_the_callers_streams(devices: list[int], buffers: Any) -> None:
+    """What they read is written late, on a stream that is not the default one."""
+    module = nn.BatchNorm1d(4, affine=False).cuda(devices[0])
+    parallel: Any = fastcomm.DataParallel(module, devices, buffers=buffers)
+    rows = torch.arange(4.0 * len(devices) * 64).view(-1, 4)
+    want = parallel(rows.cuda(devices[0])).cpu()
+    torch.cuda.synchronize(devices[0])
+    sides = {device: torch.cuda.Stream(device) for device in devices}
+    for _ in range(5):
+        x = torch.zeros(len(rows), 4, device=devices[0])
+        torch.cuda.synchronize(devices[0])
+        with contextlib.ExitStack() as stack:
+            for device in sorted(sides, key=lambda device: device == devices[0]):
+                stack.enter_context(torch.cuda.stream(sides[device]))
+            torch.cuda._sleep(20_000_000)
+            x.copy_(rows, non_blocking=True)
+            got = parallel(x)
+        sides[devices[0]].synchronize()
+        assert torch.equal(got.cpu(), want)
 
 
 @pytest.mark.parametrize("devices", _all_devices())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._utils import ExceptionWrapper
 
 from fastcomm.parallel_apply import get_a_var, parallel_apply
 
@@ -96,6 +97,76 @@ def test_an_exception_comes_out_with_the_replicas_number(count: int) -> None:
     with pytest.raises(KeyError, match=match):
         parallel_apply([Failing(), other][:count], [None, None][:count], None, TWO[:count])
     assert len(ended) == count - 1
+
+
+class _Entered:
+    """A context that says when it is entered and left, and in which thread."""
+
+    def __init__(self, name: str, log: list[tuple[int, str]]) -> None:
+        self.name, self.log = name, log
+
+    def __enter__(self) -> None:
+        self.log.append((threading.get_ident(), self.name))
+
+    def __exit__(self, *error: object) -> None:
+        self.log.append((threading.get_ident(), f"left {self.name}"))
+
+
+@pytest.mark.parametrize("devices", [["cuda:0", "cuda:1", "cuda:2", "cuda:1"], ["cuda:1"]])
+def test_threads_enter_the_callers_streams(
+    monkeypatch: pytest.MonkeyPatch, devices: list[str]
+) -> None:
+    """All of them, since replicas may meet; their own device's last. No device is needed here."""
+    log: list[tuple[int, str]] = []
+
+    def current_stream(device: torch.device) -> _Entered:
+        log.append((threading.get_ident(), f"which on {device.index}"))
+        return _Entered(f"stream {device.index}", log)
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_stream", current_stream)
+    monkeypatch.setattr(torch.accelerator, "device_index", lambda i: _Entered(f"device {i}", log))
+    meeting = threading.Barrier(len(devices))  # so that threads have different numbers
+
+    def work(device: str) -> int:
+        meeting.wait(10)
+        log.append((threading.get_ident(), "works"))
+        return threading.get_ident()
+
+    threads = parallel_apply([work] * len(devices), devices, None, devices)
+    caller, used = threading.get_ident(), sorted({int(device[-1]) for device in devices})
+    asked = [what for thread, what in log if thread == caller and what.startswith("which")]
+    assert sorted(asked) == [f"which on {i}" for i in used]
+    assert log[: len(used)] == [(caller, what) for what in asked]
+    for thread, device in zip(threads, devices, strict=True):
+        own = int(device[-1])
+        steps = [what for t, what in log if t == thread and not what.startswith("which")]
+        entered, left = steps[: steps.index("works")], steps[steps.index("works") + 1 :]
+        assert sorted(entered[::2]) == [f"device {i}" for i in used]
+        assert [s[-1] for s in entered[::2]] == [s[-1] for s in entered[1::2]]
+        assert entered[-2:] == [f"device {own}", f"stream {own}"]
+        assert left == [f"left {what}" for what in reversed(entered)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", [KeyError, ValueError, NotImplementedError, FileNotFoundError])
+def test_exceptions_are_wrapped_as_by_torch(kind: type[Exception], count: int) -> None:
+    def fails(*_: Any) -> None:
+        raise kind("no such thing")
+
+    with pytest.raises(kind) as caught:
+        parallel_apply([fails] * count, [()] * count, None, TWO[:count])
+    try:
+        fails()
+    except kind:
+        theirs = ExceptionWrapper(where="in replica 0 on device cpu")
+    with pytest.raises(kind) as wanted:
+        theirs.reraise()
+    assert type(caught.value) is type(wanted.value) is kind
+    assert str(caught.value).splitlines()[:2] == str(wanted.value).splitlines()[:2]
+    assert str(caught.value).splitlines()[0].startswith(f"Caught {kind.__name__} in replica 0 on")
+    assert "no such thing" in str(caught.value).splitlines()[-1]
 
 
 def test_lengths_that_differ() -> None:
