@@ -164,9 +164,11 @@ def gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:
         dim: the dimension to join. Scalars become a vector, with torch's warning.
 
     Returns:
-        The structure. None stays None; a leaf of any other kind becomes a list with each device's.
+        The structure. None stays None; a field of a dataclass that is no such structure becomes a
+        list with each device's.
 
     Raises:
+        TypeError: anything else, such as a number or a string.
         ValueError: dicts with different keys, or sequences of different lengths.
     """
     return _gather(list(outputs), target_device, dim, quiet=False)
@@ -178,8 +180,11 @@ def quiet_gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:
 
 
 def _gather(outputs: list[Any], target: Device, dim: int, *, quiet: bool) -> Any:
+    def join(column: Sequence[Any]) -> Any:
+        return _gather(list(column), target, dim, quiet=quiet)
+
     def each(columns: Iterable[Sequence[Any]]) -> list[Any]:
-        return [_gather(list(column), target, dim, quiet=quiet) for column in columns]
+        return [join(column) for column in columns]
 
     first = outputs[0]
     if isinstance(first, torch.Tensor):
@@ -189,7 +194,9 @@ def _gather(outputs: list[Any], target: Device, dim: int, *, quiet: bool) -> Any
     if first is None:
         return None
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
-        return _with_fields(first, each(zip(*map(_fields, outputs), strict=True)))
+        columns = zip(*map(_fields, outputs), strict=True)
+        fields = [join(c) if _is_structure(c[0]) else list(c) for c in columns]
+        return _with_fields(first, fields)
     if isinstance(first, dict):
         if any(output.keys() != first.keys() for output in outputs):
             raise ValueError("All dicts must have the same number of keys")
@@ -199,4 +206,17 @@ def _gather(outputs: list[Any], target: Device, dim: int, *, quiet: bool) -> Any
     if isinstance(first, Sequence) and not isinstance(first, str | bytes):
         kind: Any = type(first)
         return kind(each(zip(*outputs, strict=True)))
-    return list(outputs)
+    raise TypeError(
+        f"an output of type {type(first).__name__} cannot be gathered, only tensors and None, "
+        "alone or in tuples, lists, dicts and dataclasses; DataParallel(..., gather_outputs=False) "
+        "returns what the replicas did, as it is"
+    )
+
+
+def _is_structure(value: Any) -> bool:
+    """Whether `gather` joins a value, or looks for what it joins inside."""
+    if value is None or isinstance(value, torch.Tensor | dict):
+        return True
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return True
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
