@@ -75,6 +75,7 @@ def create_backend(
     size: int,
     timeout_s: float,
     stock: Backend,
+    lane_store: Store,
     make_stock: Callable[[str], Backend],
 ) -> FastcommBackend: ...
 def cuda_devices() -> _CudaDevices: ...

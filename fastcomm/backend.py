@@ -8,6 +8,7 @@ import os
 import resource
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -57,11 +58,14 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
     )
 
-    def make_stock(lane: str) -> dist.ProcessGroupGloo:
-        # For what continuations of futures issue (csrc/c10d/lane.h), from another thread.
-        store = dist.PrefixStore(f"gloo/{name:x}/{lane}/", _own_connection(options.store))
-        _agree(native, store, rank, size, timeout)
-        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    # For what continuations of futures issue (csrc/c10d/lane.h), from other threads.
+    base, connection = _own_connection(options.store)
+
+    def make_stock(lane: str, _kept: dist.Store = base) -> dist.ProcessGroupGloo:
+        store = dist.PrefixStore(f"fastcomm/{name:x}/{lane}/gloo/", connection)
+        attempt = _agree(native, store, rank, size, timeout)
+        fresh = dist.PrefixStore(f"{attempt:x}/", store)
+        return dist.ProcessGroupGloo(fresh, rank, size, timeout=timeout)
 
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
@@ -69,6 +73,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         size,
         _seconds(timeout),
         stock,
+        dist.PrefixStore(f"fastcomm/{name:x}/", connection),
         make_stock,
     )
     if not backend.native and rank == 0:
@@ -78,12 +83,28 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     return backend
 
 
-def _own_connection(store: dist.Store) -> dist.Store:
-    """Return the store by another connection: who waits in a store keeps other threads out."""
+_connections: WeakKeyDictionary[dist.Store, dist.Store] = WeakKeyDictionary()
+
+
+def _own_connection(store: dist.Store) -> tuple[dist.Store, dist.Store]:
+    """Return the store behind all prefixes, and another connection to it.
+
+    Who waits in a store keeps other threads out. There is one for all groups of the process, as
+    long as somebody holds the store, made before it is needed: while a connection to a host
+    that has died is tried again and again, nobody looks for the death.
+    """
+    base: dist.Store = store
+    while isinstance(base, dist.PrefixStore):
+        base = base.underlying_store
+    if (known := _connections.get(base)) is not None:
+        return base, known
     try:
-        return store.clone()
+        connection = base.clone()
     except (RuntimeError, NotImplementedError):  # a store that cannot
-        return store
+        return base, base
+    if connection is not base:
+        _connections[base] = connection
+    return base, connection
 
 
 def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta) -> int:

@@ -43,9 +43,9 @@ std::exception_ptr error_of_continuation(py::error_already_set& raised) {
 
 /// torch's Future, but for where its callbacks run and in which order: c10d/continuations.h.
 ///
-/// For an operation `fut`, which C++ sees (DDP's reducer, collect_all), is complete only when its turn
-/// among the continuations has come, since Python callbacks may hang on it; Python's own wait(), done()
-/// and value() look at the operation itself.
+/// For an operation `fut`, which C++ sees (DDP's reducer, collect_all), is another one, completed by a
+/// thread of its own, since callbacks of torch's futures may hang on it. What they issue goes the way of
+/// whoever has asked for the future, wherever they run, but in no order: torch calls them as they come.
 ///
 /// pybind11 would ask torch's class for the shared_ptr to this, by a cast that a class without virtual
 /// functions does not have; with a second such base it does not ask.
@@ -60,13 +60,14 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
     auto seen = c10::make_intrusive<c10::ivalue::Future>(
         value ? static_cast<c10::TypePtr>(c10::PyObjectType::get()) : awaited->elementType(),
         awaited->devices());
-    Continuations::of_this_thread(group)->add(awaited, [awaited, seen, value] {
+    const auto relay = [awaited, seen, value] {
       if (awaited->hasError()) return seen->setError(awaited->exception_ptr());
       // Inline, as it is complete: with streams for what the operation left on its own.
       awaited->addCallback([seen, value](c10::ivalue::Future& done) {
         seen->markCompleted(value ? *value : done.value());
       });
-    });
+    };
+    group->relays()->add(awaited, Continuations::here(), relay);
     auto future = std::make_shared<Future>(std::move(seen), std::move(awaited), group);
     future->work_ = std::move(work);
     future->value_ = std::move(value);
@@ -97,10 +98,13 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
   static Ptr then(const Ptr& self, py::function function) {
     auto child = c10::make_intrusive<c10::ivalue::Future>(c10::PyObjectType::get(),
                                                           self->awaited_->devices());
-    attach(self, std::move(function), [child](const std::exception_ptr& error, c10::IValue value) {
+    const auto finish = [child, place = Continuations::here()](const std::exception_ptr& error,
+                                                               c10::IValue value) {
+      const Standing as_attached(place);  // what torch's futures of it call
       if (error != nullptr) return child->setError(error);
       child->markCompleted(std::move(value));
-    });
+    };
+    attach(self, std::move(function), finish);
     return std::make_shared<Future>(child, child, self->group_);
   }
 
@@ -136,9 +140,9 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
     };
     const py::gil_scoped_release released;
     const FuturePtr awaited = self->awaited_;
-    Continuations::of_this_thread(self->group_)->add(awaited, [awaited, call] {
-      awaited->addCallback(call);
-    });
+    Continuations::of_this_thread(self->group_)
+        ->add(awaited, Continuations::next(self->group_),
+              [awaited, call] { awaited->addCallback(call); });
   }
 
   FuturePtr awaited_;

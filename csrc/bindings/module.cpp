@@ -227,6 +227,7 @@ PYBIND11_MODULE(_C, module) {
       [] {
         stop_continuations();
         stop_progress();
+        stop_continuations();  // those that waited for what will never come
       },
       py::call_guard<py::gil_scoped_release>()));
 
@@ -299,15 +300,16 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "create_backend",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
-         const StockPtr& stock, const py::function& make_stock) {
+         const StockPtr& stock, const c10::intrusive_ptr<::c10d::Store>& lane_store,
+         const py::function& make_stock) {
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
         auto maker = stock_maker(make_stock);
         const py::gil_scoped_release released;
-        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock,
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock, lane_store,
                                                     std::move(maker));
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("stock"),
-      py::arg("make_stock"));
+      py::arg("lane_store"), py::arg("make_stock"));
 
   module.def("explain", [](int size, const std::string& operation, uint64_t count,
                            const std::string& dtype, const std::string& op) {

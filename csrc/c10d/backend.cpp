@@ -38,6 +38,7 @@ void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                  Milliseconds timeout, StockPtr stock,
+                                 c10::intrusive_ptr<::c10d::Store> lane_store,
                                  Lanes::MakeNamedStock make_stock)
     : ::c10d::Backend(rank, size),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
@@ -46,8 +47,8 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     StoreBootstrap bootstrap(store);
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
-    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(stock), store,
-                                     std::move(make_stock), continuations_->group());
+    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(stock),
+                                     std::move(lane_store), std::move(make_stock), continuations_);
   });
 }
 

@@ -35,9 +35,10 @@ class FastcommBackend final : public ::c10d::Backend {
   using StockCall = std::function<WorkPtr(::c10d::Backend& engine)>;
 
   /// Collective: returns once all ranks have found whether they share memory. `stock` is a group of
-  /// the same ranks; `make_stock` makes others. Raises TorchError.
+  /// the same ranks; `lane_store` and `make_stock` are for lanes. Raises TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                  Milliseconds timeout, StockPtr stock, Lanes::MakeNamedStock make_stock);
+                  Milliseconds timeout, StockPtr stock,
+                  c10::intrusive_ptr<::c10d::Store> lane_store, Lanes::MakeNamedStock make_stock);
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
@@ -105,7 +106,7 @@ class FastcommBackend final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override {
     options_->timeout = timeout;
-    lanes_->for_each([timeout](Lane& lane) { lane.set_timeout(timeout); });
+    lanes_->set_timeout(timeout);
   }
   void setSequenceNumberForGroup() override {}
   /// Counts native operations: Gloo counts its own.

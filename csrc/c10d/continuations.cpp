@@ -1,6 +1,8 @@
 #include "c10d/continuations.h"
 
-#include <atomic>
+#include <c10/util/Logging.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <system_error>
 #include <thread>
@@ -28,6 +30,10 @@ class Gate {
     --inside_;
     left_.notify_all();
   }
+  bool closed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return closed_;
+  }
   void close() {
     std::unique_lock<std::mutex> lock(mutex_);
     closed_ = true;
@@ -47,40 +53,78 @@ Gate& gate() {
   return *shared;
 }
 
+/// Like the future's own wait(), without its synchronisation of this thread's streams.
+void wait_for(c10::ivalue::Future& future) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool complete = false;
+  };
+  const auto state = std::make_shared<State>();
+  future.addCallback(
+      [state](c10::ivalue::Future&) {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        state->complete = true;
+        state->changed.notify_all();
+      },
+      /*uses_future=*/false);
+  std::unique_lock<std::mutex> lock(state->mutex);
+  state->changed.wait(lock, [&] { return state->complete; });
+}
+
+void run_logged(const Continuations::Step& step) {
+  try {
+    step();
+  } catch (const std::exception& error) {
+    LOG(ERROR) << "a continuation of a future failed: " << error.what();
+  }
+}
+
 thread_local Continuations* t_running = nullptr;
+thread_local Continuations::Place t_place;
 
 }  // namespace
 
+Standing::Standing(Continuations::Place place)
+    : before_(std::exchange(t_place, std::move(place))) {}
+Standing::~Standing() { t_place = std::move(before_); }
+
 Continuations::Place Continuations::here() {
-  return t_running == nullptr ? Place{} : t_running->place_;
+  // A child of fork() may have been made in a continuation.
+  return t_place.depth == 0 || forked_from_endpoint() ? Place{} : t_place;
 }
 
-std::shared_ptr<Continuations> Continuations::of_this_thread(
-    const std::shared_ptr<Continuations>& own) {
-  return t_running == nullptr ? own : t_running->deeper();
+Continuations::Ptr Continuations::of_this_thread(const Ptr& own) {
+  return t_running == nullptr || forked_from_endpoint() ? own : t_running->deeper();
 }
 
-std::shared_ptr<Continuations> Continuations::create() {
-  static std::atomic<uint64_t> groups{0};
-  return std::shared_ptr<Continuations>(new Continuations({++groups, 1}));
+Continuations::Place Continuations::next(const Ptr& own) {
+  const Place place = here();
+  return place.depth == 0 ? Place{own, 1} : Place{place.group, place.depth + 1};
 }
 
-std::shared_ptr<Continuations> Continuations::deeper() {
+Continuations::Ptr Continuations::create() { return Ptr(new Continuations); }
+Continuations::Ptr Continuations::deeper() { return made(deeper_); }
+Continuations::Ptr Continuations::relays() { return made(relays_); }
+
+Continuations::Ptr Continuations::made(Ptr& queue) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (deeper_ == nullptr) {
-    deeper_.reset(new Continuations({place_.group, place_.depth + 1}));
-    deeper_->closed_ = closed_;
+  if (queue == nullptr) {
+    queue = create();
+    queue->closed_ = closed_;
   }
-  return deeper_;
+  return queue;
 }
 
-void Continuations::add(FuturePtr awaited, Step step) {
-  if (forked_from_endpoint()) {  // a child of fork() has no such thread
-    awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { step(); });
+void Continuations::add(FuturePtr awaited, Place place, Step step) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool forked = running_in_ != 0 && running_in_ != getpid();
+  if (forked || forked_from_endpoint() || gate().closed()) {  // nobody would run it
+    lock.unlock();
+    awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { run_logged(step); });
     return;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!running_) {
+  if (running_in_ == 0) {
     try {
       std::thread([self = shared_from_this()] { self->run(); }).detach();
     } catch (const std::system_error& error) {
@@ -88,21 +132,39 @@ void Continuations::add(FuturePtr awaited, Step step) {
                   concat("no thread can be started for continuations of futures: ", error.what(),
                          ". Raise ulimit -u or the container's limit on processes, or ulimit -v"));
     }
-    running_ = true;
+    running_in_ = getpid();
   }
-  entries_.push_back({std::move(awaited), std::move(step)});
-  changed_.notify_one();
+  entries_.push_back({std::move(awaited), std::move(place), std::move(step)});
+  changed_.notify_all();
 }
 
 void Continuations::close() {
-  std::shared_ptr<Continuations> deeper;
+  Ptr deeper, relays;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
     deeper = deeper_;
-    changed_.notify_one();
+    relays = relays_;
+    changed_.notify_all();
   }
   if (deeper != nullptr) deeper->close();
+  if (relays != nullptr) relays->close();
+}
+
+bool Continuations::drained(Deadline deadline) {
+  Ptr deeper;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!closed_) return false;
+    const auto over = [&] { return running_in_ == 0; };
+    if (deadline == Deadline::max()) {
+      changed_.wait(lock, over);
+    } else if (!changed_.wait_until(lock, deadline, over)) {
+      return false;
+    }
+    deeper = deeper_;
+  }
+  return deeper == nullptr || deeper->drained(deadline);
 }
 
 void Continuations::run() {
@@ -111,16 +173,19 @@ void Continuations::run() {
   for (;;) {
     changed_.wait(lock, [&] { return !entries_.empty() || closed_; });
     if (entries_.empty()) {
-      running_ = false;
+      running_in_ = 0;
+      changed_.notify_all();
       return;
     }
     // On the heap: when the interpreter is gone, what it holds of Python must not be touched.
     auto* entry = new Entry(std::move(entries_.front()));
     entries_.pop_front();
     lock.unlock();
-    entry->awaited->wait();
+    wait_for(*entry->awaited);
     if (!gate().enter()) return;
-    entry->step();
+    t_place = entry->place;
+    run_logged(entry->step);
+    t_place = {};
     delete entry;
     gate().leave();
     lock.lock();

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <sys/types.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -18,59 +19,79 @@
 #include <memory>
 #include <mutex>
 
+#include "core/clock.h"
+
 namespace fastcomm {
 
-/// The continuations of one group, or of those of another queue. Thread-safe.
+/// A queue of one group's continuations, or of those that another queue's attach. Thread-safe.
 class Continuations : public std::enable_shared_from_this<Continuations> {
  public:
+  using Ptr = std::shared_ptr<Continuations>;
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using Step = std::function<void()>;
 
-  /// Where a thread is: in no continuation (depth 0), or in one of a group's.
+  /// Where code stands for the order of what it issues: in no continuation (depth 0), or how deep in
+  /// those of a group. That of a thread, unless it does something for another one (Standing).
   struct Place {
-    uint64_t group = 0;  // the number of its queue
+    std::weak_ptr<Continuations> group;  // its queue
     int depth = 0;
   };
   static Place here();
 
-  /// The queue for what the calling thread attaches: one deeper than that of the continuation it runs;
-  /// outside of continuations `own`.
-  static std::shared_ptr<Continuations> of_this_thread(const std::shared_ptr<Continuations>& own);
+  /// For what the calling thread attaches: one deeper than the continuation it runs; else `own`.
+  static Ptr of_this_thread(const Ptr& own);
+  /// Where that will stand.
+  static Place next(const Ptr& own);
 
   /// A group's.
-  static std::shared_ptr<Continuations> create();
+  static Ptr create();
+  /// The queue of what completes futures that C++ sees: code of others may hang on them, which must not
+  /// run where progress is made, and which no continuation shall have to wait for.
+  Ptr relays();
 
-  /// Runs `step` behind all that were added before, once `awaited` is complete. The thread starts with
-  /// the first. `step` must not throw. Raises Error(kSystem) if the thread cannot be started.
-  void add(FuturePtr awaited, Step step);
+  /// Runs `step`, standing at `place`, behind all that were added before, once `awaited` is complete. The
+  /// thread starts with the first. Raises Error(kSystem) if it cannot be started.
+  void add(FuturePtr awaited, Place place, Step step);
 
   /// The thread ends when it has nothing left to run; what comes later starts it again. Idempotent.
   void close();
-
-  /// Different for each group of the process.
-  uint64_t group() const { return place_.group; }
+  /// Waits until a closed queue has nothing left to run; false if it is not closed, or at `deadline`.
+  bool drained(Deadline deadline);
 
  private:
   struct Entry {
     FuturePtr awaited;
+    Place place;
     Step step;
   };
 
-  explicit Continuations(Place place) : place_(place) {}
-  std::shared_ptr<Continuations> deeper();
+  Continuations() = default;
+  Ptr deeper();
+  Ptr made(Ptr& queue);
   void run();
 
-  const Place place_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> entries_;
-  std::shared_ptr<Continuations> deeper_;
-  bool running_ = false;  // there is a thread
+  Ptr deeper_, relays_;
+  pid_t running_in_ = 0;  // the process with the thread, if there is one
   bool closed_ = false;
 };
 
+/// While it lives, the calling thread stands where another did.
+class Standing {
+ public:
+  explicit Standing(Continuations::Place place);
+  ~Standing();
+  Standing(const Standing&) = delete;
+  Standing& operator=(const Standing&) = delete;
+
+ private:
+  Continuations::Place before_;
+};
+
 /// For the end of the interpreter: no continuation starts any more, and those that run have some time to
-/// return. Idempotent.
+/// return. Once more behind whatever ends what they wait for.
 void stop_continuations();
 
 }  // namespace fastcomm

@@ -14,13 +14,8 @@
 namespace fastcomm {
 namespace {
 
-/// A connection of its own: a thread that waits in a store keeps others out of it.
-c10::intrusive_ptr<::c10d::Store> own_connection(const c10::intrusive_ptr<::c10d::Store>& store) {
-  try {
-    return store->clone();
-  } catch (const std::exception&) {  // a store that cannot
-    return store;
-  }
+bool same(const std::weak_ptr<Continuations>& a, const std::weak_ptr<Continuations>& b) {
+  return !a.owner_before(b) && !b.owner_before(a);
 }
 
 }  // namespace
@@ -57,7 +52,14 @@ StockPtr Lane::stock(Milliseconds timeout) {
   meeting.kind = OpKind::kBarrier;
   const auto met = group_->run(meeting, timeout, g_interrupt_check);
   if (met->error() != nullptr) std::rethrow_exception(met->error());
-  StockPtr made = make_stock_();
+  StockPtr made;
+  try {
+    made = make_stock_();
+  } catch (const std::exception& error) {  // the peers must not wait for this rank
+    group_->abort(
+        concat("Gloo could not be started for what a continuation issues: ", error.what()));
+    throw;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   stock_ = made;
   return made;
@@ -79,11 +81,11 @@ void Lane::set_timeout(Milliseconds timeout) {
 
 Lanes::Lanes(std::shared_ptr<Communicator> group, StockPtr stock,
              c10::intrusive_ptr<::c10d::Store> store, MakeNamedStock make_stock,
-             uint64_t continuations)
+             Continuations::Ptr continuations)
     : ordinary_(std::move(group), std::move(stock), nullptr),
       store_(std::move(store)),
       make_stock_(std::move(make_stock)),
-      continuations_(continuations),
+      continuations_(std::move(continuations)),
       has_others_(ordinary_.group() != nullptr && ordinary_.group()->size() > 1) {}
 
 void Lanes::leave(const std::string& how) {
@@ -95,22 +97,24 @@ void Lanes::leave(const std::string& how) {
   }
 }
 
+void Lanes::set_timeout(Milliseconds timeout) {
+  for_each([timeout](Lane& lane) { lane.set_timeout(timeout); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  timeout_ = timeout;
+}
+
 Lane& Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
-  const Key key{place.group == continuations_, place.depth};
-  uint64_t user = 0;
+  const Key key{same(place.group, continuations_), place.depth};
+  bool others = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = others_.try_emplace(key, Entry{nullptr, place.group}).first->second;
-    user = entry.user;
-    if (user == place.group && entry.lane != nullptr) return *entry.lane;
+    others = !same(entry.user, place.group);
+    if (!others && entry.lane != nullptr) return *entry.lane;
   }
-  if (user != place.group) {
-    // Another rank may have let the others in, and sum what does not belong together.
-    const std::string why =
-        "continuations of futures of two other process groups issue operations of this one, in an "
-        "order that ranks cannot agree on: give each of them a process group of its own for that";
-    ordinary_.group()->abort(why);
-    throw Error(ErrorCode::kInvalidArgument, why);
+  if (others) {
+    hand_over(key, place, timeout);
+    return lane_at(place, timeout);
   }
   // Without the lock: another thread may be forming another lane, in another order on another rank.
   auto lane = form(key, timeout);
@@ -121,22 +125,45 @@ Lane& Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
   return *entry.lane;
 }
 
+void Lanes::hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout) {
+  Continuations::Ptr user;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    user = others_.at(key).user.lock();
+  }
+  // A group that was destroyed has an end: on every rank all of its operations come first.
+  if (user != nullptr && !user->drained(deadline_after(timeout))) {
+    // Another rank may have let the others in, and sum what does not belong together.
+    const std::string why =
+        "continuations of futures of two other process groups issue operations of this one, in an "
+        "order that ranks cannot agree on: give each of them a process group of its own for that";
+    ordinary_.group()->abort(why);
+    throw Error(ErrorCode::kInvalidArgument, why);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  others_.at(key).user = place.group;
+}
+
 std::unique_ptr<Lane> Lanes::form(const Key& key, Milliseconds timeout) {
   const std::string name = concat("lane/", key.first ? "own/" : "other/", key.second);
   const auto& group = ordinary_.group();
   try {
     auto formed = form_communicator(name, timeout);
     Communicator::share_fate(group, formed);
-    return std::make_unique<Lane>(std::move(formed), nullptr,
-                                  [this, name] { return make_stock_(name); });
+    return std::make_unique<Lane>(std::move(formed), nullptr, [this, name] {
+      StockPtr made = make_stock_(name);
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (timeout_) made->setTimeout(*timeout_);
+      return made;
+    });
   } catch (const Error& error) {
-    if (group->failure() == nullptr) {
-      group->abort(
-          concat("what a continuation of a future issues goes another way than other "
-                 "operations, which cannot be formed: ",
-                 error.what()));
-    }
-    throw;
+    if (group->failure() != nullptr) throw;
+    // A store that fails may be a rank that died: that is told instead.
+    std::rethrow_exception(group->exchange_failed(
+        "forming", -1, error.code(),
+        concat("what a continuation of a future issues takes a way of its own, which could not be "
+               "formed: ",
+               error.what())));
   }
 }
 
@@ -150,9 +177,9 @@ std::shared_ptr<Communicator> Lanes::form_communicator(const std::string& name,
       std::rethrow_exception(error);
     }
   };
-  StoreBootstrap bootstrap(
-      c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), own_connection(store_)),
-      look_around);
+  StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), store_),
+                           look_around);
+  look_around();
   Formed formed = form_group(bootstrap, group->rank(), group->size(), deadline_after(timeout));
   if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_stock);
   return std::move(formed.group);

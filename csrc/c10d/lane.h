@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -60,9 +61,10 @@ class Lanes {
   using MakeNamedStock = std::function<StockPtr(const std::string& name)>;
 
   /// `group` and its engine are the lane of what users issue; `continuations` are the group's own. The
-  /// store forms others.
+  /// store, which no other thread waits in, forms others.
   Lanes(std::shared_ptr<Communicator> group, StockPtr stock,
-        c10::intrusive_ptr<::c10d::Store> store, MakeNamedStock make_stock, uint64_t continuations);
+        c10::intrusive_ptr<::c10d::Store> store, MakeNamedStock make_stock,
+        Continuations::Ptr continuations);
 
   Lane& ordinary() { return ordinary_; }
   const Lane& ordinary() const { return ordinary_; }
@@ -81,6 +83,8 @@ class Lanes {
       if (entry.lane != nullptr) function(*entry.lane);
     }
   }
+  /// Of all stock engines, those to be made included.
+  void set_timeout(Milliseconds timeout);
   /// `how` as above. From here on every lane is left as soon as it is formed.
   void leave(const std::string& how);
 
@@ -88,21 +92,24 @@ class Lanes {
   /// Of continuations of this group or of others, how deep: what all ranks call a lane by.
   using Key = std::pair<bool, int>;
   struct Entry {
-    std::unique_ptr<Lane> lane;  // nullptr while it is being formed
-    uint64_t user;               // the group whose continuations use it
+    std::unique_ptr<Lane> lane;         // nullptr while it is being formed
+    std::weak_ptr<Continuations> user;  // whose continuations use it
   };
 
   Lane& lane_at(const Continuations::Place& place, Milliseconds timeout);
+  /// Lets those of another group use a lane once its last user has ended; else gives up this group.
+  void hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout);
   std::unique_ptr<Lane> form(const Key& key, Milliseconds timeout);
   std::shared_ptr<Communicator> form_communicator(const std::string& name, Milliseconds timeout);
 
   Lane ordinary_;
   c10::intrusive_ptr<::c10d::Store> store_;
   MakeNamedStock make_stock_;
-  uint64_t continuations_;
+  Continuations::Ptr continuations_;
   bool has_others_;  // a group that can have other lanes, and needs them
   std::mutex mutex_;
   std::map<Key, Entry> others_;
+  std::optional<Milliseconds> timeout_;  // set by users, for engines still to be made
   bool left_ = false;
 };
 

@@ -7,23 +7,46 @@
 
 namespace fastcomm {
 
+namespace {
+
+/// Stores fail in words and types of their own.
+template <class Body>
+auto with_store(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Error&) {  // what was found in looking around
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
+  }
+}
+
+}  // namespace
+
 void StoreBootstrap::set(const std::string& key, const std::string& value) {
-  store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+  with_store([&] {
+    store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+    return true;
+  });
 }
 
 bool StoreBootstrap::has(const std::string& key) {
   if (look_around_) look_around_();
-  return store_->check({key});
+  return with_store([&] { return store_->check({key}); });
 }
 
-/// Waits as the store does, or looks again and again where it shall look around. Throws what a store
-/// throws.
+/// Waits as the store does, or looks again and again where it shall look around.
 bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
   constexpr Milliseconds kLongestPause{10};
   if (!look_around_) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
-    store_->wait({key}, std::max(left, Milliseconds(1)));
-    return true;
+    try {
+      store_->wait({key}, std::max(left, Milliseconds(1)));
+      return true;
+    } catch (const std::exception&) {
+      if (Clock::now() < deadline) throw;
+      return false;  // they say "time out" in words of their own
+    }
   }
   auto pause = std::chrono::microseconds(100);
   while (!has(key)) {
@@ -35,22 +58,11 @@ bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
 }
 
 std::string StoreBootstrap::get(const std::string& key, Deadline deadline) {
-  bool there = false;
-  try {
-    there = appears(key, deadline);
-  } catch (const Error&) {  // what was found in looking around
-    throw;
-  } catch (const std::exception& error) {
-    // Stores say "time out" in words of their own, and a lost store in others.
-    if (Clock::now() < deadline) {
-      throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
-    }
-  }
-  if (!there) {
+  if (!with_store([&] { return appears(key, deadline); })) {
     throw Error(ErrorCode::kTimeout, concat("creating a group timed out waiting for '", key,
                                             "' in the store: a rank did not arrive, or ended"));
   }
-  const std::vector<uint8_t> value = store_->get(key);
+  const std::vector<uint8_t> value = with_store([&] { return store_->get(key); });
   return std::string(value.begin(), value.end());
 }
 

@@ -33,7 +33,7 @@ struct Payload {
 /// Thread-safe. The tensors live until the operation is done, whoever lets go of the Work. The
 /// future's value is a list of tensors, complete when the future is; errors come out of wait(), of
 /// the future and of exception(), each with its own type. Nothing that may block may be attached to
-/// the future itself: it is completed by whoever drives the operation. Python gets another (futures.h).
+/// the future itself: it is completed by whoever drives the operation. Python gets another (bindings/futures.cpp).
 class NativeWork final : public ::c10d::Work {
  public:
   /// Starts the operation; never blocks.

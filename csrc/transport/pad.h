@@ -45,6 +45,17 @@ static_assert(sizeof(CallHeader) == 56, "travels between processes");
 /// Room for the part of a call that its header has not got in words, cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
 
+/// Copies as much of a text as there is room for, and no half character of UTF-8: readers decode it.
+inline void cut_text(char* to, size_t room, const char* from) {
+  size_t length = std::strlen(from);
+  if (length >= room) {
+    length = room - 1;
+    while (length > 0 && (static_cast<unsigned char>(from[length]) & 0xC0) == 0x80) --length;
+  }
+  std::memcpy(to, from, length);
+  to[length] = '\0';
+}
+
 struct Pad {
   alignas(kLineBytes) uint32_t flag;
 
@@ -89,7 +100,7 @@ struct Pad {
   /// that was poisoned before keeps that reason, which is what peers look at first.
   void say_goodbye(uint64_t operations, const char* how) {
     if (poisoned.load(std::memory_order_relaxed) == 0) {
-      std::strncpy(reason, how, sizeof(reason) - 1);
+      cut_text(reason, sizeof(reason), how);
     }
     // Release: whoever sees the goodbye with acquire sees every flag published before, and the text.
     goodbye.store(operations + 1, std::memory_order_release);
@@ -107,7 +118,7 @@ struct Pad {
     cause = code;
     blamed = peer;
     first_failed = sequence;
-    std::strncpy(reason, text, sizeof(reason) - 1);
+    cut_text(reason, sizeof(reason), text);
     // Release: whoever sees the mark with acquire reads the whole text.
     poisoned.store(1, std::memory_order_release);
   }

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +176,48 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def _callbacks_of_torch(world: World) -> list[float]:
+    """Callbacks of torch's own futures run where they may: in the calling thread or in another."""
+    world.init()
+    dist.all_reduce(torch.ones(1))
+    found = []
+    for value in (2.0, 3.0):
+        if world.rank == 1:
+            time.sleep(0.2)  # complete here when it is asked for, and not there
+        futures = [_reduced(1.0), _reduced(1.0, 100_000)]
+        if world.rank == 0:
+            futures[1].wait()
+        both = torch.futures.collect_all(futures)
+        child = both.then(lambda _, value=value: _reduced(value).wait()[0][0].item())
+        found.append(child.wait())
+    return found
+
+
+def test_callbacks_of_torchs_futures_take_the_way_of_who_attached_them() -> None:
+    assert run_ranks(2, _callbacks_of_torch) == [[4.0, 6.0]] * 2
+
+
+def _waits_for_later_ones(world: World) -> bool:
+    world.init()
+    later: list[Future] = []
+    ready = threading.Event()
+
+    def wait(future: Future) -> bool:
+        assert ready.wait(30)
+        torch.futures.collect_all(later).wait()
+        return True
+
+    child = _reduced(1.0).then(wait)
+    later += [_reduced(1.0), _reduced(2.0)]
+    ready.set()
+    found: bool = child.wait()
+    return found
+
+
+def test_a_continuation_waits_for_futures_that_came_later() -> None:
+    assert all(run_ranks(2, _waits_for_later_ones))
+
+
 def _errors(world: World) -> None:
     world.init()
     failed = _reduced(1.0).then(lambda done: _raise(ValueError("of the user")))
@@ -288,6 +332,88 @@ def test_continuations_of_two_groups_cannot_share_a_third() -> None:
     assert all("continuations of futures of two other process groups" in c.text for c in found)
 
 
+def _one_origin_after_another(world: World) -> list[float]:
+    world.init()
+    found = []
+    for value in (1.0, 2.0, 3.0):
+        near = dist.new_group()
+        child = _reduced(value, group=near).then(
+            lambda done: _reduced(done.value()[0][0].item()).wait()[0][0].item()
+        )
+        found.append(child.wait())
+        dist.destroy_process_group(near)
+    return found
+
+
+def test_a_group_follows_one_that_was_destroyed() -> None:
+    assert run_ranks(2, _one_origin_after_another) == [[4.0, 8.0, 12.0]] * 2
+
+
+def _forked(world: World) -> int:
+    world.init()
+
+    def fork(future: Future) -> int:
+        child = os.fork()
+        if child == 0:
+            caught = catch(dist.all_reduce, torch.ones(1))
+            os._exit(7 if caught.kind == "ForkedProcessError" else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    status: int = _reduced(1.0).then(fork).wait()
+    return status
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_child_made_in_a_continuation_has_no_group() -> None:
+    assert run_ranks(2, _forked) == [7, 7]
+
+
+def _forked_alone(world: World) -> int:
+    world.init()
+    _reduced(1.0).then(lambda done: None).wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        value = _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait()
+        os._exit(7 if value == 1 else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_group_of_one_continues_in_a_child() -> None:
+    assert run_ranks(1, _forked_alone) == [7]
+
+
+def _die_while_the_lane_forms(world: World) -> Caught | None:
+    """The rank that holds the store dies; the other looks for it in a connection made before."""
+    port = os.path.join(world.directory, "port")
+    if world.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+        with open(port + ".new", "w") as file:
+            file.write(str(store.port))
+        os.rename(port + ".new", port)
+    else:
+        while not os.path.exists(port):
+            time.sleep(0.01)
+        with open(port) as file:
+            store = dist.TCPStore("127.0.0.1", int(file.read()), 2, is_master=False)
+    dist.init_process_group(
+        "fastcomm", store=store, rank=world.rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    future = _reduced(1.0)
+    future.wait()
+    if world.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return catch(future.then(lambda done: _reduced(1.0).wait()).wait)
+
+
+def test_a_death_with_the_store_is_named_soon() -> None:
+    survivor = run_outcomes(2, _die_while_the_lane_forms, timeout=40)[1]
+    assert survivor.error is None, survivor.error
+    assert survivor.value.kind == "PeerLostError", survivor.value
+    assert survivor.value.seconds < 10
+
+
 def _destroyed_meanwhile(world: World) -> None:
     world.init()
     dist.barrier()
@@ -336,6 +462,34 @@ def test_a_program_ends_while_a_continuation_runs(body: str) -> None:
     assert ended.stdout.split() == (["end", "late"] if "late" in body else ["end"])
     assert ended.stderr == ""
     assert time.monotonic() - start < 40
+
+
+_EXIT_WAITING = """
+import sys, time, torch, torch.distributed as dist
+rank, path = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("fastcomm", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+dist.all_reduce(torch.ones(4), async_op=True).get_future().then(
+    lambda done: dist.all_reduce(torch.ones(4))).wait()
+if rank == 0:
+    future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
+    future.then(lambda done: dist.all_reduce(torch.ones(4)))
+else:
+    dist.all_reduce(torch.ones(4))
+    time.sleep(6)
+"""
+
+
+def test_a_program_ends_while_a_continuation_waits_for_a_peer(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _EXIT_WAITING, str(rank), str(tmp_path / "store")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
 
 
 def _threads() -> int:

@@ -64,6 +64,13 @@ def test_others_are_told_the_exception_that_a_rank_leaves_for(stock: bool) -> No
     assert told.text.endswith("Look at its own output")
 
 
+@pytest.mark.parametrize("padding", ["", "x"])
+def test_a_long_text_is_cut_between_characters(padding: str) -> None:
+    told = run_ranks(2, _leave_because, ValueError(padding + 400 * "\u00fc"), False)[0]
+    assert told.kind == "PeerLeftError"
+    assert f"because of ValueError: {padding}\u00fc\u00fc" in told.text
+
+
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
 def test_an_exit_in_order_is_no_failure(error: SystemExit) -> None:
     told = run_ranks(2, _leave_because, error, False)[0]
