@@ -255,7 +255,7 @@ def test_inductor(way: Any) -> None:
         {"chunk_sizes": [1, 3]},
         {"gather_outputs": False},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_with_what_ours_has_besides(options: Any) -> None:
     torch.manual_seed(4)

@@ -184,7 +184,7 @@ def _result(call: Any) -> Any:
         [torch.Size([2]), torch.Size([3])],
         [(), (1,)],
     ],
-    ids=str,
+    ids=lambda outputs: f"{type(outputs).__name__} of {type(outputs[0]).__name__}",
 )
 def test_outputs_without_tensors_are_gathered_as_by_torch(outputs: Any) -> None:
     """Equal results, or errors of the same type."""
