@@ -67,7 +67,6 @@ class Lanes {
         Continuations::Ptr continuations);
 
   Lane& ordinary() { return ordinary_; }
-  const Lane& ordinary() const { return ordinary_; }
   /// The lane of what the calling thread issues. Raises what keeps it from being formed, which also
   /// gives up the group.
   Lane& here(Milliseconds timeout) {
