@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch._utils import ExceptionWrapper
 
+from fastcomm import _first_calls
 from fastcomm._compile import traced, untraced
 from fastcomm._slots import CPU, Device, index_of, slot
 
 __all__ = ["get_a_var", "parallel_apply"]
+
+_first_calls.make()  # here, where the import lock lets one thread through
 
 
 def get_a_var(obj: Any) -> torch.Tensor | None:

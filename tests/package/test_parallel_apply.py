@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,31 @@ def test_threads_compute_with_the_callers_number_of_threads() -> None:
         pytest.skip("torch's OpenMP is not libgomp")
     threads = ctypes.CDLL(path).omp_get_max_threads
     assert parallel_apply([lambda _: threads()] * 2, [0] * 2) == [1, 1]
+
+
+_PROGRAM = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Calls(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if args and isinstance(args[0], torch.Tensor):
+            print(function.overloadpacket.__name__, args[0].dtype)
+        return function(*args, **(kwargs or {}))
+
+with Calls():
+    import fastcomm.parallel_apply
+"""
+
+
+def test_vector_functions_have_been_called_before_threads_call_them() -> None:
+    """Their first calls, if made together, may have other bits; see `fastcomm._first_calls`."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
+    )
+    called = set(done.stdout.splitlines())
+    for name in ("tanh", "exp", "log", "sqrt", "sin", "cos", "erf"):
+        assert {f"{name} torch.float32", f"{name} torch.float64"} <= called
 
 
 class _Look(nn.Module):
