@@ -211,7 +211,9 @@ Table make_table() {
 
 const OperationRow& row_of(OpKind kind) {
   static const Table& table = *new Table(make_table());  // threads may outlive static objects
-  return table[static_cast<size_t>(kind)];
+  // A kind may have been read from another process's memory.
+  return table[static_cast<size_t>(kind < static_cast<OpKind>(kNumOpKinds) ? kind
+                                                                           : OpKind::kOther)];
 }
 
 ReduceFunction reduction_of(const Call& call) {
