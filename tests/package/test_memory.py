@@ -181,10 +181,11 @@ def test_share_memory_moves_it_to_the_memory_of_torch() -> None:
     assert tensor.eq(3).all()
 
 
-def test_it_cannot_grow() -> None:
+def test_it_grows_into_ordinary_memory() -> None:
     tensor = fastcomm.empty(10).fill_(1)
-    with pytest.raises(RuntimeError, match="not resizable"):
-        tensor.resize_(5000)
+    tensor.resize_(5000)
+    assert not fastcomm.is_shared(tensor)
+    assert tensor[:10].eq(1).all()
 
 
 @pytest.mark.parametrize("size", [(-1,), ([2, -3],), (0, -1)])
