@@ -26,9 +26,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
-    Next to the native group stands a Gloo group of the same ranks, for what has no native schedule.
-    Where the ranks do not all share memory, Gloo does everything, and a warning of the logger
-    ``fastcomm`` says why (on the group's first rank).
+    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a warning of
+    the logger ``fastcomm`` says why (on the group's first rank).
 
     Args:
         options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
@@ -51,43 +50,37 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     native = load()
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    # The store may be an earlier group's, as torchrun's is after a restart: Gloo must not read the
-    # addresses of processes that are gone.
+    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there of
+    # processes that are gone.
     name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
-    stock = dist.ProcessGroupGloo(
-        dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
-    )
-
-    # For what continuations of futures issue (csrc/c10d/lane.h), from other threads.
-    base, connection = _own_connection(options.store)
-
-    def make_stock(lane: str, _kept: dist.Store = base) -> dist.ProcessGroupGloo:
-        store = dist.PrefixStore(f"fastcomm/{name:x}/{lane}/gloo/", connection)
-        attempt = _agree(native, store, rank, size, timeout)
-        fresh = dist.PrefixStore(f"{attempt:x}/", store)
-        return dist.ProcessGroupGloo(fresh, rank, size, timeout=timeout)
-
+    # For what continuations of futures issue (csrc/c10d/lanes.h), from other threads.
+    base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
         rank,
         size,
         _seconds(timeout),
-        stock,
         dist.PrefixStore(f"fastcomm/{name:x}/", connection),
-        make_stock,
+        base,
     )
-    if not backend.native and rank == 0:
-        logger.warning(
-            "this group of %d ranks runs on Gloo, not on shared memory: %s", size, backend.why_stock
+    if not backend.native:
+        backend.served_by = dist.ProcessGroupGloo(
+            dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
         )
+        if rank == 0:
+            logger.warning(
+                "this group of %d ranks runs on Gloo, not on shared memory: %s",
+                size,
+                backend.why_stock,
+            )
     return backend
 
 
 _connections: WeakKeyDictionary[dist.Store, dist.Store] = WeakKeyDictionary()
 
 
-def _own_connection(store: dist.Store) -> tuple[dist.Store, dist.Store]:
-    """Return the store behind all prefixes, and another connection to it.
+def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Store]:
+    """Return the store behind all prefixes, and another connection to it for a group of ``size``.
 
     Who waits in a store keeps other threads out. There is one for all groups of the process, as
     long as somebody holds the store, made before it is needed: while a connection to a host
@@ -96,6 +89,8 @@ def _own_connection(store: dist.Store) -> tuple[dist.Store, dist.Store]:
     base: dist.Store = store
     while isinstance(base, dist.PrefixStore):
         base = base.underlying_store
+    if size == 1:
+        return base, base
     if (known := _connections.get(base)) is not None:
         return base, known
     try:

@@ -6,8 +6,8 @@
 #include <ATen/ThreadLocalState.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "bindings/held.h"
 #include "c10d/exception.h"
-#include "c10d/stock_work.h"
 #include "c10d/work.h"
 
 namespace py = pybind11;
@@ -17,15 +17,6 @@ namespace {
 
 using torch::jit::PythonFutureWrapper;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
-
-/// A reference that may go on a thread without the GIL; after the interpreter's end it is leaked.
-std::shared_ptr<py::function> held(py::function function) {
-  return {new py::function(std::move(function)), [](py::function* known) {
-            if (!Py_IsInitialized()) return;
-            const py::gil_scoped_acquire gil;
-            delete known;
-          }};
-}
 
 /// The error of a continuation, as its future holds it: one of ours as it is, so that it comes out of
 /// backward() under DDP with its type; any other in torch's words, which keep the text alone.
@@ -176,16 +167,7 @@ void bind_futures(py::module_& module) {
       .def("add_done_callback", &Future::add_done_callback);
   py::class_<NativeWork, c10::intrusive_ptr<NativeWork>, ::c10d::Work>(module, "NativeWork")
       .def("get_future", &future_of<NativeWork>);
-  py::class_<StockWork, c10::intrusive_ptr<StockWork>, ::c10d::Work>(module, "StockWork")
-      .def("get_future", &future_of<StockWork>);
   module.def("future_of", &future_with<NativeWork>);
-}
-
-Lanes::MakeNamedStock stock_maker(py::function make) {
-  return [make = held(std::move(make))](const std::string& name) {
-    const py::gil_scoped_acquire gil;
-    return py::cast<StockPtr>((*make)(name));
-  };
 }
 
 }  // namespace fastcomm

@@ -55,7 +55,10 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
   query.kind = OpKind::kOther;
   for (int number = 1; number < kNumOpKinds; ++number) {
     const auto kind = static_cast<OpKind>(number);
-    if (row_of(kind).native() && operation == op_kind_name(kind)) query.kind = kind;
+    if (operation == op_kind_name(kind)) {  // the first of its name
+      query.kind = kind;
+      break;
+    }
   }
   query.dtype = DType::kOther;
   for (int i = 0; i < kNumDTypes; ++i) {
@@ -253,7 +256,11 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_stock",
                              [](const FastcommBackend& b) { return b.traits().why_stock; })
-      .def_property_readonly("stock", [](FastcommBackend& b) { return b.stock(); })
+      // What does everything where the ranks do not share memory; else None.
+      .def_property("served_by", [](const FastcommBackend& b) { return b.served_by(); },
+                    [](FastcommBackend& b, FastcommBackend::BackendPtr engine) {
+                      b.serve_by(std::move(engine));
+                    })
       .def("explain",
            [](const FastcommBackend& b, const std::string& operation, uint64_t count,
               const std::string& dtype,
@@ -300,29 +307,29 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "create_backend",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
-         const StockPtr& stock, const c10::intrusive_ptr<::c10d::Store>& lane_store,
-         const py::function& make_stock) {
+         const c10::intrusive_ptr<::c10d::Store>& lane_store, py::object kept) {
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
-        auto maker = stock_maker(make_stock);
+        std::shared_ptr<void> alive = held(std::move(kept));
         const py::gil_scoped_release released;
-        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, stock, lane_store,
-                                                    std::move(maker));
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, lane_store,
+                                                    std::move(alive));
       },
-      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("stock"),
-      py::arg("lane_store"), py::arg("make_stock"));
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
+      py::arg("lane_store"), py::arg("kept"));
 
   module.def("explain", [](int size, const std::string& operation, uint64_t count,
                            const std::string& dtype, const std::string& op) {
     return explain(imagined_group(size), operation, count, dtype, op);
   });
-  // Names of all operations, and whether there is a native schedule for them.
+  // Names of all operations.
   module.def("operations", [] {
-    py::dict found;
+    std::vector<std::string> names;
     for (int number = 1; number < kNumOpKinds; ++number) {
       const OperationRow& row = row_of(static_cast<OpKind>(number));
-      if (row.kind != OpKind::kOther) found[row.name] = row.native();
+      const bool known = std::find(names.begin(), names.end(), row.name) != names.end();
+      if (row.kind != OpKind::kOther && !known) names.emplace_back(row.name);
     }
-    return found;
+    return names;
   });
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return shared_empty(sizes, dtype);

@@ -8,9 +8,8 @@
 #include "c10d/groups.h"
 #include "c10d/launch.h"
 #include "c10d/shared_tensor.h"
-#include "c10d/stock_call.h"
-#include "c10d/stock_support.h"
 #include "c10d/store_bootstrap.h"
+#include "c10d/work_of_many.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -30,46 +29,55 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-void check_one(const FastcommBackend::Tensors& tensors, const char* operation) {
-  FC_CHECK(tensors.size() == 1, operation, ": takes one tensor a rank, not ", tensors.size());
-}
-
 }  // namespace
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                                 Milliseconds timeout, StockPtr stock,
+                                 Milliseconds timeout,
                                  c10::intrusive_ptr<::c10d::Store> lane_store,
-                                 Lanes::MakeNamedStock make_stock)
+                                 std::shared_ptr<void> kept)
     : ::c10d::Backend(rank, size),
+      kept_(std::move(kept)),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
       continuations_(Continuations::create()) {
   translating([&] {
     StoreBootstrap bootstrap(store);
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
-    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(stock),
-                                     std::move(lane_store), std::move(make_stock), continuations_);
+    if (formed.group == nullptr) return;
+    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(lane_store), continuations_);
   });
 }
 
 FastcommBackend::~FastcommBackend() {
-  // Gloo's destructor joins its threads, and these need the GIL to drop what a finished operation has
-  // kept of Python, and to call back. Whoever drops the last reference may hold it: a Python object
-  // (always so on torch 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
+  // Threads that end here (another backend's, the continuations') may need the GIL to drop what they
+  // hold of Python. Whoever drops the last reference may hold it: a Python object (always so on torch
+  // 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
   const WithoutGil no_gil;
-  if (!forked_from_endpoint()) continuations_->close();
+  if (forked_from_endpoint()) {
+    if (whole_ != nullptr) whole_.release();  // a child of fork() does not have the threads to join
+  } else {
+    continuations_->close();
+  }
   lanes_.reset();
+  whole_.reset();
+}
+
+void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  if (whole_ != nullptr) whole_->setTimeout(timeout);
 }
 
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
+  if (whole_ != nullptr) return whole_->shutdown();
   const std::string failure = g_failure ? g_failure(false) : "";
   lanes_->leave(failure.empty() ? "" : "destroyed its process group because of " + failure);
 }
 
 void FastcommBackend::abort() {
   if (forked_from_endpoint()) return;
-  lanes_->for_each([](Lane& lane) { lane.abort(); });
+  if (whole_ != nullptr) return whole_->abort();
+  lanes_->abort(concat("rank ", getRank(), " called abort()"));
 }
 
 bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
@@ -92,127 +100,102 @@ Milliseconds FastcommBackend::timeout_or_default(Milliseconds timeout) const {
   return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
 }
 
-bool FastcommBackend::is_native(const Query& query) const {
-  return select_algorithm(traits_, query) != Algorithm::kStock;
-}
-
 FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
                                                     const ::c10d::AllreduceOptions& opts) {
   return translating([&] {
-    check_one(tensors, "all_reduce");
-    const at::Tensor& tensor = tensors[0];
-    const auto stock = [&] {
-      require_stock_all_reduce(tensor, opts.reduceOp);
-      return through_stock(stock_call(OpKind::kAllReduce, tensor, opts.reduceOp), tensors,
-                           opts.timeout, opts.asyncOp, ::c10d::OpType::ALLREDUCE,
-                           [tensors, opts](::c10d::Backend& engine) mutable {
-                             return engine.allreduce(tensors, opts);
-                           });
-    };
-    if (!is_native_tensor(tensor)) return stock();
+    if (whole_ != nullptr) return whole_->allreduce(tensors, opts);
+    const at::Tensor& tensor = only("all_reduce", tensors);
+    if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
+    require_dense("all_reduce", tensor);
     Call call;
     call.kind = OpKind::kAllReduce;
     set_reduction(call, opts.reduceOp);
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native(call)) return stock();
     call.input = call.output = buffer.data();
-    constexpr const char* kTitle = "fastcomm:all_reduce";
     return launch(
-        call, opts.timeout, opts.asyncOp, kTitle, [&] { buffer.write_back(); },
-        [&] { return Payload{::c10d::OpType::ALLREDUCE, kTitle, tensors, {buffer}}; });
+        call, opts.timeout, opts.asyncOp, [&] { buffer.write_back(); },
+        [&] {
+          return Payload{::c10d::OpType::ALLREDUCE, title_of(call), tensors, {}, {buffer}, {}};
+        });
   });
 }
 
 FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
                                                     const ::c10d::BroadcastOptions& opts) {
   return translating([&] {
-    check_one(tensors, "broadcast");
-    FC_CHECK(opts.rootRank >= 0 && opts.rootRank < getSize(), "broadcast: root ", opts.rootRank,
-             " is not a rank of a group of ", getSize());
-    const at::Tensor& tensor = tensors[0];
-    const auto stock = [&] {
-      return through_stock(stock_call(OpKind::kBroadcast, tensor, static_cast<int>(opts.rootRank)),
-                           tensors, opts.timeout, opts.asyncOp, ::c10d::OpType::BROADCAST,
-                           [tensors, opts](::c10d::Backend& engine) mutable {
-                             return engine.broadcast(tensors, opts);
-                           });
-    };
-    if (!is_native_tensor(tensor)) {
-      require_stock("broadcast", tensor);
-      return stock();
-    }
+    if (whole_ != nullptr) return whole_->broadcast(tensors, opts);
+    const at::Tensor& tensor = only("broadcast", tensors);
+    require_dense("broadcast", tensor);
     Call call;
     call.kind = OpKind::kBroadcast;
-    call.root = static_cast<int>(opts.rootRank);
+    call.root = checked_root("broadcast", opts.rootRank, getSize());
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
-    if (!is_native(call)) return stock();
     call.output = buffer.data();
-    constexpr const char* kTitle = "fastcomm:broadcast";
+    note_type(call, tensor);
     return launch(
-        call, opts.timeout, opts.asyncOp, kTitle, [&] { buffer.write_back(); },
-        [&] { return Payload{::c10d::OpType::BROADCAST, kTitle, tensors, {buffer}}; });
+        call, opts.timeout, opts.asyncOp, [&] { buffer.write_back(); },
+        [&] {
+          return Payload{::c10d::OpType::BROADCAST, title_of(call), tensors, {}, {buffer}, {}};
+        });
   });
 }
 
-FastcommBackend::WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                                                    const ::c10d::AllgatherOptions& opts) {
+FastcommBackend::WorkPtr FastcommBackend::reduce(Tensors& tensors,
+                                                 const ::c10d::ReduceOptions& opts) {
   return translating([&] {
-    check_one(inputs, "all_gather");
-    FC_CHECK(outputs.size() == 1, "all_gather: takes one list of outputs, not ", outputs.size());
-    const at::Tensor& input = inputs[0];
-    const Tensors& list = outputs[0];
-    FC_CHECK(static_cast<int>(list.size()) == getSize(), "all_gather: ", list.size(),
-             " output tensors for a group of ", getSize(), " ranks");
-    bool native = is_native_tensor(input);
-    for (size_t i = 0; i < list.size(); ++i) {
-      const at::Tensor& output = list[i];
-      FC_CHECK(output.device() == input.device(), "all_gather: output ", i, " is on ",
-               output.device(), ", the input on ", input.device());
-      FC_CHECK(output.scalar_type() == input.scalar_type(), "all_gather: output ", i, " has dtype ",
-               output.scalar_type(), ", the input ", input.scalar_type());
-      FC_CHECK(output.numel() == input.numel(), "all_gather: output ", i, " has ", output.numel(),
-               " elements, the input ", input.numel(),
-               "; ranks that give tensors of different sizes must pad them");
-      native = native && is_native_tensor(output);
-    }
-    Call call;
-    call.kind = OpKind::kAllGather;
-    if (native) {
-      Payload payload{::c10d::OpType::ALLGATHER, "fastcomm:all_gather", list, {Buffer(input)}, 1};
-      call.dtype = payload.buffers[0].dtype();
-      call.count = payload.buffers[0].count();
-      if (is_native(call)) {
-        for (const at::Tensor& output : list) payload.buffers.emplace_back(output);
-        call.input = payload.buffers[0].data();
-        for (size_t i = 1; i < payload.buffers.size(); ++i) {
-          call.outputs.push_back(payload.buffers[i].data());
-        }
-        return launch(
-            call, opts.timeout, opts.asyncOp, payload.title, [&] { payload.write_back(); },
-            [&] { return std::move(payload); });
-      }
-    }
-    require_stock("all_gather", input);
-    return through_stock(stock_call(OpKind::kAllGather, input), list, opts.timeout, opts.asyncOp,
-                         ::c10d::OpType::ALLGATHER,
-                         [outputs, inputs, opts](::c10d::Backend& engine) mutable {
-                           return engine.allgather(outputs, inputs, opts);
-                         });
+    if (whole_ != nullptr) return whole_->reduce(tensors, opts);
+    Prepared made(OpKind::kReduce, ::c10d::OpType::REDUCE);
+    const at::Tensor& tensor = only("reduce", tensors);
+    made.call.root = checked_root("reduce", opts.rootRank, getSize());
+    made.reduce(opts.reduceOp);
+    const bool is_root = made.call.root == getRank();
+    const Buffer buffer = is_root ? made.write(tensor) : made.read(tensor);
+    made.of(buffer);
+    made.call.input = buffer.data();
+    if (is_root) made.call.output = buffer.data();
+    made.payload.value = tensors;
+    return launch(std::move(made), opts.timeout, opts.asyncOp);
   });
 }
 
 FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
+  if (whole_ != nullptr) return whole_->barrier(opts);
   Call call;
   call.kind = OpKind::kBarrier;
-  if (!is_native(call)) return stock()->barrier(opts);
-  constexpr const char* kTitle = "fastcomm:barrier";
   return launch(
-      call, opts.timeout, opts.asyncOp, kTitle, [] {},
-      [] { return Payload{::c10d::OpType::BARRIER, kTitle, {}, {}}; });
+      call, opts.timeout, opts.asyncOp, [] {},
+      [&] { return Payload{::c10d::OpType::BARRIER, title_of(call), {}, {}, {}, {}}; });
+}
+
+void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  if (whole_ != nullptr) return whole_->monitoredBarrier(opts, wait_all_ranks);
+  ::c10d::BarrierOptions here = opts;
+  here.asyncOp = false;
+  if (const WorkPtr failed = barrier(here)) failed->wait();
+}
+
+void FastcommBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  coalesced_.clear();
+  coalescing_ = true;
+}
+
+FastcommBackend::WorkPtr FastcommBackend::noted(WorkPtr work) {
+  if (coalescing_) {
+    const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+    coalesced_.push_back(work);
+  }
+  return work;
+}
+
+FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  coalescing_ = false;
+  return c10::make_intrusive<WorkOfMany>(getRank(), std::exchange(coalesced_, {}));
 }
 
 }  // namespace fastcomm

@@ -58,8 +58,9 @@ at::Tensor as_real(const at::Tensor& tensor) {
 }  // namespace
 
 Buffer::Buffer(const at::Tensor& tensor) : user_(tensor) {
-  const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg();
-  flat_ = plain ? tensor : as_real(tensor.detach()).contiguous();
+  const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg() &&
+                     tensor.device().is_cpu();
+  flat_ = plain ? tensor : as_real(tensor.detach()).cpu().contiguous();
   dtype_ = dtype_of(flat_.scalar_type());
   count_ = dtype_ == DType::kOther ? flat_.nbytes() : static_cast<uint64_t>(flat_.numel());
 }
@@ -71,8 +72,13 @@ void Buffer::write_back() const {
   user_.detach().copy_(result);
 }
 
-bool is_native_tensor(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized();
+void require_dense(const char* operation, const at::Tensor& tensor) {
+  if (tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_meta()) return;
+  throw Error(ErrorCode::kUnsupported,
+              concat(operation, ": a tensor of layout ", tensor.layout(), " and dtype ",
+                     tensor.scalar_type(), " on ", tensor.device(),
+                     " cannot be moved over shared memory; nothing was sent. Give it as dense "
+                     "tensors"));
 }
 
 }  // namespace fastcomm

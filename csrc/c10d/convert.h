@@ -23,16 +23,19 @@ void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.
 ///
 /// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it.
-/// A tensor that is not contiguous, or conjugated, gets a contiguous stand-in: write_back() copies
-/// it to where the user looks.
+/// A tensor that is not contiguous, or conjugated, or on a device, gets a contiguous copy on the host:
+/// write_back() copies it to where the user looks. Copies from and to a device wait for its current
+/// stream.
 class Buffer {
  public:
   explicit Buffer(const at::Tensor& tensor);
 
+  const at::Tensor& tensor() const { return user_; }
   void* data() const { return flat_.data_ptr(); }
   DType dtype() const { return dtype_; }
   /// Elements of dtype(); bytes for DType::kOther.
   uint64_t count() const { return count_; }
+  uint64_t bytes() const { return count_ * dtype_size(dtype_); }
   void write_back() const;
 
  private:
@@ -42,7 +45,7 @@ class Buffer {
   uint64_t count_;
 };
 
-/// Whether the native path takes this tensor: dense, strided, on the CPU.
-bool is_native_tensor(const at::Tensor& tensor);
+/// Raises Error(kUnsupported) unless the tensor has memory that can be moved: dense, not quantized.
+void require_dense(const char* operation, const at::Tensor& tensor);
 
 }  // namespace fastcomm

@@ -46,9 +46,8 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
       held->write_back();
       held->write_results(results);
     };
-    const char* title = scatter ? "fastcomm:fused_reduce_scatter" : "fastcomm:fused_all_reduce";
-    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, title, settle, [&] {
-      return Payload{::c10d::OpType::ALLREDUCE, title, fused.results, {}, 0, settle};
+    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, settle, [&] {
+      return Payload{::c10d::OpType::ALLREDUCE, title_of(call), fused.results, {}, {}, settle};
     });
     return fused;
   });
@@ -69,10 +68,9 @@ std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
     const auto settle = [held, tensors] {
       for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
     };
-    constexpr const char* kTitle = "fastcomm:gather_shards";
     Fused fused;
-    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, kTitle, settle, [&] {
-      return Payload{::c10d::OpType::ALLGATHER, kTitle, tensors, {}, 0, settle};
+    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, settle, [&] {
+      return Payload{::c10d::OpType::ALLGATHER, title_of(call), tensors, {}, {}, settle};
     });
     return fused;
   });

@@ -3,23 +3,27 @@
 
 #include <ATen/record_function.h>
 
+#include <utility>
 #include <vector>
 
 #include "c10d/backend.h"
 #include "c10d/exception.h"
+#include "c10d/prepared.h"
 
 namespace fastcomm {
 
 template <class WriteBack, class MakePayload>
 FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
-                                                 const char* title, const WriteBack& write_back,
+                                                 const WriteBack& write_back,
                                                  const MakePayload& make_payload) {
   ++calls_;
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
-    const std::shared_ptr<Communicator>& group = lanes_->here(limit).group();
-    if (async) return NativeWork::start(group, call, limit, make_payload(), continuations_);
-    RECORD_FUNCTION(title, std::vector<c10::IValue>());
+    const std::shared_ptr<Communicator> group = lanes_->here(limit);
+    if (async || coalescing_) {
+      return noted(NativeWork::start(group, call, limit, make_payload(), continuations_));
+    }
+    RECORD_FUNCTION(row_of(call.kind).title, std::vector<c10::IValue>());
     const auto operation = group->run(call, limit, g_interrupt_check);
     if (operation->error() != nullptr) {
       return NativeWork::failed(getRank(), make_payload(), operation->error(), continuations_);
@@ -27,6 +31,13 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
     write_back();
     return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
   });
+}
+
+inline FastcommBackend::WorkPtr FastcommBackend::launch(Prepared made, Milliseconds timeout,
+                                                        bool async) {
+  return launch(
+      made.call, timeout, async, [&] { made.payload.write_back(); },
+      [&] { return std::move(made.payload); });
 }
 
 }  // namespace fastcomm

@@ -9,7 +9,7 @@ std::function<std::string(bool)> g_failure;
 
 NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
                        std::shared_ptr<Continuations> continuations)
-    : ::c10d::Work(rank, payload.type, payload.title, payload.outputs),
+    : ::c10d::Work(rank, payload.type, payload.title, payload.value),
       group_(std::move(group)),
       payload_(std::move(payload)),
       continuations_(std::move(continuations)),
@@ -46,7 +46,7 @@ void NativeWork::complete(const std::exception_ptr& error) {
   if (translated == nullptr) payload_.write_back();
   finish(translated);
   if (translated == nullptr) {
-    future_->markCompleted(c10::IValue(payload_.outputs));
+    future_->markCompleted(c10::IValue(payload_.value));
   } else {
     future_->setError(translated);
   }

@@ -18,15 +18,15 @@ namespace fastcomm {
 /// and what its future's value is.
 struct Payload {
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
-  const char* title = "";           // for the profiler: "fastcomm:all_reduce"
-  std::vector<at::Tensor> outputs;  // the future's value
-  std::vector<Buffer> buffers;      // keep the memory alive until the operation is done
-  size_t first_output = 0;          // buffers from here on are written back
-  std::function<void()> settle;     // behind that, where an operation ends well
+  const char* title = "";         // for the profiler: "fastcomm:all_reduce"
+  std::vector<at::Tensor> value;  // the future's
+  std::vector<Buffer> inputs;     // kept alive until the operation is done
+  std::vector<Buffer> outputs;    // and written back
+  std::function<void()> settle;   // before that, where an operation ends well
 
   void write_back() const {
-    for (size_t i = first_output; i < buffers.size(); ++i) buffers[i].write_back();
     if (settle) settle();
+    for (const Buffer& output : outputs) output.write_back();
   }
 };
 
@@ -53,7 +53,7 @@ class NativeWork final : public ::c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
-  std::vector<at::Tensor> result() override { return payload_.outputs; }
+  std::vector<at::Tensor> result() override { return payload_.value; }
   uint64_t getSequencenumber() const override { return sequence_; }
   /// The group's, for what users attach to the future.
   const std::shared_ptr<Continuations>& continuations() const { return continuations_; }

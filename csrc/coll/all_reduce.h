@@ -18,6 +18,9 @@
 // slot written in step k is read by peers in step k+1 and written again in step k+2, whose wait
 // says that all peers have finished step k+1; the same holds for a result slot one step later.
 //
+// With a root this is reduce: the others write no output. Their slices go to the result slot alone, and
+// the root copies them out.
+//
 // In place: input and output may be the same memory. The slices of a block that peers reduce are
 // staged before anything is copied over them; this rank's own slice is read and written at equal
 // positions.
@@ -39,6 +42,9 @@ struct AllReduceArgs {
   uint32_t element_size;  // bytes
   uint64_t block;         // elements a step of the two-shot schedule; a slice must fit a slot
   uint64_t parity;        // of the operation
+  int root = -1;          // who gets the sum; -1: every rank
+
+  FC_HD bool wanted() const { return root < 0 || root == peers.rank; }
 };
 
 struct AllReduceOneShot {
@@ -54,7 +60,7 @@ struct AllReduceOneShot {
     if (step == 0) {
       executor.copy_span(peers.scratch[peers.rank] + slot, args.input,
                          args.count * args.element_size);
-    } else {
+    } else if (args.wanted()) {
       // The own source is the input: it may be the output too, at equal positions.
       executor.reduce_span(
           args.output, nullptr,
@@ -113,8 +119,10 @@ struct AllReduceTwoShot {
     const uint64_t within = span.first * args.element_size;
     const uint64_t stage = args.layout.stage(b) + within;
     const uint64_t at = block_at(b) + within;
+    char* result = peers.scratch[peers.rank] + args.layout.result(b);
+    const bool wanted = args.wanted();
     executor.reduce_span(
-        args.output + at, peers.scratch[peers.rank] + args.layout.result(b),
+        wanted ? args.output + at : result, args.root < 0 ? result : nullptr,
         [&](int peer) -> const char* {
           return peer == peers.rank ? args.input + at : peers.scratch[peer] + stage;
         },
@@ -123,6 +131,7 @@ struct AllReduceTwoShot {
 
   template <class Executor>
   FC_HD void copy_out(Executor& executor, uint64_t b) const {
+    if (!args.wanted()) return;
     const PeerView& peers = args.peers;
     const uint64_t result = args.layout.result(b);
     char* block = args.output + block_at(b);

@@ -8,7 +8,7 @@
 namespace fastcomm {
 
 const char* algorithm_name(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"stock", "nothing", "one-shot", "pipelined", "flags"};
+  constexpr const char* kNames[] = {"stock", "nothing", "one-shot", "pipelined", "flags", "by table"};
   return kNames[static_cast<int>(algorithm)];
 }
 
@@ -27,9 +27,9 @@ CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm) {
 }
 
 bool has_detail(const CallHeader& header) {
-  return static_cast<Algorithm>(header.algorithm) == Algorithm::kStock ||
-         row_of(static_cast<OpKind>(header.kind)).takes_list ||
-         static_cast<ReduceOp>(header.op) == ReduceOp::kPremulSum;
+  return row_of(static_cast<OpKind>(header.kind)).has_detail ||
+         static_cast<ReduceOp>(header.op) == ReduceOp::kPremulSum ||
+         static_cast<DType>(header.dtype) == DType::kOther;
 }
 
 std::string describe_call(const CallHeader& header, const char* detail) {
@@ -40,7 +40,7 @@ std::string describe_call(const CallHeader& header, const char* detail) {
   std::string text = concat(row.name, "(");
   if (row.has_data) {
     if (op != ReduceOp::kNone) text += concat(reduce_op_name(op), ", ");
-    if (!has_detail(header) || dtype != DType::kOther) text += concat(dtype_name(dtype), ", ");
+    if (!row.takes_list) text += concat(dtype_name(dtype), row.counted || detail[0] ? ", " : "");
     if (row.counted) text += concat(header.count, " elements");
     if (header.root >= 0) text += concat(", root ", header.root);
     if (detail[0] != '\0') {

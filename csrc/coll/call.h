@@ -12,6 +12,7 @@
 namespace fastcomm {
 
 class GradientList;
+struct Messages;
 
 /// How a call is carried out. The numbers travel in headers, like those of core/types.h.
 enum class Algorithm : uint8_t {
@@ -20,6 +21,7 @@ enum class Algorithm : uint8_t {
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
+  kByTable = 5,    // one step or blocks, as the ranks find when they have met: sizes differ
 };
 
 const char* algorithm_name(Algorithm algorithm);
@@ -30,20 +32,19 @@ struct Call {
   ReduceOp op = ReduceOp::kNone;
   int root = -1;
   uint64_t count = 0;               // elements of one rank's message; of reduce_scatter its output
-  const void* input = nullptr;      // all_reduce, all_gather
-  void* output = nullptr;           // all_reduce (may be the input), broadcast, reduce_scatter
+  const void* input = nullptr;      // all_reduce, reduce, all_gather
+  void* output = nullptr;           // all_reduce (may be the input), reduce's root, broadcast, ...
   std::vector<void*> outputs;       // all_gather: one a rank
   std::vector<const void*> inputs;  // reduce_scatter: one a rank; the own one may be the output
   double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
 
   std::shared_ptr<GradientList> gradients;  // of operations over lists
+  std::shared_ptr<Messages> messages;       // of those whose sizes are known in pairs
 
-  // The ranks only meet: the header is compared, and a stock engine does the operation afterwards.
-  bool meeting = false;
-  // Of meetings; the first and the last of operations over lists and of kPremulSum too:
-  uint64_t signature = 0;  // CallHeader has these two
+  // What else is compared, and how messages call it (CallHeader):
+  uint64_t signature = 0;
   uint64_t balance = 0;
-  std::string detail;  // for messages: "input splits [1, 2], output splits [3, 0]"
+  std::string detail;  // "sends [1, 2] bytes, expects [3, 0]"
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
 };

@@ -12,16 +12,16 @@ namespace {
 /// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
 /// one that seems to need this core. The clock is read only once the first looks were in vain: where
 /// the peers are in step, a small operation ends before.
-bool advance_for(Operation& operation, Clock::duration spin) {
+bool advance_for(Operation& operation, uint32_t base, Clock::duration spin) {
   constexpr int kLooksPerClockRead = 32;
-  if (operation.advance()) return true;
+  if (operation.advance(base)) return true;
   if (spin.count() <= 0 || operation.crowded()) return false;
   std::optional<uint32_t> waiting_at;
   Deadline end;
   for (;;) {
     for (int look = 0; look < kLooksPerClockRead; ++look) {
       cpu_relax();
-      if (operation.advance()) return true;
+      if (operation.advance(base)) return true;
     }
     const auto now = Clock::now();
     if (waiting_at != operation.step()) {  // each wait has its own bound
@@ -46,8 +46,7 @@ Communicator::~Communicator() { leave(); }
 
 bool Communicator::pending() const {
   std::lock_guard<std::mutex> lock(state_);
-  return !queue_.empty() || std::any_of(open_.begin(), open_.end(),
-                                        [](const auto& entry) { return !entry.second->lost; });
+  return !queue_.empty();
 }
 
 std::shared_ptr<Operation> Communicator::head() const {
@@ -56,8 +55,7 @@ std::shared_ptr<Operation> Communicator::head() const {
 }
 
 std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds timeout,
-                                                 Operation::OnFinish on_finish,
-                                                 Operation::OnFinish on_lost) {
+                                                 Operation::OnFinish on_finish) {
   std::shared_ptr<Operation> operation;
   std::exception_ptr failure;
   if (forked_from_endpoint()) {
@@ -68,15 +66,12 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
   }
   {
     std::lock_guard<std::mutex> lock(state_);
-    operation =
-        std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), base_, timeout);
+    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout);
     operation->on_finish = std::move(on_finish);
-    operation->on_lost = std::move(on_lost);
     if (failure_ != nullptr) {
       failure = failed_before(op_kind_name(call.kind));
     } else {
       ++sequence_;
-      base_ = operation->end_base();
       queue_.push_back(operation);
     }
   }
@@ -85,10 +80,9 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
 }
 
 std::shared_ptr<Operation> Communicator::admit(const Call& call, Milliseconds timeout,
-                                               Operation::OnFinish on_finish,
-                                               Operation::OnFinish on_lost) {
+                                               Operation::OnFinish on_finish) {
   try {
-    return enqueue(call, timeout, std::move(on_finish), std::move(on_lost));
+    return enqueue(call, timeout, std::move(on_finish));
   } catch (const Error& error) {  // no memory left: the peers must not wait for this rank
     if (error.code() == ErrorCode::kSystem) abort(error.what());
     throw;
@@ -98,36 +92,24 @@ std::shared_ptr<Operation> Communicator::admit(const Call& call, Milliseconds ti
 std::shared_ptr<Operation> Communicator::run(const Call& call, Milliseconds timeout,
                                              const std::function<void()>& interrupted) {
   auto operation = admit(call, timeout, nullptr);
-  drive_to_end(operation, interrupted);
+  if (!operation->done()) wait(*operation, Deadline::max(), interrupted);
   return operation;
 }
 
 std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds timeout,
                                                Operation::OnFinish on_finish) {
   auto operation = admit(call, timeout, std::move(on_finish));
-  drive_later(operation);
-  return operation;
-}
-
-void Communicator::drive_to_end(const std::shared_ptr<Operation>& operation,
-                                const std::function<void()>& interrupted) {
-  if (!operation->done()) wait(*operation, Deadline::max(), interrupted);
-}
-
-void Communicator::drive_later(const std::shared_ptr<Operation>& operation) {
-  if (operation->done()) return;
-  // A one-shot operation is a small copy and a look at the flags: cheaper here than a wake-up of
-  // the engine. Anything longer would keep the caller from its own work.
-  // So would the operations in front of it.
-  if (operation->algorithm() != Algorithm::kPipelined && head() == operation) progress();
-  // An open operation is the engine's to watch over.
-  if (!operation->done() || operation->algorithm() == Algorithm::kStock) {
-    try {
-      engine_.add(shared_from_this());
-    } catch (const Error& error) {  // the peers must not wait for this rank
-      give_up({error.code(), -1, where(*operation, -1) + error.what()}, std::nullopt);
-    }
+  if (operation->done()) return operation;
+  // An operation of one step is a small copy and a look at the flags: cheaper here than a wake-up of the
+  // engine. Anything longer would keep the caller from its own work, as would the operations in front.
+  if (operation->brief() && head() == operation) progress();
+  if (operation->done()) return operation;
+  try {
+    engine_.add(shared_from_this());
+  } catch (const Error& error) {  // the peers must not wait for this rank
+    give_up({error.code(), -1, where(*operation, -1) + error.what()});
   }
+  return operation;
 }
 
 void Communicator::wait(Operation& operation, Deadline deadline,
@@ -190,33 +172,29 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
   while (operation != nullptr) {
     const uint32_t step = operation->step();
     try {
-      if (!advance_for(*operation, spin)) return moved || operation->step() != step;
+      if (!advance_for(*operation, base_, spin)) return moved || operation->step() != step;
     } catch (const Error& error) {
       fail({error.code(), -1, where(*operation, -1) + error.what()}, finished);
+      return true;
+    } catch (const std::exception& error) {  // no memory for what a peer sends
+      fail({ErrorCode::kSystem, -1, where(*operation, -1) + error.what()}, finished);
       return true;
     }
     moved = true;
     std::lock_guard<std::mutex> lock(state_);
     if (queue_.empty() || queue_.front() != operation) return true;  // given up meanwhile
     queue_.pop_front();
-    if (operation->algorithm() == Algorithm::kStock) {
-      open_.emplace(operation->header().sequence, operation);
-      met_.push_back(std::move(operation));
-      any_met_.store(true, std::memory_order_relaxed);  // for this thread's finish()
-    } else {
-      finished.emplace_back(std::move(operation), nullptr);
-    }
+    base_ = operation->end_base();
+    finished.emplace_back(std::move(operation), nullptr);
     operation = queue_.empty() ? nullptr : queue_.front();
   }
   return moved;
 }
 
 void Communicator::finish(Finished& finished) {
-  const bool met = any_met_.load(std::memory_order_relaxed);
   // Relaxed: whoever has failed the group looks here itself, later.
   if (to_spread_.load(std::memory_order_relaxed)) spread_failure();
-  if (finished.empty() && !met) return;
-  if (met) end_meetings();
+  if (finished.empty()) return;
   for (auto& [operation, error] : finished) operation->finish(error);
   // Another thread of this process may sleep until one of them is done.
   std::atomic_thread_fence(std::memory_order_seq_cst);  // doorbell.h: change first, then look
@@ -238,8 +216,6 @@ void Communicator::leave(const std::string& how) {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
-    // A group that failed is left before its engine has come to an end.
-    if (!open_.empty()) peers_->own_pad().lose_engine(open_.begin()->first);
     peers_->own_pad().say_goodbye(completed, how.c_str());
   }
   peers_->wake_peers();

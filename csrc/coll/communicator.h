@@ -16,7 +16,6 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,39 +53,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> start(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
 
-  /// For an operation that a stock engine does: the ranks meet, compare what they called, and
-  /// `on_met` runs as on_finish does in start(). Where it gets no error it starts the engine; from
-  /// then on the operation is open, until close(). While it is open a failure of the group, a peer's
-  /// included, calls `on_lost`. A group may fail between the meeting and its notice: with an error
-  /// too, on_met calls close(). In the calling thread as run() does, if `async` is false.
-  std::shared_ptr<Operation> meet(const Call& call, Milliseconds timeout, bool async,
-                                  const std::function<void()>& interrupted,
-                                  Operation::OnFinish on_met, Operation::OnFinish on_lost);
-  /// The engine has finished an open operation. Idempotent.
-  void close(const Operation& operation);
-  /// The engine did not take the call. Where it did on other ranks, they are told: they would wait for
-  /// this one. The group lives on if it did on none.
-  void refuse(const Operation& operation);
-  /// The engine has failed: the group is given up. Returns the error that everybody shall raise: a peer
-  /// that died is to blame, whatever the engine says.
-  std::exception_ptr engine_failed(const Operation& operation, ErrorCode code,
-                                   const std::string& what);
-  /// Two ranks exchange something through a stock engine, without a meeting: `name` is "send" or
-  /// "recv". Why the group cannot be used for it any more; nullptr while it can.
+  /// Why the group cannot be used any more; nullptr while it can.
   std::exception_ptr failure() const;
-  /// Why an exchange that has not ended never will: somebody died or failed, and the engine has had
-  /// some time to find out by itself, since `since`, which belongs to the exchange. Gives the group up.
-  /// nullptr while it may still end.
-  /// `leaver`: whoever has left is missing, too.
-  std::exception_ptr exchange_stalled(const char* name, std::optional<Deadline>& since,
-                                      bool leaver = false);
-  /// The engine has failed in an exchange with `peer` (-1: any): as engine_failed().
-  std::exception_ptr exchange_failed(const char* name, int peer, ErrorCode code,
-                                     const std::string& what);
-  /// This rank does not wait for the engine: the group is given up, the operation stays open.
-  void abandon(const Operation& operation, const std::string& why);
-  /// Whether a stock engine works on an operation, a lost one included.
-  bool engine_at_work() const;
+  /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once
+  /// somebody whom it takes has been gone, dead or failed for a while, since `since`. What they did before
+  /// may be enough for it, so they get some time.
+  std::exception_ptr stalled(const char* name, std::optional<Deadline>& since);
+  /// Gives the group up as that has failed, and returns why: a peer that died is to blame, whatever `what`
+  /// says; so the kernel gets some time to tell of it.
+  std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what);
 
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
   /// `interrupted` as in run().
@@ -97,7 +72,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool progress(Clock::duration spin = Clock::duration::zero());
   /// Looks for deaths, goodbyes, poison and deadlines. Never blocks.
   void examine();
-  /// Whether operations are queued, or open and not lost.
+  /// Whether operations are queued.
   bool pending() const;
 
   /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
@@ -131,13 +106,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   std::shared_ptr<Operation> enqueue(const Call& call, Milliseconds timeout,
-                                     Operation::OnFinish on_finish, Operation::OnFinish on_lost);
+                                     Operation::OnFinish on_finish);
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
-                                   Operation::OnFinish on_finish,
-                                   Operation::OnFinish on_lost = nullptr);
-  void drive_to_end(const std::shared_ptr<Operation>& operation,
-                    const std::function<void()>& interrupted);
-  void drive_later(const std::shared_ptr<Operation>& operation);
+                                   Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
   bool drive(Finished& finished, Clock::duration spin);
   /// The part of wait() behind the spin: yields, then sleeps.
@@ -149,38 +120,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Trouble departure_of(int peer, const Subject& subject, const std::string& what) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Trouble> overdue(const Operation& operation) const;
-  /// What ends an open operation at once.
-  std::optional<Trouble> open_trouble(const Operation& operation) const;
-  static constexpr int kNobody = -2, kAnybody = -1;
-  /// Who is to blame for what a stock engine does not end well, of an open operation or, with
-  /// nullptr, of an exchange. Only `leaver` may be blamed for having left.
-  std::optional<Trouble> blame(const Subject& subject, int leaver, const Operation* open) const;
-  /// The same for what has failed: an engine sees a connection end before the kernel has told of the
-  /// death, so that is waited for. Where nobody is to blame, `code`, `peer` and `what` say it.
-  Trouble blame_for_failure(const Subject& subject, int leaver, const Operation* open,
-                            ErrorCode code, int peer, const std::string& what) const;
-  /// Why an open operation will not end, once the engine has had some time to find out by itself.
-  std::optional<Trouble> stalled(Operation& operation) const;
-  /// `found`, or what the group failed with, once either has been there for that time.
-  std::optional<Trouble> outlasted(std::optional<Trouble> found,
-                                   std::optional<Deadline>& since) const;
+  /// Who is dead, gone or failed, whatever it had done before.
+  std::optional<Trouble> blame(const Subject& subject) const;
   Trouble death_of(int peer, const Subject& subject) const;
   /// What a peer that gave the group up says of it.
   Trouble told_by(int peer, const Subject& subject) const;
-  /// Gives the group up from operation `first` on, or from the head of the queue.
-  void fail(const Trouble& trouble, Finished& finished,
-            std::optional<uint64_t> first = std::nullopt);
+  /// Gives the group up from the head of the queue on.
+  void fail(const Trouble& trouble, Finished& finished);
   void give_up_queue(Finished& finished);  // with both locks
   /// What a call raises that comes after the failure; with state_.
   std::exception_ptr failed_before(const char* name) const;
   /// fail() and finish(); returns the trouble as an exception.
-  std::exception_ptr give_up(const Trouble& trouble, std::optional<uint64_t> first);
+  std::exception_ptr give_up(const Trouble& trouble);
   void finish(Finished& finished);
   /// Gives up those that share this one's fate; without locks.
   void spread_failure();
-  /// Ends meetings in their order, which is the order in which the engine gets its operations on
-  /// every rank: threads that drive one after the other could overtake each other behind the lock.
-  void end_meetings();
   std::string where(const Subject& subject, int peer) const;
 
   std::unique_ptr<PeerGroup> peers_;
@@ -191,15 +145,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::map<uint64_t, std::shared_ptr<Operation>> open_;  // by sequence number
-  std::deque<std::shared_ptr<Operation>> met_;  // the ranks have met, the engine is to start
-  std::atomic<bool> any_met_{false};            // met_ is not empty
-  bool ending_meetings_ = false;                // a thread is at it
-  std::optional<Trouble> first_trouble_;        // what failure_ says
+  std::optional<Trouble> first_trouble_;  // what failure_ says
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
   std::atomic<bool> to_spread_{false};  // it has failed, and they have not been told
   std::atomic<uint64_t> sequence_{0};   // written under state_, read by messages without
-  uint32_t base_ = 0;
+  uint32_t base_ = 0;  // steps published by operations that are done; under drive_
   std::exception_ptr failure_;
   bool left_ = false;
 };

@@ -1,4 +1,6 @@
 // How a group of ranks fails: what tells that it cannot go on, who is to blame, and who is told.
+#include <thread>
+
 #include "coll/communicator.h"
 #include "transport/fork.h"
 
@@ -22,20 +24,6 @@ void Communicator::examine() {
   if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
     if (auto operation = head()) {
       if (const auto found = trouble(*operation)) fail(*found, finished);
-    }
-    std::map<uint64_t, std::shared_ptr<Operation>> open;
-    {
-      std::lock_guard<std::mutex> lock(state_);
-      for (const auto& entry : open_) {
-        if (!entry.second->lost) open.insert(entry);
-      }
-    }
-    for (const auto& [sequence, operation] : open) {
-      auto found = open_trouble(*operation);
-      if (!found) found = stalled(*operation);
-      if (!found) continue;
-      fail(*found, finished, sequence);
-      break;
     }
   }
   finish(finished);
@@ -143,23 +131,16 @@ Communicator::Trouble Communicator::told_by(int peer, const Subject& subject) co
       pad.reason};
 }
 
-void Communicator::fail(const Trouble& trouble, Finished& finished, std::optional<uint64_t> first) {
+void Communicator::fail(const Trouble& trouble, Finished& finished) {
   std::lock_guard<std::mutex> lock(state_);
-  const uint64_t from = first.value_or(sequence_ - queue_.size());
-  if (first) peers_->own_pad().lose_engine(*first);
   if (failure_ == nullptr) {
     failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
     first_trouble_ = trouble;
     to_spread_.store(true, std::memory_order_relaxed);
-    peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer, from,
+    peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer,
+                             sequence_ - queue_.size(),
                              (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
     peers_->wake_peers();
-  }
-  // Open operations before `from` are the stock engine's: they may still end well.
-  for (auto at = open_.lower_bound(from); at != open_.end(); ++at) {
-    if (at->second->lost) continue;
-    at->second->lost = true;
-    finished.emplace_back(at->second, failure_);
   }
   give_up_queue(finished);
 }
@@ -200,7 +181,7 @@ void Communicator::spread_failure() {
   for (const auto& known : companions) {
     const auto companion = known.lock();
     if (companion != nullptr && companion->failure() == nullptr) {
-      companion->give_up(*trouble, std::nullopt);
+      companion->give_up(*trouble);
     }
   }
 }
@@ -213,10 +194,65 @@ void Communicator::give_up_queue(Finished& finished) {
   queue_.clear();
 }
 
+std::exception_ptr Communicator::failed(const char* name, ErrorCode code,
+                                        const std::string& what) {
+  const Subject subject{name, sequence_};
+  const auto until = Clock::now() + Milliseconds(100);
+  auto found = blame(subject);
+  while (!found && code == ErrorCode::kSystem && Clock::now() < until) {
+    std::this_thread::sleep_for(Milliseconds(1));
+    found = blame(subject);
+  }
+  return give_up(found ? *found : Trouble{code, -1, where(subject, -1) + what});
+}
+
 void Communicator::abort(const std::string& why) {
   if (forked_from_endpoint()) return;
   const Subject subject{"none", sequence_};
-  give_up({ErrorCode::kPoisoned, -1, where(subject, -1) + why}, std::nullopt);
+  give_up({ErrorCode::kPoisoned, -1, where(subject, -1) + why});
+}
+
+std::exception_ptr Communicator::failure() const {
+  std::lock_guard<std::mutex> lock(state_);
+  return failure_;
+}
+
+std::exception_ptr Communicator::give_up(const Trouble& trouble) {
+  Finished finished;
+  {
+    std::lock_guard<std::mutex> driving(drive_);
+    fail(trouble, finished);
+  }
+  finish(finished);
+  return std::make_exception_ptr(Error(trouble.code, trouble.text));
+}
+
+std::optional<Communicator::Trouble> Communicator::blame(const Subject& subject) const {
+  std::optional<Trouble> gone, messenger;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
+    const Pad& pad = peers_->pad(peer);
+    const bool lost = peers_->lost(peer);
+    const bool said_goodbye = pad.goodbye.load(std::memory_order_acquire) != 0;
+    const bool failed = pad.poisoned.load(std::memory_order_acquire) != 0;
+    if (lost && !said_goodbye) return death_of(peer, subject);
+    if (failed) {
+      messenger = told_by(peer, subject);
+    } else if (said_goodbye) {
+      gone = departure_of(peer, subject, "");
+    }
+  }
+  return gone ? gone : messenger;
+}
+
+std::exception_ptr Communicator::stalled(const char* name, std::optional<Deadline>& since) {
+  constexpr Milliseconds kGrace{500};
+  const auto found = blame({name, sequence_});
+  if (!found) return nullptr;
+  const auto now = Clock::now();
+  if (!since) since = now;
+  return now - *since < kGrace ? nullptr : give_up(*found);
 }
 
 }  // namespace fastcomm

@@ -12,17 +12,16 @@ namespace fastcomm {
 namespace {
 
 Algorithm algorithm_of(const Call& call, const GroupTraits& group) {
-  if (call.meeting) return Algorithm::kStock;
   return select_algorithm(group, {call.kind, call.dtype, call.op, call.bytes()});
 }
 
 AnySchedule schedule_of(const Call& call, const PeerView& peers, const GroupTraits& group,
                         Algorithm algorithm, const AlgorithmRow* row, uint64_t sequence) {
-  if (call.meeting) return Barrier{peers.size};
   if (algorithm == Algorithm::kNothing) return std::monostate{};
   if (row == nullptr) {
     throw Error(ErrorCode::kUnsupported,
-                "this call has no native schedule: the router sends it on");
+                concat(op_kind_name(call.kind), "(", reduce_op_name(call.op), ", ",
+                       dtype_name(call.dtype), "): no kernel does this"));
   }
   return row->schedule(call, peers, group.layout, sequence);
 }
@@ -55,7 +54,7 @@ uint32_t publications(const AnySchedule& schedule) {
 }
 
 Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
-                     uint64_t sequence, uint32_t base, Milliseconds timeout)
+                     uint64_t sequence, Milliseconds timeout)
     : peers_(peers),
       header_(make_header(call, sequence, static_cast<uint8_t>(algorithm_of(call, group)))),
       detail_(call.detail),
@@ -63,14 +62,17 @@ Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& grou
       schedule_(schedule_of(call, peers.view(), group, algorithm(), row_, sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
                 call.op == ReduceOp::kAvg ? peers.size() : 1, call.factor),
-      base_(base),
       timeout_(timeout),
       deadline_(deadline_after(timeout)) {
   const auto alone = row_of(call.kind).alone;
   if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
   locate(call);
-  peers.reserve_scratch(algorithm() == Algorithm::kPipelined ? group.layout.total()
-                                                             : 2 * group.layout.payload_bytes);
+  peers.reserve_scratch(brief() ? group.layout.in_one_step() : group.layout.total());
+}
+
+bool Operation::brief() const {
+  const auto* exchange = std::get_if<AllToAllV>(&schedule_);
+  return exchange == nullptr ? algorithm() != Algorithm::kPipelined : exchange->blocks == 0;
 }
 
 void Operation::locate(const Call& call) {
@@ -83,7 +85,8 @@ void Operation::locate(const Call& call) {
   header_.form = memory.form;
 }
 
-bool Operation::advance() {
+bool Operation::advance(uint32_t base) {
+  base_ = base;
   if (!direct()) {
     const bool done = advance_staged();
     if (!direct()) return done;
@@ -261,22 +264,13 @@ std::string Operation::progress_of(int peer) const {
 }
 
 void Operation::finish(std::exception_ptr error) {
-  if (ended_.exchange(true, std::memory_order_acq_rel)) return lose(error);
   error_ = std::move(error);
   // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
   const auto callback = std::move(on_finish);
   on_finish = nullptr;
-  if (error_ != nullptr) on_lost = nullptr;
   if (callback) callback(*this, error_);
   // Release: whoever sees done() sees the results and the error.
   done_.store(true, std::memory_order_release);
-}
-
-void Operation::lose(const std::exception_ptr& error) {
-  if (error == nullptr) return;
-  const auto callback = std::move(on_lost);
-  on_lost = nullptr;
-  if (callback) callback(*this, error);
 }
 
 }  // namespace fastcomm

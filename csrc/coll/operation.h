@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <variant>
 #include <vector>
 
@@ -27,16 +26,20 @@ class Operation : public std::enable_shared_from_this<Operation> {
   using OnFinish = std::function<void(const Operation&, const std::exception_ptr&)>;
 
   Operation(const Call& call, PeerGroup& peers, const GroupTraits& group, uint64_t sequence,
-            uint32_t base, Milliseconds timeout);
+            Milliseconds timeout);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
   /// Runs as many steps as the peers allow; true when done. Never blocks. Raises Error(kMismatch)
-  /// when a peer's header is unlike this call's. One thread at a time.
-  bool advance();
+  /// when a peer's header is unlike this call's. One thread at a time. `base` is how many steps this
+  /// rank has published before the operation: where the one before it ended.
+  bool advance(uint32_t base);
+  /// Once it is done.
+  uint32_t end_base() const { return base_ + publications(schedule_); }
 
   const CallHeader& header() const { return header_; }
-  uint32_t end_base() const { return base_ + publications(schedule_); }
+  /// Whether its first steps are small enough for whoever issues it.
+  bool brief() const;
   Deadline deadline() const { return deadline_; }
   Milliseconds timeout() const { return timeout_; }
   /// How far it is: changes whenever it has moved.
@@ -67,18 +70,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Why it failed, or nullptr; valid once done().
   std::exception_ptr error() const { return error_; }
-  /// Ends the operation: on_finish, then done(). Called outside of every lock of the group. An
-  /// operation that has ended before is an open one: an error is on_lost's then.
+  /// Ends the operation: on_finish, then done(). Called once, outside of every lock of the group.
   void finish(std::exception_ptr error);
 
   /// Set before the operation is submitted; runs once, before done() holds.
   OnFinish on_finish;
-  /// For a meeting: the group failed while a stock engine was at work (Communicator::meet).
-  OnFinish on_lost;
-  /// That has happened, or is about to. Under the communicator's state_.
-  bool lost = false;
-  /// Since when somebody is to blame if the engine does not end. Under the communicator's drive_.
-  std::optional<Deadline> stalled_since;
 
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
@@ -96,24 +92,22 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool reach_all(char** buffers) const;
   void check_headers() const;
   [[noreturn]] void raise_mismatch(int peer) const;
-  void lose(const std::exception_ptr& error);
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }
 
   PeerGroup& peers_;
   CallHeader header_;
   std::string detail_;
-  const AlgorithmRow* row_;  // nullptr where nothing is exchanged, and for meetings
+  const AlgorithmRow* row_;  // nullptr where nothing is exchanged
   AnySchedule schedule_;
   std::unique_ptr<AnyDirect> direct_;  // touched by who advances only
   size_t shared_bytes_ = 0;            // from header_.where on
   CpuExecutor executor_;
-  uint32_t base_;
+  uint32_t base_ = 0;
   std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else
   std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
   Deadline deadline_;
-  std::atomic<bool> ended_{false};
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "coll/fused_local.h"
+#include "core/error.h"
 #include "core/signature.h"
 
 namespace fastcomm {
@@ -16,14 +17,7 @@ AnySchedule all_reduce(const Call& call, const PeerView& peers, const ScratchLay
   const auto element_size = static_cast<uint32_t>(dtype_size(call.dtype));
   return Schedule{AllReduceArgs{peers, layout, static_cast<const char*>(call.input),
                                 static_cast<char*>(call.output), call.count, element_size,
-                                layout.block_bytes / element_size, sequence}};
-}
-
-/// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.
-uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
-  constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024;
-  const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLineBytes);
-  return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
+                                layout.block_bytes / element_size, sequence, call.root}};
 }
 
 template <class Schedule>
@@ -63,6 +57,11 @@ AnySchedule reduce_scatter(const Call& call, const PeerView& peers, const Scratc
     args.inputs[peer] = static_cast<const char*>(call.inputs[peer]);
   }
   return Schedule{args};
+}
+
+AnySchedule all_to_all_v(const Call& call, const PeerView& peers, const ScratchLayout& layout,
+                         uint64_t sequence) {
+  return AllToAllV{peers, layout, sequence, call.messages};
 }
 
 AnySchedule barrier(const Call&, const PeerView& peers, const ScratchLayout&, uint64_t) {
@@ -154,56 +153,90 @@ void all_gather_alone(const Call& call) {
   std::memcpy(call.outputs[0], call.input, call.bytes());
 }
 
+void all_to_all_v_alone(const Call& call) {
+  const auto& sent = call.messages->sends[0];
+  auto& expected = call.messages->receives[0];
+  if (call.messages->place) expected = {call.messages->place(0, sent.bytes), sent.bytes};
+  if (expected.data != sent.data && sent.bytes != 0) {
+    std::memcpy(expected.data, sent.data, sent.bytes);
+  }
+}
+
 using Table = std::array<OperationRow, kNumOpKinds>;
 
 Table make_table() {
   constexpr auto kOneShot = Algorithm::kOneShot, kPipelined = Algorithm::kPipelined;
+  const std::vector<AlgorithmRow> reduces{{kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
+                                          {kPipelined, nullptr, all_reduce<AllReduceTwoShot>}};
   const std::vector<AlgorithmRow> gathers{{kOneShot, one_message, all_gather<AllGatherOneShot>},
                                           {kPipelined, nullptr, all_gather<AllGatherPipelined>}};
   const std::vector<AlgorithmRow> scatters{
       {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>},
       {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>}};
+  const std::vector<AlgorithmRow> moves{{Algorithm::kByTable, nullptr, all_to_all_v}};
   std::vector<OperationRow> rows;
   const auto add = [&rows](OpKind kind, const char* name, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
     return rows.emplace_back(OperationRow{kind, name, std::move(algorithms), alone});
   };
+  // Of one type.
+  const auto add_reduction = [&](OpKind kind, const char* name,
+                                 const std::vector<AlgorithmRow>& algorithms,
+                                 void (*alone)(const Call&)) -> OperationRow& {
+    OperationRow& row = add(kind, name, algorithms, alone);
+    row.reduces = true;
+    return row;
+  };
+  // Over tensors of several sizes.
+  const auto detailed = [](OperationRow& row) -> OperationRow& {
+    row.has_detail = true;
+    return row;
+  };
+  const auto add_list = [&](OpKind kind, const char* name, AlgorithmRow algorithm,
+                            void (*alone)(const Call&) = nullptr) {
+    detailed(add(kind, name, {algorithm}, alone)).takes_list = true;
+  };
   add(OpKind::kNone, "none");
-  add(OpKind::kAllReduce, "all_reduce",
-      {{kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
-       {kPipelined, nullptr, all_reduce<AllReduceTwoShot>, &kAllReduceInPlace}},
-      all_reduce_alone)
-      .reduces = true;
+  add_reduction(OpKind::kAllReduce, "all_reduce",
+                {reduces[0], {kPipelined, nullptr, reduces[1].schedule, &kAllReduceInPlace}},
+                all_reduce_alone);
   add(OpKind::kBroadcast, "broadcast",
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
        {kPipelined, nullptr, broadcast<BroadcastPipelined>}});
   add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone);
   add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}}).has_data = false;
   add(OpKind::kOther, "other");
-  add(OpKind::kReduce, "reduce");
+  add_reduction(OpKind::kReduce, "reduce", reduces, all_reduce_alone);
   add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone);
-  add(OpKind::kGather, "gather");
-  add(OpKind::kScatter, "scatter");
-  add(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone).reduces = true;
-  add(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters, reduce_scatter_alone)
-      .reduces = true;
-  add(OpKind::kAllToAll, "all_to_all").counted = false;
-  add(OpKind::kAllToAllSingle, "all_to_all_single").counted = false;
-  add(OpKind::kAllReduceCoalesced, "all_reduce_coalesced");
-  add(OpKind::kAllGatherCoalesced, "all_gather_coalesced");
-  add(OpKind::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced");
-  add(OpKind::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced");
-  add(OpKind::kFusedAllReduce, "fused_all_reduce",
-      {{kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}}, fused_alone)
-      .takes_list = true;
-  add(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
-      {{kPipelined, nullptr, over_list<FusedAllReduce>}}, fused_alone)
-      .takes_list = true;
-  add(OpKind::kGatherShards, "gather_shards", {{kPipelined, nullptr, over_list<GatherShards>}})
-      .takes_list = true;
+  add(OpKind::kGather, "gather", moves, all_to_all_v_alone);
+  add(OpKind::kScatter, "scatter", moves, all_to_all_v_alone);
+  add_reduction(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone);
+  add_reduction(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters,
+                reduce_scatter_alone);
+  detailed(add(OpKind::kAllToAll, "all_to_all", moves, all_to_all_v_alone)).counted = false;
+  detailed(add(OpKind::kAllToAllSingle, "all_to_all_single", moves, all_to_all_v_alone)).counted =
+      false;
+  detailed(add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces,
+                         all_reduce_alone));
+  detailed(add(OpKind::kAllGatherCoalesced, "all_gather_coalesced", gathers, all_gather_alone));
+  detailed(add(OpKind::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced", gathers,
+               all_gather_alone));
+  detailed(add_reduction(OpKind::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced",
+                         scatters, reduce_scatter_alone));
+  add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
+           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}, fused_alone);
+  add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
+           {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone);
+  add_list(OpKind::kGatherShards, "gather_shards", {kPipelined, nullptr, over_list<GatherShards>});
+  detailed(add(OpKind::kAllGatherUneven, "all_gather", moves, all_to_all_v_alone)).counted = false;
+  detailed(add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
+  detailed(add(OpKind::kAllReduceSparse, "all_reduce", moves, all_to_all_v_alone)).counted = false;
 
   Table table;
-  for (OperationRow& row : rows) table.at(static_cast<size_t>(row.kind)) = row;
+  for (OperationRow& row : rows) {
+    row.title = concat("fastcomm:", row.name);
+    table.at(static_cast<size_t>(row.kind)) = row;
+  }
   return table;
 }
 
@@ -217,8 +250,7 @@ const OperationRow& row_of(OpKind kind) {
 }
 
 ReduceFunction reduction_of(const Call& call) {
-  // A meeting's dtype may be one that no kernel knows.
-  return row_of(call.kind).reduces && !call.meeting ? reduce_function(call.dtype) : nullptr;
+  return row_of(call.kind).reduces ? reduce_function(call.dtype) : nullptr;
 }
 
 }  // namespace fastcomm

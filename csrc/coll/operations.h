@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "coll/call.h"
@@ -43,15 +44,15 @@ struct AlgorithmRow {
 struct OperationRow {
   OpKind kind;
   const char* name;                      // torch's, where it has one
-  std::vector<AlgorithmRow> algorithms;  // the first that fits; none: a stock engine does it
+  std::vector<AlgorithmRow> algorithms;  // the first that fits
   /// What a group of one rank has to do; nullptr: nothing.
   void (*alone)(const Call& call) = nullptr;
-  bool reduces = false;     // one message a rank, in one type, that a native kernel can sum
+  bool reduces = false;     // messages of one type, which a kernel can reduce
   bool takes_list = false;  // over a list of gradients, or of parameters
+  bool has_detail = false;  // the header does not say all of it (Call::detail)
   bool has_data = true;
   bool counted = true;  // the header's count is the number of elements, the same on every rank
-
-  bool native() const { return !algorithms.empty(); }
+  std::string title{};  // for a profiler: "fastcomm:all_reduce"
 };
 
 const OperationRow& row_of(OpKind kind);

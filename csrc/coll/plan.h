@@ -64,24 +64,38 @@ FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
 }
 
 /// Where the slots of one rank's scratch lie, in bytes. `payload` serves one-shot schedules and is
-/// chosen by the parity of the operation; `stage` and `result` serve pipelined ones and are chosen
-/// by the parity of the block. The two kinds never share memory, so a one-shot operation may write
-/// its payload while a peer still reads the blocks of the operation before.
+/// chosen by the parity of the operation, as is `table`, where an all_to_all_v says what it sends to whom;
+/// `stage` and `result` serve pipelined ones and are chosen by the parity of the block. The two kinds
+/// never share memory, so a one-shot operation may write its payload while a peer still reads the
+/// blocks of the operation before.
 struct ScratchLayout {
   uint64_t payload_bytes;  // each of two payload slots
   uint64_t block_bytes;    // each of two stage slots
   uint64_t result_bytes;   // each of two result slots
   uint64_t origin = 0;     // where this channel's slots begin
+  uint64_t table_bytes = 0;  // each of two tables; none on a device
 
   FC_HD uint64_t payload(uint64_t parity) const { return origin + (parity & 1) * payload_bytes; }
+  FC_HD uint64_t table(uint64_t parity) const {
+    return origin + 2 * payload_bytes + (parity & 1) * table_bytes;
+  }
   FC_HD uint64_t stage(uint64_t parity) const {
-    return origin + 2 * payload_bytes + (parity & 1) * block_bytes;
+    return origin + in_one_step() + (parity & 1) * block_bytes;
   }
   FC_HD uint64_t result(uint64_t parity) const {
-    return origin + 2 * (payload_bytes + block_bytes) + (parity & 1) * result_bytes;
+    return origin + in_one_step() + 2 * block_bytes + (parity & 1) * result_bytes;
   }
+  /// Bytes of what operations of one step use.
+  FC_HD uint64_t in_one_step() const { return 2 * (payload_bytes + table_bytes); }
   /// Bytes that one channel takes.
-  FC_HD uint64_t total() const { return 2 * (payload_bytes + block_bytes + result_bytes); }
+  FC_HD uint64_t total() const { return in_one_step() + 2 * (block_bytes + result_bytes); }
 };
+
+/// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.
+inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
+  constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024, kLine = 64;
+  const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLine);
+  return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
+}
 
 }  // namespace fastcomm

@@ -11,7 +11,7 @@
 // block can run it straight through (run_all). The step is the unit because nothing else may block.
 //
 // A Schedule has
-//     uint32_t steps() const
+//     uint32_t steps() const                             may change in step 1, once, to what all agree on
 //     WaitFor wait_for(uint32_t step) const              step >= 1
 //     template <class Executor> void run(Executor&, uint32_t step) const
 // and an Executor has
@@ -27,7 +27,8 @@
 // by its owner after a wait for k. Both arguments need all ranks of the wait set, and nothing else.
 //
 // Numbering. Flags never go back: a schedule of S steps publishes S - 1 times, from `base` on, and
-// the next operation starts at base + S - 1 on every rank. The last step needs no publication: the
+// the next operation starts at base + S - 1 on every rank. S is at least 2, and known once step 1 has
+// run: by then the ranks have read what each of them published in step 0. The last step needs no publication: the
 // first wait of the next operation says the same (transport/pad.h).
 #pragma once
 
@@ -44,7 +45,7 @@ namespace fastcomm {
 template <class Schedule, class Executor, class Checked>
 FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, uint32_t& step,
                    const Checked& checked) {
-  const uint32_t steps = schedule.steps();
+  uint32_t steps = schedule.steps();
   while (step < steps) {
     if (step > 0) {
       const WaitFor wait = schedule.wait_for(step);
@@ -52,6 +53,7 @@ FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, 
       if (!checked(step)) return false;
     }
     schedule.run(executor, step);
+    if (step == 1) steps = schedule.steps();
     ++step;
     if (step < steps) executor.publish(base + step);
   }

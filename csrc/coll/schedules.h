@@ -6,6 +6,7 @@
 #include "coll/all_gather.h"
 #include "coll/all_reduce.h"
 #include "coll/all_reduce_direct.h"
+#include "coll/all_to_all_v.h"
 #include "coll/barrier.h"
 #include "coll/broadcast.h"
 #include "coll/fused_all_reduce.h"
@@ -19,7 +20,7 @@ namespace fastcomm {
 using AnySchedule =
     std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
                  BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, ReduceScatterOneShot,
-                 ReduceScatterPipelined, FusedAllReduce, GatherShards>;
+                 ReduceScatterPipelined, FusedAllReduce, GatherShards, AllToAllV>;
 
 /// What an operation may turn to once all headers are there. Each has kDirectSteps.
 using AnyDirect = std::variant<AllReduceDirect, FusedDirect>;

@@ -1,5 +1,7 @@
 #include "coll/select.h"
 
+#include "coll/all_to_all_v.h"
+
 #include "core/error.h"
 
 namespace fastcomm {
@@ -22,7 +24,7 @@ uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
 
 Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
   const OperationRow& row = row_of(query.kind);
-  if (!group.native || !row.native()) return Algorithm::kStock;
+  if (!group.native) return Algorithm::kStock;
   if (row.reduces && !reduces_natively(query)) return Algorithm::kStock;
   if (group.size == 1) return Algorithm::kNothing;
   for (const AlgorithmRow& way : row.algorithms) {
@@ -46,8 +48,6 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
     case Algorithm::kStock:
       if (!group.native) {
         selection.reason = group.why_stock;
-      } else if (!row.native()) {
-        selection.reason = "this operation has no native schedule";
       } else {
         selection.reason =
             concat("no native kernel for this reduction of ", dtype_name(query.dtype));
@@ -58,6 +58,11 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
       return selection;
     case Algorithm::kFlags:
       selection.reason = concat("no data; ", group.transport);
+      return selection;
+    case Algorithm::kByTable:
+      selection.reason = concat("in one step where no rank sends more than ",
+                                group.layout.payload_bytes, " bytes, else in blocks of at most ",
+                                group.layout.block_bytes, "; ", group.transport);
       return selection;
     default:
       break;
@@ -87,6 +92,7 @@ ScratchLayout scratch_layout(uint64_t payload_bytes, uint64_t block_bytes, int s
   ScratchLayout layout{};
   layout.payload_bytes = round_up(payload_bytes, kLine);
   layout.block_bytes = round_up(block_bytes, kLine);
+  layout.table_bytes = round_up(MessageTable::bytes_for(size), kLine);
   layout.result_bytes = round_up(ceil_div(layout.block_bytes, static_cast<uint64_t>(size)), kLine);
   return layout;
 }

@@ -19,7 +19,6 @@ enum class Control : uint8_t {
   kNoLaneBarrier,       // the tree over a block's lanes has no barrier between its widths
   kShareChunks,         // two blocks work on the same chunks
   kBlindProbe,          // a probe of peer access does not look at what it found
-  kMeetingsOutOfTurn,   // several threads end meetings at once
   kForgetHelloLength,   // a handshake's length is not looked at
   kForgetRecordLength,  // a record's length is not looked at
   kDropReady,           // no stream waits for a kind of mark (transport/local/device_group.h),
@@ -37,7 +36,6 @@ constexpr const char* kControlNames[] = {
     "no_lane_barrier",
     "share_chunks",
     "blind_probe",
-    "meetings_out_of_turn",
     "forget_hello_length",
     "forget_record_length",
     "drop_ready",

@@ -60,12 +60,16 @@ enum class OpKind : uint8_t {
   kAllGatherCoalesced = 15,
   kAllGatherIntoTensorCoalesced = 16,
   kReduceScatterTensorCoalesced = 17,
-  // None of a stock engine's, over lists of tensors.
+  // Over lists of tensors.
   kFusedAllReduce = 18,
   kFusedReduceScatter = 19,
   kGatherShards = 20,
+  // Messages of different sizes, or sparse ones, under the name of the operation that they belong to.
+  kAllGatherUneven = 21,
+  kReduceScatterUneven = 22,
+  kAllReduceSparse = 23,
 };
-constexpr int kNumOpKinds = 21;
+constexpr int kNumOpKinds = 24;
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {

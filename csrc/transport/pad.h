@@ -4,7 +4,7 @@
 //   line 1      how this rank stands: at work, gone (goodbye), or poisoned, and by whose fault;
 //               on which core it ran last
 //   lines 2-3   call headers, by the parity of the operation
-//   2x4 lines   what a header does not say of its call, as text; for operations of a stock engine
+//   2x4 lines   what a header does not say of its call, as text
 //   4 lines     why the group is poisoned, as text
 //
 // Scratch (coll/plan.h) lies behind it.
@@ -65,9 +65,6 @@ struct Pad {
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
   uint64_t first_failed;           // the sequence number of the first operation not finished here
-  // Of operations that a stock engine does, which end in any order. Both 0 where there is none:
-  std::atomic<uint64_t> refused;      // 1 + the last one that this rank's engine refused
-  std::atomic<uint64_t> engine_lost;  // 1 + the first one that failed here, or was given up
 
   struct alignas(kLineBytes) HeaderLine {
     CallHeader call;
@@ -82,18 +79,6 @@ struct Pad {
     if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
     const uint64_t left = goodbye.load(std::memory_order_acquire);
     return left != 0 && left - 1 <= sequence;
-  }
-
-  /// Publishes that an operation of the stock engine will not end here. It counts once the rank is
-  /// poisoned, from whichever operation on: a later one may have failed before.
-  void lose_engine(uint64_t sequence) {
-    // The owner alone writes it. Release: a number that comes before the first poison is seen by whoever
-    // sees the poison with acquire; one that comes later is seen at one of the next looks, which a peer
-    // with an open operation takes all the time. Nothing but the number is read behind it.
-    const uint64_t known = engine_lost.load(std::memory_order_relaxed);
-    if (known == 0 || sequence + 1 < known) {
-      engine_lost.store(sequence + 1, std::memory_order_release);
-    }
   }
 
   /// Publishes that this rank has left after so many operations, and how; "" for in good order. A rank

@@ -1,6 +1,5 @@
 // How operations of a communicator fail: ranks that are gone, dead, or call something else. Late ones
-// are in communicator_timeouts_test.cpp, the operations of a stock engine in
-// communicator_meeting_test.cpp.
+// are in communicator_timeouts_test.cpp.
 //
 //   communicator_failures_test CASE SEED
 #include <pthread.h>

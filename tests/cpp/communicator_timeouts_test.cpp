@@ -47,9 +47,9 @@ void test_told(uint64_t) {
   constexpr int kLate = 1, kSize = 4;
   RankWorld world(kSize);
   world.run([&](int rank) {
-    Call call;
-    call.kind = OpKind::kReduceScatter;
-    call.meeting = true;
+    Call call;  // of a name that is as long as can be
+    call.kind = OpKind::kAllToAll;
+    call.messages = std::make_shared<Messages>(kSize);
     call.detail = std::string(kDetailBytes, 'x');
     EXPECT(!failure_of(*world.at(rank).run(call, kTimeout, nullptr)).failed);
     if (rank == kLate || rank == kLate + 1) return;

@@ -1,0 +1,117 @@
+#include "c10d/prepared.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+#include "core/signature.h"
+
+namespace fastcomm {
+
+Prepared::Prepared(OpKind kind, ::c10d::OpType type) {
+  call.kind = kind;
+  payload.type = type;
+  payload.title = title_of(call);
+}
+
+void note_type(Call& call, const at::Tensor& tensor) {
+  if (call.dtype != DType::kOther) return;
+  call.signature = mix(call.signature, static_cast<uint64_t>(tensor.scalar_type()));
+  call.detail = std::string(c10::getDtypeNames(tensor.scalar_type()).first);
+}
+
+void Prepared::of(const Buffer& message) {
+  call.dtype = message.dtype();
+  call.count = message.count();
+  note_type(call, message.tensor());
+}
+
+Buffer Prepared::read(const at::Tensor& tensor) {
+  require_dense(name(), tensor);
+  return payload.inputs.emplace_back(tensor);
+}
+
+Buffer Prepared::write(const at::Tensor& tensor) {
+  require_dense(name(), tensor);
+  return payload.outputs.emplace_back(tensor);
+}
+
+void Prepared::compare(const Tensors& tensors) {
+  FC_CHECK(!tensors.empty(), name(), ": takes at least one tensor");
+  for (const at::Tensor& tensor : tensors) {
+    call.signature = mix(call.signature, static_cast<uint64_t>(tensor.scalar_type()));
+    call.signature = mix(call.signature, static_cast<uint64_t>(tensor.numel()));
+    call.detail += concat(call.detail.empty() ? "in tensors of [" : ", ", tensor.numel());
+  }
+  call.detail += "]";
+}
+
+void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {
+  call.balance = messages->balance(rank);
+  if (row_of(call.kind).has_detail && call.detail.empty()) call.detail = messages->describe();
+  call.messages = std::move(messages);
+}
+
+const at::Tensor& only(const char* operation, const Tensors& tensors) {
+  FC_CHECK(tensors.size() == 1, operation, ": takes one tensor a rank, not ", tensors.size());
+  return tensors[0];
+}
+
+int checked_root(const char* operation, int64_t root, int size) {
+  FC_CHECK(root >= 0 && root < size, operation, ": root ", root, " is not a rank of a group of ",
+           size);
+  return static_cast<int>(root);
+}
+
+void check_dtype(const char* operation, const at::Tensor& a, const char* a_name,
+                 const at::Tensor& b, const char* b_name) {
+  FC_CHECK(a.scalar_type() == b.scalar_type(), operation, ": the ", a_name, " has dtype ",
+           a.scalar_type(), ", the ", b_name, " ", b.scalar_type());
+}
+
+void check_parts(const char* operation, const at::Tensor& whole, const char* whole_name,
+                 const at::Tensor& part, const char* part_name, int parts) {
+  check_dtype(operation, whole, whole_name, part, part_name);
+  FC_CHECK(whole.numel() == part.numel() * parts, operation, ": the ", whole_name, " has ",
+           whole.numel(), " elements, which are not ", parts, " times the ", part.numel(),
+           " of the ", part_name);
+}
+
+void check_root_list(const char* operation, const TensorLists& lists, const at::Tensor& each,
+                     bool is_root, int size) {
+  if (!is_root) {
+    FC_CHECK(lists.empty(), operation, ": only the root gives a list of tensors");
+    return;
+  }
+  FC_CHECK(lists.size() == 1 && static_cast<int>(lists[0].size()) == size, operation,
+           ": the root gives one list of ", size, " tensors, one a rank");
+  for (int peer = 0; peer < size; ++peer) {
+    const at::Tensor& tensor = lists[0][peer];
+    FC_CHECK(tensor.numel() == each.numel() && tensor.scalar_type() == each.scalar_type(),
+             operation, ": tensor ", peer, " of the root's list has ", tensor.numel(),
+             " elements of ", tensor.scalar_type(), ", the root's own has ", each.numel(), " of ",
+             each.scalar_type());
+  }
+}
+
+bool apart(const Messages& messages, int rank) {
+  const auto own = static_cast<size_t>(rank);
+  for (size_t from = 0; from < messages.receives.size(); ++from) {
+    const auto& written = messages.receives[from];
+    for (size_t to = 0; to < messages.sends.size(); ++to) {
+      const auto& sent = messages.sends[to];
+      if (from == own && to == own && written.data == sent.data) continue;
+      if (written.data < sent.data + sent.bytes && sent.data < written.data + written.bytes) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+Tensors clones(const Tensors& tensors) {
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+}  // namespace fastcomm

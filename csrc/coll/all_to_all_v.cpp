@@ -1,0 +1,48 @@
+#include "coll/all_to_all_v.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace fastcomm {
+
+AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
+                   std::shared_ptr<Messages> wanted)
+    : peers(group), layout(slots), parity(sequence), messages(std::move(wanted)) {
+  const uint64_t bytes = messages->staged_bytes(peers.rank);
+  block = overlapping_block(bytes, layout);
+  blocks = bytes <= layout.payload_bytes ? 0 : ceil_div(bytes, block);
+}
+
+void AllToAllV::write_table() const {
+  MessageTable& table = table_of(peers.rank);
+  table.blocks = blocks;
+  table.block = block;
+  uint64_t at = 0;
+  for (int hop = 1; hop < peers.size; ++hop) {
+    const int peer = (peers.rank + hop) % peers.size;
+    const uint64_t bytes = messages->sends[static_cast<size_t>(peer)].bytes;
+    table.to[peer] = {at, bytes};
+    if (!messages->same_for_all) at += bytes;
+  }
+}
+
+void AllToAllV::read_tables() const {
+  messages->agreed_blocks = blocks;
+  for (int peer = 0; peer < peers.size; ++peer) {
+    auto& expected = messages->receives[static_cast<size_t>(peer)];
+    const bool own = peer == peers.rank;
+    const uint64_t bytes = own ? messages->sends[static_cast<size_t>(peer)].bytes
+                               : table_of(peer).to[peers.rank].bytes;
+    if (messages->place) expected = {messages->place(peer, bytes), bytes};
+    if (bytes != expected.bytes) {
+      throw Error(ErrorCode::kMismatch,
+                  concat("rank ", peer, " sends ", bytes, " bytes to rank ", peers.rank,
+                         ", which expects ", expected.bytes));
+    }
+    if (!own) messages->agreed_blocks = std::max(messages->agreed_blocks, table_of(peer).blocks);
+  }
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,148 @@
+// all_to_all_v: every rank sends something to every rank, of any size: gather, scatter, all_to_all, uneven
+// all_gather. A rank knows what it sends and what it expects, and not what others exchange.
+//
+// What a rank sends to its peers, laid end to end, is its stream; it begins with the next rank, so that
+// at any time the ranks read from different peers. A table in the rank's scratch says where in the stream
+// each message lies. A stream that fits a payload slot is all there in step 0; a longer one goes through
+// the stage slots in blocks b = 0 .. B-1, each rank's own B. Cost: 1 wait, or max(B) + 1 waits; what a
+// rank sends is staged once, and read once by whom it is for.
+//   step 0   write the table; copy a short stream to the payload slot
+//   step 1   agree on the most blocks of any rank: so many steps there are; copy the message to this rank
+//            itself, and what is for it of short streams; stage block 0
+//   step k   stage block k-1; copy out what is for this rank of block k-2 of every long stream
+//
+// Slot reuse: as in all_gather.h. Tables and payload slots are chosen by the parity of the operation and
+// written again two operations later, as argued in all_reduce.h.
+//
+// Memory ordering. Tables are written before step 0 is published and read behind the wait of step 1.
+//
+// An expected message does not overlap one that is sent, other than that from a rank to itself.
+#pragma once
+
+#include <memory>
+
+#include "coll/messages.h"
+#include "coll/plan.h"
+#include "coll/schedule.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+/// What a rank says of its stream.
+struct MessageTable {
+  struct Entry {
+    uint64_t first;  // byte of the stream
+    uint64_t bytes;
+  };
+  uint64_t blocks;  // 0: in the payload slot
+  uint64_t block;   // bytes of all but the last
+  Entry to[kMaxRanks];
+
+  static constexpr uint64_t bytes_for(int size) {
+    return 2 * sizeof(uint64_t) + static_cast<uint64_t>(size) * sizeof(Entry);
+  }
+};
+
+struct AllToAllV {
+  const PeerView& peers;  // outlives the schedule
+  ScratchLayout layout;
+  uint64_t parity;  // of the operation
+  std::shared_ptr<Messages> messages;
+  uint64_t block;   // bytes
+  uint64_t blocks;  // of the own stream
+
+  AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
+           std::shared_ptr<Messages> wanted);
+
+  uint32_t steps() const {
+    return messages->agreed_blocks == 0 ? 2 : static_cast<uint32_t>(messages->agreed_blocks) + 2;
+  }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
+
+  template <class Executor>
+  void run(Executor& executor, uint32_t step) const {
+    if (step == 0) return begin(executor);
+    if (step == 1) meet(executor);
+    if (step - 1 < blocks) stage(executor, step - 1);
+    if (step >= 2) copy_out(executor, step - 2);
+  }
+
+ private:
+  MessageTable& table_of(int rank) const {
+    return *reinterpret_cast<MessageTable*>(peers.scratch[rank] + layout.table(parity));
+  }
+  /// Writes this rank's table.
+  void write_table() const;
+  /// Reads the tables: the blocks of the longest stream, and sizes that only their senders know. Raises
+  /// Error(kMismatch) where a peer sends other than what is expected.
+  void read_tables() const;
+
+  /// Calls visit(data, span) with what lies of each message in bytes [from, to) of the own stream; the
+  /// span is one of the stream.
+  template <class Visit>
+  void each_sent(uint64_t from, uint64_t to, const Visit& visit) const {
+    uint64_t at = 0;
+    for (int hop = 1; hop < peers.size && at < to; ++hop) {
+      const auto& sent = messages->sends[static_cast<size_t>((peers.rank + hop) % peers.size)];
+      const uint64_t first = at < from ? from : at;
+      const uint64_t end = smaller(at + sent.bytes, to);
+      if (first < end) visit(sent.data + (first - at), Span{first, end - first});
+      if (messages->same_for_all) return;
+      at += sent.bytes;
+    }
+  }
+
+  template <class Executor>
+  void begin(Executor& executor) const {
+    write_table();
+    if (blocks != 0) return;
+    char* slot = peers.scratch[peers.rank] + layout.payload(parity);
+    each_sent(0, layout.payload_bytes, [&](const char* data, const Span& span) {
+      executor.copy_span(slot + span.first, data, span.count);
+    });
+  }
+
+  template <class Executor>
+  void meet(Executor& executor) const {
+    read_tables();
+    const auto own = static_cast<size_t>(peers.rank);
+    executor.copy_span(messages->receives[own].data, messages->sends[own].data, messages->sends[own].bytes);
+    for (int hop = 1; hop < peers.size; ++hop) {
+      const int peer = (peers.rank + hop) % peers.size;
+      const MessageTable& table = table_of(peer);
+      if (table.blocks != 0) continue;
+      const auto& expected = messages->receives[static_cast<size_t>(peer)];
+      executor.copy_span(expected.data,
+                         peers.scratch[peer] + layout.payload(parity) + table.to[own].first,
+                         expected.bytes);
+    }
+  }
+
+  template <class Executor>
+  void stage(Executor& executor, uint64_t b) const {
+    char* slot = peers.scratch[peers.rank] + layout.stage(b);
+    const uint64_t from = b * block;
+    each_sent(from, from + block, [&](const char* data, const Span& span) {
+      executor.copy_span(slot + (span.first - from), data, span.count);
+    });
+  }
+
+  template <class Executor>
+  void copy_out(Executor& executor, uint64_t b) const {
+    for (int hop = 1; hop < peers.size; ++hop) {
+      const int peer = (peers.rank + hop) % peers.size;
+      const MessageTable& table = table_of(peer);
+      if (b >= table.blocks) continue;
+      const auto& entry = table.to[peers.rank];
+      const uint64_t from = b * table.block;
+      const uint64_t first = entry.first < from ? from : entry.first;
+      const uint64_t end = smaller(entry.first + entry.bytes, from + table.block);
+      if (first >= end) continue;
+      executor.copy_span(
+          messages->receives[static_cast<size_t>(peer)].data + (first - entry.first),
+          peers.scratch[peer] + layout.stage(b) + (first - from), end - first);
+    }
+  }
+};
+
+}  // namespace fastcomm
