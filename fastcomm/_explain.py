@@ -102,6 +102,9 @@ _NATIVE_DTYPES = {
     torch.int32: "int32",
     torch.int64: "int64",
     torch.bool: "bool",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
 }
 
 

@@ -21,8 +21,11 @@ enum class DType : uint8_t {
   kInt64 = 8,
   kBool = 9,
   kOther = 10,  // moved as bytes, never reduced
+  kUInt16 = 11,
+  kUInt32 = 12,
+  kUInt64 = 13,
 };
-constexpr int kNumDTypes = 11;
+constexpr int kNumDTypes = 14;
 
 enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
@@ -71,13 +74,16 @@ constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
     case DType::kInt64:
+    case DType::kUInt64:
       return 8;
     case DType::kFloat32:
     case DType::kInt32:
+    case DType::kUInt32:
       return 4;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kInt16:
+    case DType::kUInt16:
       return 2;
     default:
       return 1;
@@ -89,10 +95,13 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
+/// Whether CUDA kernels sum it. The CPU's loops sum all but kOther.
+constexpr bool has_cuda_kernel(DType dtype) { return dtype < DType::kOther; }
+
 constexpr const char* dtype_name(DType dtype) {
-  constexpr const char* kNames[kNumDTypes] = {"float32", "float64", "float16", "bfloat16",
-                                              "int8",    "uint8",   "int16",   "int32",
-                                              "int64",   "bool",    "bytes"};
+  constexpr const char* kNames[kNumDTypes] = {"float32", "float64", "float16", "bfloat16", "int8",
+                                              "uint8",   "int16",   "int32",   "int64",    "bool",
+                                              "bytes",   "uint16",  "uint32",  "uint64"};
   return kNames[static_cast<int>(dtype)];
 }
 
