@@ -110,6 +110,7 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
                            });
     };
     if (!is_native_tensor(tensor)) return stock();
+    require_reduction("all_reduce", tensor, opts.reduceOp);
     Call call;
     call.kind = OpKind::kAllReduce;
     set_reduction(call, opts.reduceOp);

@@ -128,7 +128,9 @@ FastcommBackend::WorkPtr FastcommBackend::sum_parts(OpKind kind, const at::Tenso
                                                     StockCall stock) {
   const Query query{kind, dtype_of(c10::toRealValueType(output.scalar_type())),
                     reduce_op_of(opts.reduceOp), output.nbytes()};
-  if (are_native(output, inputs) && is_native(query)) {
+  const bool native = are_native(output, inputs);
+  if (native) require_reduction(op_kind_name(kind), output, opts.reduceOp);
+  if (native && is_native(query)) {
     Prepared made = prepare(kind,
                             kind == OpKind::kReduceScatter ? "fastcomm:reduce_scatter"
                                                            : "fastcomm:reduce_scatter_tensor",

@@ -218,7 +218,8 @@ const OperationRow& row_of(OpKind kind) {
 
 ReduceFunction reduction_of(const Call& call) {
   // A meeting's dtype may be one that no kernel knows.
-  return row_of(call.kind).reduces && !call.meeting ? reduce_function(call.dtype) : nullptr;
+  return row_of(call.kind).reduces && !call.meeting ? reduce_function(call.dtype, call.op)
+                                                    : nullptr;
 }
 
 }  // namespace fastcomm

@@ -31,8 +31,7 @@ enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
   kSum = 1,
   kAvg = 2,
-  // From here on without a native kernel, but for kPremulSum; a stock engine may have one.
-  kOther = 3,
+  kOther = 3,  // one without a kernel
   kMin = 4,
   kMax = 5,
   kProduct = 6,
@@ -95,7 +94,7 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
-/// Whether CUDA kernels sum it. The CPU's loops sum all but kOther.
+/// Whether CUDA kernels sum it. The CPU's loops: why_no_reduction, in kernels/reduce_cpu.h.
 constexpr bool has_cuda_kernel(DType dtype) { return dtype < DType::kOther; }
 
 constexpr const char* dtype_name(DType dtype) {
