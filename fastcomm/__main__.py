@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument("operation", nargs="*", help="as all_reduce (default: all native ones)")
     explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 64K or 25M")
     explain.add_argument("--dtype", default="float32", help="torch's name of the element type")
-    explain.add_argument("--op", default="sum", help="reduction of all_reduce")
+    explain.add_argument("--op", default="sum", help="reduction, as sum, avg, min or band")
     explain.add_argument("--world-size", type=int, default=2, help="ranks of the group")
     explain.set_defaults(run=_explain)
 

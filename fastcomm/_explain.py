@@ -53,7 +53,7 @@ def explain(
         operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
             and the like. What has no native schedule goes to the stock engine.
         tensor: this rank's message, of any shape; gives ``count`` and ``dtype``.
-        op: the reduction, for ``all_reduce``.
+        op: the reduction, for operations that reduce.
         group: a process group of backend fastcomm. None is the default group if there is one, and
             else a group of ``world_size`` ranks as this machine and environment would form it.
         count: elements, where no tensor is given (default 1).
@@ -67,12 +67,12 @@ def explain(
     device = "cpu"
     if tensor is not None:
         elements, dtype, device = tensor.numel(), tensor.dtype, tensor.device.type
-    if dtype.is_complex:
-        elements, dtype = 2 * elements, dtype.to_real()
+    reduction = _reduction_name(op)
     name = _dtype_name(dtype)
+    if dtype.is_complex and reduction in _LINEAR:
+        elements, name = 2 * elements, _dtype_name(dtype.to_real())
     if name == "bytes":
         elements *= dtype.itemsize
-    reduction = _reduction_name(op)
     if world_size is None and (group is not None or dist.is_initialized()):
         backend = _backend.backend_of(group, behind_checks=True)
         if backend is None:
@@ -85,6 +85,9 @@ def explain(
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
     explanation = Explanation(operation, **answer)
+    if dtype.is_complex and "reduction of bytes" in explanation.reason:
+        reason = "complex numbers have sum, avg and premul_sum only"
+        explanation = replace(explanation, reason=reason)
     if tensor is None or (operation, explanation.algorithm) != ("all_reduce", "pipelined"):
         return explanation
     lies = "does" if is_shared(tensor) else "does not"
@@ -102,7 +105,12 @@ _NATIVE_DTYPES = {
     torch.int32: "int32",
     torch.int64: "int64",
     torch.bool: "bool",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
 }
+# Reductions of complex numbers, which are pairs of reals to them. Else they are bytes: not reduced.
+_LINEAR = ("sum", "avg", "premul_sum")
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -246,7 +246,7 @@ int run(const Options& options) {
   };
   Rank rank{peers,
             layout,
-            reduce_function(DType::kFloat32),
+            reduce_function(DType::kFloat32, ReduceOp::kSum),
             options.block_bytes / sizeof(float),
             buffer(),
             buffer(),

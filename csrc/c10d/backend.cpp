@@ -107,6 +107,7 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     const at::Tensor& tensor = only("all_reduce", tensors);
     if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
     require_dense("all_reduce", tensor);
+    require_reduction("all_reduce", tensor, opts.reduceOp);
     Call call;
     call.kind = OpKind::kAllReduce;
     set_reduction(call, opts.reduceOp);
@@ -151,7 +152,7 @@ FastcommBackend::WorkPtr FastcommBackend::reduce(Tensors& tensors,
     Prepared made(OpKind::kReduce, ::c10d::OpType::REDUCE);
     const at::Tensor& tensor = only("reduce", tensors);
     made.call.root = checked_root("reduce", opts.rootRank, getSize());
-    made.reduce(opts.reduceOp);
+    made.reduce(opts.reduceOp, tensor);
     const bool is_root = made.call.root == getRank();
     const Buffer buffer = is_root ? made.write(tensor) : made.read(tensor);
     made.of(buffer);

@@ -13,9 +13,13 @@ using WorkPtr = FastcommBackend::WorkPtr;
 
 namespace {
 
+const at::Tensor& first_of(const char* operation, const Tensors& tensors) {
+  FC_CHECK(!tensors.empty(), operation, ": takes at least one tensor");
+  return tensors[0];
+}
+
 /// The first tensor's type. Raises Error(kInvalidArgument) unless it is that of all.
 DType one_dtype(const char* operation, const Tensors& tensors, const JoinedTensors& joined) {
-  FC_CHECK(!tensors.empty(), operation, ": takes at least one tensor");
   for (const at::Tensor& tensor : tensors) {
     check_dtype(operation, tensors[0], "first tensor", tensor, "other one");
   }
@@ -25,6 +29,7 @@ DType one_dtype(const char* operation, const Tensors& tensors, const JoinedTenso
 /// An all_gather of a list: `parts` names the outputs of each rank.
 Prepared prepare_gather(OpKind kind, const Tensors& inputs, const Tensors& outputs, int size) {
   Prepared made(kind, OpType::ALLGATHER_COALESCED);
+  first_of(made.name(), inputs);
   made.compare(inputs);
   const JoinedTensors own(inputs);
   const auto total = static_cast<int64_t>(own.bytes());
@@ -52,10 +57,9 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
   return translating([&] {
     if (whole_ != nullptr) return whole_->allreduce_coalesced(tensors, opts);
     Prepared made(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
+    made.reduce(opts.reduceOp, first_of(made.name(), tensors));
     made.compare(tensors);
-    for (const at::Tensor& tensor : tensors) require_dense(made.name(), tensor);
     const JoinedTensors joined(tensors);
-    made.reduce(opts.reduceOp);
     made.call.dtype = one_dtype(made.name(), tensors, joined);
     made.call.count = joined.bytes() / dtype_size(made.call.dtype);
     made.call.input = made.call.output = joined.data();
@@ -132,11 +136,9 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
              inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_parts(kName, inputs[i], "input", outputs[i], "output", getSize());
-      require_dense(kName, inputs[i]);
-      require_dense(kName, outputs[i]);
     }
     Prepared made(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
-    made.reduce(opts.reduceOp);
+    made.reduce(opts.reduceOp, first_of(kName, outputs));
     made.compare(outputs);
     const JoinedTensors sums(outputs, /*filled=*/false);
     made.call.dtype = one_dtype(kName, outputs, sums);

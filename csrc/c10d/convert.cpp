@@ -1,11 +1,13 @@
 #include "c10d/convert.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstring>
 
 #include "c10d/compat.h"
 #include "core/error.h"
+#include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
 
@@ -47,6 +49,28 @@ void set_reduction(Call& call, const ::c10d::ReduceOp& op) {
   }
   std::memcpy(&call.signature, &call.factor, sizeof(call.factor));
   call.detail = concat("factor ", call.factor);
+}
+
+namespace {
+
+const char* why_no_reduction_of(at::ScalarType type, ReduceOp op) {
+  const bool linear = op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+  if (c10::isComplexType(type) && !linear)
+    return "complex numbers have sum, avg and premul_sum only";
+  return why_no_reduction(dtype_of(c10::toRealValueType(type)), op);
+}
+
+}  // namespace
+
+void require_reduction(const char* operation, const at::Tensor& tensor,
+                       const ::c10d::ReduceOp& op) {
+  const ReduceOp reduction = reduce_op_of(op);
+  const char* reason = why_no_reduction_of(tensor.scalar_type(), reduction);
+  if (reason == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              concat(operation, "(", reduce_op_name(reduction), ", ",
+                     c10::getDtypeNames(tensor.scalar_type()).first, "): no kernel does this; ",
+                     reason, ". Nothing was sent"));
 }
 
 namespace {

@@ -20,9 +20,14 @@ ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
 /// Error(kInvalidArgument): a factor that is a tensor elsewhere than on the CPU.
 void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 
+/// Raises Error(kUnsupported), in which `operation` is named, unless tensors like this one can be
+/// reduced so. All ranks find the same.
+void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
+
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.
 ///
-/// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it.
+/// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it;
+/// require_reduction keeps other reductions away.
 /// A tensor that is not contiguous, or conjugated, or on a device, gets a contiguous copy on the host:
 /// write_back() copies it to where the user looks. Copies from and to a device wait for its current
 /// stream.

@@ -9,6 +9,7 @@ namespace fastcomm {
 JoinedTensors::JoinedTensors(const std::vector<at::Tensor>& tensors, bool filled) {
   size_t total = 0;
   for (const at::Tensor& tensor : tensors) {
+    require_dense("a list of tensors", tensor);
     offsets_.push_back(total);
     total += buffers_.emplace_back(tensor).bytes();
   }

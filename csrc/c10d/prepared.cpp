@@ -36,13 +36,13 @@ Buffer Prepared::write(const at::Tensor& tensor) {
 }
 
 void Prepared::compare(const Tensors& tensors) {
-  FC_CHECK(!tensors.empty(), name(), ": takes at least one tensor");
+  std::string sizes;
   for (const at::Tensor& tensor : tensors) {
     call.signature = mix(call.signature, static_cast<uint64_t>(tensor.scalar_type()));
     call.signature = mix(call.signature, static_cast<uint64_t>(tensor.numel()));
-    call.detail += concat(call.detail.empty() ? "in tensors of [" : ", ", tensor.numel());
+    sizes += concat(sizes.empty() ? "" : ", ", tensor.numel());
   }
-  call.detail += "]";
+  call.detail += concat(call.detail.empty() ? "" : ", ", "in tensors of [", sizes, "]");
 }
 
 void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {

@@ -24,7 +24,11 @@ struct Prepared {
   const char* name() const { return op_kind_name(call.kind); }
   /// Sets what a header says of one rank's message.
   void of(const Buffer& message);
-  void reduce(const ::c10d::ReduceOp& op) { set_reduction(call, op); }
+  /// Sets the reduction. Raises Error(kUnsupported) where there is none for tensors like this one.
+  void reduce(const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
+    require_reduction(name(), tensor, op);
+    set_reduction(call, op);
+  }
   /// Keeps a tensor alive until the call is done, and one that is written besides gets it back.
   Buffer read(const at::Tensor& tensor);
   Buffer write(const at::Tensor& tensor);

@@ -16,7 +16,7 @@ namespace {
 Prepared prepare(OpKind kind, OpType type, const at::Tensor& output, const Tensors& inputs,
                  const ::c10d::ReduceOp& op, int rank, int size) {
   Prepared made(kind, type);
-  made.reduce(op);
+  made.reduce(op, output);
   const Buffer target = made.write(output);
   made.of(target);
   made.call.output = target.data();
@@ -37,7 +37,7 @@ Prepared prepare(OpKind kind, OpType type, const at::Tensor& output, const Tenso
 Prepared prepare_uneven(const at::Tensor& output, const Tensors& inputs,
                         const ::c10d::ReduceOp& op, int rank) {
   Prepared made(OpKind::kReduceScatterUneven, OpType::REDUCE_SCATTER);
-  made.reduce(op);
+  made.reduce(op, output);
   made.compare(inputs);
   const JoinedTensors joined(inputs);
   const Buffer target = made.write(output);

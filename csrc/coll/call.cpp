@@ -34,7 +34,7 @@ bool has_detail(const CallHeader& header) {
 
 std::string describe_call(const CallHeader& header, const char* detail) {
   const auto kind = header.kind < kNumOpKinds ? static_cast<OpKind>(header.kind) : OpKind::kOther;
-  const auto dtype = static_cast<DType>(header.dtype < kNumDTypes ? header.dtype : kNumDTypes - 1);
+  const auto dtype = header.dtype < kNumDTypes ? static_cast<DType>(header.dtype) : DType::kOther;
   const auto op = header.op < kNumReduceOps ? static_cast<ReduceOp>(header.op) : ReduceOp::kOther;
   const OperationRow& row = row_of(kind);
   std::string text = concat(row.name, "(");

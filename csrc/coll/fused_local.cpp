@@ -28,7 +28,7 @@ void reduce_units(GradientList& list, const std::vector<std::vector<const char*>
     char* own = list.data_of(unit);
     const uint64_t first = unit.first * dtype_size(tensor.dtype);
     for (int k = 0; k < size; ++k) from[k] = sources[k][unit.tensor] + first;
-    const ReduceFunction reduce = reduce_function(tensor.wire);
+    const ReduceFunction reduce = reduce_function(tensor.wire, ReduceOp::kSum);
     const int divisor = spec.average ? size : 1;
     if (tensor.wire == tensor.dtype) {
       reduce(ReduceSpan{own, nullptr, from.data(), size, unit.count, divisor, spec.unscale});

@@ -250,7 +250,7 @@ const OperationRow& row_of(OpKind kind) {
 }
 
 ReduceFunction reduction_of(const Call& call) {
-  return row_of(call.kind).reduces ? reduce_function(call.dtype) : nullptr;
+  return row_of(call.kind).reduces ? reduce_function(call.dtype, call.op) : nullptr;
 }
 
 }  // namespace fastcomm

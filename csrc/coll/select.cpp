@@ -1,17 +1,14 @@
 #include "coll/select.h"
 
 #include "coll/all_to_all_v.h"
-
 #include "core/error.h"
+#include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
 namespace {
 
 bool reduces_natively(const Query& query) {
-  if (query.dtype == DType::kOther) return false;
-  if (query.op == ReduceOp::kAvg) return query.dtype != DType::kBool;
-  if (query.op == ReduceOp::kPremulSum) return is_floating(query.dtype);
-  return query.op == ReduceOp::kSum;
+  return why_no_reduction(query.dtype, query.op) == nullptr;
 }
 
 /// The largest message of that algorithm in one rank.
@@ -48,9 +45,12 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
     case Algorithm::kStock:
       if (!group.native) {
         selection.reason = group.why_stock;
+      } else if (row.algorithms.empty()) {
+        selection.reason = "there is no such operation";
       } else {
         selection.reason =
-            concat("no native kernel for this reduction of ", dtype_name(query.dtype));
+            concat("no native kernel for this reduction of ", dtype_name(query.dtype), ": ",
+                   why_no_reduction(query.dtype, query.op));
       }
       return selection;
     case Algorithm::kNothing:

@@ -218,17 +218,17 @@ FC_HD constexpr int tree_left(int n) {
   return left;
 }
 
-/// Sums load(first), ..., load(first + N - 1) in the order of the fixed balanced binary tree:
+/// Combines load(first), ..., load(first + N - 1) in the order of the fixed balanced binary tree:
 /// (0,1), (2,3), ..., then pairs of pairs; an odd one passes up.
-template <class T, int N, class Load>
-FC_HD typename Numeric<T>::Acc tree_sum(int first, const Load& load) {
+template <class Op, int N, class Load>
+FC_HD typename Op::Acc tree(int first, const Load& load) {
   if constexpr (N == 1) {
     return load(first);
   } else {
     constexpr int kLeft = tree_left(N);
-    const auto left = tree_sum<T, kLeft>(first, load);
-    const auto right = tree_sum<T, N - kLeft>(first + kLeft, load);
-    return Numeric<T>::add(left, right);
+    const auto left = tree<Op, kLeft>(first, load);
+    const auto right = tree<Op, N - kLeft>(first + kLeft, load);
+    return Op::combine(left, right);
   }
 }
 

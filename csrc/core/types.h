@@ -21,15 +21,17 @@ enum class DType : uint8_t {
   kInt64 = 8,
   kBool = 9,
   kOther = 10,  // moved as bytes, never reduced
+  kUInt16 = 11,
+  kUInt32 = 12,
+  kUInt64 = 13,
 };
-constexpr int kNumDTypes = 11;
+constexpr int kNumDTypes = 14;
 
 enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
   kSum = 1,
   kAvg = 2,
-  // From here on without a native kernel, but for kPremulSum; a stock engine may have one.
-  kOther = 3,
+  kOther = 3,  // one without a kernel
   kMin = 4,
   kMax = 5,
   kProduct = 6,
@@ -75,13 +77,16 @@ constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
     case DType::kInt64:
+    case DType::kUInt64:
       return 8;
     case DType::kFloat32:
     case DType::kInt32:
+    case DType::kUInt32:
       return 4;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kInt16:
+    case DType::kUInt16:
       return 2;
     default:
       return 1;
@@ -93,10 +98,13 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
+/// Whether CUDA kernels sum it. The CPU's loops: why_no_reduction, in kernels/reduce_cpu.h.
+constexpr bool has_cuda_kernel(DType dtype) { return dtype < DType::kOther; }
+
 constexpr const char* dtype_name(DType dtype) {
-  constexpr const char* kNames[kNumDTypes] = {"float32", "float64", "float16", "bfloat16",
-                                              "int8",    "uint8",   "int16",   "int32",
-                                              "int64",   "bool",    "bytes"};
+  constexpr const char* kNames[kNumDTypes] = {"float32", "float64", "float16", "bfloat16", "int8",
+                                              "uint8",   "int16",   "int32",   "int64",    "bool",
+                                              "bytes",   "uint16",  "uint32",  "uint64"};
   return kNames[static_cast<int>(dtype)];
 }
 

@@ -1,3 +1,3 @@
 // The loops of reduce_cpu.h for processors with AVX2.
 #define FC_ISA_NAMESPACE isa_avx2
-#include "kernels/reduce_loops.inc"
+#include "kernels/reduce_sums.inc"

@@ -49,7 +49,8 @@ class CpuExecutor {
     NormFunction norm;
   };
   Typed typed(DType type, DType wire, NormKind kind) const {
-    return {reduce_function(wire), convert_function(type, wire), norm_function(type, kind)};
+    return {reduce_function(wire, ReduceOp::kSum), convert_function(type, wire),
+            norm_function(type, kind)};
   }
 
   template <class Sources>

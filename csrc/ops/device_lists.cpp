@@ -78,7 +78,7 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
   std::map<at::ScalarType, std::vector<size_t>> by_dtype;
   for (size_t i = 0; i < count; ++i) {
     const at::ScalarType type = sources[0][i].scalar_type();
-    if (dtype_of(type) == DType::kOther) return std::nullopt;
+    if (!has_cuda_kernel(dtype_of(type))) return std::nullopt;
     by_dtype[type].push_back(i);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

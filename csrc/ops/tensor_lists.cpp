@@ -170,7 +170,7 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
     }
     models.push_back(first);
     places.push_back(i);
-    functions.push_back(reduce_function(dtype));
+    functions.push_back(reduce_function(dtype, ReduceOp::kSum));
     for (const TensorList& list : sources) from.push_back(list[i].const_data_ptr());
   }
   TensorList made = allocate_like(models);

@@ -24,6 +24,12 @@ DType dtype_of(at::ScalarType type) {
       return DType::kInt64;
     case at::kBool:
       return DType::kBool;
+    case at::kUInt16:
+      return DType::kUInt16;
+    case at::kUInt32:
+      return DType::kUInt32;
+    case at::kUInt64:
+      return DType::kUInt64;
     default:
       return DType::kOther;
   }

@@ -147,7 +147,6 @@ REFUSED: dict[str, tuple[Call, tuple[str, ...]]] = {
         ("max", "Sparse"),
     ),
     "sparse broadcast": (lambda x: dist.broadcast(x.to_sparse(), src=0), ("broadcast", "Sparse")),
-    "int16, max": (_reduce(torch.int16, dist.ReduceOp.MAX), ("max", "int16")),
     "root": (lambda x: dist.broadcast(x, src=7), ("7",)),
 }
 

@@ -57,7 +57,7 @@ void compare(DType dtype, int sources, size_t count, bool average, size_t shift,
     const char* behind = static_cast<const char*>(got) + bytes;
     EXPECT(*behind == '\x5a', how, ": wrote past the end");
   };
-  const ReduceFunction function = reduce_function(dtype);
+  const ReduceFunction function = reduce_function(dtype, average ? ReduceOp::kAvg : ReduceOp::kSum);
   std::vector<char> first(bytes + 128, '\x5a'), second(bytes + 128, '\x5a');
   char* dst = first.data() + shift % 5 * element;
   char* second_dst = second.data() + (shift + 3) % 5 * element;
@@ -87,7 +87,7 @@ void test_bits(uint64_t seed) {
     compare(dtype, 64, 700, false, 1, seed);
   }
   ErrorCode code{};
-  error_of([] { reduce_function(DType::kOther); }, &code);
+  error_of([] { reduce_function(DType::kOther, ReduceOp::kSum); }, &code);
   EXPECT(code == ErrorCode::kUnsupported);
 }
 
@@ -112,7 +112,8 @@ void test_flushed_bits(uint64_t seed) {
     std::vector<char> got(count * 2);
     for (const bool flushed : {false, true}) {
       flush_subnormals(flushed);
-      reduce_function(DType::kFloat16)({got.data(), nullptr, pointers.data(), sources, count, 1});
+      const ReduceFunction sum = reduce_function(DType::kFloat16, ReduceOp::kSum);
+      sum({got.data(), nullptr, pointers.data(), sources, count, 1});
       flush_subnormals(false);
       EXPECT(got == wanted, sources, " sources, flushed ", flushed);
     }

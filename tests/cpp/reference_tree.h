@@ -179,6 +179,15 @@ inline std::vector<char> reduce(DType from, DType to, const std::vector<std::vec
     case DType::kInt64:
       reduce_as<int64_t, int64_t>(inputs, last, out);
       break;
+    case DType::kUInt16:
+      reduce_as<uint16_t, uint16_t>(inputs, last, out);
+      break;
+    case DType::kUInt32:
+      reduce_as<uint32_t, uint32_t>(inputs, last, out);
+      break;
+    case DType::kUInt64:
+      reduce_as<uint64_t, uint64_t>(inputs, last, out);
+      break;
     default:
       reduce_as<Boolean, Boolean>(inputs, last, out);
       break;

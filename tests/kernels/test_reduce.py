@@ -9,6 +9,7 @@ from support import programs
 from support.programs import BOUNDS, PLAIN
 
 TEST = "reduce_test"  # PLAIN has the library's own loops: what the compiler made is what is tested
+PLAIN_TEST = "reduce_plain_test"
 NEEDED = {"generic": set(), "avx2": {"avx2", "f16c"}}
 NEEDED["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "f16c"}
 
@@ -30,6 +31,15 @@ def test_bits(isa: str, case: str) -> None:
     assert case != "bits" or f"isa {isa}\n" in output
 
 
+@pytest.mark.parametrize("isa", list(NEEDED))
+def test_minima_products_and_bits(isa: str) -> None:
+    """Every dtype and reduction; NaN, zeros of both signs, infinities, subnormals, flushed too."""
+    skip_unless_it_runs(isa)
+    chosen = {"FASTCOMM_ISA": isa}
+    output = programs.check(programs.get(PLAIN_TEST, PLAIN), "all", "1", environment=chosen)
+    assert f"isa {isa}\n" in output
+
+
 def test_conversions() -> None:
     """All values of fp16 and bf16, all midpoints and their neighbours; with subnormals flushed."""
     programs.check(programs.get(TEST, PLAIN), "conversions")
@@ -44,3 +54,7 @@ def test_every_float_to_half() -> None:
 def test_sums_in_bounds() -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer."""
     programs.check(programs.get(TEST, BOUNDS), "bits", "2")
+
+
+def test_minima_products_and_bits_in_bounds() -> None:
+    programs.check(programs.get(PLAIN_TEST, BOUNDS), "bits", "2")

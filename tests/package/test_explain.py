@@ -28,9 +28,11 @@ def test_without_a_group_it_imagines_one() -> None:
     ("operation", "op", "dtype", "words"),
     [
         ("all_to_all", "sum", torch.float32, "no native schedule"),
-        ("all_reduce", "max", torch.float32, "no native kernel for this reduction of float32"),
-        ("all_reduce", dist.ReduceOp.AVG, torch.bool, "reduction of bool"),
+        ("all_reduce", "bxor", torch.float32, "reduction of float32: bits of integers only"),
+        ("all_reduce", dist.ReduceOp.AVG, torch.bool, "reduction of bool: use sum or max"),
+        ("reduce_scatter", "premul_sum", torch.int32, "multiply before"),
         ("all_reduce", "sum", torch.float8_e5m2, "no native kernel"),
+        ("all_reduce", dist.ReduceOp.MAX, torch.complex64, "complex numbers have sum"),
     ],
 )
 def test_what_is_not_native_has_a_reason(
@@ -43,6 +45,7 @@ def test_what_is_not_native_has_a_reason(
 
 def test_complex_is_taken_as_pairs_and_unknown_types_as_bytes() -> None:
     assert fastcomm.explain("all_reduce", torch.empty(8, dtype=torch.complex64)).bytes == 64
+    assert fastcomm.explain("all_reduce", count=2, dtype=torch.uint32, op="bor").native
     answer = fastcomm.explain("broadcast", torch.empty(8, dtype=torch.float8_e5m2))
     assert answer.native and answer.bytes == 8
 

@@ -122,6 +122,7 @@ CPU_LOOPS = (
     *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
     *("csrc/kernels/isa.cpp", "csrc/kernels/gradient_cpu.cpp", "csrc/kernels/reduce_cpu.cpp"),
     *("csrc/kernels/gradient_generic.cpp", "csrc/kernels/reduce_generic.cpp"),
+    "csrc/kernels/reduce_plain_generic.cpp",
 )
 _COMMUNICATOR = "coll/test_communicator.py"
 _SHM = "transport/test_shm.py"
@@ -141,6 +142,10 @@ PROGRAMS = (
     ),
     Program(
         *("reduce_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
+        ("kernels", "core"),
+    ),
+    Program(
+        *("reduce_plain_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
         ("kernels", "core"),
     ),
     *(

@@ -29,7 +29,7 @@ void check_root(const char* operation, int root, int size) {
 }
 
 void check_types(const char* operation, const ReduceSpec& spec) {
-  if (spec.in == DType::kOther || spec.out == DType::kOther) {
+  if (!has_cuda_kernel(spec.in) || !has_cuda_kernel(spec.out)) {
     throw Error(ErrorCode::kUnsupported, concat(operation, ": no CUDA kernel reduces ",
                                                 dtype_name(spec.in), " to ", dtype_name(spec.out)));
   }

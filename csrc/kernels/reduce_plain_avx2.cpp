@@ -1,0 +1,3 @@
+// The loops of reduce_plain.inc for processors with AVX2.
+#define FC_ISA_NAMESPACE isa_avx2
+#include "kernels/reduce_plain.inc"

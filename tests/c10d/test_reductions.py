@@ -1,0 +1,127 @@
+"""Every reduction of every dtype, natively; which there are not, and what is said then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_ranks
+from support.reductions import DTYPES, FACTOR, FLOATS, OPS, UNSIGNED, exists, inputs, reduced
+from support.tree import same_bits
+
+import fastcomm
+
+COUNTS = (67, 1501)  # one-shot, and several blocks of the block size below
+SMALL_BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
+
+
+def _op(name: str) -> Any:
+    if name == "premul_sum":
+        made: Any = getattr(dist, "_make_nccl_premul_sum", None)  # torch before 2.13
+        return (made or dist.ReduceOp.PREMUL_SUM)(FACTOR)
+    return getattr(dist.ReduceOp, name.upper())
+
+
+def _bits(world: World) -> None:
+    world.init()
+    rank, size = world.rank, world.size
+    for dtype in DTYPES:
+        for count in COUNTS:
+            terms = [inputs(dtype, size * count, peer) for peer in range(size)]
+            for op in OPS:
+                if not exists(op, dtype):
+                    continue
+                assert fastcomm.explain("all_reduce", terms[0], op=op).native, (dtype, op)
+                wanted = reduced(terms, op)
+                mine = terms[rank].clone()
+                work = dist.all_reduce(mine, op=_op(op), async_op=op == "max")
+                if work is not None:
+                    work.wait()
+                assert _same(mine, wanted, op), (dtype, count, op)
+                part = torch.empty(count, dtype=dtype)
+                dist.reduce_scatter_tensor(part, terms[rank], op=_op(op))
+                own = slice(rank * count, (rank + 1) * count)
+                assert _same(part, wanted[own], op), (dtype, count, op)
+
+
+def _same(got: torch.Tensor, wanted: torch.Tensor, op: str) -> bool:
+    if op in ("min", "max") and got.dtype in FLOATS:  # the very NaN
+        return torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+    return same_bits(got, wanted)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_bits_are_those_of_the_reference(size: int) -> None:
+    run_ranks(size, _bits, environment=SMALL_BLOCKS)
+
+
+REFUSED = [
+    *(("band", torch.float32, "bits of integers only"), ("bxor", torch.bfloat16, "bits of")),
+    *(("avg", torch.bool, "use sum or max"), ("premul_sum", torch.int32, "use sum")),
+    *(("premul_sum", torch.bool, "use sum"), ("premul_sum", torch.uint64, "use sum")),
+    *(("max", torch.complex64, "complex"), ("product", torch.complex128, "complex")),
+    *(("band", torch.complex64, "complex"), ("sum", torch.float8_e4m3fn, "convert the tensor")),
+    ("max", torch.float8_e5m2, "convert the tensor"),
+]
+
+
+def _refuse(world: World) -> list[Caught]:
+    world.init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # torch refuses some by itself
+    told = []
+    for op, dtype, _ in REFUSED:
+        options = dist.AllreduceOptions()
+        options.reduceOp = _op(op)
+        tensor = torch.ones(4).to(dtype)
+        told.append(catch(lambda x, o=options: backend.allreduce([x], o), tensor))
+        assert torch.equal(tensor.view(torch.uint8), torch.ones(4).to(dtype).view(torch.uint8))
+        parts = dist.ReduceScatterOptions()
+        parts.reduceOp = _op(op)
+        whole = torch.ones(4 * world.size).to(dtype)
+        told.append(
+            catch(lambda x, w=whole, o=parts: backend._reduce_scatter_base(x, w, o), tensor)
+        )
+        assert not fastcomm.explain("all_reduce", tensor, op=op).native, (op, dtype)
+        dist.all_reduce(good := torch.ones(1))
+        assert good.item() == world.size
+    return told
+
+
+def test_what_is_no_reduction_is_refused_with_the_reason() -> None:
+    for told in run_ranks(2, _refuse):
+        for (op, dtype, reason), reduce, scatter in zip(
+            REFUSED, told[::2], told[1::2], strict=True
+        ):
+            for caught, name in ((reduce, "all_reduce"), (scatter, "reduce_scatter_tensor")):
+                assert caught.kind == "UnsupportedError", caught
+                assert "FastcommError" in caught.bases, caught
+                title = f"{name}({op}, {str(dtype).removeprefix('torch.')})"
+                assert title in caught.text and reason in caught.text, caught
+                assert "Nothing was sent" in caught.text, caught
+
+
+def _moved(world: World) -> None:
+    """Types that are never reduced are moved; complex numbers are summed."""
+    world.init()
+    rank, size = world.rank, world.size
+    names = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
+    narrow = [getattr(torch, f"float8_{n}") for n in names if hasattr(torch, f"float8_{n}")]
+    for dtype in (*narrow, *UNSIGNED):
+        values = torch.arange(1000 * dtype.itemsize, dtype=torch.int32).to(torch.uint8)
+        mine = ((values + rank) % 251).view(dtype)
+        dist.all_gather(gathered := [torch.empty_like(mine) for _ in range(size)], mine)
+        for peer, got in enumerate(gathered):
+            assert torch.equal(got.view(torch.uint8), (values + peer) % 251), dtype
+        dist.broadcast(mine, src=1)
+        assert torch.equal(mine.view(torch.uint8), (values + 1) % 251), dtype
+        assert fastcomm.explain("broadcast", mine).native
+    for op, total in (("sum", complex(3, 3)), ("avg", complex(1.5, 1.5))):
+        dist.all_reduce(number := torch.full((3,), complex(rank + 1, rank + 1)), op=_op(op))
+        assert number.tolist() == [total] * 3
+
+
+def test_other_types_are_moved() -> None:
+    run_ranks(2, _moved)
