@@ -90,7 +90,7 @@ def _operations(world: World) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.release), 4])
 def test_redistributions(size: int) -> None:
     run_alike(size, _redistribute, near=Near())
 

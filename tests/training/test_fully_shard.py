@@ -88,7 +88,7 @@ def _both(size: int, shape: str) -> tuple[list[Any], list[Any]]:
     ("size", "shape"),
     [
         (2, "1-D"),
-        (3, "1-D"),
+        pytest.param(3, "1-D", marks=pytest.mark.release),
         pytest.param(4, "1-D", marks=pytest.mark.release),
         (4, "2-D"),
     ],

@@ -67,7 +67,7 @@ def _train_all(world: World, uneven: bool) -> dict[str, Any]:
     return each(_train, OPTIMIZERS, world, uneven)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.release)])
 def test_losses_are_those_of_a_plain_optimizer(size: int) -> None:
     for of_rank in run_alike(size, _train_all, False, near=Near(1e-3, 1e-4)):
         for name in OPTIMIZERS:
@@ -94,6 +94,6 @@ def _go_on(world: World) -> list[Any]:
     return [_steps(ddp, other, range(world.rank, 2 * world.size, world.size)), told[0]]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.release)])
 def test_a_state_that_was_gathered_loads(size: int) -> None:
     run_alike(size, _go_on, near=Near(1e-3, 1e-4))
