@@ -1,0 +1,105 @@
+"""DTensor: every redistribution, uneven parts, and operations over sharded tensors."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from support.alike import Near, run_alike
+from support.ranks import World
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    ones,
+)
+
+# Rows and columns that two, three and four ranks share unevenly; at four ranks one has no column.
+SHAPE = (7, 3)
+PLACEMENTS: list[Placement] = [Shard(0), Shard(1), Replicate(), Partial(), Partial("max")]
+TARGETS: list[Placement] = [Shard(0), Shard(1), Replicate()]
+
+
+def _whole() -> torch.Tensor:
+    return torch.arange(21.0).sin().view(SHAPE)
+
+
+def _placed(mesh: DeviceMesh, placement: Placement, rank: int) -> DTensor:
+    if isinstance(placement, Partial):
+        return DTensor.from_local(_whole() * (1 + rank), mesh, [placement])
+    return distribute_tensor(_whole(), mesh, [placement])
+
+
+def _redistribute(world: World) -> dict[str, Any]:
+    """Between all placements, asynchronously, too; a gradient goes the same way back."""
+    mesh = init_device_mesh("cpu", (world.size,))
+    found: dict[str, Any] = {}
+    for source, target in itertools.product(PLACEMENTS, TARGETS):
+        value = _placed(mesh, source, world.rank)
+        moved = value.redistribute(mesh, [target])
+        later = value.redistribute(mesh, [target], async_op=True)
+        found[f"{source} to {target}"] = moved
+        assert torch.equal(later.to_local() + 0, moved.to_local())
+        if not isinstance(source, Partial):
+            assert torch.equal(moved.full_tensor(), _whole())
+            leaf = value.detach().requires_grad_()
+            leaf.redistribute(mesh, [target]).to_local().square().sum().backward()
+            assert leaf.grad is not None
+            found[f"gradient of {source} to {target}"] = leaf.grad.full_tensor()
+    return found
+
+
+def _two_dimensions(world: World) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (2, 2))
+    found: dict[str, Any] = {}
+    kinds: list[Placement] = [Shard(0), Shard(1), Replicate()]
+    pairs = list(itertools.product(kinds, kinds))
+    for source, target in itertools.product(pairs, pairs):
+        value = distribute_tensor(_whole(), mesh, source)
+        moved = value.redistribute(mesh, target)
+        found[f"{source} to {target}"] = moved
+        assert torch.equal(moved.full_tensor(), _whole())
+    return found
+
+
+def _operations(world: World) -> dict[str, Any]:
+    """What torch derives from placements: products, sums, norms, gradients of them."""
+    mesh = init_device_mesh("cpu", (world.size,))
+    a, b = (distribute_tensor(_whole(), mesh, [Shard(dim)]) for dim in (0, 1))
+    product = (a @ b.t()).full_tensor()
+    torch.testing.assert_close(product, _whole() @ _whole().t())
+    leaf = a.detach().requires_grad_()
+    (leaf.softmax(0) * b).sum().backward()
+    assert leaf.grad is not None
+    return {
+        "product": product,
+        "sum": a.sum(0).full_tensor(),
+        "mean": b.mean().full_tensor(),
+        "maximum": a.max().full_tensor(),
+        "norm": torch.linalg.vector_norm(a).full_tensor(),
+        "gradient": leaf.grad.full_tensor(),
+        "from rank 0 alone": distribute_tensor(_whole() * (1 + world.rank), mesh, [Shard(0)]),
+        "copied from rank 0": distribute_tensor(_whole() * (1 + world.rank), mesh, [Replicate()]),
+        "ones": ones(SHAPE, device_mesh=mesh, placements=[Shard(0)]).full_tensor(),
+    }
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.release), 4])
+def test_redistributions(size: int) -> None:
+    run_alike(size, _redistribute, near=Near())
+
+
+def test_redistributions_in_two_dimensions() -> None:
+    """To the bit: nothing is summed."""
+    run_alike(4, _two_dimensions)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_operations(size: int) -> None:
+    run_alike(size, _operations, near=Near())
