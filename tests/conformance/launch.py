@@ -93,7 +93,7 @@ class Launcher:
                 # torch listens at its end, too, for a question that is never asked here.
                 here, there = self._context.Pipe()
                 receiver, sender = self._context.Pipe(duplex=False)
-                process = self._context.Process(
+                process: BaseProcess = self._context.Process(
                     target=rank.run, args=(place, test, there, sender), name=f"rank {place.rank}"
                 )
                 process.start()
@@ -118,12 +118,13 @@ class Launcher:
 
     def _join(self, processes: list[BaseProcess], deadline: float) -> list[int]:
         """Wait for the ranks; those that missed the deadline, which have written their stacks."""
+        fine = {None, 0, *self._skips}
         failed = False
         while True:
             running = [process for process in processes if process.exitcode is None]
             if not running:
                 return []
-            if not failed and any(process.exitcode == ERROR for process in processes):
+            if not failed and any(process.exitcode not in fine for process in processes):
                 failed = True
                 deadline = min(deadline, time.monotonic() + GRACE)
             if time.monotonic() >= deadline:

@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 TESTS = "torch.testing._internal.distributed.distributed_test"
@@ -57,7 +56,7 @@ def environment(size: int) -> dict[str, str]:
     }
 
 
-def _load() -> tuple[ModuleType, type]:
+def _load() -> tuple[Any, Any]:
     import importlib
 
     tests = importlib.import_module(TESTS)
@@ -107,6 +106,7 @@ def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
         trace.install(calls)
     if place.backend == substitute.FASTCOMM:
         substitute.install(count)
+        substitute.rename_events(tests)
         _check_first(case)
     try:
         case._run(place.rank, test, os.path.join(place.directory, "store"), errors)
@@ -115,7 +115,7 @@ def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
         facts.send({"gloo": count.made, "by_checks": count.by_checks, "calls": sorted(calls)})
 
 
-def _check_first(case: type) -> None:
+def _check_first(case: Any) -> None:
     """Before the test: the group that torch has formed is the one meant."""
     from conformance import substitute
 

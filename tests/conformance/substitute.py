@@ -1,7 +1,7 @@
 """Give fastcomm the name "gloo" in this process, so that torch's tests for Gloo run on fastcomm.
 
-torch makes Gloo's groups in two places: ``_new_process_group_helper``, for every group whose backend
-is named "gloo", and ``_create_process_group_wrapper``, for the checks of
+torch makes Gloo's groups in two places: ``_new_process_group_helper``, for every group whose
+backend is named "gloo", and ``_create_process_group_wrapper``, for the checks of
 ``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. Everybody else who says
 ``torch.distributed.ProcessGroupGloo`` gets what they ask for, as long as anybody does: fastcomm
 itself, for what has no native schedule. How often that happens is counted.
@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -102,6 +103,24 @@ def install(count: GlooCount) -> None:
 
     # In this module only: fastcomm's own code takes the class from torch.distributed.
     c10d.ProcessGroupGloo = Substitute("ProcessGroupGloo", (), {})
+
+
+def rename_events(tests: Any) -> None:
+    """Let torch's tests find events for the profiler: "fastcomm:send" is "gloo:send" there.
+
+    What they check of an event apart from its name is checked of fastcomm's.
+    """
+    find = tests.get_profiling_event
+
+    @functools.wraps(find)
+    def renaming(event_name: str, profiler: Any, *arguments: Any, **named: Any) -> Any:
+        new = isinstance(profiler, torch.profiler.profile)
+        for event in profiler.events() if new else profiler.function_events:
+            if event.name.startswith(f"{FASTCOMM}:"):
+                event.name = event.name.replace(FASTCOMM, GLOO, 1)
+        return find(event_name, profiler, *arguments, **named)
+
+    tests.get_profiling_event = renaming
 
 
 def check() -> None:

@@ -1,4 +1,4 @@
-"""In place of the package expecttest where it is missing: torch's tests take their base class from it.
+"""In place of the package expecttest where it is missing: torch's tests take a base class from it.
 
 Those that run here compare no text with what is expected, so the class needs no more than its name.
 """
