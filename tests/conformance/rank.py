@@ -11,6 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from conformance.forced import ON_CPU, unskip
+
 TESTS = "torch.testing._internal.distributed.distributed_test"
 # The name is that of torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
@@ -61,6 +63,7 @@ def _load() -> tuple[Any, Any]:
 
     tests = importlib.import_module(TESTS)
     case = type(CLASS, (tests.TestDistBackend, tests.DistributedTest._DistTestBase), {})
+    unskip(case)
     return tests, case
 
 
@@ -94,11 +97,13 @@ def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
     os.environ.update(place.environment())
 
     import torch
-    from conformance import substitute, trace
+    from conformance import on_cpu, substitute, trace
 
     torch.set_num_threads(1)
     tests, case = _load()
     tests.INIT_METHOD = place.init
+    if test in ON_CPU:
+        on_cpu.install(tests)
     count = substitute.GlooCount()
     count.install()
     calls: set[str] = set()

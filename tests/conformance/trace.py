@@ -13,11 +13,14 @@ import torch.distributed as dist
 
 # Of the methods of torch.distributed.ProcessGroup, those that a backend carries out.
 METHODS = [
-    *("_allgather_base", "_reduce_scatter_base", "allgather", "allgather_coalesced"),
-    *("allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced", "alltoall"),
-    *("alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv"),
-    *("recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_tensor_coalesced"),
-    *("scatter", "send", "_start_coalescing", "_end_coalescing"),
+    *("allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "alltoall"),
+    *("barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce"),
+    *("reduce_scatter", "scatter", "send", "_start_coalescing", "_end_coalescing"),
+    # Of one tensor, by the names of torch 2.13 and of those before.
+    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("_allgather_base", "allgather_into_tensor_coalesced", "alltoall_base"),
+    *("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"),
 ]
 
 
