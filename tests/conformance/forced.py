@@ -80,7 +80,6 @@ ON_CPU = [
     "test_ddp_sync_module_states",
     "test_ddp_uneven_input_exception",
     "test_ddp_uneven_input_join_disable",
-    "test_ddp_uneven_inputs",
     "test_ddp_unused_params_rebuild_buckets_exception",
     "test_ddp_zero_output_features",
     "test_detect_ddp_is_actually_static",
