@@ -119,20 +119,27 @@ ON_CPU = [
 FORCED = [*OF_MPI, *OF_TROUBLE, *ON_CPU]
 
 
+def layers(method: Any) -> list[Any]:
+    """The method and what its decorators have wrapped, from the outside."""
+    found = [method]
+    while (inner := getattr(found[-1], "__wrapped__", None)) is not None:
+        found.append(inner)
+    return found
+
+
 def without_skip(method: Any) -> Any:
     """Return what runs: the function behind unittest's skip, or the same without torch's mark."""
-    layer = method
-    while layer is not None:
+    for layer in layers(method):
         if layer.__code__.co_name == "skip_wrapper":  # unittest's
             return layer.__wrapped__
-        layer = getattr(layer, "__wrapped__", None)
     method.__unittest_skip__ = False
     return method
 
 
 def unskip(case: Any) -> None:
     for name in FORCED:
-        method = getattr(case, name, None)
-        why = getattr(method, "__unittest_skip_why__", "")
-        if method is not None and "world size" not in why:
+        if (method := getattr(case, name, None)) is None:
+            continue
+        reasons = [getattr(layer, "__unittest_skip_why__", "") for layer in layers(method)]
+        if not any("world size" in reason for reason in reasons):
             setattr(case, name, without_skip(open_gates(method) if name in ON_CPU else method))
