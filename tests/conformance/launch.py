@@ -148,13 +148,13 @@ class Launcher:
         """Decide as torch's runner does (_check_return_codes), but look at every rank's status."""
         codes = [None if number in late else p.exitcode for number, p in enumerate(processes)]
         told = [
-            f"rank {number}, exit status {code}:\n{errors[number] or _end_of(places[number])}"
+            f"rank {number}, exit status {code}:\n{errors[number] or _log_of(places[number])}"
             for number, code in enumerate(codes)
             if code == ERROR
         ]
         if not told and late:
             told = [f"no end after {self.timeout:g} s: ranks {late}"]
-        told += [f"rank {number} did not end:\n{_end_of(places[number])}" for number in late]
+        told += [f"rank {number} did not end:\n{_log_of(places[number])}" for number in late]
         if told:
             return Result(test, "failed", "\n".join(told))
         if test in ANY_STATUS:
@@ -167,7 +167,7 @@ class Launcher:
                 test,
                 "failed",
                 "\n".join(
-                    f"rank {number}, exit status {code}:\n{_end_of(places[number])}"
+                    f"rank {number}, exit status {code}:\n{_log_of(places[number])}"
                     for number, code in enumerate(codes)
                     if code
                 ),
@@ -186,8 +186,12 @@ def _text(pipe: Connection) -> str:
     return str(_received(pipe) or "")
 
 
-def _end_of(place: Place, characters: int = 6000) -> str:
+def _log_of(place: Place, characters: int = 3000) -> str:
+    """What a rank wrote: the cause comes first where it crashed, and last where it hangs."""
     try:
-        return place.log.read_text(errors="replace")[-characters:]
+        text = place.log.read_text(errors="replace")
     except OSError:
         return ""
+    if len(text) <= 2 * characters:
+        return text
+    return f"{text[:characters]}\n[...]\n{text[-characters:]}"
