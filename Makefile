@@ -29,7 +29,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build gpu-build test release-check soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build gpu-build test release-check conformance soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
@@ -42,6 +42,9 @@ test: $(STAMPS)/build ## build and run the tests; pytest's arguments in ARGS, WO
 
 release-check: $(STAMPS)/build ## what takes long: more seeds and models, other Pythons and torches; half an hour
 	$(BIN)/python tools/release_check.py $(ARGS)
+
+conformance: $(STAMPS)/build ## torch's own tests for Gloo, on fastcomm; ARGS="--ranks 2 -k reduce --backend gloo"
+	PYTHONPATH=tests $(BIN)/python -m conformance.run $(ARGS)
 
 soak: $(STAMPS)/build ## random schedules with faults; ARGS="--schedules N --seed S", or "--replay SEED"
 	PYTHONPATH=tests $(BIN)/python -m faults.soak $(ARGS)

@@ -1,0 +1,133 @@
+"""What one rank's process does, and what a process that lists torch's tests does."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from conformance.forced import ON_CPU, unskip
+
+TESTS = "torch.testing._internal.distributed.distributed_test"
+# The name is that of torch's own file for Gloo.
+CLASS = "TestDistBackendWithSpawn"
+STACKS = signal.SIGUSR1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank of a test runs."""
+
+    rank: int
+    size: int
+    backend: str
+    directory: str
+    trace: bool = False
+
+    @property
+    def log(self) -> Path:
+        return Path(self.directory, f"log-{self.rank}")
+
+    def environment(self) -> dict[str, str]:
+        return environment(self.size) | {"TEMP_DIR": self.directory, "INIT_METHOD": self.init}
+
+    @property
+    def init(self) -> str:
+        """For tests that destroy the default group and form another."""
+        return f"file://{self.directory}/init_dir/shared_init_file"
+
+    def prepare(self) -> None:
+        """Make what torch's own runner makes (initialize_temp_directories)."""
+        for name in ("barrier", "test_dir", "init_dir"):
+            os.mkdir(os.path.join(self.directory, name))
+
+
+def environment(size: int) -> dict[str, str]:
+    """What torch's tests read as they are imported, for their skips."""
+    return {
+        "BACKEND": "gloo",
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "INIT_METHOD": "file:///nowhere",
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # the command it tells would not do
+    }
+
+
+def _load() -> tuple[Any, Any]:
+    import importlib
+
+    tests = importlib.import_module(TESTS)
+    case = type(CLASS, (tests.TestDistBackend, tests.DistributedTest._DistTestBase), {})
+    unskip(case)
+    return tests, case
+
+
+def list_tests(pipe: Connection) -> None:
+    """Send the tests' names, and torch's reason for each that is skipped whatever runs it."""
+    _, case = _load()
+    found: dict[str, str | None] = {}
+    for name in dir(case):
+        if name.startswith("test") and callable(method := getattr(case, name)):
+            skipped = getattr(method, "__unittest_skip__", False)
+            found[name] = getattr(method, "__unittest_skip_why__", "") if skipped else None
+    pipe.send(found)
+
+
+def skip_codes(pipe: Connection) -> None:
+    """Send torch's reasons by the exit status that a rank reports them with."""
+    from torch.testing._internal.common_distributed import TEST_SKIPS
+
+    pipe.send({skip.exit_code: skip.message for skip in TEST_SKIPS.values()})
+
+
+def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
+    """Run one test as one rank, and end as torch's own ranks do: by an exit status.
+
+    ``errors`` is torch's pipe, for the text of an exception; ``facts`` gets what was counted.
+    """
+    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(log, stream.fileno())
+    faulthandler.register(STACKS, file=log, all_threads=True)
+    os.environ.update(place.environment())
+
+    import torch
+    from conformance import on_cpu, substitute, trace
+
+    torch.set_num_threads(1)
+    tests, case = _load()
+    tests.INIT_METHOD = place.init
+    if test in ON_CPU:
+        on_cpu.install(tests)
+    count = substitute.GlooCount()
+    count.install()
+    calls: set[str] = set()
+    if place.trace:
+        trace.install(calls)
+    if place.backend == substitute.FASTCOMM:
+        substitute.install(count)
+        substitute.rename_events(tests)
+        _check_first(case)
+    try:
+        case._run(place.rank, test, os.path.join(place.directory, "store"), errors)
+    finally:
+        sys.stdout.flush()
+        facts.send({"gloo": count.made, "by_checks": count.by_checks, "calls": sorted(calls)})
+
+
+def _check_first(case: Any) -> None:
+    """Before the test: the group that torch has formed is the one meant."""
+    from conformance import substitute
+
+    run_test = case.run_test
+
+    def checked(self: Any, *arguments: Any) -> None:
+        substitute.check()
+        run_test(self, *arguments)
+
+    case.run_test = checked
