@@ -28,8 +28,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(f"{arguments.dtype!r} is no dtype of torch", file=sys.stderr)
         return 2
     count = -(-arguments.size // dtype.itemsize)
-    native = [name for name, native in backend.load().operations().items() if native]
-    for operation in arguments.operation or native:
+    for operation in arguments.operation or backend.load().operations():
         print(
             explain(
                 operation,

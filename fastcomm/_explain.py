@@ -17,8 +17,9 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory, False for a stock engine (Gloo).
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"flags"``, ``"nothing"`` or ``"stock"``.
+        native: True for shared memory, False for Gloo, or for a reduction that there is not.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"nothing"``, or
+            ``"stock"`` where it is not native.
         bytes: size of one rank's message.
         reason: why.
     """
@@ -30,7 +31,7 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
-        path = f"native, {self.algorithm}" if self.native else "Gloo"
+        path = f"native, {self.algorithm}" if self.native else "not native"
         return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
 
 
@@ -51,7 +52,7 @@ def explain(
 
     Args:
         operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
-            and the like. What has no native schedule goes to the stock engine.
+            and the like.
         tensor: this rank's message, of any shape; gives ``count`` and ``dtype``.
         op: the reduction, for operations that reduce.
         group: a process group of backend fastcomm. None is the default group if there is one, and
@@ -77,14 +78,13 @@ def explain(
         backend = _backend.backend_of(group, behind_checks=True)
         if backend is None:
             raise ValueError("explain() needs a process group of backend fastcomm")
-        if device != "cpu" and operation != "barrier":
-            reason = f"tensors on {device} have no native path yet"
-            size = elements * dtype.itemsize
-            return Explanation(operation, False, "stock", size, reason)
         answer = backend.explain(operation, elements, name, reduction)
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
     explanation = Explanation(operation, **answer)
+    if explanation.native and device != "cpu":
+        reason = f"{explanation.reason}; copied from and to {device} through the host's memory"
+        explanation = replace(explanation, reason=reason)
     if dtype.is_complex and "reduction of bytes" in explanation.reason:
         reason = "complex numbers have sum, avg and premul_sum only"
         explanation = replace(explanation, reason=reason)

@@ -29,6 +29,23 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+/// What a monitored barrier that timed out says besides, in torch's words.
+std::string monitored(bool first, int rank, const std::vector<int>& missing) {
+  if (!first) {
+    return concat("Rank ", rank,
+                  " successfully reached monitoredBarrier, but received errors while waiting for "
+                  "send/recv from rank 0");
+  }
+  std::string ranks;
+  for (const int each : missing) ranks += concat(ranks.empty() ? "" : ", ", each);
+  return concat(missing.size() == 1 ? "Rank " : "Ranks ", ranks, " failed to pass monitoredBarrier");
+}
+
+Payload in_place(::c10d::OpType type, const Call& call, const Tensors& tensors,
+                 const Buffer& buffer) {
+  return Payload{type, title_of(call), tensors, tensors, {}, {buffer}, {}};
+}
+
 }  // namespace
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -116,10 +133,8 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     call.count = buffer.count();
     call.input = call.output = buffer.data();
     return launch(
-        call, opts.timeout, opts.asyncOp, [&] { buffer.write_back(); },
-        [&] {
-          return Payload{::c10d::OpType::ALLREDUCE, title_of(call), tensors, {}, {buffer}, {}};
-        });
+        call, opts.timeout, opts.asyncOp, tensors, [&] { buffer.write_back(); },
+        [&] { return in_place(::c10d::OpType::ALLREDUCE, call, tensors, buffer); });
   });
 }
 
@@ -138,10 +153,8 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
     call.output = buffer.data();
     note_type(call, tensor);
     return launch(
-        call, opts.timeout, opts.asyncOp, [&] { buffer.write_back(); },
-        [&] {
-          return Payload{::c10d::OpType::BROADCAST, title_of(call), tensors, {}, {buffer}, {}};
-        });
+        call, opts.timeout, opts.asyncOp, tensors, [&] { buffer.write_back(); },
+        [&] { return in_place(::c10d::OpType::BROADCAST, call, tensors, buffer); });
   });
 }
 
@@ -158,7 +171,7 @@ FastcommBackend::WorkPtr FastcommBackend::reduce(Tensors& tensors,
     made.of(buffer);
     made.call.input = buffer.data();
     if (is_root) made.call.output = buffer.data();
-    made.payload.value = tensors;
+    made.payload.value = made.payload.shown = tensors;
     return launch(std::move(made), opts.timeout, opts.asyncOp);
   });
 }
@@ -168,15 +181,34 @@ FastcommBackend::WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& 
   Call call;
   call.kind = OpKind::kBarrier;
   return launch(
-      call, opts.timeout, opts.asyncOp, [] {},
-      [&] { return Payload{::c10d::OpType::BARRIER, title_of(call), {}, {}, {}, {}}; });
+      call, opts.timeout, opts.asyncOp, {}, [] {},
+      [&] { return Payload{::c10d::OpType::BARRIER, title_of(call), {}, {}, {}, {}, {}}; });
 }
 
 void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
   if (whole_ != nullptr) return whole_->monitoredBarrier(opts, wait_all_ranks);
-  ::c10d::BarrierOptions here = opts;
-  here.asyncOp = false;
-  if (const WorkPtr failed = barrier(here)) failed->wait();
+  translating([&] {
+    const Milliseconds limit = timeout_or_default(opts.timeout);
+    const bool first = getRank() == 0;
+    const std::shared_ptr<Communicator> group = lanes_->here(limit);
+    if (first && limit == Milliseconds(0)) {
+      throw Error(ErrorCode::kTimeout,
+                  message_front(0, getSize(), -1, "barrier", group->sequence()) +
+                      "Rank 0 timed out in monitoredBarrier: its timeout is 0");
+    }
+    Call call;
+    call.kind = OpKind::kBarrier;
+    const auto operation = group->run(call, limit, g_interrupt_check);
+    if (operation->error() == nullptr) return;
+    std::vector<int> missing = operation->late();
+    if (!wait_all_ranks && missing.size() > 1) missing.resize(1);
+    try {
+      std::rethrow_exception(operation->error());
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+      throw Error(error.code(), concat(error.what(), ". ", monitored(first, getRank(), missing)));
+    }
+  });
 }
 
 void FastcommBackend::startCoalescing() {

@@ -123,8 +123,8 @@ class FastcommBackend final : public ::c10d::Backend {
   /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
   /// does without, so it is made on demand.
   template <class WriteBack, class MakePayload>
-  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, const WriteBack& write_back,
-                 const MakePayload& make_payload);
+  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, at::TensorList shown,
+                 const WriteBack& write_back, const MakePayload& make_payload);
   WorkPtr launch(Prepared made, Milliseconds timeout, bool async);
   /// The work, which endCoalescing() waits for.
   WorkPtr noted(WorkPtr work);

@@ -43,6 +43,7 @@ Prepared prepare_gather(OpKind kind, const Tensors& inputs, const Tensors& outpu
   for (const at::Tensor& output : outputs) made.write(output);
   made.payload.settle = [own, all] {};  // alive
   made.payload.value = outputs;
+  made.payload.shown = inputs;
   return made;
 }
 
@@ -64,7 +65,7 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
     made.call.count = joined.bytes() / dtype_size(made.call.dtype);
     made.call.input = made.call.output = joined.data();
     made.payload.settle = [joined] { joined.write_back(); };
-    made.payload.value = tensors;
+    made.payload.value = made.payload.shown = tensors;
     return launch(std::move(made), opts.timeout, opts.asyncOp);
   });
 }
@@ -161,6 +162,7 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
     made.call.output = sums.data();
     made.payload.settle = [sums, parts] { sums.write_back(); };
     made.payload.value = outputs;
+    made.payload.shown = inputs;
     return launch(std::move(made), opts.timeout, opts.asyncOp);
   });
 }

@@ -46,8 +46,8 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
       held->write_back();
       held->write_results(results);
     };
-    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, settle, [&] {
-      return Payload{::c10d::OpType::ALLREDUCE, title_of(call), fused.results, {}, {}, settle};
+    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, gradients, settle, [&] {
+      return Payload{::c10d::OpType::ALLREDUCE, title_of(call), gradients, fused.results, {}, {}, settle};
     });
     return fused;
   });
@@ -69,8 +69,8 @@ std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
       for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
     };
     Fused fused;
-    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, settle, [&] {
-      return Payload{::c10d::OpType::ALLGATHER, title_of(call), tensors, {}, {}, settle};
+    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, tensors, settle, [&] {
+      return Payload{::c10d::OpType::ALLGATHER, title_of(call), tensors, tensors, {}, {}, settle};
     });
     return fused;
   });

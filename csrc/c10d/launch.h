@@ -14,7 +14,7 @@ namespace fastcomm {
 
 template <class WriteBack, class MakePayload>
 FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
-                                                 const WriteBack& write_back,
+                                                 at::TensorList shown, const WriteBack& write_back,
                                                  const MakePayload& make_payload) {
   ++calls_;
   return translating([&]() -> WorkPtr {
@@ -23,7 +23,14 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
     if (async || coalescing_) {
       return noted(NativeWork::start(group, call, limit, make_payload(), continuations_));
     }
-    RECORD_FUNCTION(row_of(call.kind).title, std::vector<c10::IValue>());
+    // As c10d's Work makes it for other backends, whose events are asynchronous whoever waits.
+    at::RecordFunction event(at::RecordScope::USER_SCOPE);
+    std::vector<c10::IValue> inputs;
+    if (event.isActive()) {
+      event._setAsync();
+      inputs.assign(shown.begin(), shown.end());
+      event.before(title_of(call), &inputs);
+    }
     const auto operation = group->run(call, limit, g_interrupt_check);
     if (operation->error() != nullptr) {
       return NativeWork::failed(getRank(), make_payload(), operation->error(), continuations_);
@@ -36,7 +43,7 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
 inline FastcommBackend::WorkPtr FastcommBackend::launch(Prepared made, Milliseconds timeout,
                                                         bool async) {
   return launch(
-      made.call, timeout, async, [&] { made.payload.write_back(); },
+      made.call, timeout, async, made.payload.shown, [&] { made.payload.write_back(); },
       [&] { return std::move(made.payload); });
 }
 

@@ -27,6 +27,7 @@ void Prepared::of(const Buffer& message) {
 
 Buffer Prepared::read(const at::Tensor& tensor) {
   require_dense(name(), tensor);
+  payload.shown.push_back(tensor);
   return payload.inputs.emplace_back(tensor);
 }
 

@@ -48,6 +48,7 @@ Prepared prepare_uneven(const at::Tensor& output, const Tensors& inputs,
     if (target.bytes() != 0) std::memcpy(target.data(), own, target.bytes());
   };
   made.payload.value = {output};
+  made.payload.shown = inputs;
   return made;
 }
 

@@ -9,7 +9,7 @@ std::function<std::string(bool)> g_failure;
 
 NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
                        std::shared_ptr<Continuations> continuations)
-    : ::c10d::Work(rank, payload.type, payload.title, payload.value),
+    : ::c10d::Work(rank, payload.type, payload.title, payload.shown),
       group_(std::move(group)),
       payload_(std::move(payload)),
       continuations_(std::move(continuations)),

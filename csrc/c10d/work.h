@@ -18,7 +18,8 @@ namespace fastcomm {
 /// and what its future's value is.
 struct Payload {
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
-  const char* title = "";         // for the profiler: "fastcomm:all_reduce"
+  const char* title = "";         // for a profiler: "fastcomm:all_reduce"
+  std::vector<at::Tensor> shown;  // likewise: what goes in
   std::vector<at::Tensor> value;  // the future's
   std::vector<Buffer> inputs;     // kept alive until the operation is done
   std::vector<Buffer> outputs;    // and written back

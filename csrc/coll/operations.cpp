@@ -234,7 +234,9 @@ Table make_table() {
 
   Table table;
   for (OperationRow& row : rows) {
-    row.title = concat("fastcomm:", row.name);
+    row.title = concat("fastcomm:", row.kind == OpKind::kAllToAllSingle       ? "all_to_all"
+                                    : row.kind == OpKind::kAllReduceCoalesced ? "all_reduce"
+                                                                              : row.name);
     table.at(static_cast<size_t>(row.kind)) = row;
   }
   return table;

@@ -52,7 +52,7 @@ struct OperationRow {
   bool has_detail = false;  // the header does not say all of it (Call::detail)
   bool has_data = true;
   bool counted = true;  // the header's count is the number of elements, the same on every rank
-  std::string title{};  // for a profiler: "fastcomm:all_reduce"
+  std::string title{};  // for a profiler: "fastcomm:all_reduce". Where c10d has one, its
 };
 
 const OperationRow& row_of(OpKind kind);

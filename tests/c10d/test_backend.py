@@ -157,7 +157,7 @@ def test_a_group_of_one_rank() -> None:
     run_ranks(1, _one_rank)
 
 
-def _stock_operations(world: World) -> None:
+def _each_operation(world: World) -> None:
     world.init()
     rank, size = world.rank, world.size
     total = torch.tensor([float(rank)])
@@ -181,8 +181,8 @@ def _stock_operations(world: World) -> None:
         assert part.item() == 7.0
 
 
-def test_what_is_not_native_goes_to_gloo() -> None:
-    run_ranks(3, _stock_operations)
+def test_each_operation() -> None:
+    run_ranks(3, _each_operation)
 
 
 def _many_groups(world: World) -> None:

@@ -138,6 +138,7 @@ def _routes(world: World) -> None:
     assert fastcomm.explain("reduce_scatter", count=8, op="premul_sum").native
     assert fastcomm.explain("reduce_scatter", count=8, op="max").native
     assert not fastcomm.explain("reduce_scatter", count=8, op="bxor").native
+    assert fastcomm.explain("gather", count=8).algorithm == "by table"
 
 
 def test_what_the_router_says_is_done() -> None:

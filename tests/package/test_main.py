@@ -23,22 +23,24 @@ def test_env_tells_versions_and_settings(capsys: pytest.CaptureFixture[str]) -> 
     assert "usable cores: " in capsys.readouterr().out
 
 
-def test_explain_without_a_name_is_about_all_native_operations(
+def test_explain_without_a_name_is_about_all_operations(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["explain", "--size", "64K"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(": native, " in line for line in lines)
     names = {line.split()[0] for line in lines}
-    assert {"all_reduce", "reduce_scatter_tensor", "barrier", "fused_all_reduce"} <= names
-    assert "gather" not in names
+    assert {"all_reduce", "gather", "all_to_all", "barrier", "fused_all_reduce"} <= names
+    assert len(names) == len(lines)
 
 
 def test_explain_prints_a_line_for_each_operation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "all_reduce", "reduce", "--size", "25M", "--dtype", "bfloat16"]) == 0
-    native, stock = capsys.readouterr().out.splitlines()
-    assert native.startswith("all_reduce of 26214400 bytes: native, pipelined")
-    assert stock.startswith("reduce of 26214400 bytes: Gloo")
+    all_reduce, reduce = capsys.readouterr().out.splitlines()
+    assert all_reduce.startswith("all_reduce of 26214400 bytes: native, pipelined")
+    assert reduce.startswith("reduce of 26214400 bytes: native, pipelined")
+    assert main(["explain", "gossip"]) == 0
+    assert "not native (there is no such operation)" in capsys.readouterr().out
 
 
 def test_mistakes_are_answered_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
