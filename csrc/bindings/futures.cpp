@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "c10d/exception.h"
+#include "c10d/peer_work.h"
 #include "c10d/stock_work.h"
 #include "c10d/work.h"
 
@@ -178,6 +179,8 @@ void bind_futures(py::module_& module) {
       .def("get_future", &future_of<NativeWork>);
   py::class_<StockWork, c10::intrusive_ptr<StockWork>, ::c10d::Work>(module, "StockWork")
       .def("get_future", &future_of<StockWork>);
+  py::class_<PeerWork, c10::intrusive_ptr<PeerWork>, ::c10d::Work>(module, "PeerWork")
+      .def("get_future", &future_of<PeerWork>);
   module.def("future_of", &future_with<NativeWork>);
 }
 

@@ -58,6 +58,11 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const ::c10d::ReduceScatterOptions& opts) override;
 
+  // (point_to_point.cpp)
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
   /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
   /// tensors/gradients.h, complete when the work is, or at once where there is none.
   struct Fused {
@@ -91,9 +96,6 @@ class FastcommBackend final : public ::c10d::Backend {
                         std::vector<int64_t>& input_splits,
                         const ::c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
-  WorkPtr send(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
   // Memory for what wants it where peers can reach it: DDP's buckets.

@@ -1,56 +1,65 @@
-// A send or a receive of the stock engine in a native group, as c10d sees it.
-//
-// Two ranks exchange, so there is no meeting: nothing is compared. But who waits learns of a death, a
-// failure of the group and Ctrl-C as in every other operation, and the engine's errors become ours.
+// A send or a receive of a native group, as c10d sees it.
 #pragma once
+
+#include <ATen/core/ivalue.h>
 
 #include <atomic>
 #include <memory>
-#include <string>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
 
-#include "c10d/stock_engine.h"
+#include "c10d/continuations.h"
+#include "c10d/convert.h"
 #include "coll/communicator.h"
 
 namespace fastcomm {
 
-/// An exchange, for messages.
-struct Exchange {
-  const char* name;  // "send" or "recv"
-  int peer;          // -1: any
-  std::string text;  // "recv(float32, 10 elements) from rank 1, tag 0"
-};
-
-/// Thread-safe. As in Gloo, it is complete once somebody has waited for it, and has no future.
+/// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
+/// value is a list of the one tensor; it is made when it is asked for, and from then on the progress
+/// engine sees to the operation, whether somebody waits or not.
 class PeerWork final : public ::c10d::Work {
  public:
-  /// Raises what a group that has failed raises, and what the engine says of the arguments.
-  static c10::intrusive_ptr<::c10d::Work> start(std::shared_ptr<Communicator> group,
-                                                Exchange exchange, Milliseconds timeout,
-                                                const StartStock& start_stock);
+  /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises
+  /// what a group that has failed raises.
+  static c10::intrusive_ptr<PeerWork> start(std::shared_ptr<Communicator> group,
+                                            const at::Tensor& tensor, bool is_send, int peer,
+                                            int tag, Milliseconds timeout,
+                                            std::shared_ptr<Continuations> continuations);
 
-  PeerWork(std::shared_ptr<Communicator> group, Exchange exchange, Milliseconds timeout,
-           c10::intrusive_ptr<::c10d::Work> engine);
+  PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send,
+           Milliseconds timeout, std::shared_ptr<Continuations> continuations);
 
-  /// Raises what the exchange ended with. The group's timeout counts from here, as in Gloo. When
-  /// `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group as they
-  /// are. False if it was aborted.
+  /// Also looks whether it can be ended, since nobody else may.
+  bool isCompleted() override;
+  /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
+  /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
+  /// as they are. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
+  /// Takes it back if no peer knows of it, else gives the group up.
   void abort() override;
-  int sourceRank() const override { return engine_->sourceRank(); }
+  int sourceRank() const override { return source_.load(std::memory_order_acquire); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+  /// The group's, for what users attach to the future.
+  const std::shared_ptr<Continuations>& continuations() const { return continuations_; }
 
  private:
-  void wait_in_slices(Deadline deadline);
-  void look_around(Deadline deadline, Deadline limit, std::optional<Deadline>& stalled_since);
-  void complete(const std::exception_ptr& error);
+  void complete(const PeerOperation& operation, const std::exception_ptr& error);
+  void complete_future();
 
   std::shared_ptr<Communicator> group_;
-  Exchange exchange_;
+  std::shared_ptr<PeerOperation> operation_;
+  at::Tensor tensor_;
+  Buffer buffer_;
   Milliseconds timeout_;
-  c10::intrusive_ptr<::c10d::Work> engine_;
+  std::shared_ptr<Continuations> continuations_;
+  std::atomic<int> source_{-1};
   std::atomic<bool> aborted_{false};
-  std::atomic<bool> claimed_{false};  // by whoever completes this work
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // nullptr until somebody asks
+  bool completed_here_ = false;                     // complete() has run
 };
 
 }  // namespace fastcomm

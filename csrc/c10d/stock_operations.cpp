@@ -3,7 +3,6 @@
 
 #include "c10d/backend.h"
 #include "c10d/exception.h"
-#include "c10d/peer_work.h"
 #include "c10d/stock_call.h"
 
 namespace fastcomm {
@@ -29,21 +28,6 @@ Tensors all_of(const TensorLists& lists) {
 Tensors joined(Tensors first, const Tensors& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
-}
-
-Exchange exchange_of(const char* name, const Tensors& tensors, int peer, int tag) {
-  const at::Tensor& tensor = only(tensors, name);
-  const char* const way = name[0] == 's' ? "to " : "from ";
-  const std::string other = peer < 0 ? "any rank" : concat("rank ", peer);
-  return {name, peer,
-          concat(name, "(", dtype_name(dtype_of(tensor.scalar_type())), ", ", tensor.numel(),
-                 " elements) ", way, other, ", tag ", tag)};
-}
-
-/// Gloo ends the process instead.
-void check_peer(const char* name, int peer, int rank, int size) {
-  FC_CHECK(peer >= 0 && peer < size, name, ": rank ", peer, " is not in a group of ", size);
-  FC_CHECK(peer != rank, name, ": the peer is this rank itself, ", rank);
 }
 
 }  // namespace
@@ -173,29 +157,6 @@ WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
                          [outputs, inputs, opts](::c10d::Backend& engine) mutable {
                            return engine.alltoall(outputs, inputs, opts);
                          });
-  });
-}
-
-WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
-  return translating([&] {
-    check_peer("send", peer, getRank(), getSize());
-    return PeerWork::start(group(), exchange_of("send", tensors, peer, tag), options_->timeout,
-                           [&] { return stock()->send(tensors, peer, tag); });
-  });
-}
-
-WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
-  return translating([&] {
-    check_peer("recv", peer, getRank(), getSize());
-    return PeerWork::start(group(), exchange_of("recv", tensors, peer, tag), options_->timeout,
-                           [&] { return stock()->recv(tensors, peer, tag); });
-  });
-}
-
-WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
-  return translating([&] {
-    return PeerWork::start(group(), exchange_of("recv", tensors, -1, tag), options_->timeout,
-                           [&] { return stock()->recvAnysource(tensors, tag); });
   });
 }
 

@@ -40,11 +40,13 @@ Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
       traits_(std::move(traits)),
       engine_(engine),
       policy_(wait_policy(peers_->oversubscribed())),
+      messages_(*peers_, traits_.layout.total()),
       base_(load_flag(peers_->view().flag(peers_->rank(), 0))) {}
 
 Communicator::~Communicator() { leave(); }
 
 bool Communicator::pending() const {
+  if (messages_.needs_engine()) return true;
   std::lock_guard<std::mutex> lock(state_);
   return !queue_.empty() || std::any_of(open_.begin(), open_.end(),
                                         [](const auto& entry) { return !entry.second->lost; });
@@ -181,7 +183,7 @@ bool Communicator::progress(Clock::duration spin) {
     moved = drive(finished, spin);
   }
   finish(finished);
-  return moved;
+  return progress_messages() || moved;
 }
 
 bool Communicator::drive(Finished& finished, Clock::duration spin) {
@@ -215,6 +217,7 @@ void Communicator::finish(Finished& finished) {
   const bool met = any_met_.load(std::memory_order_relaxed);
   // Relaxed: whoever has failed the group looks here itself, later.
   if (to_spread_.load(std::memory_order_relaxed)) spread_failure();
+  messages_.deliver();
   if (finished.empty() && !met) return;
   if (met) end_meetings();
   for (auto& [operation, error] : finished) operation->finish(error);
@@ -238,6 +241,7 @@ void Communicator::leave(const std::string& how) {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
+    messages_.stop(failure_);  // before the goodbye: peers may free their windows behind it
     // A group that failed is left before its engine has come to an end.
     if (!open_.empty()) peers_->own_pad().lose_engine(open_.begin()->first);
     peers_->own_pad().say_goodbye(completed, how.c_str());

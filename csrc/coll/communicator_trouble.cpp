@@ -39,6 +39,7 @@ void Communicator::examine() {
     }
   }
   finish(finished);
+  if (messages_.busy()) examine_messages();
 }
 
 std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {
@@ -162,6 +163,7 @@ void Communicator::fail(const Trouble& trouble, Finished& finished, std::optiona
     finished.emplace_back(at->second, failure_);
   }
   give_up_queue(finished);
+  messages_.stop(failure_);
 }
 
 std::exception_ptr Communicator::failed_before(const char* name) const {
