@@ -22,8 +22,8 @@ c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group
   auto work = c10::make_intrusive<PeerWork>(std::move(group), tensor, is_send, timeout,
                                             std::move(continuations));
   const Buffer& buffer = work->buffer_;
-  const PeerCall call{
-      is_send, peer, tag, buffer.dtype(), buffer.count(), static_cast<char*>(buffer.data())};
+  const PeerCall call{is_send,        peer,           tag,
+                      buffer.dtype(), buffer.count(), static_cast<char*>(buffer.data())};
   // The operation holds the work, and through it the tensor, until it is done.
   work->operation_ = work->group_->post(
       call, [work](const PeerOperation& operation, const std::exception_ptr& error) {

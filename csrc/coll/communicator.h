@@ -103,6 +103,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void in_background(const std::shared_ptr<PeerOperation>& operation);
   /// Takes it back; where a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
+  /// For the engine that watches: whether to go on with that. Idle groups are forgotten after a while.
+  bool keep_watching();
   /// Drives sends and receives alone; true if anything moved.
   bool progress_messages();
 
@@ -190,6 +192,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// fail() and finish(); returns the trouble as an exception.
   std::exception_ptr give_up(const Trouble& trouble, std::optional<uint64_t> first);
   void finish(Finished& finished);
+  void drive_messages_later();
   void wait_for_message(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
                         const std::function<void()>& interrupted);
   /// Gives the group up for a message that does not fit its receive.
@@ -208,6 +211,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ProgressEngine& engine_;
   WaitPolicy policy_;
   PointToPoint messages_;
+  std::atomic<bool> watched_{false}, active_{false};  // by the engine; since it looked last
+  Deadline idle_since_{};                             // the engine's own
 
   std::mutex drive_;
   mutable std::mutex state_;

@@ -9,6 +9,9 @@ namespace {
 /// A wait looks around as often, however well it goes.
 constexpr Milliseconds kLookAround{10};
 
+/// An engine that is told of every call anew would be woken by every call.
+constexpr Milliseconds kForget{100};
+
 /// Looks for at most so long, unless what is awaited seems to need this core.
 template <class Ready, class Crowded>
 void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) {
@@ -53,14 +56,28 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
   }
   tell_mismatch();  // which may be another's
   messages_.deliver();
-  if (!operation->done() && messages_.in_background(operation, false)) {
-    engine_.add(shared_from_this());
-  }
+  if (!operation->done() && messages_.in_background(operation, false)) drive_messages_later();
   return operation;
 }
 
 void Communicator::in_background(const std::shared_ptr<PeerOperation>& operation) {
-  if (messages_.in_background(operation, true)) engine_.add(shared_from_this());
+  if (messages_.in_background(operation, true)) drive_messages_later();
+}
+
+void Communicator::drive_messages_later() {
+  active_.store(true, std::memory_order_relaxed);
+  // Against keep_watching(): what is to be driven was counted before this looks, and the engine looks for
+  // it after it has let go. Against an engine that becomes busy: ProgressEngine::busy().
+  const bool watched = watched_.exchange(true, std::memory_order_seq_cst);
+  try {
+    if (engine_.busy()) {
+      engine_.add(shared_from_this());
+    } else if (!watched) {
+      engine_.watch(shared_from_this());
+    }
+  } catch (const Error& error) {  // no thread: the peers must not wait for this rank
+    give_up({error.code(), -1, where({"none", sequence_}, -1) + error.what()}, std::nullopt);
+  }
 }
 
 void Communicator::cancel(const std::shared_ptr<PeerOperation>& operation) {
@@ -81,6 +98,14 @@ void Communicator::tell_mismatch() {
           std::nullopt);
 }
 
+bool Communicator::keep_watching() {
+  const auto now = Clock::now();
+  if (active_.exchange(false, std::memory_order_relaxed)) idle_since_ = now;
+  if (now - idle_since_ < kForget) return true;
+  watched_.store(false, std::memory_order_seq_cst);
+  return messages_.any_background() && !watched_.exchange(true, std::memory_order_seq_cst);
+}
+
 bool Communicator::progress_messages() {
   if (!messages_.busy()) return false;
   const bool moved = messages_.progress();
@@ -95,7 +120,7 @@ void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline
     explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
     ~Waiting() {
       // The engine kept away while this thread was driving: what is left is its again.
-      if (group.messages_.end_waiting()) group.engine_.add(group.shared_from_this());
+      if (group.messages_.end_waiting()) group.drive_messages_later();
     }
     Communicator& group;
   };
@@ -125,17 +150,16 @@ void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeo
     }
     const Subject subject{call.name(), sequence_};
     if (looked_around > limit) {
-      const std::string what = concat(operation.describe(), " did not end within ",
-                                      timeout.count(), " ms: ", messages_.progress_of(operation));
-      give_up({ErrorCode::kTimeout, call.peer,
-               where(subject, call.peer) + what +
-                   ". Look what the peer is doing, or raise timeout=",
-               what},
-              std::nullopt);
+      const std::string what = concat(operation.describe(), " did not end within ", timeout.count(),
+                                      " ms: ", messages_.progress_of(operation));
+      give_up(
+          {ErrorCode::kTimeout, call.peer,
+           where(subject, call.peer) + what + ". Look what the peer is doing, or raise timeout=",
+           what},
+          std::nullopt);
     } else if (looked_around > deadline) {
-      throw Error(ErrorCode::kTimeout,
-                  where(subject, call.peer) + operation.describe() +
-                      ": wait() reached its timeout; the operation goes on");
+      throw Error(ErrorCode::kTimeout, where(subject, call.peer) + operation.describe() +
+                                           ": wait() reached its timeout; the operation goes on");
     }
   };
   const auto crowded = [&] {

@@ -1,14 +1,13 @@
 #include "coll/peer_ring.h"
 
-#include <cstddef>
-
 #include "core/error.h"
 
 namespace fastcomm {
 
 RingEnd::RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes)
-    : doorbell_(peers.doorbells()[peer]) {
-  const size_t own = at(base, peer), theirs = at(base, peers.rank());
+    : doorbell_(peers.doorbells()[peer]), slot_bytes_(slot_bytes(peers.size())) {
+  const size_t own = at(base, peers.rank(), peer, peers.size());
+  const size_t theirs = at(base, peer, peers.rank(), peers.size());
   peers.reserve_part(own, bytes);
   if (!peers.readable(peer, theirs, sizeof(RingWords))) {
     throw Error(ErrorCode::kSystem,
@@ -20,21 +19,20 @@ RingEnd::RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes)
 }
 
 RingSender::RingSender(PeerGroup& peers, size_t base, int peer)
-    : RingEnd(peers, base, peer, offsetof(RingMemory, slots)),
+    : RingEnd(peers, base, peer, sizeof(RingMemory)),
       peers_(peers),
-      slots_at_(at(base, peer) + offsetof(RingMemory, slots)) {
+      slots_at_(at(base, peers.rank(), peer, peers.size()) + sizeof(RingMemory)) {
   publish_word(own_->words.opened, 1u, Control::kNone);
 }
 
 void RingSender::back_slots() {
   if (slots_backed_) return;
-  peers_.reserve_part(slots_at_, sizeof(RingMemory::slots));
+  peers_.reserve_part(slots_at_, kRingSlots * slot_bytes_);
   slots_backed_ = true;
 }
 
 std::optional<uint32_t> RingSender::next_grant() {
-  const uint64_t word =
-      look_at_word(theirs_->words.grants[granted_ % kRingGrants], Control::kNone);
+  const uint64_t word = look_at_word(theirs_->words.grants[granted_ % kRingGrants], Control::kNone);
   if (static_cast<uint32_t>(word >> 32) != granted_ + 1) return std::nullopt;
   ++granted_;
   return static_cast<uint32_t>(word);
@@ -47,7 +45,7 @@ bool RingSender::can_fill() {
 }
 
 void RingSender::fill(const char* data, size_t bytes) {
-  std::memcpy(own_->slots[filled_ % kRingSlots], data, bytes);
+  std::memcpy(own_->slots() + filled_ % kRingSlots * slot_bytes_, data, bytes);
   publish_word(own_->words.filled, ++filled_, Control::kRelaxFilled);
   ring_peer();
 }
@@ -69,7 +67,7 @@ const char* RingReceiver::next_piece() {
     filled_ = look_at_word(theirs_->words.filled, Control::kRelaxFilledLook);
     if (filled_ == drained_) return nullptr;
   }
-  return theirs_->slots[drained_ % kRingSlots];
+  return theirs_->slots() + drained_ % kRingSlots * slot_bytes_;
 }
 
 void RingReceiver::drop_piece() {

@@ -59,11 +59,16 @@ constexpr uint32_t kRingCells = 32;
 constexpr uint32_t kRingSlots = 8;
 constexpr uint32_t kRingGrants = 8;
 
+static_assert(((kRingCells & (kRingCells - 1)) | (kRingSlots & (kRingSlots - 1)) |
+               (kRingGrants & (kRingGrants - 1))) == 0,
+              "places stay in step when counters wrap");
+
 /// Messages of at most so many bytes travel with their announcement.
 constexpr size_t kEagerBytes = 2048;
-/// What a longer one is cut into: sender and receiver copy at the same time, and a group of 64 ranks
-/// still takes only some 20 MiB of address space a rank. Memory is taken by pairs that use it.
-constexpr size_t kSlotBytes = 32 * 1024;
+/// What a longer one is cut into, so that sender and receiver copy at the same time. Larger slots let two
+/// ranks that share a core change places less often; smaller ones let the rings of 64 ranks fit into some
+/// 20 MiB of address space a rank. Memory is taken by pairs that use it.
+constexpr size_t slot_bytes(int size) { return size <= 16 ? 128 * 1024 : 32 * 1024; }
 
 /// One rank's words towards one peer, as sender and as receiver.
 struct RingWords {
@@ -82,17 +87,18 @@ struct alignas(kLineBytes) Cell {
   char data[kEagerBytes];
 };
 
-/// One rank's part of the rings that it shares with one peer.
+/// One rank's part of the rings that it shares with one peer; slots lie behind it.
 struct RingMemory {
   RingWords words;
   Cell cells[kRingCells];
-  char slots[kRingSlots][kSlotBytes];
+
+  char* slots() { return reinterpret_cast<char*>(this + 1); }
 };
 static_assert(sizeof(RingMemory) % kLineBytes == 0, "the next one is aligned");
 
 /// What the rings take of the window of a rank in a group of `size`.
 constexpr size_t rings_bytes(int size) {
-  return size < 2 ? 0 : static_cast<size_t>(size) * sizeof(RingMemory);
+  return static_cast<size_t>(size - 1) * (sizeof(RingMemory) + kRingSlots * slot_bytes(size));
 }
 
 /// Publishes a word where a peer may sleep; `rule` makes it relaxed in a negative control.
@@ -118,14 +124,17 @@ class RingEnd {
   /// makes sure that the peer's words can be read. Raises Error(kSystem).
   RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes);
 
-  static size_t at(size_t base, int peer) {
-    return base + static_cast<size_t>(peer) * sizeof(RingMemory);
+  /// Where the part towards `peer` lies in the scratch of `owner`, which has none towards itself.
+  static size_t at(size_t base, int owner, int peer, int size) {
+    return base + static_cast<size_t>(peer - (peer > owner)) *
+                      (sizeof(RingMemory) + kRingSlots * slot_bytes(size));
   }
   void ring_peer() const { ring_if_asleep(*doorbell_); }
 
   RingMemory* own_;
   RingMemory* theirs_;
   Doorbell* doorbell_;
+  size_t slot_bytes_;
 };
 
 /// Not thread-safe, neither of the two: PointToPoint's lock is around them.
@@ -157,7 +166,9 @@ class RingSender : private RingEnd {
 
   /// Whether a slot is free for the next piece.
   bool can_fill();
-  /// Writes a piece of at most kSlotBytes into the next slot, after can_fill().
+  /// What a message is cut into.
+  size_t piece_bytes() const { return slot_bytes_; }
+  /// Writes a piece of at most that into the next slot, after can_fill().
   void fill(const char* data, size_t bytes);
 
  private:
@@ -191,6 +202,7 @@ class RingReceiver : private RingEnd {
 
   /// Asks for a long message; false while too many are asked for.
   bool grant(uint32_t number);
+  size_t piece_bytes() const { return slot_bytes_; }
   /// The next piece, or nullptr; it stays until drop_piece().
   const char* next_piece();
   void drop_piece();

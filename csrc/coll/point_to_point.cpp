@@ -5,43 +5,8 @@
 
 namespace fastcomm {
 
-/// Holds the lock, and rings for those who tried meanwhile.
-class PointToPoint::Lock {
- public:
-  explicit Lock(PointToPoint& all) : all_(all) {
-    all_.mutex_.lock();
-    held_ = true;
-  }
-  Lock(PointToPoint& all, std::try_to_lock_t) : all_(all), held_(all.mutex_.try_lock()) {
-    if (held_) return;
-    // Against ~Lock: this side stores the mark and then looks at the lock, that side lets go of the lock
-    // and then looks at the mark. With a fence between the two on both sides one sees the other: either
-    // the lock is free here, or the mark is seen there and the bell rung. Who is about to sleep has
-    // counted itself in before it looks.
-    all_.missed_.store(true, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    held_ = all_.mutex_.try_lock();
-  }
-  ~Lock() {
-    if (!held_) return;
-    all_.mutex_.unlock();
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!all_.missed_.load(std::memory_order_relaxed)) return;
-    all_.missed_.store(false, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    ring_if_asleep(all_.peers_.own_doorbell());
-  }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-  bool held() const { return held_; }
-
- private:
-  PointToPoint& all_;
-  bool held_;
-};
-
 PointToPoint::PointToPoint(PeerGroup& peers, size_t base)
-    : peers_(peers), base_(base), ring_peers_(peers.size()) {}
+    : peers_(peers), base_(base), lock_(peers.own_doorbell()), ring_peers_(peers.size()) {}
 
 PointToPoint::~PointToPoint() = default;
 
@@ -60,7 +25,7 @@ PointToPoint::Peer& PointToPoint::receiving_from(int peer) {
 }
 
 bool PointToPoint::post(const Pointer& operation) {
-  const Lock lock(*this);
+  const LookLock::Holder lock(lock_);
   if (stopped_) return false;
   if (operation->call().is_send) {
     post_send(operation);
@@ -135,11 +100,10 @@ void PointToPoint::give(int from, Peer& peer, const Pointer& operation, DType dt
   const PeerCall& call = operation->call();
   if (dtype != call.dtype || bytes != call.bytes()) {
     const DType known = static_cast<int>(dtype) < kNumDTypes ? dtype : DType::kOther;
-    mismatch_ = Mismatch{
-        from,
-        concat("rank ", peers_.rank(), " called ", operation->describe(), "; rank ", from,
-               " called ",
-               describe_message(true, known, bytes / dtype_size(known), peers_.rank(), call.tag))};
+    mismatch_ = Mismatch{from, concat("rank ", peers_.rank(), " called ", operation->describe(),
+                                      "; rank ", from, " called ",
+                                      describe_message(true, known, bytes / dtype_size(known),
+                                                       peers_.rank(), call.tag))};
     to_tell_.store(true, std::memory_order_relaxed);
     return;
   }
@@ -212,7 +176,7 @@ bool PointToPoint::send_more(Peer& peer) {
   for (uint32_t i = 0; i < kRingSlots && !peer.streams.empty() && peer.sender->can_fill(); ++i) {
     const Pointer operation = peer.streams.front();
     const uint64_t left = operation->call().bytes() - operation->moved_;
-    const uint64_t piece = std::min<uint64_t>(left, kSlotBytes);
+    const uint64_t piece = std::min<uint64_t>(left, peer.sender->piece_bytes());
     peer.sender->fill(operation->call().data + operation->moved_, piece);
     operation->moved_ += piece;
     moved = true;
@@ -230,7 +194,7 @@ bool PointToPoint::receive_more(int from, Peer& peer) {
     if (data == nullptr) break;
     const Pointer operation = peer.incoming.front();
     const uint64_t left = operation->call().bytes() - operation->moved_;
-    const uint64_t piece = std::min<uint64_t>(left, kSlotBytes);
+    const uint64_t piece = std::min<uint64_t>(left, peer.receiver->piece_bytes());
     std::memcpy(operation->call().data + operation->moved_, data, piece);
     peer.receiver->drop_piece();
     operation->moved_ += piece;
@@ -258,7 +222,7 @@ bool PointToPoint::look() {
 
 bool PointToPoint::progress() {
   if (!busy()) return false;
-  const Lock lock(*this, std::try_to_lock);
+  const LookLock::Holder lock(lock_, std::try_to_lock);
   return lock.held() && !stopped_ && look();
 }
 
@@ -275,7 +239,7 @@ void PointToPoint::deliver() {
   if (!to_deliver_.load(std::memory_order_relaxed)) return;
   std::vector<std::pair<Pointer, std::exception_ptr>> ended;
   {
-    const Lock lock(*this);
+    const LookLock::Holder lock(lock_);
     ended.swap(ended_);
     to_deliver_.store(false, std::memory_order_relaxed);
   }
@@ -286,108 +250,8 @@ void PointToPoint::deliver() {
   ring_if_asleep(peers_.own_doorbell());
 }
 
-void PointToPoint::stop(const std::exception_ptr& failure) {
-  const Lock lock(*this);
-  if (stopped_) return;
-  stopped_ = true;
-  for (const Pointer& operation : posted_) end(operation, failure);
-  posted_.clear();
-  for (Peer& peer : ring_peers_) {
-    for (const Pointer& operation : peer.waiting) end(operation, failure);
-    for (const auto& entry : peer.announced) end(entry.second, failure);
-    for (const Pointer& operation : peer.streams) end(operation, failure);
-    for (const Pointer& operation : peer.incoming) end(operation, failure);
-    peer.waiting.clear();
-    peer.announced.clear();
-    peer.streams.clear();
-    peer.incoming.clear();
-    peer.strays.clear();
-  }
-}
-
-bool PointToPoint::take_back(const Pointer& operation) {
-  const Lock lock(*this);
-  if (stopped_ || operation->matched_) return false;
-  const int from = operation->call().peer;
-  if (operation->call().is_send) {
-    auto& waiting = ring_peers_[from].waiting;
-    waiting.erase(std::find(waiting.begin(), waiting.end(), operation));
-  } else {
-    posted_.remove(operation);
-    --(from < 0 ? expected_from_any_ : ring_peers_[from].expected);
-  }
-  end(operation, nullptr);
-  return true;
-}
-
-std::optional<PointToPoint::Mismatch> PointToPoint::take_mismatch() {
-  if (!to_tell_.load(std::memory_order_relaxed)) return std::nullopt;
-  const Lock lock(*this);
-  return to_tell_.exchange(false) ? mismatch_ : std::nullopt;
-}
-
-std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
-  const Lock lock(*this, std::try_to_lock);
-  if (!lock.held() || stopped_) return std::nullopt;
-  // What was found out about the peers came first, so all that they published before is seen here. A
-  // look takes a ring's content, and there is no more.
-  look();
-  look();
-  if (mismatch_) return std::nullopt;
-  const uint64_t everybody = (peers_.size() == 64 ? 0 : uint64_t{1} << peers_.size()) - 1;
-  gone &= everybody;
-  const bool all_gone = (gone | uint64_t{1} << peers_.rank()) == everybody;
-  int somebody = 0;
-  while (somebody < peers_.size() && (gone >> somebody & 1) == 0) ++somebody;
-  for (const Pointer& operation : posted_) {
-    const int from = operation->call().peer;
-    if (from >= 0 ? (gone >> from & 1) != 0 : all_gone) {
-      return Waiting{operation->call(), from >= 0 ? from : somebody};
-    }
-  }
-  for (int rank = 0; rank < peers_.size(); ++rank) {
-    const Peer& peer = ring_peers_[rank];
-    if ((gone >> rank & 1) == 0) continue;
-    for (const auto* queue : {&peer.waiting, &peer.streams, &peer.incoming}) {
-      if (!queue->empty()) return Waiting{queue->front()->call(), rank};
-    }
-    if (!peer.announced.empty()) return Waiting{peer.announced.begin()->second->call(), rank};
-  }
-  return std::nullopt;
-}
-
-std::string PointToPoint::progress_of(const PeerOperation& operation) {
-  const Lock lock(*this);
-  const PeerCall& call = operation.call();
-  if (operation.moved_ != 0) {
-    return concat(operation.moved_, " of ", call.bytes(), " bytes have gone through");
-  }
-  if (call.is_send) {
-    return concat(peers_.describe(call.peer), operation.matched_
-                                                  ? " has not called the recv that fits it"
-                                                  : " has not received the messages before it");
-  }
-  std::string text;
-  for (int rank = 0; rank < peers_.size(); ++rank) {
-    if (call.peer >= 0 && rank != call.peer) continue;
-    std::string tags;
-    int listed = 0;
-    for (const Stray& stray : ring_peers_[rank].strays) {
-      if (++listed > 16) break;
-      tags += concat(tags.empty() ? "" : ", ", stray.tag);
-    }
-    if (listed > 16) tags += ", ...";
-    if (tags.empty()) continue;
-    text += concat(text.empty() ? "" : "; ", peers_.describe(rank), " has sent tags [", tags,
-                   "] that nobody received");
-  }
-  if (!text.empty()) return text;
-  return call.peer < 0 ? "nobody has sent it"
-                       : concat(peers_.describe(call.peer), " has not sent it");
-}
-
 bool PointToPoint::in_background(const Pointer& operation, bool always) {
-  const Lock lock(*this);
+  const LookLock::Holder lock(lock_);
   if (operation->over_ || operation->in_background_) return false;
   const PeerCall& call = operation->call();
   if (!always && !call.is_send && call.bytes() <= kEagerBytes && posted_.size() < 2) return false;

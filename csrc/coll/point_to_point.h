@@ -16,8 +16,7 @@
 //
 // Locking: one lock, held for a look at all rings, with at most a ring's content copied. It is the last
 // that is taken: the Communicator's locks may be held around it, nothing is locked inside of it, and
-// operations end outside of it (deliver). Who looks only tries to get it, and leaves a mark where that
-// fails: who has it rings the own doorbell when it is let go, so that no look is slept over.
+// operations end outside of it (deliver). Who looks only tries to get it (look_lock.h).
 //
 // Thread-safe.
 #pragma once
@@ -28,11 +27,11 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "coll/look_lock.h"
 #include "coll/peer_operation.h"
 #include "coll/peer_ring.h"
 
@@ -82,18 +81,18 @@ class PointToPoint {
   // Who drives while nobody waits: the progress engine, but only for what needs it. A call whose thread
   // comes to wait at once, as most do, does not wake it.
   // So: sends that are not done, receives of long messages, and several receives at once.
-  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if the
-  /// engine must be told.
+  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if nobody
+  /// waits just now.
   bool in_background(const Pointer& operation, bool always);
   void begin_waiting() { waiting_.fetch_add(1, std::memory_order_seq_cst); }
-  /// True if the engine is to go on.
+  /// True if operations that are to go on by themselves are left.
   bool end_waiting() {
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
     return background_.load(std::memory_order_seq_cst) != 0;
   }
+  bool any_background() const { return background_.load(std::memory_order_seq_cst) != 0; }
   bool needs_engine() const {
-    return background_.load(std::memory_order_seq_cst) != 0 &&
-           waiting_.load(std::memory_order_seq_cst) == 0;
+    return any_background() && waiting_.load(std::memory_order_seq_cst) == 0;
   }
 
  private:
@@ -116,8 +115,6 @@ class PointToPoint {
     std::deque<Pointer> incoming;  // receives of long messages, in the order of their grants
     int expected = 0;              // receives without a message, from this rank
   };
-  class Lock;
-
   Peer& sending_to(int peer);
   Peer& receiving_from(int peer);
   void post_send(const Pointer& operation);
@@ -136,8 +133,7 @@ class PointToPoint {
 
   PeerGroup& peers_;
   size_t base_;
-  std::mutex mutex_;
-  std::atomic<bool> missed_{false};  // somebody looked in vain
+  LookLock lock_;
 
   std::vector<Peer> ring_peers_;
   std::list<Pointer> posted_;  // receives without a message, in the order of posting

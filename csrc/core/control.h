@@ -27,11 +27,11 @@ enum class Control : uint8_t {
   kDropWorked,
   kDropFinished,
   kDropDrained,
-  kRelaxStamp,        // a word of the rings of messages (coll/peer_ring.h) is published with relaxed
-  kRelaxTaken,        // order,
+  kRelaxStamp,  // a word of the rings of messages (coll/peer_ring.h) is published with relaxed
+  kRelaxTaken,  // order,
   kRelaxFilled,
   kRelaxDrained,
-  kRelaxStampLook,    // or looked at with relaxed order
+  kRelaxStampLook,  // or looked at with relaxed order
   kRelaxTakenLook,
   kRelaxFilledLook,
   kRelaxDrainedLook,

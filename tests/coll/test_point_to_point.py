@@ -10,9 +10,14 @@ from support import programs
 from support.programs import BOUNDS, PLAIN, WATCHED
 
 NAME = "point_to_point_test"
+FAILURES = "point_to_point_failures_test"
+VALUE_CASES = [
+    *("sizes", "random", "full", "background", "any_source", "order", "threads", "hand_over"),
+]
+FAILURE_CASES = ["mismatch", "timeout", "leave", "lost", "abort"]
 CASES = [
-    *("sizes", "random", "full", "background", "any_source", "order", "threads"),
-    *("mismatch", "timeout", "leave", "lost", "abort", "hand_over"),
+    *((NAME, case) for case in VALUE_CASES),
+    *((FAILURES, case) for case in FAILURE_CASES),
 ]
 FEW = {"FC_TEST_OPERATIONS": "30"}
 # Which case has a word read and written again so often that its order is seen to be missing.
@@ -28,20 +33,20 @@ CONTROLS = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_messages(case: str) -> None:
-    programs.check(programs.get(NAME, PLAIN), case, "1")
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_messages(name: str, case: str) -> None:
+    programs.check(programs.get(name, PLAIN), case, "1")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_messages_without_race(case: str) -> None:
-    output = programs.check(programs.get(NAME, WATCHED), case, "2", environment=FEW)
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_messages_without_race(name: str, case: str) -> None:
+    output = programs.check(programs.get(name, WATCHED), case, "2", environment=FEW)
     assert "ThreadSanitizer" not in output
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_messages_in_bounds(case: str) -> None:
-    programs.check(programs.get(NAME, BOUNDS), case, "3", environment=FEW)
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_messages_in_bounds(name: str, case: str) -> None:
+    programs.check(programs.get(name, BOUNDS), case, "3", environment=FEW)
 
 
 @pytest.mark.parametrize("control", CONTROLS)

@@ -1,102 +1,13 @@
-// Sends and receives of ranks as threads: values, orders, sizes, and how they fail.
+// Sends and receives of ranks as threads: values, orders, sizes, threads. How they fail is in
+// point_to_point_failures_test.cpp.
 //
 //   point_to_point_test CASE SEED
-#include <algorithm>
 #include <deque>
-#include <numeric>
 
-#include "check.h"
-#include "failure.h"
-#include "rank_world.h"
+#include "messages.h"
 
 namespace fastcomm::testing {
 namespace {
-
-constexpr auto kTimeout = Milliseconds(60000);
-using Pointer = std::shared_ptr<PeerOperation>;
-
-class World : public RankWorld {
- public:
-  explicit World(int size) : RankWorld(size, 1, 0, ScratchLayout{}, Rings::kSome) {}
-};
-
-int operations(int fallback) {
-  const char* wanted = std::getenv("FC_TEST_OPERATIONS");
-  return wanted == nullptr ? fallback : std::atoi(wanted);
-}
-
-PeerCall message(bool is_send, int peer, int tag, char* data, uint64_t count,
-                 DType dtype = DType::kUInt8) {
-  return PeerCall{is_send, peer, tag, dtype, count, data};
-}
-
-Pointer send(Communicator& group, int to, int tag, std::vector<char>& data) {
-  return group.post(message(true, to, tag, data.data(), data.size()), nullptr);
-}
-
-Pointer recv(Communicator& group, int from, int tag, std::vector<char>& data) {
-  return group.post(message(false, from, tag, data.data(), data.size()), nullptr);
-}
-
-void wait(Communicator& group, const Pointer& operation, Milliseconds timeout = kTimeout) {
-  group.wait(*operation, timeout, Deadline::max(), nullptr);
-}
-
-void expect_good(Communicator& group, const Pointer& operation) {
-  wait(group, operation);
-  const auto text = error_of([&] {
-    if (operation->error() != nullptr) std::rethrow_exception(operation->error());
-  });
-  EXPECT(text.empty(), operation->describe(), ": ", text);
-}
-
-Failure failure_of(const PeerOperation& operation) {
-  Failure failure;
-  if (operation.error() == nullptr) return failure;
-  failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
-  failure.failed = true;
-  return failure;
-}
-
-/// What a call ends with, whether it raises or its operation fails.
-template <class Start>
-Failure failure_of_call(Communicator& group, const Start& start, Milliseconds timeout = kTimeout) {
-  Failure failure;
-  failure.text = error_of(
-      [&] {
-        const Pointer operation = start();
-        wait(group, operation, timeout);
-        if (operation->error() != nullptr) std::rethrow_exception(operation->error());
-      },
-      &failure.code);
-  failure.failed = !failure.text.empty();
-  return failure;
-}
-
-std::vector<char> pattern(size_t bytes, uint64_t seed) {
-  std::vector<char> data(bytes);
-  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (size_t i = 0; i < bytes; ++i) {
-    if (i % 8 == 0) state = state * 6364136223846793005u + 1442695040888963407u;
-    data[i] = static_cast<char>(state >> (i % 8 * 8));
-  }
-  return data;
-}
-
-/// Around the limits of what travels how.
-constexpr size_t kSizes[] = {0,
-                             1,
-                             8,
-                             63,
-                             kEagerBytes - 1,
-                             kEagerBytes,
-                             kEagerBytes + 1,
-                             kSlotBytes - 1,
-                             kSlotBytes,
-                             kSlotBytes + 1,
-                             kSlotBytes* kRingSlots,
-                             kSlotBytes* kRingSlots + 1,
-                             kSlotBytes * 3 * kRingSlots + 5};
 
 void test_sizes(uint64_t seed) {
   World world(2);
@@ -133,8 +44,8 @@ void test_random(uint64_t seed) {
       uint64_t seed;
     };
     std::mt19937_64 bits(seed + round);
-    std::vector<std::vector<std::vector<Planned>>> plan(
-        size, std::vector<std::vector<Planned>>(size));
+    std::vector<std::vector<std::vector<Planned>>> plan(size,
+                                                        std::vector<std::vector<Planned>>(size));
     for (int from = 0; from < size; ++from) {
       for (int to = 0; to < size; ++to) {
         for (int i = 0; from != to && i < count; ++i) {
@@ -244,8 +155,9 @@ void test_background(uint64_t seed) {
   // A short one is in the background on demand.
   std::vector<char> byte(1), sent(1, '\x7');
   std::atomic<bool> here{false};
-  auto one = world.at(0).post(message(false, 1, 5, byte.data(), 1),
-                              [&](const PeerOperation&, const std::exception_ptr&) { here = true; });
+  auto one =
+      world.at(0).post(message(false, 1, 5, byte.data(), 1),
+                       [&](const PeerOperation&, const std::exception_ptr&) { here = true; });
   world.at(0).in_background(one);
   send(world.at(1), 0, 5, sent);
   while (!here && seconds_since(start) < 30) pause(100);
@@ -340,166 +252,6 @@ void test_threads(uint64_t seed) {
   });
 }
 
-/// Both sides learn of it, nothing is written, and later calls fail, too.
-void test_mismatch(uint64_t seed) {
-  for (int round = 0; round < 24; ++round) {
-    World world(3);
-    world.run([&](int rank) {
-      Communicator& group = world.at(rank);
-      if (rank == 2) {
-        std::vector<char> data(8);
-        const Failure failure = failure_of_call(group, [&] { return recv(group, 0, 0, data); });
-        EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
-        return;
-      }
-      std::mt19937_64 own(seed + round * 2 + rank);
-      pause(own() % 300);
-      const bool is_long = round % 3 == 0;
-      std::vector<float> data(is_long ? 9000 : 8, 1.f), before = data;
-      PeerCall call{rank == 1, 1 - rank, 3, DType::kFloat32, data.size() - 1,
-                    reinterpret_cast<char*>(data.data())};
-      if (rank == 1 && round % 2 == 0) --call.count;
-      if (rank == 1 && round % 2 == 1) call.dtype = DType::kInt32;
-      if (rank == 1 && round % 6 == 5) call.count = 9000;
-      if (rank == 1 && round % 6 == 5) data.resize(9000), call.data = reinterpret_cast<char*>(data.data());
-      Failure failure = failure_of_call(group, [&] { return group.post(call, nullptr); });
-      if (rank == 0) {
-        EXPECT(data == before, "memory was touched");
-        EXPECT(failure.text.find("recv(float32") != std::string::npos, failure.text);
-        EXPECT(failure.text.find("send(") != std::string::npos, failure.text);
-      } else if (!failure.failed) {  // short: gone when it was found
-        std::vector<char> more(1);
-        failure = failure_of_call(group, [&] { return recv(group, 0, 0, more); });
-      }
-      EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
-      std::vector<char> more(1);
-      failure = failure_of_call(group, [&] { return send(group, 1 - rank, 0, more); });
-      EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
-      const auto all = group.run(barrier_call(), kTimeout, nullptr);
-      EXPECT(testing::failure_of(*all).code == ErrorCode::kMismatch);
-    });
-  }
-}
-
-void test_timeout(uint64_t) {
-  World world(2);
-  std::vector<char> data(8), large(100000);
-  std::vector<Pointer> sent;
-  for (int tag : {3, 7}) sent.push_back(send(world.at(1), 0, tag, data));
-  sent.push_back(send(world.at(1), 0, 9, large));
-  Communicator& group = world.at(0);
-  const auto never = recv(group, 1, 4, data);
-  ErrorCode code{};
-  // The caller's own limit harms nothing.
-  std::string text = error_of(
-      [&] { group.wait(*never, kTimeout, Clock::now() + Milliseconds(5), nullptr); }, &code);
-  EXPECT(code == ErrorCode::kTimeout && text.find("goes on") != std::string::npos, text);
-  EXPECT(!never->done());
-  group.wait(*never, Milliseconds(20), Deadline::max(), nullptr);
-  const Failure failure = failure_of(*never);
-  EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
-  EXPECT(failure.text.find("has sent tags [3, 7, 9] that nobody received") != std::string::npos,
-         failure.text);
-  EXPECT(failure.text.find("recv(uint8, 8 elements) from rank 1, tag 4") != std::string::npos,
-         failure.text);
-  // The other side learns of it: of the long one that nobody wanted, and in the next call.
-  wait(world.at(1), sent.back());
-  EXPECT(failure_of(*sent.back()).code == ErrorCode::kTimeout, failure_of(*sent.back()).text);
-  const Failure later = failure_of_call(world.at(1), [&] { return send(world.at(1), 0, 1, data); });
-  EXPECT(later.code == ErrorCode::kTimeout, later.text);
-}
-
-/// What was sent before the goodbye arrives; nothing else does.
-void test_leave(uint64_t seed) {
-  for (int round = 0; round < 20; ++round) {
-    World world(3);
-    world.run([&](int rank) {
-      Communicator& group = world.at(rank);
-      auto small = pattern(8, seed), large = pattern(kSlotBytes * 3, seed + 1);
-      if (rank == 1) {
-        expect_good(group, send(group, 0, 1, small));
-        expect_good(group, send(group, 0, 2, large));
-        return group.leave();
-      }
-      if (rank == 2) return group.leave();
-      pause(round % 4 * 500);
-      std::vector<char> got(large.size()), few(small.size());
-      expect_good(group, recv(group, 1, 2, got));
-      if (round % 2 == 0) {
-        expect_good(group, recv(group, PeerCall::kAnyRank, 1, few));
-        EXPECT(few == small && got == large);
-      }
-      const bool any = round % 4 < 2;
-      const Failure failure = failure_of_call(
-          group, [&] { return recv(group, any ? PeerCall::kAnyRank : 1, 5, few); });
-      EXPECT(failure.failed && failure.code == ErrorCode::kPeerLeft, failure.text);
-      EXPECT(any || names(failure.text, 1), failure.text);
-      EXPECT(failure_of_call(group, [&] { return send(group, 1, 5, few); }).code ==
-             ErrorCode::kPeerLeft);
-    });
-  }
-}
-
-/// A death ends what waits, whatever it waits for; a full ring and a long message are no exceptions.
-void test_lost(uint64_t) {
-  for (int round = 0; round < 5; ++round) {
-    World world(3);
-    Communicator& group = world.at(0);
-    std::vector<char> data(round == 2 ? 100000 : 8);
-    Pointer waiting;
-    if (round < 2) waiting = recv(group, round == 0 ? 1 : PeerCall::kAnyRank, 0, data);
-    if (round == 2) waiting = send(group, 1, 0, data);
-    for (uint32_t i = 0; round == 3 && i <= kRingCells; ++i) waiting = send(group, 1, 0, data);
-    if (round == 4) waiting = recv(group, 2, 0, data);
-    std::thread killer([&] {
-      pause(3000);
-      world.bells().dead[1].store(true);
-      ring(world.bells().bells[0]);
-    });
-    wait(group, waiting);
-    killer.join();
-    const Failure failure = failure_of(*waiting);
-    EXPECT(failure.failed && failure.code == ErrorCode::kPeerLost, failure.text);
-    EXPECT(names(failure.text, 1), failure.text);
-  }
-}
-
-/// abort() of either side, Ctrl-C, and what is taken back.
-void test_abort(uint64_t) {
-  for (int round = 0; round < 12; ++round) {
-    World world(2);
-    world.run([&](int rank) {
-      Communicator& group = world.at(rank);
-      std::vector<char> data(1000000);
-      if (rank == 1) {
-        pause(round * 100);
-        if (round % 3 == 0) return group.abort("enough");
-        if (round % 3 == 2) {
-          const auto operation = recv(group, 0, 1, data);
-          group.cancel(operation);
-          EXPECT(operation->done() && operation->error() == nullptr);
-          return group.leave();
-        }
-        const auto operation = recv(group, 0, 9, data);
-        int asked = 0;
-        const std::string text = error_of([&] {
-          group.wait(*operation, kTimeout, Deadline::max(), [&] {
-            if (++asked == 2) throw Error(ErrorCode::kUnsupported, "Ctrl-C");
-          });
-        });
-        EXPECT(text == "Ctrl-C", text);
-        EXPECT(operation->done() && failure_of(*operation).code == ErrorCode::kPoisoned);
-        return;
-      }
-      const Failure failure = failure_of_call(group, [&] { return send(group, 1, 0, data); });
-      EXPECT(failure.failed, failure.text);
-      EXPECT(failure.code == (round % 3 == 2 ? ErrorCode::kPeerLeft : ErrorCode::kPoisoned),
-             failure.text);
-      data.assign(data.size(), 1);  // nobody reads it any more
-    });
-  }
-}
-
 /// Two threads wait for one rank, the engine drives, and one gives up early: nobody sleeps on.
 void test_hand_over(uint64_t seed) {
   World world(2);
@@ -510,7 +262,8 @@ void test_hand_over(uint64_t seed) {
     const auto late = recv(group, 1, 2, b);
     std::thread other([&] {
       ErrorCode code{};
-      error_of([&] { group.wait(*early, kTimeout, Clock::now() + Milliseconds(1), nullptr); }, &code);
+      error_of([&] { group.wait(*early, kTimeout, Clock::now() + Milliseconds(1), nullptr); },
+               &code);
     });
     std::thread sender([&] {
       pause(seed * 131 + round * 37 % 2000);
@@ -539,11 +292,6 @@ int run(int argc, char** argv) {
                     {"any_source", test_any_source},
                     {"order", test_order},
                     {"threads", test_threads},
-                    {"mismatch", test_mismatch},
-                    {"timeout", test_timeout},
-                    {"leave", test_leave},
-                    {"lost", test_lost},
-                    {"abort", test_abort},
                     {"hand_over", test_hand_over}});
 }
 
