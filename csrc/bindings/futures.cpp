@@ -8,6 +8,7 @@
 
 #include "bindings/held.h"
 #include "c10d/exception.h"
+#include "c10d/peer_work.h"
 #include "c10d/work.h"
 
 namespace py = pybind11;
@@ -167,6 +168,8 @@ void bind_futures(py::module_& module) {
       .def("add_done_callback", &Future::add_done_callback);
   py::class_<NativeWork, c10::intrusive_ptr<NativeWork>, ::c10d::Work>(module, "NativeWork")
       .def("get_future", &future_of<NativeWork>);
+  py::class_<PeerWork, c10::intrusive_ptr<PeerWork>, ::c10d::Work>(module, "PeerWork")
+      .def("get_future", &future_of<PeerWork>);
   module.def("future_of", &future_with<NativeWork>);
 }
 

@@ -64,7 +64,7 @@ OpenGroups& open_groups() {
 }
 
 size_t scratch_bytes(const GroupConfig& config, int size) {
-  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+  return scratch_layout(config.payload_bytes, config.block_bytes, size).total() + rings_bytes(size);
 }
 
 /// The peers, or nullptr with the reason in the traits.

@@ -1,7 +1,53 @@
-#include "c10d/launch.h"
+// send, recv, and recv from any rank: over shared memory.
+
+#include "c10d/backend.h"
+#include "c10d/exception.h"
+#include "c10d/peer_work.h"
+
 namespace fastcomm {
+
 using WorkPtr = FastcommBackend::WorkPtr;
-WorkPtr FastcommBackend::send(Tensors&, int, int) { throw Error(ErrorCode::kUnsupported, "send"); }
-WorkPtr FastcommBackend::recv(Tensors&, int, int) { throw Error(ErrorCode::kUnsupported, "recv"); }
-WorkPtr FastcommBackend::recvAnysource(Tensors&, int) { throw Error(ErrorCode::kUnsupported, "recv"); }
+
+namespace {
+
+const at::Tensor& checked(const char* name, const Tensors& tensors, int tag) {
+  FC_CHECK(tag >= 0, name, ": a tag is 0 or more, not ", tag);
+  require_dense(name, only(name, tensors));
+  return tensors[0];
 }
+
+void check_peer(const char* name, int peer, int rank, int size) {
+  FC_CHECK(peer >= 0 && peer < size, name, ": rank ", peer, " is not in a group of ", size);
+  FC_CHECK(peer != rank, name, ": the peer is this rank itself, ", rank);
+}
+
+}  // namespace
+
+WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
+  return translating([&]() -> WorkPtr {
+    check_peer("send", peer, getRank(), getSize());
+    if (whole_ != nullptr) return whole_->send(tensors, peer, tag);
+    return noted(PeerWork::start(group(), checked("send", tensors, tag), true, peer, tag,
+                           options_->timeout, continuations_));
+  });
+}
+
+WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
+  return translating([&]() -> WorkPtr {
+    check_peer("recv", peer, getRank(), getSize());
+    if (whole_ != nullptr) return whole_->recv(tensors, peer, tag);
+    return noted(PeerWork::start(group(), checked("recv", tensors, tag), false, peer, tag,
+                           options_->timeout, continuations_));
+  });
+}
+
+WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
+  return translating([&]() -> WorkPtr {
+    if (whole_ != nullptr) return whole_->recvAnysource(tensors, tag);
+    FC_CHECK(getSize() > 1, "recv: there is no other rank in a group of one");
+    return noted(PeerWork::start(group(), checked("recv", tensors, tag), false, PeerCall::kAnyRank, tag,
+                           options_->timeout, continuations_));
+  });
+}
+
+}  // namespace fastcomm

@@ -40,11 +40,13 @@ Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
       traits_(std::move(traits)),
       engine_(engine),
       policy_(wait_policy(peers_->oversubscribed())),
+      messages_(*peers_, traits_.layout.total()),
       base_(load_flag(peers_->view().flag(peers_->rank(), 0))) {}
 
 Communicator::~Communicator() { leave(); }
 
 bool Communicator::pending() const {
+  if (messages_.needs_engine()) return true;
   std::lock_guard<std::mutex> lock(state_);
   return !queue_.empty();
 }
@@ -163,7 +165,7 @@ bool Communicator::progress(Clock::duration spin) {
     moved = drive(finished, spin);
   }
   finish(finished);
-  return moved;
+  return progress_messages() || moved;
 }
 
 bool Communicator::drive(Finished& finished, Clock::duration spin) {
@@ -194,6 +196,7 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
 void Communicator::finish(Finished& finished) {
   // Relaxed: whoever has failed the group looks here itself, later.
   if (to_spread_.load(std::memory_order_relaxed)) spread_failure();
+  messages_.deliver();
   if (finished.empty()) return;
   for (auto& [operation, error] : finished) operation->finish(error);
   // Another thread of this process may sleep until one of them is done.
@@ -216,6 +219,7 @@ void Communicator::leave(const std::string& how) {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
+    messages_.stop(failure_);  // before the goodbye: peers may free their windows behind it
     peers_->own_pad().say_goodbye(completed, how.c_str());
   }
   peers_->wake_peers();

@@ -7,7 +7,7 @@
 //           drives: all look again later. Only leave() and abort() do, for the step that runs: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
-// Completion runs outside of both.
+// and behind both that of the sends and receives (point_to_point.h). Completion runs outside of all.
 //
 // Thread-safe. On every rank the operations must be issued in the same order.
 #pragma once
@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "coll/operation.h"
+#include "coll/point_to_point.h"
 #include "core/error.h"
 #include "transport/wait.h"
 
@@ -66,6 +67,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
   /// `interrupted` as in run().
   void wait(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
+
+  /// Sends and receives, which have an order of their own: by pair of ranks and tag. Both start at once
+  /// and never block; `on_finish` as in start(). Where the group has failed they raise why.
+  std::shared_ptr<PeerOperation> post(const PeerCall& call, PeerOperation::OnFinish on_finish);
+  /// As the other wait(). The group's `timeout` counts from here: who posts early may come late.
+  void wait(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
+            const std::function<void()>& interrupted);
+  /// Lets it go on by itself, whether somebody waits or not, where post() has not found that needed.
+  void in_background(const std::shared_ptr<PeerOperation>& operation);
+  /// Takes it back; where a peer knows of it already, the group is given up.
+  void cancel(const std::shared_ptr<PeerOperation>& operation);
+  /// For the engine that watches: whether to go on with that. Idle groups are forgotten after a while.
+  bool keep_watching();
+  /// Drives sends and receives alone; true if anything moved.
+  bool progress_messages();
 
   /// Drives what can be driven; true if anything moved. Never blocks otherwise.
   /// With a spin, the first operation is looked at for so long before it is given up.
@@ -133,6 +149,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// fail() and finish(); returns the trouble as an exception.
   std::exception_ptr give_up(const Trouble& trouble);
   void finish(Finished& finished);
+  void drive_messages_later();
+  void wait_for_message(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
+                        const std::function<void()>& interrupted);
+  /// Gives the group up for a message that does not fit its receive.
+  void tell_mismatch();
+  /// Looks for what keeps sends and receives from ending.
+  void examine_messages();
   /// Gives up those that share this one's fate; without locks.
   void spread_failure();
   std::string where(const Subject& subject, int peer) const;
@@ -141,6 +164,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   GroupTraits traits_;
   ProgressEngine& engine_;
   WaitPolicy policy_;
+  PointToPoint messages_;
+  std::atomic<bool> watched_{false}, active_{false};  // by the engine; since it looked last
+  Deadline idle_since_{};                             // the engine's own
 
   std::mutex drive_;
   mutable std::mutex state_;

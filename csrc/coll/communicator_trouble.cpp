@@ -27,6 +27,7 @@ void Communicator::examine() {
     }
   }
   finish(finished);
+  if (messages_.busy()) examine_messages();
 }
 
 std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {
@@ -143,6 +144,7 @@ void Communicator::fail(const Trouble& trouble, Finished& finished) {
     peers_->wake_peers();
   }
   give_up_queue(finished);
+  messages_.stop(failure_);
 }
 
 std::exception_ptr Communicator::failed_before(const char* name) const {

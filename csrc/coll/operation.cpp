@@ -1,7 +1,5 @@
 #include "coll/operation.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -37,14 +35,6 @@ auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& vis
         }
       },
       schedule);
-}
-
-/// Peers read the line while they wait: write it only when it changes.
-void note_cpu(Pad& pad) {
-  const auto cpu = static_cast<uint32_t>(sched_getcpu());
-  if (pad.cpu.load(std::memory_order_relaxed) != cpu) {
-    pad.cpu.store(cpu, std::memory_order_relaxed);
-  }
 }
 
 }  // namespace
@@ -108,7 +98,7 @@ bool Operation::advance_staged() {
             if (has_detail(header_)) {
               std::strncpy(pad.details[header_.sequence & 1], detail_.c_str(), kDetailBytes);
             }
-            note_cpu(pad);
+            pad.note_cpu();
           }
           const bool done =
               fastcomm::advance(schedule, executor_, base_, at,

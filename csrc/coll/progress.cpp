@@ -10,13 +10,21 @@
 #include "transport/wait.h"
 
 namespace fastcomm {
+namespace {
+
+constexpr Milliseconds kWatch{1};
+
+}  // namespace
 
 struct ProgressEngine::Shared {
   explicit Shared(Doorbell& bell) : doorbell(bell) {}
 
   Doorbell& doorbell;
+  Doorbell idle_bell{};  // while there are no groups
   std::mutex mutex;
   std::vector<std::shared_ptr<Communicator>> groups;
+  std::vector<std::weak_ptr<Communicator>> watched;
+  std::atomic<bool> busy{false};
   std::atomic<bool> changed{false};  // `groups` grew, or the engine is to stop
   bool stop = false;
   std::thread thread;
@@ -27,7 +35,30 @@ struct ProgressEngine::Shared {
     groups.erase(std::remove_if(groups.begin(), groups.end(),
                                 [](const auto& group) { return !group->pending(); }),
                  groups.end());
+    if (watched.empty()) {
+      busy.store(!groups.empty(), std::memory_order_seq_cst);
+      return groups;
+    }
+    // Before the looks at them: what becomes pending behind a look finds this engine busy.
+    busy.store(true, std::memory_order_seq_cst);
+    for (size_t i = 0; i < watched.size();) {
+      auto group = watched[i].lock();
+      if (group == nullptr || !group->keep_watching()) {
+        watched.erase(watched.begin() + static_cast<long>(i));
+        continue;
+      }
+      ++i;
+      if (group->pending() && std::find(groups.begin(), groups.end(), group) == groups.end()) {
+        groups.push_back(std::move(group));
+      }
+    }
+    if (groups.empty()) busy.store(false, std::memory_order_seq_cst);
     return groups;
+  }
+
+  bool watches() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return !watched.empty();
   }
 };
 
@@ -44,6 +75,7 @@ void ProgressEngine::stop() {
     thread = std::move(shared_->thread);
   }
   ring(shared_->doorbell);
+  ring(shared_->idle_bell);
   if (thread.joinable()) thread.join();
 }
 
@@ -55,21 +87,38 @@ void ProgressEngine::add(std::shared_ptr<Communicator> group) {
       groups.push_back(std::move(group));
     }
     if (shared_->stop) return;
-    if (!shared_->thread.joinable()) {
-      try {
-        shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
-      } catch (const std::system_error& error) {
-        groups.clear();
-        throw Error(
-            ErrorCode::kSystem,
-            concat("no thread can be started for asynchronous operations: ", error.what(),
-                   ". Raise ulimit -u or the container's limit on processes, or ulimit -v"));
-      }
-    }
+    start();
     // Sequentially consistent, and before the look at the sleepers (doorbell.h).
     shared_->changed.store(true, std::memory_order_seq_cst);
   }
   ring_if_asleep(shared_->doorbell);
+  ring_if_asleep(shared_->idle_bell);
+}
+
+void ProgressEngine::watch(const std::shared_ptr<Communicator>& group) {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    if (shared_->stop) return;
+    start();
+    shared_->watched.push_back(group);
+    shared_->changed.store(true, std::memory_order_seq_cst);
+  }
+  ring_if_asleep(shared_->doorbell);
+  ring_if_asleep(shared_->idle_bell);
+}
+
+bool ProgressEngine::busy() const { return shared_->busy.load(std::memory_order_seq_cst); }
+
+void ProgressEngine::start() {
+  if (shared_->thread.joinable()) return;
+  try {
+    shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
+  } catch (const std::system_error& error) {
+    shared_->groups.clear();
+    throw Error(ErrorCode::kSystem,
+                concat("no thread can be started for asynchronous operations: ", error.what(),
+                       ". Raise ulimit -u or the container's limit on processes, or ulimit -v"));
+  }
 }
 
 void ProgressEngine::run(Shared& shared) {
@@ -82,7 +131,8 @@ void ProgressEngine::run(Shared& shared) {
       if (shared.stop) return;
     }
     if (groups.empty()) {
-      sleep_on(shared.doorbell, Deadline::max(), [&] { return shared.changed.load(); });
+      const Deadline until = shared.watches() ? Clock::now() + kWatch : Deadline::max();
+      sleep_on(shared.idle_bell, until, [&] { return shared.changed.load(); });
       continue;
     }
     const auto moved = [&] {

@@ -1,7 +1,8 @@
 // The progress engine: one thread that drives the asynchronous operations of all groups of a
 // process. It polls every group and blocks inside none, so two groups that are used in opposite
 // order on two ranks do not deadlock. It starts with the first asynchronous operation, sleeps on
-// the process's doorbell while nothing moves, and runs no code of users.
+// the process's doorbell while nothing moves, and on one of its own while nothing is pending: peers
+// need not ring for it then. It runs no code of users.
 #pragma once
 
 #include <memory>
@@ -31,10 +32,18 @@ class ProgressEngine {
   /// Drives the group until it has no pending operation. Raises Error(kSystem) if its thread cannot
   /// be started.
   void add(std::shared_ptr<Communicator> group);
+  /// Looks every millisecond whether the group has something pending, and then drives it, for as long as
+  /// the group wants it (Communicator::keep_watching). So a call whose thread comes to wait for it at once
+  /// needs not wake the engine. Raises as add().
+  void watch(const std::shared_ptr<Communicator>& group);
+  /// True while it may be asleep in a group, or is about to be: then only add() is heard at once. Who has
+  /// made something pending before it sees false is seen.
+  bool busy() const;
 
  private:
   struct Shared;
   static void run(Shared& shared);
+  void start();  // with the lock
   std::shared_ptr<Shared> shared_;
 };
 

@@ -26,6 +26,14 @@ enum class Control : uint8_t {
   kDropWorked,
   kDropFinished,
   kDropDrained,
+  kRelaxStamp,  // a word of the rings of messages (coll/peer_ring.h) is published with relaxed
+  kRelaxTaken,  // order,
+  kRelaxFilled,
+  kRelaxDrained,
+  kRelaxStampLook,  // or looked at with relaxed order
+  kRelaxTakenLook,
+  kRelaxFilledLook,
+  kRelaxDrainedLook,
 };
 
 constexpr const char* kControlNames[] = {
@@ -43,6 +51,14 @@ constexpr const char* kControlNames[] = {
     "drop_worked",
     "drop_finished",
     "drop_drained",
+    "relax_stamp",
+    "relax_taken",
+    "relax_filled",
+    "relax_drained",
+    "relax_stamp_look",
+    "relax_taken_look",
+    "relax_filled_look",
+    "relax_drained_look",
 };
 
 }  // namespace fastcomm

@@ -14,6 +14,8 @@
 // when every rank has left the operation (the argument of coll/all_reduce.h for payload slots).
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +74,12 @@ struct Pad {
   char details[2][kDetailBytes];
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
+
+  /// Peers read the line while they wait: it is written only when it changes.
+  void note_cpu() {
+    const auto here = static_cast<uint32_t>(sched_getcpu());
+    if (cpu.load(std::memory_order_relaxed) != here) cpu.store(here, std::memory_order_relaxed);
+  }
 
   /// Whether this rank has ended the operation, that it was in, in an error. What its user does with
   /// the operation's memory comes after the mark that is read here: a fence follows each of the two.

@@ -34,6 +34,10 @@ class PeerGroup {
   /// Makes sure that the first `bytes` of the scratch are backed by memory. Raises Error(kSystem) where
   /// there is none left, instead of a bus fault later. Cheap when called again.
   virtual void reserve_scratch(size_t bytes) = 0;
+  /// The same for `bytes` from byte `offset` of the scratch on. Not remembered: a system call each time.
+  virtual void reserve_part(size_t offset, size_t bytes) = 0;
+  /// Whether a peer's scratch can be read there without a bus fault, backed by the peer or not.
+  virtual bool readable(int peer, size_t offset, size_t bytes) const = 0;
 
   /// How peers may name this rank's `bytes` at `data`; kNotShared where they have not mapped them.
   virtual uint64_t locate(const void* data, size_t bytes) const = 0;

@@ -35,6 +35,8 @@ class RankGroup final : public PeerGroup {
     }
   }
   void reserve_scratch(size_t) override {}
+  void reserve_part(size_t, size_t) override {}
+  bool readable(int, size_t, size_t) const override { return true; }
   /// Most addresses pass for shared memory, some do not, as it happens: both kinds are met.
   uint64_t locate(const void* data, size_t bytes) const override {
     return reinterpret_cast<uint64_t>(data) / 64 % 8 != 0 ? inner_->locate(data, bytes)
@@ -63,11 +65,14 @@ class RankGroup final : public PeerGroup {
 /// Slots so small that a few kilobytes are many blocks.
 inline ScratchLayout small_layout(int size) { return scratch_layout(256, 512, size); }
 
+/// Whether a world's ranks send and receive: rings are large for tests of many groups.
+enum class Rings : uint8_t { kNone, kSome };
+
 /// `groups` groups of the same `size` ranks. Flags start at `first_base`.
 class RankWorld {
  public:
   explicit RankWorld(int size, int groups = 1, uint32_t first_base = 0,
-                     ScratchLayout layout = ScratchLayout{})
+                     ScratchLayout layout = ScratchLayout{}, Rings rings = Rings::kNone)
       : size_(size), bells_(std::make_shared<Bells>()), communicators_(groups) {
     if (layout.block_bytes == 0) layout = small_layout(size);
     for (int rank = 0; rank < size; ++rank) {
@@ -79,7 +84,8 @@ class RankWorld {
     traits.transport = "threads";
     traits.layout = layout;
     for (auto& group : communicators_) {
-      auto inner = make_thread_groups(size, layout.total());
+      auto inner = make_thread_groups(
+          size, layout.total() + (rings == Rings::kSome ? rings_bytes(size) : 0));
       for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flag(rank, 0) = first_base;
       for (int rank = 0; rank < size; ++rank) {
         auto peers = std::make_unique<RankGroup>(std::move(inner[rank]), bells_);

@@ -134,6 +134,10 @@ PROGRAMS = (
         for part in ("", "_failures", "_timeouts", "_meeting", "_engine")
     ),
     Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN,)),
+    *(
+        Program(f"point_to_point{part}_test", "coll/test_point_to_point.py", _WATCHED)
+        for part in ("", "_failures")
+    ),
     Program("fused_test", "coll/test_fused_all_reduce.py", _WATCHED),
     Program("list_plan_test", "coll/test_list_plan.py", (BOUNDS,), (ERROR,)),
     Program(

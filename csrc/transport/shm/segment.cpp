@@ -159,8 +159,10 @@ void Segment::inherit(uint64_t offset, size_t bytes, bool inherited) {
 }
 
 void Segment::reserve(uint64_t offset, size_t bytes) {
-  const int error =
-      posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(pages(bytes)));
+  // Whole pages, and none behind the last: a sealed file does not grow.
+  const uint64_t first = offset / kPage * kPage;
+  const int error = posix_fallocate(fd_.get(), static_cast<off_t>(first),
+                                    static_cast<off_t>(pages(offset + bytes) - first));
   errno = error;
   FC_SYSCALL(error == 0, "reserving shared memory (posix_fallocate)");
 }

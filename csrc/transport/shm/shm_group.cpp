@@ -38,6 +38,15 @@ void ShmGroup::reserve_scratch(size_t bytes) {
   reserved_ = bytes;
 }
 
+void ShmGroup::reserve_part(size_t offset, size_t bytes) {
+  endpoint_.segment().reserve(seats_[view_.rank].window + sizeof(WindowHeader) + offset, bytes);
+}
+
+bool ShmGroup::readable(int peer, size_t offset, size_t bytes) const {
+  const Seat& seat = seats_[peer];
+  return seat.process->mapping->readable(seat.window + sizeof(WindowHeader) + offset, bytes);
+}
+
 uint64_t ShmGroup::locate(const void* data, size_t bytes) const {
   return endpoint_.segment().mapping().offset_of(data, bytes);
 }

@@ -32,6 +32,8 @@ class ShmGroup final : public PeerGroup {
   ~ShmGroup() override;
 
   void reserve_scratch(size_t bytes) override;
+  void reserve_part(size_t offset, size_t bytes) override;
+  bool readable(int peer, size_t offset, size_t bytes) const override;
   uint64_t locate(const void* data, size_t bytes) const override;
   char* reach(int peer, uint64_t where, size_t bytes) const override;
   void quarantine(uint64_t where, size_t bytes) override;

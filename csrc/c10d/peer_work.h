@@ -1,0 +1,65 @@
+// A send or a receive of a native group, as c10d sees it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "c10d/continuations.h"
+#include "c10d/convert.h"
+#include "coll/communicator.h"
+
+namespace fastcomm {
+
+/// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
+/// value is a list of the one tensor; it is made when it is asked for, and from then on the progress
+/// engine sees to the operation, whether somebody waits or not.
+class PeerWork final : public ::c10d::Work {
+ public:
+  /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises
+  /// what a group that has failed raises.
+  static c10::intrusive_ptr<PeerWork> start(std::shared_ptr<Communicator> group,
+                                            const at::Tensor& tensor, bool is_send, int peer,
+                                            int tag, Milliseconds timeout,
+                                            std::shared_ptr<Continuations> continuations);
+
+  PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
+           Milliseconds timeout, std::shared_ptr<Continuations> continuations);
+
+  /// Also looks whether it can be ended, since nobody else may.
+  bool isCompleted() override;
+  /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
+  /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
+  /// as they are. False if it was aborted.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
+  /// Takes it back if no peer knows of it, else gives the group up.
+  void abort() override;
+  int sourceRank() const override { return source_.load(std::memory_order_acquire); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::vector<at::Tensor> result() override { return {tensor_}; }
+  /// The group's, for what users attach to the future.
+  const std::shared_ptr<Continuations>& continuations() const { return continuations_; }
+
+ private:
+  void complete(const PeerOperation& operation, const std::exception_ptr& error);
+  void complete_future();
+
+  std::shared_ptr<Communicator> group_;
+  std::shared_ptr<PeerOperation> operation_;
+  at::Tensor tensor_;
+  Buffer buffer_;
+  Milliseconds timeout_;
+  std::shared_ptr<Continuations> continuations_;
+  std::atomic<int> source_{-1};
+  std::atomic<bool> aborted_{false};
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // nullptr until somebody asks
+  bool completed_here_ = false;                     // complete() has run
+};
+
+}  // namespace fastcomm

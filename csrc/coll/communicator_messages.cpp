@@ -1,0 +1,220 @@
+// A group's sends and receives: who waits for them, and what keeps them from ending.
+#include "coll/communicator.h"
+#include "coll/progress.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+/// A wait looks around as often, however well it goes.
+constexpr Milliseconds kLookAround{10};
+
+/// An engine that is told of every call anew would be woken by every call.
+constexpr Milliseconds kForget{100};
+
+/// Looks for at most so long, unless what is awaited seems to need this core.
+template <class Ready, class Crowded>
+void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) {
+  constexpr int kLooksPerClockRead = 32;
+  if (spin.count() <= 0 || crowded()) return;
+  const Deadline end = Clock::now() + spin;
+  do {
+    for (int look = 0; look < kLooksPerClockRead; ++look) {
+      cpu_relax();
+      if (ready()) return;
+    }
+  } while (Clock::now() < end);
+}
+
+}  // namespace
+
+std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
+                                                  PeerOperation::OnFinish on_finish) {
+  if (forked_from_endpoint()) {
+    throw Error(ErrorCode::kForked,
+                message_front(rank(), size(), -1, call.name(), sequence_) +
+                    "this is a child of fork(): a process group cannot be used here. Start workers "
+                    "before init_process_group, with the spawn method, or keep them off the group");
+  }
+  // A short message needs nobody's answer: a group that the peer has given up is looked for here.
+  if (call.is_send && peers_->pad(call.peer).poisoned.load(std::memory_order_acquire) != 0) {
+    give_up(told_by(call.peer, {call.name(), sequence_}));
+  }
+  if (call.is_send && peers_->pad(call.peer).goodbye.load(std::memory_order_acquire) != 0) {
+    give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
+  }
+  auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish));
+  try {
+    if (!messages_.post(operation)) {
+      std::lock_guard<std::mutex> lock(state_);
+      std::rethrow_exception(failed_before(call.name()));
+    }
+  } catch (const Error& error) {  // no memory left: the peers must not wait for this rank
+    if (error.code() == ErrorCode::kSystem && failure() == nullptr) abort(error.what());
+    throw;
+  }
+  tell_mismatch();  // which may be another's
+  messages_.deliver();
+  if (!operation->done() && messages_.in_background(operation, false)) drive_messages_later();
+  return operation;
+}
+
+void Communicator::in_background(const std::shared_ptr<PeerOperation>& operation) {
+  if (messages_.in_background(operation, true)) drive_messages_later();
+}
+
+void Communicator::drive_messages_later() {
+  active_.store(true, std::memory_order_relaxed);
+  // Against keep_watching(): what is to be driven was counted before this looks, and the engine looks for
+  // it after it has let go. Against an engine that becomes busy: ProgressEngine::busy().
+  const bool watched = watched_.exchange(true, std::memory_order_seq_cst);
+  try {
+    if (engine_.busy()) {
+      engine_.add(shared_from_this());
+    } else if (!watched) {
+      engine_.watch(shared_from_this());
+    }
+  } catch (const Error& error) {  // no thread: the peers must not wait for this rank
+    give_up({error.code(), -1, where({"none", sequence_}, -1) + error.what()});
+  }
+}
+
+void Communicator::cancel(const std::shared_ptr<PeerOperation>& operation) {
+  if (operation->done() || forked_from_endpoint()) return;
+  if (!messages_.take_back(operation) && !operation->done()) {
+    abort(concat("rank ", rank(), " aborted ", operation->describe()));
+  }
+  messages_.deliver();
+}
+
+void Communicator::tell_mismatch() {
+  const auto found = messages_.take_mismatch();
+  if (!found) return;
+  give_up({ErrorCode::kMismatch, found->peer,
+           where({"recv", sequence_}, found->peer) + "a message does not fit its receive: " +
+               found->text + ". No memory was touched. Make both sides name equal sizes and dtypes",
+           found->text});
+}
+
+bool Communicator::keep_watching() {
+  const auto now = Clock::now();
+  if (active_.exchange(false, std::memory_order_relaxed)) idle_since_ = now;
+  if (now - idle_since_ < kForget) return true;
+  watched_.store(false, std::memory_order_seq_cst);
+  return messages_.any_background() && !watched_.exchange(true, std::memory_order_seq_cst);
+}
+
+bool Communicator::progress_messages() {
+  if (!messages_.busy()) return false;
+  const bool moved = messages_.progress();
+  tell_mismatch();
+  messages_.deliver();
+  return moved;
+}
+
+void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
+                        const std::function<void()>& interrupted) {
+  struct Waiting {
+    explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
+    ~Waiting() {
+      // The engine kept away while this thread was driving: what is left is its again.
+      if (group.messages_.end_waiting()) group.drive_messages_later();
+    }
+    Communicator& group;
+  };
+  if (operation.done()) return;
+  const Waiting waiting(*this);
+  wait_for_message(operation, timeout, deadline, interrupted);
+}
+
+void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeout,
+                                    Deadline deadline, const std::function<void()>& interrupted) {
+  const PeerCall& call = operation.call();
+  const auto start = Clock::now();
+  const Deadline limit = timeout.count() <= 0 ? Deadline::max() : start + timeout;
+  auto looked_around = start, asked = start;
+  const auto check = [&] {
+    looked_around = Clock::now();
+    examine();
+    if (operation.done()) return;
+    if (interrupted && looked_around - asked > kLookAround) {
+      asked = looked_around;
+      try {
+        interrupted();
+      } catch (...) {  // Ctrl-C: the peer cannot finish without this rank
+        abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
+        throw;
+      }
+    }
+    const Subject subject{call.name(), sequence_};
+    if (looked_around > limit) {
+      const std::string what = concat(operation.describe(), " did not end within ", timeout.count(),
+                                      " ms: ", messages_.progress_of(operation));
+      give_up(
+          {ErrorCode::kTimeout, call.peer,
+           where(subject, call.peer) + what + ". Look what the peer is doing, or raise timeout=",
+           what});
+    } else if (looked_around > deadline) {
+      throw Error(ErrorCode::kTimeout, where(subject, call.peer) + operation.describe() +
+                                           ": wait() reached its timeout; the operation goes on");
+    }
+  };
+  const auto crowded = [&] {
+    return call.peer >= 0 && peers_->pad(call.peer).cpu.load(std::memory_order_relaxed) ==
+                                 peers_->own_pad().cpu.load(std::memory_order_relaxed);
+  };
+  peers_->own_pad().note_cpu();
+  // Each pause has its own bounds; a long message goes through many.
+  bool moved = false;
+  const auto ready = [&] {
+    if (operation.done()) return true;
+    moved = progress_messages();
+    return moved || operation.done();
+  };
+  while (!operation.done()) {
+    if (!ready()) {
+      spin_for(policy_.spin, ready, crowded);
+      if (!moved && !operation.done()) {
+        wait_until(policy_, peers_->own_doorbell(), ready, check, crowded);
+      }
+    }
+    if (Clock::now() - looked_around > kLookAround) check();
+  }
+}
+
+void Communicator::examine_messages() {
+  // As in evidence(): a rank gives up, says goodbye, and ends, in this order. All of it is read before
+  // the rings are looked at, in waits_for().
+  int dead = -1, poisoned = -1;
+  uint64_t gone = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Pad& pad = peers_->pad(peer);
+    const bool lost = peers_->lost(peer);
+    const bool left = pad.goodbye.load(std::memory_order_acquire) != 0;
+    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
+      if (poisoned < 0) poisoned = peer;
+    } else if (left) {
+      gone |= uint64_t{1} << peer;
+    } else if (lost && dead < 0) {
+      dead = peer;
+    }
+  }
+  if (dead < 0 && poisoned < 0 && gone == 0) return;
+  const auto waiting = messages_.waits_for(dead < 0 && poisoned < 0 ? gone : ~uint64_t{0});
+  if (waiting) {
+    const Subject subject{waiting->call.name(), sequence_};
+    if (poisoned >= 0) {
+      give_up(told_by(poisoned, subject));
+    } else if (dead >= 0) {
+      give_up(death_of(dead, subject));
+    } else {
+      give_up(departure_of(waiting->peer, subject,
+                           waiting->call.is_send ? " and did not receive this message"
+                                                 : " and did not send this message"));
+    }
+  }
+  progress_messages();
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,83 @@
+// A send or a receive of one rank: what was called, how far it is, and how it ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+#include "core/types.h"
+
+namespace fastcomm {
+
+struct PeerCall {
+  static constexpr int kAnyRank = -1;
+
+  bool is_send = false;
+  int peer = kAnyRank;  // of a receive from any rank
+  int32_t tag = 0;
+  DType dtype = DType::kFloat32;
+  uint64_t count = 0;  // elements
+  char* data = nullptr;
+
+  uint64_t bytes() const { return count * dtype_size(dtype); }
+  const char* name() const { return is_send ? "send" : "recv"; }
+};
+
+/// "send(float32, 10 elements) to rank 1, tag 0".
+inline std::string describe_message(bool is_send, DType dtype, uint64_t count, int peer, int tag) {
+  const std::string other = peer < 0 ? "any rank" : concat("rank ", peer);
+  return concat(is_send ? "send(" : "recv(", dtype_name(dtype), ", ", count, " elements) ",
+                is_send ? "to " : "from ", other, ", tag ", tag);
+}
+
+class PeerOperation {
+ public:
+  /// Runs once, before done() holds, on whichever thread ends the operation, outside of every lock.
+  using OnFinish = std::function<void(const PeerOperation&, const std::exception_ptr&)>;
+
+  PeerOperation(const PeerCall& call, OnFinish on_finish)
+      : call_(call), on_finish_(std::move(on_finish)) {}
+  PeerOperation(const PeerOperation&) = delete;
+  PeerOperation& operator=(const PeerOperation&) = delete;
+
+  const PeerCall& call() const { return call_; }
+  std::string describe() const {
+    return describe_message(call_.is_send, call_.dtype, call_.count, call_.peer, call_.tag);
+  }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  /// Once it is done: why it failed, or nullptr; who sent what was received, or -1.
+  std::exception_ptr error() const { return error_; }
+  int source() const { return source_; }
+
+ private:
+  friend class PointToPoint;
+
+  void finish(std::exception_ptr error) {
+    error_ = std::move(error);
+    // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
+    const auto callback = std::move(on_finish_);
+    on_finish_ = nullptr;
+    if (callback) callback(*this, error_);
+    // Release: whoever sees done() sees the data, the source and the error.
+    done_.store(true, std::memory_order_release);
+  }
+
+  const PeerCall call_;
+  OnFinish on_finish_;
+  // Under PointToPoint's lock:
+  uint32_t number_ = 0;  // of its announcement
+  uint64_t moved_ = 0;   // bytes through the slots
+  bool matched_ = false;
+  bool granted_ = false;
+  bool in_background_ = false;
+  bool over_ = false;  // it has ended, or is about to
+  int source_ = -1;
+
+  std::exception_ptr error_;
+  std::atomic<bool> done_{false};
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,150 @@
+// The sends and receives of one rank: which message is for whom, and how it gets there.
+//
+// The receiver pulls. A short message is done for its sender as soon as it lies in the ring of the pair
+// (coll/peer_ring.h), with its announcement: one copy, one publication, nobody else's time. A long one is
+// announced; the receiver grants it once it has found a receive for it, and sender and receiver copy it
+// through the slots at the same time. Where a ring is full a send waits here, in the order of posting; a
+// call never blocks.
+//
+// Matching is by source and tag, in the order of posting on both sides. A receive from any rank gets the
+// first message that is there; ranks take turns, beginning behind the one that was served last.
+// Announcements are read only while some receive is without a message and could get one from that rank;
+// what is found and has another tag is put aside (the data of a short one on the heap, a long one stays
+// where it is). So no order of tags gets stuck, and what is sent to a rank that does not receive takes
+// no more memory there than the ring. A message and its receive are compared, bytes and dtype, before
+// anything is written; unlike ones give the group up.
+//
+// Locking: one lock, held for a look at all rings, with at most a ring's content copied. It is the last
+// that is taken: the Communicator's locks may be held around it, nothing is locked inside of it, and
+// operations end outside of it (deliver). Who looks only tries to get it (look_lock.h).
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coll/look_lock.h"
+#include "coll/peer_operation.h"
+#include "coll/peer_ring.h"
+
+namespace fastcomm {
+
+class PointToPoint {
+ public:
+  using Pointer = std::shared_ptr<PeerOperation>;
+
+  /// `base`: where the rings begin in every rank's scratch.
+  PointToPoint(PeerGroup& peers, size_t base);
+  ~PointToPoint();
+
+  /// Takes an operation and does at once what can be done; false once it was stopped. Raises
+  /// Error(kSystem) where there is no memory for the rings.
+  bool post(const Pointer& operation);
+  /// Does what can be done; true if anything moved.
+  bool progress();
+  /// Ends operations that are done, and those that stop() ended. Call it without locks.
+  void deliver();
+  /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.
+  void stop(const std::exception_ptr& failure);
+  /// Takes an operation back that no peer knows of; false if it is too late.
+  bool take_back(const Pointer& operation);
+
+  /// Whether there are operations that are not done. A hint for other threads.
+  bool busy() const { return unfinished_.load(std::memory_order_relaxed) != 0; }
+
+  /// What one rank did wrong, by a message that does not fit its receive. Once.
+  struct Mismatch {
+    int peer;
+    std::string text;
+  };
+  std::optional<Mismatch> take_mismatch();
+
+  /// An operation that is not done and waits for a rank of `gone` (a set of bits) or, from any rank, has
+  /// nobody left to wait for; all that those had published before they were found to be gone has been
+  /// used. Nothing if another thread is at work just now: look again.
+  struct Waiting {
+    PeerCall call;
+    int peer;  // of `gone`
+  };
+  std::optional<Waiting> waits_for(uint64_t gone);
+  /// What a peer has done about an operation so far, as messages show it.
+  std::string progress_of(const PeerOperation& operation);
+
+  // Who drives while nobody waits: the progress engine, but only for what needs it. A call whose thread
+  // comes to wait at once, as most do, does not wake it.
+  // So: sends that are not done, receives of long messages, and several receives at once.
+  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if nobody
+  /// waits just now.
+  bool in_background(const Pointer& operation, bool always);
+  void begin_waiting() { waiting_.fetch_add(1, std::memory_order_seq_cst); }
+  /// True if operations that are to go on by themselves are left.
+  bool end_waiting() {
+    waiting_.fetch_sub(1, std::memory_order_seq_cst);
+    return background_.load(std::memory_order_seq_cst) != 0;
+  }
+  bool any_background() const { return background_.load(std::memory_order_seq_cst) != 0; }
+  bool needs_engine() const {
+    return any_background() && waiting_.load(std::memory_order_seq_cst) == 0;
+  }
+
+ private:
+  /// A message without a receive.
+  struct Stray {
+    int32_t tag;
+    DType dtype;
+    uint64_t bytes;
+    uint32_t number;
+    std::vector<char> data;
+  };
+  struct Peer {
+    std::unique_ptr<RingSender> sender;
+    std::deque<Pointer> waiting;            // for room in the ring
+    std::map<uint32_t, Pointer> announced;  // long messages that are not granted, by number
+    std::deque<Pointer> streams;            // long messages that are, in that order
+
+    std::unique_ptr<RingReceiver> receiver;
+    std::list<Stray> strays;
+    std::deque<Pointer> incoming;  // receives of long messages, in the order of their grants
+    int expected = 0;              // receives without a message, from this rank
+  };
+  Peer& sending_to(int peer);
+  Peer& receiving_from(int peer);
+  void post_send(const Pointer& operation);
+  void post_recv(const Pointer& operation);
+  bool announce(Peer& peer, const Pointer& operation);
+  bool look();
+  bool send_more(Peer& peer);
+  bool receive_more(int from, Peer& peer);
+  bool match(int from, Peer& peer);
+  void take_stray(int from, Peer& peer, const Pointer& operation, std::list<Stray>::iterator stray);
+  /// Gives a receive its message, if they are alike; `data` of a short one.
+  void give(int from, Peer& peer, const Pointer& operation, DType dtype, uint64_t bytes,
+            uint32_t number, const char* data);
+  bool grant_more(Peer& peer);
+  void end(const Pointer& operation, const std::exception_ptr& error);
+
+  PeerGroup& peers_;
+  size_t base_;
+  LookLock lock_;
+
+  std::vector<Peer> ring_peers_;
+  std::list<Pointer> posted_;  // receives without a message, in the order of posting
+  int expected_from_any_ = 0;
+  int last_served_ = 0;
+  std::vector<std::pair<Pointer, std::exception_ptr>> ended_;
+  std::optional<Mismatch> mismatch_;
+  std::exception_ptr failure_;
+  bool stopped_ = false;
+  std::atomic<bool> to_deliver_{false}, to_tell_{false};
+  std::atomic<int> unfinished_{0}, background_{0}, waiting_{0};
+};
+
+}  // namespace fastcomm

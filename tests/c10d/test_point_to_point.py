@@ -1,0 +1,291 @@
+"""send and recv over shared memory: right values, in any order."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_ranks
+
+pytestmark = pytest.mark.serial  # short times are compared
+
+
+def _exchange(world: World) -> None:
+    world.init()
+    rank, size = world.rank, world.size
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (0, 1, 1000, 1 << 18):
+        got = torch.full((count,), -1.0)
+        works = [dist.isend(torch.full((count,), float(rank)), after, tag=3)]
+        works.append(dist.irecv(got, before, tag=3))
+        for work in works:
+            assert work is not None
+            work.wait()
+            assert work.is_completed() and work.is_success()
+            work.wait()  # again
+        assert got.tolist() == [float(before)] * count
+    if rank == 0:
+        seen = []
+        for _ in range(size - 1):
+            x = torch.zeros(1)
+            source = dist.recv(x)  # from any rank
+            assert x.item() == source
+            seen.append(source)
+        assert sorted(seen) == list(range(1, size))
+    else:
+        dist.send(torch.tensor([float(rank)]), 0)
+    dist.barrier()  # else a rank's next message could be taken from any rank's
+    x, y = torch.ones(2) * rank, torch.zeros(2)
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, y, before)]
+    ):
+        work.wait()
+    assert y.tolist() == [before] * 2
+    objects: list[Any] = [{"from": rank}] if rank == 0 else [None]
+    if rank == 0:
+        dist.send_object_list(objects, dst=1)
+    elif rank == 1:
+        dist.recv_object_list(objects, src=0)
+        assert objects == [{"from": 0}]
+    dist.barrier()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_values(size: int) -> None:
+    run_ranks(size, _exchange)
+
+
+def _pattern(count: int, seed: int) -> torch.Tensor:
+    return torch.arange(count, dtype=torch.float32) * 0.5 + seed
+
+
+def _in_any_order(world: World) -> None:
+    """Every pair exchanges short and long messages; each rank posts its own in its own order."""
+    world.init()
+    rank, size = world.rank, world.size
+    chance = random.Random(rank)
+    for round_number in range(10):
+        operations, checks = [], []
+        for peer in range(size):
+            if peer == rank:
+                continue
+            for tag, count in enumerate((1, 500, 30_000, 0)):
+                seed = 100 * round_number + tag
+                got = torch.zeros(count)
+                sent = _pattern(count, seed + 10_000 * rank)
+                operations.append(dist.P2POp(dist.isend, sent, peer, tag=tag))
+                operations.append(dist.P2POp(dist.irecv, got, peer, tag=tag))
+                checks.append((got, _pattern(count, seed + 10_000 * peer)))
+        chance.shuffle(operations)
+        works = dist.batch_isend_irecv(operations)
+        chance.shuffle(works)
+        for work in works:
+            work.wait()
+            assert work.is_completed() and work.is_success()
+        for got, wanted in checks:
+            assert torch.equal(got, wanted)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_batches_in_any_order(size: int) -> None:
+    run_ranks(size, _in_any_order)
+
+
+def _many_at_once(world: World) -> None:
+    """Nothing is received before all is sent, and then from the last tag to the first."""
+    world.init()
+    count = 300
+    sizes = [100_000 if tag % 60 == 0 else 10 for tag in range(count)]
+    if world.rank == 0:
+        works = [dist.isend(_pattern(sizes[tag], tag), 1, tag=tag) for tag in range(count)]
+        assert works[1].is_completed() and not works[0].is_completed()
+        for work in works:
+            work.wait()
+    else:
+        time.sleep(0.2)
+        for tag in reversed(range(count)):
+            got = torch.zeros(sizes[tag])
+            dist.recv(got, 0, tag=tag)
+            assert torch.equal(got, _pattern(sizes[tag], tag)), tag
+    dist.barrier()
+
+
+def test_hundreds_of_sends_before_a_receive() -> None:
+    run_ranks(2, _many_at_once)
+
+
+def _many_senders(world: World) -> None:
+    world.init()
+    count = 200
+    if world.rank != 0:
+        for i in range(count):
+            size = 20_000 if i % 20 == 0 else 4
+            dist.send(torch.full((size,), float(1000 * world.rank + i)), 0, tag=int(size > 4))
+        return dist.barrier()
+    seen: dict[int, list[int]] = {rank: [] for rank in range(1, world.size)}
+    for i in range(count * (world.size - 1)):
+        long = i % 20 == 0
+        got = torch.zeros(20_000 if long else 4)
+        source = dist.recv(got, tag=int(long))
+        assert got.unique().numel() == 1 and int(got[0]) // 1000 == source
+        seen[source].append(int(got[0]) % 1000)
+    for numbers in seen.values():
+        assert sorted(numbers) == list(range(count))
+        for long in (False, True):  # of one tag, in the order of sending
+            own = [number for number in numbers if (number % 20 == 0) == long]
+            assert own == sorted(own)
+    dist.barrier()
+
+
+def test_receives_from_any_rank() -> None:
+    run_ranks(4, _many_senders)
+
+
+def _with_others(world: World) -> None:
+    """Several threads exchange while the main thread runs collectives."""
+    world.init()
+    peer = 1 - world.rank
+    failures = []
+
+    def exchange(tag: int) -> None:
+        try:
+            for i in range(60):
+                count = (3, 600, 40_000)[i % 3]
+                got = torch.zeros(count)
+                work = dist.isend(_pattern(count, i + 7 * world.rank), peer, tag=tag)
+                dist.recv(got, peer, tag=tag)
+                work.wait()
+                assert torch.equal(got, _pattern(count, i + 7 * peer))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=exchange, args=(tag,)) for tag in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(60):
+        sums = torch.ones(5 if i % 2 else 200_000)
+        dist.all_reduce(sums, async_op=True).wait()
+        assert sums[-1] == 2
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    dist.barrier()
+
+
+def test_threads_and_collectives() -> None:
+    run_ranks(2, _with_others)
+
+
+def _kinds_of_tensors() -> dict[str, torch.Tensor]:
+    base = torch.arange(60, dtype=torch.float32).reshape(6, 10)
+    return {
+        "transposed": base.t(),
+        "strided": base[:, ::2],
+        "complex": torch.complex(base, -base),
+        "strided complex": torch.complex(base, -base)[::2],
+        "scalar": torch.tensor(4.5),
+        "empty": torch.zeros(0, 3),
+        "bool": base % 2 == 0,
+        **{
+            str(dtype): base.to(dtype)
+            for dtype in (
+                *(torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn),
+                *(torch.float8_e5m2, torch.int8, torch.uint8, torch.int16, torch.int64),
+            )
+        },
+        "long strided": torch.arange(200_000, dtype=torch.float32).reshape(2, -1).t(),
+    }
+
+
+def _kinds(world: World) -> None:
+    world.init()
+    for tag, (name, tensor) in enumerate(_kinds_of_tensors().items()):
+        if world.rank == 0:
+            dist.send(tensor, 1, tag=tag)
+            continue
+        got = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        dist.recv(got, 0, tag=tag)
+        same = got.view(torch.uint8) if "float8" in name else got
+        wanted = tensor.view(torch.uint8) if "float8" in name else tensor
+        assert torch.equal(same, wanted), name
+    dist.barrier()
+
+
+def test_kinds_of_tensors() -> None:
+    run_ranks(2, _kinds)
+
+
+def _futures(world: World) -> list[Any]:
+    world.init()
+    seen: list[Any] = []
+    if world.rank == 0:
+        time.sleep(0.2)
+        dist.send(torch.full((3,), 7.0), 1)
+        dist.send(torch.full((50_000,), 8.0), 1)
+    else:
+        for count in (3, 50_000):
+            got = torch.zeros(count)
+            work = dist.irecv(got, 0)
+            assert work is not None
+            future = work.get_future()
+            done = future.then(lambda f: seen.append((f.value()[0] is not None, len(f.value()))))
+            done.wait()  # nobody waits for the work itself
+            assert work.is_completed() and got[-1] in (7, 8)
+            assert work.get_future().wait()[0].data_ptr() == got.data_ptr()
+    dist.barrier()
+    return seen
+
+
+def test_futures() -> None:
+    assert run_ranks(2, _futures)[1] == [(True, 1)] * 2
+
+
+def _polled(world: World) -> None:
+    """Who only asks whether it is complete sees it complete."""
+    world.init()
+    if world.rank == 0:
+        dist.send(torch.ones(2), 1)
+        dist.recv(torch.zeros(1), 1)
+    else:
+        got = torch.zeros(2)
+        work = dist.irecv(got, 0)
+        assert work is not None
+        deadline = time.monotonic() + 20
+        while not work.is_completed():
+            assert time.monotonic() < deadline
+        assert got.tolist() == [1, 1]
+        dist.send(torch.zeros(1), 0)
+    dist.barrier()
+
+
+def test_polling_completes() -> None:
+    run_ranks(2, _polled)
+
+
+def _groups_again(world: World) -> None:
+    """Windows are used again: a new group begins with empty rings."""
+    world.init()
+    for number in range(6):
+        group = dist.new_group()
+        peer = 1 - world.rank
+        works = [dist.isend(torch.full((n,), float(number)), peer, group) for n in (2, 20_000)]
+        for n in (2, 20_000):
+            got = torch.zeros(n)
+            dist.recv(got, peer, group)
+            assert got[-1] == number
+        for work in works:
+            work.wait()
+        if number % 2:  # left unread
+            dist.isend(torch.full((2,), -1.0), peer, group, tag=9)
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+
+def test_groups_one_after_the_other() -> None:
+    run_ranks(2, _groups_again)
