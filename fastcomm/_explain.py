@@ -17,9 +17,10 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory, False for Gloo, or for a reduction that there is not.
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"nothing"``, or
-            ``"stock"`` where it is not native.
+        native: True for shared memory.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"`` or ``"nothing"``;
+            where it is not native ``"stock"`` (Gloo) or ``"refused"``, as a reduction of a type that
+            it is not defined for.
         bytes: size of one rank's message.
         reason: why.
     """
@@ -31,7 +32,8 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
-        path = f"native, {self.algorithm}" if self.native else "not native"
+        other = "Gloo" if self.algorithm == "stock" else self.algorithm
+        path = f"native, {self.algorithm}" if self.native else other
         return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
 
 

@@ -26,8 +26,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
-    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a warning of
-    the logger ``fastcomm`` says why (on the group's first rank).
+    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a
+    warning of the logger ``fastcomm`` says why (on the group's first rank).
 
     Args:
         options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
@@ -50,8 +50,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     native = load()
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there of
-    # processes that are gone.
+    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
+    # of processes that are gone.
     name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
     # For what continuations of futures issue (csrc/c10d/lanes.h), from other threads.
     base, connection = _own_connection(options.store, size)

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "coll/call_header.h"
 #include "core/types.h"
-#include "transport/pad.h"
 
 namespace fastcomm {
 

@@ -61,10 +61,10 @@ def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
     if world.rank == 1:
         store.wait(["letting go"])
         time.sleep(0.5)  # the other rank is in the destructor now
-        backend.stock.allreduce([torch.ones(4)]).wait()
+        backend.served_by.allreduce([torch.ones(4)]).wait()
         return called
     # Of Gloo itself: an operation of the group would end when the group is left.
-    work = backend.stock.allreduce([torch.ones(4)])
+    work = backend.served_by.allreduce([torch.ones(4)])
     work.get_future().add_done_callback(lambda done: called.append(world.rank))
     del work
     store.set("letting go", "")
@@ -81,4 +81,7 @@ def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
 
 @pytest.mark.parametrize("last", ["backend", "model"])
 def test_whoever_lets_a_group_go_leaves_the_gil_to_gloo(last: str) -> None:
-    assert run_ranks(2, _let_go_while_gloo_is_to_call_back, last, timeout=30)[0] == [0]
+    """Of ranks that share no memory, whose group is Gloo's as a whole."""
+    stock = {"FASTCOMM_TRANSPORT": "stock"}
+    told = run_ranks(2, _let_go_while_gloo_is_to_call_back, last, environment=stock, timeout=30)
+    assert told[0] == [0]
