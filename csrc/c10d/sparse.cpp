@@ -63,9 +63,11 @@ WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::Allred
     if (whole_ != nullptr) return whole_->allreduce_sparse(tensors, opts);
     const at::Tensor& tensor = only("all_reduce", tensors);
     if (tensor.layout() != at::kSparse || opts.reduceOp != ::c10d::ReduceOp::SUM) {
-      throw Error(ErrorCode::kUnsupported,
-                  concat("all_reduce of a tensor of layout ", tensor.layout(),
-                         ": sparse tensors have sum only, in COO layout. Nothing was sent"));
+      throw Error(
+          ErrorCode::kUnsupported,
+          concat("all_reduce(", reduce_op_name(reduce_op_of(opts.reduceOp)), ", ", tensor.layout(),
+                 "): sparse tensors have sum only, in COO layout. Nothing was "
+                 "sent"));
     }
     Prepared made(OpKind::kAllReduceSparse, ::c10d::OpType::_ALLREDUCE_SPARSE);
     set_reduction(made.call, opts.reduceOp);
