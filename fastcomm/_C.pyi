@@ -1,6 +1,6 @@
 """The native library; its sources are in csrc/bindings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 import torch
@@ -25,9 +25,6 @@ class NativeWork(Work):
 class PeerWork(Work):
     def get_future(self) -> Future: ...
 
-class StockWork(Work):
-    def get_future(self) -> Future: ...
-
 class FastcommBackend(Backend):
     @property
     def native(self) -> bool: ...
@@ -36,7 +33,9 @@ class FastcommBackend(Backend):
     @property
     def why_stock(self) -> str: ...
     @property
-    def stock(self) -> Backend: ...
+    def served_by(self) -> Backend | None: ...
+    @served_by.setter
+    def served_by(self, engine: Backend, /) -> None: ...
     def explain(self, operation: str, count: int, dtype: str, op: str, /) -> _Answer: ...
     def fused_reduce(
         self,
@@ -77,9 +76,8 @@ def create_backend(
     rank: int,
     size: int,
     timeout_s: float,
-    stock: Backend,
     lane_store: Store,
-    make_stock: Callable[[str], Backend],
+    kept: object,
 ) -> FastcommBackend: ...
 def cuda_devices() -> _CudaDevices: ...
 def environment() -> dict[str, int | str]: ...

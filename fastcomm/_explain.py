@@ -17,9 +17,10 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory, False for Gloo, or for a reduction that there is not.
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"nothing"``, or
-            ``"stock"`` where it is not native.
+        native: True for shared memory. False where the group runs on Gloo as a whole, for a
+            reduction that there is not, and for an operation of another name.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"`` (sizes differ between pairs of
+            ranks), ``"flags"``, ``"nothing"`` (one rank), or ``"stock"`` where it is not native.
         bytes: size of one rank's message.
         reason: why.
     """

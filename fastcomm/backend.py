@@ -26,8 +26,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
-    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a warning of
-    the logger ``fastcomm`` says why (on the group's first rank).
+    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a
+    warning of the logger ``fastcomm`` says why (on the group's first rank).
 
     Args:
         options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
@@ -50,8 +50,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     native = load()
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there of
-    # processes that are gone.
+    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
+    # of processes that are gone.
     name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
     # For what continuations of futures issue (csrc/c10d/lanes.h), from other threads.
     base, connection = _own_connection(options.store, size)
@@ -107,7 +107,7 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
 
     Returns a number that all ranks have in common, and no other group.
 
-    Done first: Gloo would not say who is missing, and waits for several times the timeout.
+    Done first: what follows would not say as well who is missing, Gloo least of all.
     """
     problem = _want_of_descriptors(size)
     name = 0
@@ -125,7 +125,8 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
 def _want_of_descriptors(size: int) -> str:
     """Say what is missing if a group of ``size`` ranks might not find descriptors enough.
 
-    Asked before: Gloo ends the whole process when its thread finds none for a connection.
+    Asked before: where the group comes to be Gloo's, that ends the whole process when its thread
+    finds none for a connection.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -136,8 +137,9 @@ def _want_of_descriptors(size: int) -> str:
         if error.errno != errno.EMFILE:
             return ""  # no /proc: nobody knows
         used = limit
-    # Gloo takes size + 3 for itself and more while it connects; the first group has a segment, a
-    # pidfd, a socket and an event besides, and a socket and two descriptors for each peer.
+    # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
+    # descriptors for each peer; where it turns out to be Gloo's, that has its own: size + 3, and
+    # more while it connects.
     needed = 3 * size + 16
     if limit - used >= needed:
         return ""

@@ -16,7 +16,7 @@ struct Messages;
 
 /// How a call is carried out. The numbers travel in headers, like those of core/types.h.
 enum class Algorithm : uint8_t {
-  kStock = 0,      // a stock engine (Gloo) does it
+  kStock = 0,      // not native: no schedule here, or a group that another backend serves
   kNothing = 1,    // one rank: at most a copy
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots
