@@ -21,7 +21,7 @@ enum class Algorithm : uint8_t {
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
-  kByTable = 5,    // one step or blocks, as the ranks find when they have met: sizes differ
+  kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
 };
 
 const char* algorithm_name(Algorithm algorithm);
