@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastcomm._explain import explain
     from fastcomm._native import NativeLibraryError, is_available
     from fastcomm._use import use
+    from fastcomm.barrier import monitored_barrier
     from fastcomm.data_parallel import DataParallel, DataParallelCriterion
     from fastcomm.ddp import DistributedDataParallel
     from fastcomm.errors import (
@@ -68,6 +69,7 @@ __all__ = [
     "gather_shards_",
     "is_available",
     "is_shared",
+    "monitored_barrier",
     "use",
 ]
 
@@ -97,11 +99,13 @@ _MODULE_OF = {
     "gather_shards_": "fastcomm.shards",
     "is_available": "fastcomm._native",
     "is_shared": "fastcomm.memory",
+    "monitored_barrier": "fastcomm.barrier",
     "use": "fastcomm._use",
 }
 
 
 _MODULES = (
+    "barrier",
     "comm",
     "data_parallel",
     "ddp",

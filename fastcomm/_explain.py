@@ -17,10 +17,10 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory. False where the group runs on Gloo as a whole, for a
-            reduction that there is not, and for an operation of another name.
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"`` (sizes differ between pairs of
-            ranks), ``"flags"``, ``"nothing"`` (one rank), or ``"stock"`` where it is not native.
+        native: True for shared memory.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"`` or ``"nothing"``;
+            where it is not native ``"stock"`` (the whole group is Gloo's) or ``"refused"``, as a
+            reduction of a type that it is not defined for.
         bytes: size of one rank's message.
         reason: why.
     """
@@ -32,7 +32,8 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
-        path = f"native, {self.algorithm}" if self.native else "not native"
+        other = "Gloo" if self.algorithm == "stock" else self.algorithm
+        path = f"native, {self.algorithm}" if self.native else other
         return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
 
 

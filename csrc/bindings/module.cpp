@@ -76,7 +76,8 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
   const Selection selection = explain_selection(traits, query);
   py::dict result;
   result["native"] = selection.algorithm != Algorithm::kStock;
-  result["algorithm"] = algorithm_name(selection.algorithm);
+  const bool refused = selection.algorithm == Algorithm::kStock && traits.native;
+  result["algorithm"] = refused ? "refused" : algorithm_name(selection.algorithm);
   result["bytes"] = query.bytes;
   result["reason"] = selection.reason;
   return result;
@@ -257,10 +258,12 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("why_stock",
                              [](const FastcommBackend& b) { return b.traits().why_stock; })
       // What does everything where the ranks do not share memory; else None.
-      .def_property("served_by", [](const FastcommBackend& b) { return b.served_by(); },
-                    [](FastcommBackend& b, FastcommBackend::BackendPtr engine) {
-                      b.serve_by(std::move(engine));
-                    })
+      .def_property(
+          "served_by", [](const FastcommBackend& b) { return b.served_by(); },
+          [](FastcommBackend& b, FastcommBackend::BackendPtr engine) {
+            b.serve_by(std::move(engine));
+          })
+      .def("get_error", &FastcommBackend::getError)
       .def("explain",
            [](const FastcommBackend& b, const std::string& operation, uint64_t count,
               const std::string& dtype,

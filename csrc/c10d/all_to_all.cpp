@@ -147,9 +147,8 @@ WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
     ::c10d::checkSplitSizes(input_splits, input, getSize());
     ::c10d::checkSplitSizes(output_splits, output, getSize());
     check_dtype("all_to_all_single", input, "input", output, "output");
-    return launch(
-        prepare_single(output, input, output_splits, input_splits, getRank(), getSize()),
-        opts.timeout, opts.asyncOp);
+    return launch(prepare_single(output, input, output_splits, input_splits, getRank(), getSize()),
+                  opts.timeout, opts.asyncOp);
   });
 }
 

@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <Python.h>
 
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 #include "c10d/compat.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
@@ -38,7 +41,8 @@ std::string monitored(bool first, int rank, const std::vector<int>& missing) {
   }
   std::string ranks;
   for (const int each : missing) ranks += concat(ranks.empty() ? "" : ", ", each);
-  return concat(missing.size() == 1 ? "Rank " : "Ranks ", ranks, " failed to pass monitoredBarrier");
+  return concat(missing.size() == 1 ? "Rank " : "Ranks ", ranks,
+                " failed to pass monitoredBarrier");
 }
 
 Payload in_place(::c10d::OpType type, const Call& call, const Tensors& tensors,
@@ -49,8 +53,7 @@ Payload in_place(::c10d::OpType type, const Call& call, const Tensors& tensors,
 }  // namespace
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-                                 Milliseconds timeout,
-                                 c10::intrusive_ptr<::c10d::Store> lane_store,
+                                 Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
                                  std::shared_ptr<void> kept)
     : ::c10d::Backend(rank, size),
       kept_(std::move(kept)),
@@ -61,7 +64,8 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
     if (formed.group == nullptr) return;
-    lanes_ = std::make_unique<Lanes>(std::move(formed.group), std::move(lane_store), continuations_);
+    lanes_ =
+        std::make_unique<Lanes>(std::move(formed.group), std::move(lane_store), continuations_);
   });
 }
 
@@ -95,6 +99,32 @@ void FastcommBackend::abort() {
   if (forked_from_endpoint()) return;
   if (whole_ != nullptr) return whole_->abort();
   lanes_->abort(concat("rank ", getRank(), " called abort()"));
+}
+
+::c10d::ErrorType FastcommBackend::getError() {
+  if (whole_ != nullptr) return whole_->getError();
+  try {
+    if (const auto failure = group()->failure()) std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kTimeout) return ::c10d::ErrorType::TIMEOUT;
+    const bool remote =
+        error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kPeerLeft;
+    return remote ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
+  }
+  return ::c10d::ErrorType::SUCCESS;
+}
+
+FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c10d::Store>& store,
+                                                   const std::vector<int>& ranks,
+                                                   const c10::intrusive_ptr<Options>& opts) {
+  const auto found = std::find(ranks.begin(), ranks.end(), getRank());
+  if (found == ranks.end()) return nullptr;
+  const auto under = [&store](const char* prefix) {
+    return c10::make_intrusive<::c10d::PrefixStore>(prefix, store);
+  };
+  return c10::make_intrusive<FastcommBackend>(
+      under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
+      opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_);
 }
 
 bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {

@@ -118,6 +118,13 @@ class FastcommBackend final : public ::c10d::Backend {
   void shutdown() override;
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
+  /// Whether the group has failed, and how.
+  ::c10d::ErrorType getError() override;
+  bool supportsSplitting() const override { return traits_.native; }
+  /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr on
+  /// the others.
+  BackendPtr split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
+                   const c10::intrusive_ptr<Options>& opts) override;
 
  private:
   /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds

@@ -46,9 +46,11 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
       held->write_back();
       held->write_results(results);
     };
-    fused.work = launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, gradients, settle, [&] {
-      return Payload{::c10d::OpType::ALLREDUCE, title_of(call), gradients, fused.results, {}, {}, settle};
-    });
+    fused.work =
+        launch(call, timeout.value_or(::c10d::kUnsetTimeout), async, gradients, settle, [&] {
+          return Payload{
+              ::c10d::OpType::ALLREDUCE, title_of(call), gradients, fused.results, {}, {}, settle};
+        });
     return fused;
   });
 }

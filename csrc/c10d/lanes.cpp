@@ -86,8 +86,8 @@ void Lanes::hand_over(const Key& key, const Continuations::Place& place, Millise
 
 Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
   try {
-    Lane formed = form_communicator(
-        concat("lane/", key.first ? "own/" : "other/", key.second), timeout);
+    Lane formed =
+        form_communicator(concat("lane/", key.first ? "own/" : "other/", key.second), timeout);
     Communicator::share_fate(ordinary_, formed);
     return formed;
   } catch (const Error& error) {

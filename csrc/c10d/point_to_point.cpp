@@ -28,7 +28,7 @@ WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
     check_peer("send", peer, getRank(), getSize());
     if (whole_ != nullptr) return whole_->send(tensors, peer, tag);
     return noted(PeerWork::start(group(), checked("send", tensors, tag), true, peer, tag,
-                           options_->timeout, continuations_));
+                                 options_->timeout, continuations_));
   });
 }
 
@@ -37,7 +37,7 @@ WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
     check_peer("recv", peer, getRank(), getSize());
     if (whole_ != nullptr) return whole_->recv(tensors, peer, tag);
     return noted(PeerWork::start(group(), checked("recv", tensors, tag), false, peer, tag,
-                           options_->timeout, continuations_));
+                                 options_->timeout, continuations_));
   });
 }
 
@@ -45,8 +45,8 @@ WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
   return translating([&]() -> WorkPtr {
     if (whole_ != nullptr) return whole_->recvAnysource(tensors, tag);
     FC_CHECK(getSize() > 1, "recv: there is no other rank in a group of one");
-    return noted(PeerWork::start(group(), checked("recv", tensors, tag), false, PeerCall::kAnyRank, tag,
-                           options_->timeout, continuations_));
+    return noted(PeerWork::start(group(), checked("recv", tensors, tag), false, PeerCall::kAnyRank,
+                                 tag, options_->timeout, continuations_));
   });
 }
 

@@ -34,8 +34,8 @@ Prepared prepare(OpKind kind, OpType type, const at::Tensor& output, const Tenso
 }
 
 /// Parts of several sizes, which every rank knows: all of them are reduced, and one is kept.
-Prepared prepare_uneven(const at::Tensor& output, const Tensors& inputs,
-                        const ::c10d::ReduceOp& op, int rank) {
+Prepared prepare_uneven(const at::Tensor& output, const Tensors& inputs, const ::c10d::ReduceOp& op,
+                        int rank) {
   Prepared made(OpKind::kReduceScatterUneven, OpType::REDUCE_SCATTER);
   made.reduce(op, output);
   made.compare(inputs);

@@ -58,8 +58,7 @@ at::Tensor tree_over(const Tensors& terms, int first, int count) {
 
 }  // namespace
 
-WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors,
-                                          const ::c10d::AllreduceOptions& opts) {
+WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
   return translating([&] {
     if (whole_ != nullptr) return whole_->allreduce_sparse(tensors, opts);
     const at::Tensor& tensor = only("all_reduce", tensors);

@@ -41,8 +41,8 @@ std::vector<at::Tensor> WorkOfMany::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkOfMany::getFuture() {
-  auto done = c10::make_intrusive<c10::ivalue::Future>(
-      c10::ListType::create(c10::TensorType::get()));
+  auto done =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const WorkPtr& work : works_) futures.push_back(work->getFuture());

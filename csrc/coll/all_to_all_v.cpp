@@ -8,7 +8,7 @@
 namespace fastcomm {
 
 AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
-                   std::shared_ptr<Messages> wanted)
+                     std::shared_ptr<Messages> wanted)
     : peers(group), layout(slots), parity(sequence), messages(std::move(wanted)) {
   const uint64_t bytes = messages->staged_bytes(peers.rank);
   block = overlapping_block(bytes, layout);
@@ -37,9 +37,8 @@ void AllToAllV::read_tables() const {
                                : table_of(peer).to[peers.rank].bytes;
     if (messages->place) expected = {messages->place(peer, bytes), bytes};
     if (bytes != expected.bytes) {
-      throw Error(ErrorCode::kMismatch,
-                  concat("rank ", peer, " sends ", bytes, " bytes to rank ", peers.rank,
-                         ", which expects ", expected.bytes));
+      throw Error(ErrorCode::kMismatch, concat("rank ", peer, " sends ", bytes, " bytes to rank ",
+                                               peers.rank, ", which expects ", expected.bytes));
     }
     if (!own) messages->agreed_blocks = std::max(messages->agreed_blocks, table_of(peer).blocks);
   }

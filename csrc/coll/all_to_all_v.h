@@ -52,7 +52,7 @@ struct AllToAllV {
   uint64_t blocks;  // of the own stream
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
-           std::shared_ptr<Messages> wanted);
+            std::shared_ptr<Messages> wanted);
 
   uint32_t steps() const {
     return messages->agreed_blocks == 0 ? 2 : static_cast<uint32_t>(messages->agreed_blocks) + 2;
@@ -106,7 +106,8 @@ struct AllToAllV {
   void meet(Executor& executor) const {
     read_tables();
     const auto own = static_cast<size_t>(peers.rank);
-    executor.copy_span(messages->receives[own].data, messages->sends[own].data, messages->sends[own].bytes);
+    executor.copy_span(messages->receives[own].data, messages->sends[own].data,
+                       messages->sends[own].bytes);
     for (int hop = 1; hop < peers.size; ++hop) {
       const int peer = (peers.rank + hop) % peers.size;
       const MessageTable& table = table_of(peer);
@@ -138,9 +139,8 @@ struct AllToAllV {
       const uint64_t first = entry.first < from ? from : entry.first;
       const uint64_t end = smaller(entry.first + entry.bytes, from + table.block);
       if (first >= end) continue;
-      executor.copy_span(
-          messages->receives[static_cast<size_t>(peer)].data + (first - entry.first),
-          peers.scratch[peer] + layout.stage(b) + (first - from), end - first);
+      executor.copy_span(messages->receives[static_cast<size_t>(peer)].data + (first - entry.first),
+                         peers.scratch[peer] + layout.stage(b) + (first - from), end - first);
     }
   }
 };

@@ -171,11 +171,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::optional<Trouble> first_trouble_;  // what failure_ says
+  std::optional<Trouble> first_trouble_;                 // what failure_ says
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
   std::atomic<bool> to_spread_{false};  // it has failed, and they have not been told
   std::atomic<uint64_t> sequence_{0};   // written under state_, read by messages without
-  uint32_t base_ = 0;  // steps published by operations that are done; under drive_
+  uint32_t base_ = 0;                   // steps published by operations that are done; under drive_
   std::exception_ptr failure_;
   bool left_ = false;
 };

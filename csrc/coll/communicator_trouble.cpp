@@ -196,8 +196,7 @@ void Communicator::give_up_queue(Finished& finished) {
   queue_.clear();
 }
 
-std::exception_ptr Communicator::failed(const char* name, ErrorCode code,
-                                        const std::string& what) {
+std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const std::string& what) {
   const Subject subject{name, sequence_};
   const auto until = Clock::now() + Milliseconds(100);
   auto found = blame(subject);

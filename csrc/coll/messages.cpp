@@ -41,8 +41,7 @@ uint64_t Messages::balance(int rank) const {
 }
 
 std::string Messages::describe() const {
-  return concat("sends ", sizes_of(sends), " bytes, expects ",
-                place ? "any" : sizes_of(receives));
+  return concat("sends ", sizes_of(sends), " bytes, expects ", place ? "any" : sizes_of(receives));
 }
 
 }  // namespace fastcomm

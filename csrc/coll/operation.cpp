@@ -94,9 +94,10 @@ bool Operation::advance_staged() {
           uint32_t at = step();
           if (at == 0) {
             Pad& pad = peers_.own_pad();
-            pad.headers[header_.sequence & 1].call = header_;
+            CallNotice& notice = notice_in(pad, header_.sequence);
+            notice.header = header_;
             if (has_detail(header_)) {
-              std::strncpy(pad.details[header_.sequence & 1], detail_.c_str(), kDetailBytes);
+              cut_text(notice.detail, kDetailBytes, detail_.c_str());
             }
             pad.note_cpu();
           }
@@ -153,7 +154,7 @@ bool Operation::read_headers() {
 
 bool Operation::reach_all(char** buffers) const {
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
+    const CallHeader& theirs = notice_in(peers_.pad(peer), header_.sequence).header;
     if (theirs.where == kNotShared || theirs.form != header_.form) return false;
     buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
     if (buffers[peer] == nullptr) return false;
@@ -216,7 +217,7 @@ bool Operation::crowded() const {
 void Operation::check_headers() const {
   uint64_t balance = 0;
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = peers_.pad(peer).headers[header_.sequence & 1].call;
+    const CallHeader& theirs = notice_in(peers_.pad(peer), header_.sequence).header;
     if (!same_call(theirs, header_)) raise_mismatch(peer);
     balance += theirs.balance;
   }
@@ -224,18 +225,17 @@ void Operation::check_headers() const {
 }
 
 void Operation::raise_mismatch(int peer) const {
-  const int slot = header_.sequence & 1;
-  const CallHeader& theirs = peers_.pad(peer).headers[slot].call;
+  const CallNotice& notice = notice_in(peers_.pad(peer), header_.sequence);
+  const CallHeader& theirs = notice.header;
   const std::string what =
       same_call(theirs, header_)
           ? "the split sizes of the ranks do not fit each other, for example: rank "
           : "the ranks called different operations: rank ";
-  throw Error(
-      ErrorCode::kMismatch,
-      concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
-             describe_call(theirs, has_detail(theirs) ? peers_.pad(peer).details[slot] : ""),
-             ". No memory was touched. Make every rank issue the same operations in the "
-             "same order with equal sizes and dtypes"));
+  throw Error(ErrorCode::kMismatch,
+              concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
+                     describe_call(theirs, has_detail(theirs) ? notice.detail : ""),
+                     ". No memory was touched. Make every rank issue the same operations in the "
+                     "same order with equal sizes and dtypes"));
 }
 
 std::string Operation::progress_of(int peer) const {
@@ -246,11 +246,9 @@ std::string Operation::progress_of(int peer) const {
   if (header_.sequence == 0) return late + ", nor anything before";
   // Every rank has been in the operation before: this rank saw their flags there. Its own header
   // of it stays until the next operation.
-  const int slot = (header_.sequence - 1) & 1;
-  const Pad& pad = peers_.own_pad();
-  const CallHeader& last = pad.headers[slot].call;
+  const CallNotice& last = notice_in(peers_.own_pad(), header_.sequence - 1);
   return concat(late, "; the last it called was ",
-                describe_call(last, has_detail(last) ? pad.details[slot] : ""));
+                describe_call(last.header, has_detail(last.header) ? last.detail : ""));
 }
 
 void Operation::finish(std::exception_ptr error) {

@@ -229,7 +229,8 @@ Table make_table() {
            {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone);
   add_list(OpKind::kGatherShards, "gather_shards", {kPipelined, nullptr, over_list<GatherShards>});
   detailed(add(OpKind::kAllGatherUneven, "all_gather", moves, all_to_all_v_alone)).counted = false;
-  detailed(add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
+  detailed(
+      add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, "all_reduce", moves, all_to_all_v_alone)).counted = false;
 
   Table table;

@@ -69,10 +69,10 @@ FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
 /// never share memory, so a one-shot operation may write its payload while a peer still reads the
 /// blocks of the operation before.
 struct ScratchLayout {
-  uint64_t payload_bytes;  // each of two payload slots
-  uint64_t block_bytes;    // each of two stage slots
-  uint64_t result_bytes;   // each of two result slots
-  uint64_t origin = 0;     // where this channel's slots begin
+  uint64_t payload_bytes;    // each of two payload slots
+  uint64_t block_bytes;      // each of two stage slots
+  uint64_t result_bytes;     // each of two result slots
+  uint64_t origin = 0;       // where this channel's slots begin
   uint64_t table_bytes = 0;  // each of two tables; none on a device
 
   FC_HD uint64_t payload(uint64_t parity) const { return origin + (parity & 1) * payload_bytes; }

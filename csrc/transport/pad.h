@@ -3,15 +3,12 @@
 //   line 0      the flag (one channel)
 //   line 1      how this rank stands: at work, gone (goodbye), or poisoned, and by whose fault;
 //               on which core it ran last
-//   lines 2-3   call headers, by the parity of the operation
-//   2x4 lines   what a header does not say of its call, as text
+//   2x5 lines   what the rank says of an operation, by its parity (coll/call_header.h)
 //   4 lines     why the group is poisoned, as text
 //
 // Scratch (coll/plan.h) lies behind it.
 //
-// Everything here is written by its owner alone. A header is written before step 0 is published and
-// read after the wait of step 1, so the flag orders it; it is written again two operations later,
-// when every rank has left the operation (the argument of coll/all_reduce.h for payload slots).
+// Everything here is written by its owner alone.
 #pragma once
 
 #include <sched.h>
@@ -27,25 +24,8 @@ namespace fastcomm {
 /// The name of memory that a rank's peers cannot reach (PeerGroup::locate).
 constexpr uint64_t kNotShared = ~uint64_t{0};
 
-/// What a rank says of the operation that it takes part in. Compared field by field.
-struct CallHeader {
-  uint64_t sequence;
-  uint64_t count;
-  int32_t root;
-  uint8_t kind;   // OpKind
-  uint8_t dtype;  // DType
-  uint8_t op;     // ReduceOp
-  uint8_t algorithm;
-  uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
-  uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
-  // Else zero (coll/call.h):
-  uint64_t signature;  // of all else that must be equal: types, shapes of a list, a factor
-  uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
-};
-static_assert(sizeof(CallHeader) == 56, "travels between processes");
-
-/// Room for the part of a call that its header has not got in words, cut off where it is longer.
-constexpr size_t kDetailBytes = 4 * kLineBytes;
+/// Room for what a rank says of an operation.
+constexpr size_t kNoticeBytes = 5 * kLineBytes;
 
 /// Copies as much of a text as there is room for, and no half character of UTF-8: readers decode it.
 inline void cut_text(char* to, size_t room, const char* from) {
@@ -68,10 +48,7 @@ struct Pad {
   int32_t blamed;                  // the rank at fault, or -1
   uint64_t first_failed;           // the sequence number of the first operation not finished here
 
-  struct alignas(kLineBytes) HeaderLine {
-    CallHeader call;
-  } headers[2];
-  char details[2][kDetailBytes];
+  alignas(kLineBytes) char notices[2][kNoticeBytes];
 
   alignas(kLineBytes) char reason[4 * kLineBytes];
 

@@ -53,9 +53,28 @@ def _settled(want: Usage, more_descriptors: int) -> Usage:
         time.sleep(0.05)
 
 
+_stores: dict[str, dist.Store] = {}
+
+
 def _init(world: World, name: str = "store") -> None:
-    """As ``World.init``, over TCP: a file's store gets slow as it fills with many groups' keys."""
-    path = Path(world.directory, f"{name}-port")
+    """As ``World.init``, over TCP: a file's store gets slow as it fills with many groups' keys.
+
+    One store for all: now and then the second who connects to a new one waits for five seconds.
+    """
+    if "tcp" not in _stores:
+        _stores["tcp"] = _connected(world)
+    store = _stores["tcp"]
+    dist.init_process_group(
+        world.backend,
+        store=dist.PrefixStore(name, store),
+        rank=world.rank,
+        world_size=world.size,
+        timeout=world.timeout,
+    )
+
+
+def _connected(world: World) -> dist.Store:
+    path = Path(world.directory, "port")
     if world.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         path.with_suffix(".new").write_text(str(store.port))
@@ -64,9 +83,7 @@ def _init(world: World, name: str = "store") -> None:
         while not path.exists():
             time.sleep(0.001)
         store = dist.TCPStore("127.0.0.1", int(path.read_text()), is_master=False)
-    dist.init_process_group(
-        world.backend, store=store, rank=world.rank, world_size=world.size, timeout=world.timeout
-    )
+    return store
 
 
 def _one_round(world: World, number: int) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from conformance.exceptions import EXPECTED
+from conformance.exceptions import EXCEPTIONS
 from conformance.launch import Result
 from conformance.substitute import FASTCOMM
 
@@ -22,7 +22,7 @@ class Report:
 
     def outcome(self, result: Result) -> str:
         """What is listed fails as expected; if it passes, the list is wrong, which is a failure."""
-        listed = self.backend == FASTCOMM and result.test in EXPECTED
+        listed = self.backend == FASTCOMM and result.test in EXCEPTIONS
         if listed and result.outcome == "failed":
             return "expected to fail"
         return "failed" if listed and result.outcome == "passed" else result.outcome
@@ -39,7 +39,7 @@ class Report:
         if outcome == "skipped":
             text += f": {result.reason}"
         elif outcome == "expected to fail":
-            text += f": {EXPECTED[result.test]}"
+            text += f": {EXCEPTIONS[result.test]}"
         elif outcome == "failed":
             text += "\n" + _indented(result.reason or "it passes: take it out of exceptions.py")
         return text

@@ -20,6 +20,7 @@ from typing import Any
 from conformance.launch import Launcher
 from conformance.report import Report
 from conformance.short import SHORT
+from conformance.substitute import FASTCOMM
 
 
 def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> list[str]:
@@ -65,9 +66,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TEST", help="the test of this name")
     parser.add_argument("--short", action="store_true", help="a choice that takes seconds")
     parser.add_argument("--timeout", type=float, default=150, help="seconds that a test may take")
-    parser.add_argument(
-        "--no-gloo", action="store_true", help="fail where fastcomm makes a group of Gloo's"
-    )
     parser.add_argument("--trace", action="store_true", help="note c10d's operators (--json)")
     parser.add_argument("--json", type=Path, help="write the results as JSON")
     return parser.parse_args(arguments)
@@ -87,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         told = {"torch": importlib.metadata.version("torch"), "reports": reports}
         options.json.write_text(json.dumps(told, indent=1) + "\n")
     failed = any(report["counts"].get("failed") for report in reports)
-    gloo = options.no_gloo and any(report["groups of Gloo"] for report in reports)
+    gloo = options.backend == FASTCOMM and any(report["groups of Gloo"] for report in reports)
     if gloo and len(sizes) == 1:
         print("fastcomm made groups of Gloo's", flush=True)
     return 1 if failed or gloo or not any(report["tests"] for report in reports) else 0

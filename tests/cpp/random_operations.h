@@ -28,11 +28,11 @@ struct Spec {
 };
 
 inline Spec random_spec(std::mt19937_64& bits, int size) {
-  constexpr OpKind kKinds[] = {OpKind::kAllReduce,    OpKind::kAllReduce, OpKind::kBroadcast,
-                               OpKind::kAllGather,    OpKind::kBarrier,   OpKind::kReduceScatter,
-                               OpKind::kReduce,       OpKind::kGather,    OpKind::kScatter,
-                               OpKind::kAllToAll,     OpKind::kAllToAll,  OpKind::kAllGatherUneven,
-                               OpKind::kAllReduceSparse};
+  constexpr OpKind kKinds[] = {
+      OpKind::kAllReduce,      OpKind::kAllReduce,     OpKind::kBroadcast, OpKind::kAllGather,
+      OpKind::kBarrier,        OpKind::kReduceScatter, OpKind::kReduce,    OpKind::kGather,
+      OpKind::kScatter,        OpKind::kAllToAll,      OpKind::kAllToAll,  OpKind::kAllGatherUneven,
+      OpKind::kAllReduceSparse};
   // None, one, one-shot, a block, several blocks, and odd counts around the limits.
   constexpr uint64_t kCounts[] = {0, 1, 3, 31, 64, 127, 200, 512, 777, 1500};
   Spec spec{};

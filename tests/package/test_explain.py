@@ -39,8 +39,8 @@ def test_what_is_not_native_has_a_reason(
     operation: str, op: str | dist.ReduceOp.RedOpType, dtype: torch.dtype, words: str
 ) -> None:
     answer = fastcomm.explain(operation, count=8, op=op, dtype=dtype)
-    assert not answer.native and answer.algorithm == "stock"
-    assert words in str(answer) and "not native" in str(answer)
+    assert not answer.native and answer.algorithm == "refused"
+    assert words in str(answer) and ": refused (" in str(answer)
 
 
 def test_complex_is_taken_as_pairs_and_unknown_types_as_bytes() -> None:

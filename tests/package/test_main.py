@@ -40,7 +40,7 @@ def test_explain_prints_a_line_for_each_operation(capsys: pytest.CaptureFixture[
     assert all_reduce.startswith("all_reduce of 26214400 bytes: native, pipelined")
     assert reduce.startswith("reduce of 26214400 bytes: native, pipelined")
     assert main(["explain", "gossip"]) == 0
-    assert "not native (there is no such operation)" in capsys.readouterr().out
+    assert "refused (there is no such operation)" in capsys.readouterr().out
 
 
 def test_mistakes_are_answered_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:

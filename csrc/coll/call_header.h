@@ -1,0 +1,44 @@
+// What a rank says of the operation that it takes part in: peers read it behind the first wait.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/pad.h"
+
+namespace fastcomm {
+
+/// Compared field by field.
+struct CallHeader {
+  uint64_t sequence;
+  uint64_t count;
+  int32_t root;
+  uint8_t kind;   // OpKind
+  uint8_t dtype;  // DType
+  uint8_t op;     // ReduceOp
+  uint8_t algorithm;
+  uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
+  uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
+  // Else zero (coll/call.h):
+  uint64_t signature;  // of all else that must be equal: types, shapes of a list, a factor
+  uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
+};
+static_assert(sizeof(CallHeader) == 56, "travels between processes");
+
+/// Room for the part of a call that its header has not got in words, cut off where it is longer.
+constexpr size_t kDetailBytes = 4 * kLineBytes;
+
+/// A header with that, as it lies in a pad: one for each parity of the operation. A header is written
+/// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written
+/// again two operations later, when every rank has left the operation (the argument of
+/// coll/all_reduce.h for payload slots).
+struct CallNotice {
+  alignas(kLineBytes) CallHeader header;
+  alignas(kLineBytes) char detail[kDetailBytes];
+};
+static_assert(sizeof(CallNotice) == kNoticeBytes, "fits where the transport has room for it");
+
+inline CallNotice& notice_in(Pad& pad, uint64_t sequence) {
+  return *reinterpret_cast<CallNotice*>(pad.notices[sequence & 1]);
+}
+
+}  // namespace fastcomm

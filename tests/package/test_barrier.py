@@ -1,0 +1,54 @@
+"""monitored_barrier: everybody comes, or rank 0 says who does not."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_ranks
+
+import fastcomm
+
+
+def _all_come(world: World) -> None:
+    world.init()
+    fastcomm.monitored_barrier()
+    fastcomm.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
+    time.sleep(0.05 * world.rank)
+    fastcomm.monitored_barrier()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_everybody_comes(size: int) -> None:
+    run_ranks(size, _all_come)
+
+
+def _two_stay_away(world: World, wait_all_ranks: bool) -> Caught | None:
+    world.init()
+    dist.barrier()
+    if world.rank in (1, 2):
+        time.sleep(1)
+        return None
+    limit = timedelta(seconds=0.3 if world.rank == 0 else 20)
+    return catch(fastcomm.monitored_barrier, None, limit, wait_all_ranks)
+
+
+@pytest.mark.parametrize(("wait_all_ranks", "named"), [(False, "Rank 1"), (True, "Ranks 1, 2")])
+def test_who_is_missing_is_named(wait_all_ranks: bool, named: str) -> None:
+    first, _, _, other = run_ranks(4, _two_stay_away, wait_all_ranks)
+    assert first.kind == other.kind == "CollectiveTimeoutError"
+    assert f"{named} failed to pass monitoredBarrier" in first.text
+    assert "Rank 3 successfully reached monitoredBarrier" in other.text
+
+
+def _another_backend(world: World) -> None:
+    world.init("gloo")
+    with pytest.raises(ValueError, match="backend fastcomm"):
+        fastcomm.monitored_barrier()
+
+
+def test_another_backend_is_refused() -> None:
+    run_ranks(1, _another_backend)
