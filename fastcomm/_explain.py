@@ -19,8 +19,8 @@ class Explanation:
         operation: name of the operation, as in ``torch.distributed``.
         native: True for shared memory.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"`` or ``"nothing"``;
-            where it is not native ``"stock"`` (Gloo) or ``"refused"``, as a reduction of a type that
-            it is not defined for.
+            where it is not native ``"stock"`` (the whole group is Gloo's) or ``"refused"``, as a
+            reduction of a type that it is not defined for.
         bytes: size of one rank's message.
         reason: why.
     """

@@ -107,7 +107,7 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
 
     Returns a number that all ranks have in common, and no other group.
 
-    Done first: Gloo would not say who is missing, and waits for several times the timeout.
+    Done first: what follows would not say as well who is missing, Gloo least of all.
     """
     problem = _want_of_descriptors(size)
     name = 0
@@ -125,7 +125,8 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
 def _want_of_descriptors(size: int) -> str:
     """Say what is missing if a group of ``size`` ranks might not find descriptors enough.
 
-    Asked before: Gloo ends the whole process when its thread finds none for a connection.
+    Asked before: where the group comes to be Gloo's, that ends the whole process when its thread
+    finds none for a connection.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -136,8 +137,9 @@ def _want_of_descriptors(size: int) -> str:
         if error.errno != errno.EMFILE:
             return ""  # no /proc: nobody knows
         used = limit
-    # Gloo takes size + 3 for itself and more while it connects; the first group has a segment, a
-    # pidfd, a socket and an event besides, and a socket and two descriptors for each peer.
+    # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
+    # descriptors for each peer; where it turns out to be Gloo's, that has its own: size + 3, and
+    # more while it connects.
     needed = 3 * size + 16
     if limit - used >= needed:
         return ""

@@ -52,7 +52,7 @@ class CollectiveArgumentError(FastcommError, ValueError):
 
 
 class UnsupportedError(FastcommError, NotImplementedError):
-    """Neither a native kernel nor the stock engine does this."""
+    """The call is valid, and there is nothing here that does it; nothing was sent."""
 
 
 class CommunicationSystemError(FastcommError, OSError):

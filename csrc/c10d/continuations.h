@@ -6,7 +6,7 @@
 // operations, they continue in the same order.
 //
 // What a continuation attaches to runs on a further thread, one deeper: it may wait for that, too. What
-// it issues takes a lane (lane.h).
+// it issues takes a lane (lanes.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>

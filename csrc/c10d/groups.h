@@ -11,7 +11,7 @@
 namespace fastcomm {
 
 struct Formed {
-  std::shared_ptr<Communicator> group;  // nullptr where a stock engine does everything
+  std::shared_ptr<Communicator> group;  // nullptr where the ranks do not share memory
   GroupTraits traits;                   // with the reason
 };
 

@@ -16,12 +16,12 @@ struct Messages;
 
 /// How a call is carried out. The numbers travel in headers, like those of core/types.h.
 enum class Algorithm : uint8_t {
-  kStock = 0,      // a stock engine (Gloo) does it
+  kStock = 0,      // not by this code: refused, or another backend serves the group
   kNothing = 1,    // one rank: at most a copy
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
-  kByTable = 5,    // one step or blocks, as the ranks find when they have met: sizes differ
+  kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
 };
 
 const char* algorithm_name(Algorithm algorithm);

@@ -12,7 +12,7 @@ namespace fastcomm {
 
 enum class ErrorCode : int {
   kInvalidArgument = 0,  // the caller's mistake, nothing was sent
-  kUnsupported = 1,      // valid, but neither a kernel nor a stock engine does it
+  kUnsupported = 1,      // valid, but nothing here does it
   kSystem = 2,           // a system call failed
   kMismatch = 3,         // the ranks called different operations
   kTimeout = 4,          // not every rank arrived in time

@@ -63,12 +63,11 @@ def test_what_continuations_issue_meets_its_own_kind(size: int) -> None:
         assert found == [[float(2**index) * size**3] * 4 for index in range(20)]
 
 
-def _gloo_operations(world: World) -> list[list[float]]:
-    """`reduce` has no native schedule."""
+def _reduces(world: World) -> list[list[float]]:
     world.init()
     chance = random.Random(world.rank)
 
-    def through_gloo(future: Future) -> list[float]:
+    def reduced_again(future: Future) -> list[float]:
         own = future.value()[0].clone()
         time.sleep(chance.uniform(0, 0.003))
         dist.reduce(own, 0)
@@ -81,13 +80,13 @@ def _gloo_operations(world: World) -> list[list[float]]:
         time.sleep(chance.uniform(0, 0.003))
         work = dist.reduce(torch.full((4,), float(index)), 0, async_op=True)
         assert work is not None
-        futures.append(work.get_future().then(through_gloo))
+        futures.append(work.get_future().then(reduced_again))
         dist.reduce(torch.ones(4), 0)
     return [future.wait() for future in futures]
 
 
-def test_what_gloo_does_for_continuations_meets_its_own_kind() -> None:
-    assert run_ranks(3, _gloo_operations)[0] == [[3.0] * 4] * 8
+def test_operations_with_a_root_meet_their_own_kind() -> None:
+    assert run_ranks(3, _reduces)[0] == [[3.0] * 4] * 8
 
 
 def _blocking(world: World) -> None:

@@ -110,7 +110,7 @@ def _sparse(world: World) -> None:
     dense[world.rank * 2] = world.rank + 1
     dense[5] = 1
     sparse = dense.to_sparse(1)
-    dist.all_reduce(sparse)  # goes to Gloo
+    dist.all_reduce(sparse)
     total = torch.zeros(6, 3)
     for rank in range(world.size):
         total[rank * 2] = rank + 1

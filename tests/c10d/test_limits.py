@@ -95,7 +95,7 @@ def _with_few_descriptors(world: World, spare: int) -> Any:
 
 @pytest.mark.parametrize("spare", [1, 6, 12, 20])
 def test_too_few_descriptors_are_an_error(spare: int) -> None:
-    """And not the end of the process, which Gloo would bring about."""
+    """And not the end of the process, which Gloo brings about where it serves the group."""
     for outcome in run_outcomes(3, _with_few_descriptors, spare, group_timeout=5):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
@@ -213,7 +213,7 @@ def _use_up(world: World) -> dict[str, Any]:
 
 
 def test_a_segment_that_is_used_up() -> None:
-    """An error of what asked for more; a further group goes to Gloo and says why."""
+    """An error of what asked for more; a further group runs on Gloo and says why."""
     for told in run_ranks(2, _use_up, environment={"FASTCOMM_SEGMENT_MB": "24"}):
         assert told["error"].kind == "CommunicationSystemError"
         assert "FASTCOMM_SEGMENT_MB" in told["error"].text

@@ -4,7 +4,7 @@ torch makes Gloo's groups in two places: ``_new_process_group_helper``, for ever
 backend is named "gloo", and ``_create_process_group_wrapper``, for the checks of
 ``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. Everybody else who says
 ``torch.distributed.ProcessGroupGloo`` gets what they ask for, as long as anybody does: fastcomm
-itself, for what has no native schedule. How often that happens is counted.
+itself, where ranks do not share memory. How often that happens is counted.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
     too_late = bool(deadlines) and min(deadlines) < resumed - 0.25
     errors: tuple[Blame, ...] = (("CollectiveTimeoutError", victim),)
     if stopped and any(op.kind in STOCK for op in schedule.ops):
-        # Gloo does not say whom it waits for: it, or who waits for a rank in it, times out first.
+        # Allowed for these, though a native operation names whom it waits for.
         errors += (("CollectiveTimeoutError", ANYBODY),)
     # A stopped process does nothing for what it has pending; a sleeping one does.
     low = done if stopped else issued

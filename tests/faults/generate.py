@@ -43,7 +43,7 @@ WEIGHTS = {
     "interrupt": 6,
 }
 
-# How often each operation does; those of Gloo come up once each.
+# How often each operation does; the others come up once each.
 _NATIVE = {
     "all_reduce": 10,
     "fused_all_reduce": 6,

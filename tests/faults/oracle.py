@@ -105,7 +105,7 @@ def _judge_results(results: list[Result], expected: Expectation, run: Run, rank:
             continue
         if first is None:
             first = result
-            # The first failure is this one, or one of Gloo's before it.
+            # The first failure is this one, or one of STOCK before it.
             failed = [at for at, one in enumerate(results[: position + 1]) if one.failed]
             if result.error.kind in _NUMBERED and result.error.sequence not in failed:
                 wrong.append(f"{name}: an error about another operation: {result.error}")
@@ -226,10 +226,10 @@ def _native(run: Run, rank: int, group: int) -> list[Result]:
 
 
 def _is_stock(result: Result, run: Run) -> bool:
-    """Whether Gloo did it, once the ranks had met.
+    """Whether it is of STOCK, which are judged less strictly than the others.
 
-    What Gloo has taken from a rank lies in sockets for a while: such a call may fail on a peer
-    though it ended well where the fault happened, and while later native ones go on.
+    Such a call is allowed to fail on a peer though it ended well where the fault happened, and
+    while later ones of other kinds go on. Native operations do not need that.
     """
     op = run.schedule.fault.other if result.op == EXTRA else run.schedule.ops[result.op]
     return op is not None and op.kind in STOCK

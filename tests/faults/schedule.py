@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Operations that Gloo does inside the group.
+# Operations that come up once each; what they are judged by is looser (oracle.py).
 STOCK = ("all_reduce_max", "reduce", "all_to_all_single", "scatter", "gather")
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}

@@ -1,4 +1,4 @@
-"""Operations that Gloo does inside the group, as `operations.bind` makes them.
+"""Operations with a root, of parts, and with another reduction, as `operations.bind` makes them.
 
 What is summed are small integers, exact in every type and in every order.
 """

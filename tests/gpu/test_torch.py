@@ -1,4 +1,4 @@
-"""torch's CUDA tensors in a group of backend fastcomm, on a real GPU: Gloo's, and said so."""
+"""torch's CUDA tensors in a group of backend fastcomm, on a real GPU: by way of the host."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def test_operations_on_a_device_are_right_and_explained() -> None:
     for total, root, said in run_ranks(2, _on_one_device):
         assert total == [3.0] * 1000
         assert root == [1.0] * 5
-        assert "Gloo" in said and "cuda" in said
+        assert "native" in said and "cuda through the host's memory" in said

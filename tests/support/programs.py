@@ -131,7 +131,7 @@ _WATCHED = (PLAIN, WATCHED, BOUNDS)
 PROGRAMS = (
     *(
         Program(f"communicator{part}_test", _COMMUNICATOR, _WATCHED)
-        for part in ("", "_failures", "_timeouts", "_meeting", "_engine")
+        for part in ("", "_failures", "_timeouts")
     ),
     Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN,)),
     *(
