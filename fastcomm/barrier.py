@@ -33,4 +33,4 @@ def monitored_barrier(
     if _backend.backend_of(group, behind_checks=True) is None:
         raise ValueError("monitored_barrier() needs a process group of backend fastcomm")
     pg = group if group is not None else dist.distributed_c10d._get_default_group()
-    pg.monitored_barrier(_UNSET if timeout is None else timeout, wait_all_ranks)  # type: ignore[attr-defined]
+    pg.monitored_barrier(_UNSET if timeout is None else timeout, wait_all_ranks)

@@ -5,9 +5,9 @@
 // over the sources (core/numeric.h), in the accumulator of the dtype, rounded once.
 //
 // Streams: everything is enqueued on the current streams of the devices, in order with what they
-// were given before (coll/cuda/exchange.h), and memory is recorded as used there. No call waits for a
+// were given before (devices/exchange.h), and memory is recorded as used there. No call waits for a
 // device, but for a process's first one that brings a pair of devices together: it tries whether they
-// reach each other's memory (transport/local/peer_access.h).
+// reach each other's memory (devices/peer_access.h).
 //
 // Every function returns nothing where it cannot do the work: built without CUDA; a tensor that is
 // not plain memory of the device where it should be; a dtype without a kernel; more than

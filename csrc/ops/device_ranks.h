@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "coll/cuda/local_collectives.h"
+#include "devices/local_collectives.h"
 #include "ops/device_lists.h"
 
 namespace fastcomm {

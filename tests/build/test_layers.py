@@ -1,4 +1,4 @@
-"""Includes point down only: bindings, {ops, c10d}, tensors, coll, kernels, transport, core.
+"""Includes point down only: bindings, {ops, c10d}, {tensors, devices}, coll, kernels, and so on.
 
 Tensors is what ops and c10d share of torch.
 
@@ -18,9 +18,10 @@ BELOW = {
     "transport": {"core"},
     "kernels": {"transport", "core"},
     "coll": {"kernels", "transport", "core"},
+    "devices": {"coll", "kernels", "transport", "core"},
     "tensors": {"coll", "kernels", "transport", "core"},
     "c10d": {"tensors", "coll", "kernels", "transport", "core"},
-    "ops": {"tensors", "coll", "kernels", "transport", "core"},
+    "ops": {"tensors", "devices", "coll", "kernels", "transport", "core"},
 }
 BELOW["bindings"] = set(BELOW)
 SEES_TORCH = {"tensors", "c10d", "ops", "bindings"}

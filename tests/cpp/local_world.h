@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "check.h"
-#include "coll/cuda/local_collectives.h"
+#include "devices/local_collectives.h"
 #include "core/cuda_host.h"
 #include "device_memory.h"
 #include "kernels/cuda/peer_probe.h"

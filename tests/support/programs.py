@@ -114,9 +114,9 @@ ERROR = "csrc/core/error.cpp"
 # What runs on several devices of one process.
 LOCAL = (
     *("csrc/core/cuda_host.cpp", "csrc/core/env.cpp", ERROR),
-    *(f"csrc/transport/local/{name}.cpp" for name in ("peer_access", "device_group")),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "peer_probe")),
-    *(f"csrc/coll/cuda/{name}.cpp" for name in ("exchange", "exchange_plan", "local_collectives")),
+    *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_group", "exchange")),
+    *(f"csrc/devices/{name}.cpp" for name in ("exchange_plan", "local_collectives")),
 )
 CPU_LOOPS = (
     *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
@@ -126,7 +126,7 @@ CPU_LOOPS = (
 )
 _COMMUNICATOR = "coll/test_communicator.py"
 _SHM = "transport/test_shm.py"
-_LOCAL = "coll/test_cuda_local_collectives.py"
+_LOCAL = "devices/test_local_collectives.py"
 _WATCHED = (PLAIN, WATCHED, BOUNDS)
 PROGRAMS = (
     *(
@@ -185,7 +185,7 @@ PROGRAMS = (
         ("csrc/coll/cuda/all_reduce.cu", ERROR),
     ),
     Program(
-        *("shim_device_group_test", "transport/test_cuda_device_group.py", (SHIM, WATCHED)),
+        *("shim_device_group_test", "devices/test_device_group.py", (SHIM, WATCHED)),
         LOCAL,
     ),
     Program(

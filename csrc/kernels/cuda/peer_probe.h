@@ -13,7 +13,7 @@
 
 #include <string>
 
-#include "transport/local/peer_access.h"
+#include "devices/peer_access.h"
 
 namespace fastcomm {
 

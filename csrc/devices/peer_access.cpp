@@ -1,5 +1,5 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "transport/local/peer_access.h"
+#include "devices/peer_access.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "coll/cuda/exchange.h"
+#include "devices/exchange.h"
 
 #include <algorithm>
 

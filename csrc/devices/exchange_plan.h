@@ -1,5 +1,5 @@
 // The jobs of one exchange as work of its ranks, round by round: who copies and reduces what, which
-// of it goes through pinned memory, and where there. Arithmetic alone: coll/cuda/exchange.h says
+// of it goes through pinned memory, and where there. Arithmetic alone: devices/exchange.h says
 // what a round is, and enqueues it.
 //
 // A rank has a lane of jobs: those whose data it stages, or that it reduces. Every lane that has
@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/multi_copy.h"
 #include "kernels/cuda/multi_reduce.h"
-#include "transport/local/device_group.h"
+#include "devices/device_group.h"
 
 namespace fastcomm {
 

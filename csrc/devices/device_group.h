@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "core/cuda_host.h"
-#include "transport/local/peer_access.h"
+#include "devices/peer_access.h"
 
 namespace fastcomm {
 

@@ -1,5 +1,5 @@
 // Copies and reductions among the devices of one process, as one operation: in which steps, and who
-// waits for whom. What goes into which round is in coll/cuda/exchange_plan.h.
+// waits for whom. What goes into which round is in devices/exchange_plan.h.
 //
 //   start    every rank marks what its stream was given before
 //   round    stage    a rank copies to pinned memory what others cannot read where it lies
@@ -12,7 +12,7 @@
 // kernel a rank. Otherwise a round is what fits in half of the group's staging memory; the halves
 // take turns, so one is filled while the other is read.
 //
-// Memory ordering. Between streams it is that of CUDA events alone (transport/local/device_group.h).
+// Memory ordering. Between streams it is that of CUDA events alone (devices/device_group.h).
 //   kReady     before a rank touches a peer's memory, it waits for what the peer was given before
 //   kStaged    before it reads what a peer has staged
 //   kWorked    before it fetches results that a peer has put in pinned memory
@@ -29,9 +29,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "coll/cuda/exchange_plan.h"
+#include "devices/exchange_plan.h"
 #include "kernels/cuda/multi_reduce.h"
-#include "transport/local/device_group.h"
+#include "devices/device_group.h"
 
 namespace fastcomm {
 

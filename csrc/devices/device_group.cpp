@@ -1,5 +1,5 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "transport/local/device_group.h"
+#include "devices/device_group.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // The collectives of one process with several CUDA devices, over lists of tensors.
 //
-// Each is one operation of coll/cuda/exchange.h, which says what is ordered before and after it: a
+// Each is one operation of devices/exchange.h, which says what is ordered before and after it: a
 // caller needs only the rank's own stream. Where ranks reach each other's memory it costs one kernel
 // a rank, which pulls; a reduction is divided among the ranks by slices of the list, so that all of
 // them work and no link carries more than it must:
@@ -23,7 +23,7 @@
 // covers what cudaMalloc gives. Of memory that is mapped piece by piece (torch's expandable segments,
 // cudaMallocAsync) the caller makes sure that it is mapped for the group's other devices too.
 //
-// Streams are one a rank (transport/local/device_group.h). All calls only enqueue, and raise Error:
+// Streams are one a rank (devices/device_group.h). All calls only enqueue, and raise Error:
 // lists that do not fit together, an unknown root (kInvalidArgument); no kernel (kUnsupported); CUDA
 // fails (kSystem). Any thread may call; calls on one group take turns.
 #pragma once
@@ -31,7 +31,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coll/cuda/exchange.h"
+#include "devices/exchange.h"
 
 namespace fastcomm {
 

@@ -1,5 +1,5 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "coll/cuda/local_collectives.h"
+#include "devices/local_collectives.h"
 
 #include <mutex>
 
