@@ -55,9 +55,21 @@ def expectation(run: Run, rank: int, group: int) -> Expectation:
     less than the victim has ended, but no more: each was begun when all had ended the one before.
     """
     found = _of_collectives(run, rank, group)
-    if found.low != NEVER and any(op.is_message and op.group == group for op in run.schedule.ops):
-        return replace(found, low=max(0, found.low - 1))
+    if 0 < found.low < NEVER and _beside_message(run.schedule, rank, group, found.low - 1):
+        return replace(found, low=found.low - 1)
     return found
+
+
+def _beside_message(schedule: Schedule, rank: int, group: int, position: int) -> bool:
+    """Whether a message of the group may be pending on a rank while a collective is."""
+    ends = {op: at for at, step in enumerate(schedule.steps[rank]) for op in step.then_wait}
+    spans = [(step.op, at, ends.get(step.op, at)) for at, step in enumerate(schedule.steps[rank])]
+    ours = [span for span in spans if schedule.ops[span[0]].group == group]
+    collectives = [span for span in ours if not schedule.ops[span[0]].is_message]
+    if position >= len(collectives):
+        return False
+    _, first, last = collectives[position]
+    return any(schedule.ops[op].is_message and a <= last and first <= b for op, a, b in ours)
 
 
 def _of_collectives(run: Run, rank: int, group: int) -> Expectation:

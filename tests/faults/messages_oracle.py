@@ -1,7 +1,7 @@
 """What is right for sends and receives, where ranks fail. Pure.
 
-The freedom that is left: messages of different pairs have no order, so one between two ranks that
-are well fails or arrives, as it happens, once any rank of the group is gone; and a short send to one
+The freedom that is left: messages of different pairs have no order, so one between two that are
+well fails or arrives, as it happens, once any rank of the group is gone; and a short send to one
 that receives no more ends well if it was early enough. What is certain is here.
 """
 
