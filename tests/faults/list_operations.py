@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -47,13 +46,12 @@ def bind(
     terms = {member: listed(op, number, member) for member in members}
     tensors = [memory(each, shared) for each in terms[rank]]
     if op.kind == "all_reduce_coalesced":
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = REDUCTIONS[op.reduction]
 
-        def reduce(asynchronous: bool) -> Any:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's, that it will go
-                return dist.all_reduce_coalesced(
-                    tensors, REDUCTIONS[op.reduction], group=group, async_op=asynchronous
-                )
+        def reduce(asynchronous: bool) -> Any:  # torch's own function gives no work
+            work = own.allreduce_coalesced(tensors, options)
+            return work if asynchronous else work.wait()
 
         return Bound(
             reduce,
