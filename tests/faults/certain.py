@@ -15,7 +15,8 @@ def ended_before(schedule: Schedule) -> dict[int, set[int]]:
     done = dict.fromkeys(range(schedule.size), 0)  # so many steps are over, and what they wait for
     starts = [(fault.victim, fault.at)]
     if fault.kind == "misfit":  # nobody can tell before both sides have come
-        starts += [(rank, fault.at) for rank in schedule.players(fault.at)]
+        op = schedule.ops[fault.at]
+        starts += [(rank, fault.at) for rank in (op.source, op.root) if rank >= 0]
     for rank, at in starts:
         done[rank] = sum(step.op < at for step in steps[rank])
     while True:

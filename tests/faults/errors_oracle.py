@@ -60,7 +60,7 @@ def _tells_both_calls(run: Run, text: str, members: tuple[int, ...]) -> bool:
     """
     calls = _CALLS.search(text)
     if calls is None:
-        # A peer's text comes through its pad, whose end may cut the second call off. With nothing but
+        # A peer's text comes through its pad, whose end may cut the second call off. In nothing but
         # collectives every rank compares the headers itself; who is in a message may be told first.
         told = text.partition(" gave the group up: ")[2]
         return len(told) >= _PAD - 4 and re.search(r"rank \d+ called \w+\(", told) is not None
