@@ -51,12 +51,16 @@ def frontier(schedule: Schedule, rank: int, at: int, group: int) -> tuple[int, i
 def expectation(run: Run, rank: int, group: int) -> Expectation:
     """What is right for one rank in one group.
 
-    Who finds a failure in a message gives up all that it has pending. That may be one collective
-    less than the victim has ended, but no more: each was begun when all had ended the one before.
+    Who finds a failure in a message gives up all that it has pending, and whoever still waits for
+    it there fails, too. That may be one collective less than the victim has ended, but no more:
+    none goes on before all ranks have ended the one before.
     """
     found = _of_collectives(run, rank, group)
-    if 0 < found.low < NEVER and _beside_message(run.schedule, rank, group, found.low - 1):
-        return replace(found, low=found.low - 1)
+    members, last = run.schedule.groups[group], found.low - 1
+    if 0 <= last < NEVER - 1 and any(
+        _beside_message(run.schedule, member, group, last) for member in members
+    ):
+        return replace(found, low=last)
     return found
 
 
