@@ -21,7 +21,7 @@
 
 #if defined(FC_WITH_CUDA)
 #include "core/cuda_host.h"
-#include "kernels/cuda/peer_probe.h"
+#include "devices/peer_probe.h"
 #endif
 
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 // cards) it is granted, and other bytes come. Only what a probe has confirmed counts as direct; it
 // runs on both devices at once, with each writing to and reading from the other. What runs on the
 // data is not this layer's, so whoever creates the object brings the probe
-// (kernels/cuda/peer_probe.h).
+// (devices/peer_probe.h).
 //
 // A verdict is the same in both directions: what is wrong in one makes the link suspect.
 #pragma once

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/cuda/peer_probe.h"
+#include "devices/peer_probe.h"
 
 namespace fastcomm {
 namespace {

@@ -19,7 +19,7 @@
 #include "devices/local_collectives.h"
 #include "core/cuda_host.h"
 #include "device_memory.h"
-#include "kernels/cuda/peer_probe.h"
+#include "devices/peer_probe.h"
 
 namespace fastcomm::testing {
 

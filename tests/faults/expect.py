@@ -1,15 +1,16 @@
 """Which errors are right: for each rank and group of a run, and each kind of fault. Pure.
 
-Positions are places in a group's sequence of calls on one rank. In an `Expectation`, operations
+Positions are places in a group's sequence of collectives on one rank. In an `Expectation`, those
 before ``low`` must be right, those from ``high`` on must fail, and what lies between may do either.
+Messages have an order of their own: what holds for them is in `faults.messages_oracle`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from faults.report import Run
-from faults.schedule import STOCK, WORLD, Schedule
+from faults.schedule import WORLD, Schedule
 
 NEVER = 1 << 30
 # Whether a Ctrl-C in work.wait() gives the group up, as one in a synchronous call does.
@@ -36,7 +37,7 @@ def frontier(schedule: Schedule, rank: int, at: int, group: int) -> tuple[int, i
     for step in schedule.steps[rank]:
         if step.op >= at:
             break
-        if schedule.ops[step.op].group == group:
+        if schedule.ops[step.op].group == group and not schedule.ops[step.op].is_message:
             number[step.op] = issued
             issued += 1
             if not step.asynchronous:
@@ -48,7 +49,34 @@ def frontier(schedule: Schedule, rank: int, at: int, group: int) -> tuple[int, i
 
 
 def expectation(run: Run, rank: int, group: int) -> Expectation:
-    """What is right for one rank in one group."""
+    """What is right for one rank in one group.
+
+    Who finds a failure in a message gives up all that it has pending, and whoever still waits for
+    it there fails, too. That may be one collective less than the victim has ended, but no more:
+    none goes on before all ranks have ended the one before.
+    """
+    found = _of_collectives(run, rank, group)
+    members, last = run.schedule.groups[group], found.low - 1
+    if 0 <= last < NEVER - 1 and any(
+        _beside_message(run.schedule, member, group, last) for member in members
+    ):
+        return replace(found, low=last)
+    return found
+
+
+def _beside_message(schedule: Schedule, rank: int, group: int, position: int) -> bool:
+    """Whether a message of the group may be pending on a rank while a collective is."""
+    ends = {op: at for at, step in enumerate(schedule.steps[rank]) for op in step.then_wait}
+    spans = [(step.op, at, ends.get(step.op, at)) for at, step in enumerate(schedule.steps[rank])]
+    ours = [span for span in spans if schedule.ops[span[0]].group == group]
+    collectives = [span for span in ours if not schedule.ops[span[0]].is_message]
+    if position >= len(collectives):
+        return False
+    _, first, last = collectives[position]
+    return any(schedule.ops[op].is_message and a <= last and first <= b for op, a, b in ours)
+
+
+def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
     schedule, fault = run.schedule, run.schedule.fault
     victim = fault.victim
     if victim not in schedule.groups[group] or fault.kind == "none":
@@ -78,6 +106,8 @@ def expectation(run: Run, rank: int, group: int) -> Expectation:
         return FINE
     if fault.kind == "mismatch":
         return Expectation(issued, issued, (("CollectiveMismatchError", None),))
+    if fault.kind == "misfit":
+        return _misfit(schedule, group)
     if fault.kind == "extra":
         return _extra(schedule, rank, group, issued)
     if fault.kind == "skip":
@@ -87,6 +117,20 @@ def expectation(run: Run, rank: int, group: int) -> Expectation:
     if fault.kind in ("delay past timeout", "stop past timeout"):
         return _late(run, mine, done, issued)
     return FINE
+
+
+def _misfit(schedule: Schedule, group: int) -> Expectation:
+    """The sender is blamed. Behind the receiver's wait no collective begins."""
+    at = schedule.fault.at
+    op = schedule.ops[at]
+    sender = schedule.fault.victim if op.kind == "any_source" else op.source
+    low = max(frontier(schedule, player, at, group)[0] for player in (sender, op.root))
+    high = 0
+    for step in schedule.steps[op.root]:
+        high += schedule.ops[step.op].group == group and not schedule.ops[step.op].is_message
+        if at in step.then_wait or (step.op == at and not step.asynchronous):
+            break
+    return Expectation(low, high, (("CollectiveMismatchError", sender),))
 
 
 def _extra(schedule: Schedule, rank: int, group: int, issued: int) -> Expectation:
@@ -109,14 +153,15 @@ def _interrupt(run: Run, mine: bool, done: int, issued: int) -> Expectation:
     """The operation itself may end well on peers that need no more of the victim."""
     schedule, fault = run.schedule, run.schedule.fault
     at = [r for r in run.ended[fault.victim].results if r.op == fault.at]
+    itself = not schedule.ops[fault.at].is_message
     waiting = any(s.op == fault.at and s.asynchronous for s in schedule.steps[fault.victim])
     if not at or not at[0].interrupted or (waiting and not INTERRUPTED_WAIT_POISONS):
         return FINE
     if mine:
         errors: tuple[Blame, ...] = (("KeyboardInterrupt", None), ("GroupPoisonedError", None))
         # In wait(), the operation may have ended just before the signal.
-        return Expectation(done, issued + 1 if waiting else issued, errors)
-    return Expectation(done, issued + 1, (("GroupPoisonedError", fault.victim),))
+        return Expectation(done, issued + itself if waiting else issued, errors)
+    return Expectation(done, issued + itself, (("GroupPoisonedError", fault.victim),))
 
 
 def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
@@ -132,8 +177,8 @@ def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
     ]
     too_late = bool(deadlines) and min(deadlines) < resumed - 0.25
     errors: tuple[Blame, ...] = (("CollectiveTimeoutError", victim),)
-    if stopped and any(op.kind in STOCK for op in schedule.ops):
-        # Allowed for these, though a native operation names whom it waits for.
+    if any(op.is_message and op.group == WORLD for op in schedule.ops):
+        # Who waits for a message of a rank that waits for the victim may be the first to give up.
         errors += (("CollectiveTimeoutError", ANYBODY),)
     # A stopped process does nothing for what it has pending; a sleeping one does.
     low = done if stopped else issued

@@ -16,6 +16,8 @@ from support import fused
 
 import fastcomm
 
+KINDS = ("fused_all_reduce",)
+
 
 def given(one: Gradients, number: int, rank: int) -> Tensors:
     """What a rank (of the world) puts into an operation."""

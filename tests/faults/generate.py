@@ -9,14 +9,15 @@ from faults import gradient_lists
 from faults.schedule import (
     CONFIGURATIONS,
     DTYPES,
+    EAGER,
     LARGEST,
     PATIENT,
-    STOCK,
     WORLD,
     Fault,
     Op,
     Schedule,
     Step,
+    players,
 )
 
 # How often each fault comes up.
@@ -37,14 +38,15 @@ WEIGHTS = {
     "delay": 4,
     "delay past timeout": 4,
     "mismatch": 12,
+    "misfit": 10,
     "skip": 5,
     "extra": 5,
     "expire": 6,
     "interrupt": 6,
 }
 
-# How often each operation does; the others come up once each.
-_NATIVE = {
+# How often each operation does.
+_COLLECTIVES = {
     "all_reduce": 10,
     "fused_all_reduce": 6,
     "broadcast": 4,
@@ -52,7 +54,24 @@ _NATIVE = {
     "all_gather_into_tensor": 2,
     "reduce_scatter_tensor": 4,
     "barrier": 2,
+    "reduce": 2,
+    "gather": 2,
+    "scatter": 2,
+    "all_to_all": 2,
+    "all_to_all_single": 3,
+    "all_gather_uneven": 2,
+    "reduce_scatter_uneven": 2,
+    "all_reduce_coalesced": 2,
+    "all_gather_coalesced": 2,
+    "all_reduce_sparse": 2,
 }
+_MESSAGES = {"message": 14, "any_source": 3, "batch": 4}
+
+_ROOTED = ("broadcast", "reduce", "scatter", "gather", "any_source")
+_AVERAGING = ("all_reduce", "reduce_scatter_tensor")
+_REDUCING = (*_AVERAGING, "reduce", "reduce_scatter_uneven", "all_reduce_coalesced")
+_OF_PARTS = ("all_to_all", "all_to_all_single", "gather", "scatter", "any_source")
+_TAGS = (0, 1, 7)  # of messages; what is received from any rank has a tag of its own
 
 # Bytes up to which an operation is done in one step; about them lie many sizes.
 _ONE_SHOT = {"default": 65536, "small blocks": 4096, "unit blocks": 4096}
@@ -70,7 +89,9 @@ def make_schedule(seed: int) -> Schedule:
     if not single:
         for _ in range(rng.randint(1, 2)):
             groups.append(tuple(sorted(rng.sample(range(size), rng.randint(1, size)))))
-    ops = _operations(rng, groups, configuration)
+    # Who skips a collective and then sends or receives waits for somebody who waits for it.
+    kinds_of_ops = _COLLECTIVES if kind == "skip" else _COLLECTIVES | _MESSAGES
+    ops = _operations(rng, groups, configuration, kinds_of_ops)
     steps = tuple(_steps(rng, rank, groups, ops) for rank in range(size))
     schedule = Schedule(
         seed, size, configuration, tuple(groups), tuple(ops), steps, Fault(), PATIENT
@@ -78,40 +99,65 @@ def make_schedule(seed: int) -> Schedule:
     return _with_fault(rng, schedule, kind)
 
 
-def _operations(rng: random.Random, groups: list[tuple[int, ...]], configuration: str) -> list[Op]:
-    count = rng.randint(3, 14)
+def _operations(
+    rng: random.Random,
+    groups: list[tuple[int, ...]],
+    configuration: str,
+    weights: dict[str, int],
+) -> list[Op]:
     return [
-        _operation(rng, rng.choice([WORLD, rng.randrange(len(groups))]), groups, configuration)
-        for _ in range(count)
+        _operation(
+            rng, rng.choice([WORLD, rng.randrange(len(groups))]), groups, configuration, weights, n
+        )
+        for n in range(rng.randint(3, 16))
     ]
 
 
 def _operation(
-    rng: random.Random, group: int, groups: list[tuple[int, ...]], configuration: str
+    rng: random.Random,
+    group: int,
+    groups: list[tuple[int, ...]],
+    configuration: str,
+    weights: dict[str, int],
+    number: int,
 ) -> Op:
-    kinds, weights = [*_NATIVE, *STOCK], [*_NATIVE.values(), *[1] * len(STOCK)]
-    kind = rng.choices(kinds, weights)[0]
+    members = groups[group]
+    if len(members) == 1:
+        weights = _COLLECTIVES
+    kind = rng.choices(list(weights), list(weights.values()))[0]
     if kind == "fused_all_reduce":
         return gradient_lists.operation(rng, group, configuration)
-    dtype = rng.choice(list(DTYPES))
-    members = groups[group]
     if kind == "barrier":
         return Op(group, kind)
-    rooted = kind in ("broadcast", "reduce", "scatter", "gather")
+    dtype = rng.choice(list(DTYPES))
+    count = _count(rng, DTYPES[dtype], len(members), kind, configuration)
+    if kind == "message":
+        source, root = rng.sample(members, 2)
+        return Op(group, kind, dtype, count, root=root, source=source, tag=rng.choice(_TAGS))
+    average = kind in _AVERAGING and rng.random() < 0.3
+    reduction = "sum"
+    if kind in _REDUCING and not average and rng.random() < 0.4:
+        reduction = rng.choice(_reductions(dtype))
     return Op(
         group,
         kind,
         dtype,
-        _count(rng, DTYPES[dtype], len(members), kind, configuration),
-        kind in ("all_reduce", "reduce_scatter_tensor") and rng.random() < 0.3,
-        rng.choice(members) if rooted else -1,
+        count,
+        average,
+        rng.choice(members) if kind in _ROOTED else -1,
+        reduction=reduction,
+        tag=100 + number if kind in _MESSAGES else 0,
     )
+
+
+def _reductions(dtype: str) -> list[str]:
+    return ["min", "max", "product", *(["bor"] if dtype == "int64" else [])]
 
 
 def _count(rng: random.Random, width: int, size: int, kind: str, configuration: str) -> int:
     """Elements of a message: none, few, about the one-shot limit, or up to the largest."""
     parts = {"all_reduce": max(1, size - 1), "reduce_scatter_tensor": size}.get(kind, 1)
-    limit = _ONE_SHOT[configuration] // parts // width
+    limit = (EAGER if kind in _MESSAGES else _ONE_SHOT[configuration]) // parts // width
     draw = rng.random()
     if draw < 0.05:
         return 0
@@ -119,7 +165,8 @@ def _count(rng: random.Random, width: int, size: int, kind: str, configuration: 
         return rng.randint(1, 64)
     if draw < 0.5:
         return limit + rng.randint(-2, 2)
-    return int(2 ** rng.uniform(0, (LARGEST // width).bit_length() - 1))
+    longest = LARGEST // (size if kind in _OF_PARTS else 1) // width
+    return int(2 ** rng.uniform(0, longest.bit_length() - 1))
 
 
 def _steps(
@@ -131,7 +178,7 @@ def _steps(
     pending: list[int] = []
     steps = []
     for number, op in enumerate(ops):
-        if rank not in groups[op.group]:
+        if rank not in players(op, groups):
             continue
         asynchronous = rng.random() < 0.6
         if asynchronous:
@@ -147,6 +194,9 @@ def _steps(
     return tuple(steps)
 
 
+_MET = ("skip", "extra", "mismatch", "expire", "interrupt", "delay past timeout")
+
+
 def _with_fault(rng: random.Random, schedule: Schedule, kind: str) -> Schedule:
     """Add a fault; where the kind does not fit anywhere, there is none."""
     if kind == "none":
@@ -155,7 +205,9 @@ def _with_fault(rng: random.Random, schedule: Schedule, kind: str) -> Schedule:
     mine = [step.op for step in schedule.steps[victim]]
     end = len(schedule.ops)
     fault = Fault(kind, victim)
-    if kind in ("skip", "extra", "mismatch", "expire", "interrupt", "delay past timeout"):
+    if kind == "misfit":
+        return _with_misfit(rng, schedule, fault, mine)
+    if kind in _MET:
         return _with_meeting(rng, schedule, fault, mine)
     at = rng.choice([*mine, end] if rng.random() < 0.3 or not mine else mine)
     fault = replace(fault, at=at)
@@ -168,6 +220,8 @@ def _with_fault(rng: random.Random, schedule: Schedule, kind: str) -> Schedule:
     if kind == "delay":
         return replace(schedule, fault=replace(fault, seconds=rng.uniform(0.02, 0.3)))
     if kind == "stop past timeout":
+        mine = [op for op in mine if not schedule.ops[op].is_message]
+        fault = replace(fault, at=rng.choice([*mine, end]))
         return _too_late(rng, schedule, fault)
     return replace(schedule, fault=fault)
 
@@ -187,7 +241,7 @@ def _with_meeting(
     rng: random.Random, schedule: Schedule, fault: Fault, mine: list[int]
 ) -> Schedule:
     """Add a fault that shows in one operation of a group of several ranks."""
-    met = [op for op in mine if len(schedule.members(op)) > 1]
+    met = [op for op in mine if _is_met(schedule, fault, op)]
     if fault.kind == "delay past timeout":
         met = [op for op in met if schedule.ops[op].group == WORLD]
     if fault.kind == "skip":
@@ -207,7 +261,7 @@ def _with_meeting(
         if rng.random() < 0.2:
             fault = replace(fault, at=len(schedule.ops))
         return replace(schedule, fault=replace(fault, other=other))
-    helper = rng.choice([rank for rank in schedule.members(at) if rank != fault.victim])
+    helper = rng.choice([rank for rank in schedule.players(at) if rank != fault.victim])
     if fault.kind == "expire":
         fault = replace(fault, after=rng.uniform(0.01, 0.15), seconds=rng.uniform(0.05, 0.3))
     else:
@@ -218,6 +272,33 @@ def _with_meeting(
         for rank, steps in enumerate(schedule.steps)
     )
     return replace(schedule, fault=replace(fault, helper=helper), steps=steps)
+
+
+def _is_met(schedule: Schedule, fault: Fault, op: int) -> bool:
+    """Whether the victim waits for others in it; that counts in a receive for some faults only."""
+    if schedule.ops[op].is_message:
+        mine = schedule.ops[op].kind == "message" and schedule.ops[op].root == fault.victim
+        return mine and fault.kind in ("expire", "interrupt")
+    return len(schedule.members(op)) > 1
+
+
+def _with_misfit(rng: random.Random, schedule: Schedule, fault: Fault, mine: list[int]) -> Schedule:
+    """Let the victim send or receive something else than its peer names."""
+    fitting = [
+        op
+        for op in mine
+        if schedule.ops[op].kind == "message"
+        or (schedule.ops[op].kind == "any_source" and schedule.ops[op].root != fault.victim)
+    ]
+    if not fitting:
+        return schedule
+    at = rng.choice(fitting)
+    op = schedule.ops[at]
+    changes = [replace(op, dtype=rng.choice([d for d in DTYPES if d != op.dtype]))]
+    changes.append(replace(op, count=op.count + rng.choice([1, 100, 10000])))
+    if op.count > 0:
+        changes.append(replace(op, count=rng.randrange(op.count)))
+    return replace(schedule, fault=replace(fault, at=at, other=rng.choice(changes)))
 
 
 def _waiting_at(steps: tuple[Step, ...], at: int, asynchronous: bool) -> tuple[Step, ...]:
@@ -252,9 +333,16 @@ def _unlike(rng: random.Random, schedule: Schedule, at: int) -> Op:
     if op.kind != "barrier":
         changes.append(replace(op, count=op.count + rng.choice([1, 100, 10000])))
         changes.append(replace(op, dtype=rng.choice([d for d in DTYPES if d != op.dtype])))
+    if op.kind in _REDUCING:
+        others = [name for name in _reductions(op.dtype) if name != op.reduction]
+        changes.append(replace(op, average=False, reduction=rng.choice(others)))
+        if op.reduction == "bor":  # of integers only
+            changes = [change for change in changes if change.dtype == op.dtype]
     if op.kind == "all_reduce":
+        op = replace(op, reduction="sum")
         changes.append(replace(op, average=not op.average))
         changes.append(replace(op, kind="all_gather", average=False))
+        changes.append(replace(op, kind="all_reduce_sparse", average=False))
         changes.append(gradient_lists.of_one(op))
         changes.append(replace(op, kind="broadcast", average=False, root=rng.choice(members)))
     if op.root >= 0:

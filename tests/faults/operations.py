@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from faults.schedule import DTYPES, LARGEST, Op
+from support.reductions import reduced
 from support.tree import same_bits, tree_sum
 from support.values import cancelling
 
@@ -21,6 +22,15 @@ import fastcomm
 
 _SHIFTS = 4096
 Tensors = list[torch.Tensor]
+
+REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+    "bor": dist.ReduceOp.BOR,
+}
 
 
 @functools.cache
@@ -45,6 +55,19 @@ def given(op: Op, number: int, rank: int) -> torch.Tensor:
     return drawn(op.dtype, op.count, number * 389 + rank * 97 + 13)
 
 
+def combined(terms: Tensors, reduction: str) -> torch.Tensor:
+    """What a reduction makes of one tensor a rank."""
+    if reduction in ("sum", "avg"):
+        return tree_sum(terms, reduction == "avg")
+    return reduced(terms, reduction)
+
+
+def memory(values: torch.Tensor, shared: bool) -> torch.Tensor:
+    """Return a copy, in memory of fastcomm.empty or in ordinary one."""
+    tensor = (fastcomm.empty if shared else torch.empty)(values.numel(), dtype=values.dtype)
+    return tensor.copy_(values)
+
+
 @dataclass
 class Bound:
     """An operation with this rank's tensors: ``launch(asynchronous)`` issues it."""
@@ -63,27 +86,26 @@ class Bound:
 
 
 def _same(given: Tensors, wanted: Tensors) -> bool:
-    return len(given) == len(wanted) and all(map(same_bits, given, wanted))
+    dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in given]
+    return len(dense) == len(wanted) and all(map(same_bits, dense, wanted))
 
 
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
     """Prepare an operation; ``number`` is its place in the schedule."""
-    if op.kind in ("all_gather_into_tensor", "reduce_scatter_tensor"):
-        from faults import part_operations
+    from faults import (
+        fused_operations,
+        list_operations,
+        messages,
+        part_operations,
+        routed_operations,
+    )
 
-        return part_operations.bind(op, number, rank, members, group, shared)
-    if op.kind == "fused_all_reduce":
-        from faults import fused_operations
-
-        return fused_operations.bind(op, number, rank, members, group, shared)
-    dtype = getattr(torch, op.dtype)
+    for module in (fused_operations, part_operations, routed_operations, list_operations, messages):
+        if op.kind in module.KINDS:
+            return module.bind(op, number, rank, members, group, shared)
     own = given(op, number, rank)
-
-    def fresh(values: torch.Tensor) -> torch.Tensor:
-        tensor = (fastcomm.empty if shared else torch.empty)(values.numel(), dtype=dtype)
-        return tensor.copy_(values)
 
     def inputs() -> Tensors:
         return [given(op, number, member) for member in members]
@@ -91,31 +113,28 @@ def bind(
     if op.kind == "barrier":
         return Bound(lambda a: dist.barrier(group=group, async_op=a), [], [], list)
     if op.kind == "all_reduce":
-        tensor = fresh(own)
-        kind = dist.ReduceOp.AVG if op.average else dist.ReduceOp.SUM
+        tensor = memory(own, shared)
+        name = "avg" if op.average else op.reduction
         return Bound(
-            lambda a: dist.all_reduce(tensor, kind, group=group, async_op=a),
+            lambda a: dist.all_reduce(tensor, REDUCTIONS[name], group=group, async_op=a),
             [tensor],
             [own],
-            lambda: [tree_sum(inputs(), op.average)],
+            lambda: [combined(inputs(), name)],
         )
     if op.kind == "broadcast":
-        tensor = fresh(own)
+        tensor = memory(own, shared)
         return Bound(
             lambda a: dist.broadcast(tensor, src=op.root, group=group, async_op=a),
             [tensor],
             [own],
             lambda: [given(op, number, op.root)],
         )
-    if op.kind == "all_gather":
-        tensor = fresh(own)
-        others = [fresh(own) for _ in members]
-        return Bound(
-            lambda a: dist.all_gather(others, tensor, group=group, async_op=a),
-            [tensor, *others],
-            [own] * (1 + len(members)),
-            lambda: [own, *inputs()],
-        )
-    from faults import stock_operations
-
-    return stock_operations.bind(op, number, rank, members, group)
+    assert op.kind == "all_gather", op
+    tensor = memory(own, shared)
+    others = [memory(own, shared) for _ in members]
+    return Bound(
+        lambda a: dist.all_gather(others, tensor, group=group, async_op=a),
+        [tensor, *others],
+        [own] * (1 + len(members)),
+        lambda: [own, *inputs()],
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from faults.expect import ANYBODY, Expectation, expectation
+from faults.certain import ended_before
+from faults.errors_oracle import NUMBERED, SLACK, judge_error
+from faults.expect import Expectation, expectation
+from faults.messages_oracle import must_arrive, must_be_untouched, must_fail
 from faults.report import EXTRA, Ended, Result, Run, Told
-from faults.schedule import DEADLY, PATIENT, STOCK
-
-# An error is due at once. So much is allowed where other programs keep the cores busy.
-SLACK = 3.0
+from faults.schedule import DEADLY
 
 
 def judge(run: Run) -> list[str]:
@@ -82,32 +83,47 @@ def _count(run: Run, rank: int, ended: Ended) -> list[str]:
 
 
 def _judge_results(results: list[Result], expected: Expectation, run: Run, rank: int) -> list[str]:
+    """Judge what a rank has issued in a group, in that order."""
     wrong = []
+    certain = ended_before(run.schedule)[rank] if run.schedule.fault.at >= 0 else set()
     first: Result | None = None
-    for position, result in enumerate(results):
-        name = f"call {position} (operation {result.op})"
-        by_gloo = _is_stock(result, run)
+    known = math.inf  # when this rank knew that the group has failed
+    position = -1
+    for number, result in enumerate(results):
+        message = is_message(result, run)
+        position += not message
+        name = f"call {number} (operation {result.op})"
         if result.expired is not None:
             wrong += [f"{name}: {text}" for text in _judge_expiry(result.expired, run)]
         if result.error is None:
             if not result.right:
                 wrong.append(f"{name}: a wrong result")
-            if position >= expected.high:
+            doomed = must_fail(run, rank, result) if message else position >= expected.high
+            if doomed:
                 wrong.append(f"{name}: ended well and was to fail")
-            if first is not None and not by_gloo:
+            earlier = [r for r in results[:number] if r.failed and not is_message(r, run)]
+            if result.issued > known or (earlier and not message):
                 wrong.append(f"{name}: ended well after a failure of its group")
             continue
-        if position < expected.low and not (by_gloo and expected.errors):
+        known = min(known, result.ended)
+        fine = result.op in certain or (
+            must_arrive(run, rank, result, results[:number]) if message else position < expected.low
+        )
+        if fine or not expected.errors:
             wrong.append(f"{name}: failed and was to end well: {result.error}")
             continue
-        wrong += [f"{name}: {text}" for text in _judge_error(result, expected, run, rank)]
-        if by_gloo:
-            continue
+        found = judge_error(result, expected, run, rank)
+        if result.error.kind == "CollectiveMismatchError" and not result.untouched:
+            misfit = run.schedule.fault.kind == "misfit"
+            begun = misfit if not message else not must_be_untouched(run, rank, result)
+            if not begun and (message or position >= expected.high):
+                found.append("a tensor was touched in spite of the mismatch")
+        wrong += [f"{name}: {text}" for text in found]
         if first is None:
             first = result
-            # The first failure is this one, or one of STOCK before it.
-            failed = [at for at, one in enumerate(results[: position + 1]) if one.failed]
-            if result.error.kind in _NUMBERED and result.error.sequence not in failed:
+            if result.error.kind in NUMBERED and not _is_about_the_first(
+                result.error, results, run
+            ):
                 wrong.append(f"{name}: an error about another operation: {result.error}")
             if result.error.kind == "CollectiveTimeoutError" and not _was_due(result, run):
                 wrong.append(f"{name}: before the timeout: {result.error}")
@@ -120,44 +136,25 @@ def _judge_results(results: list[Result], expected: Expectation, run: Run, rank:
     return wrong
 
 
+def is_message(result: Result, run: Run) -> bool:
+    return result.op != EXTRA and run.schedule.ops[result.op].is_message
+
+
+def _is_about_the_first(error: Told, results: list[Result], run: Run) -> bool:
+    """Whether an error's number is that of the first collective that failed.
+
+    Where it was found in a message, the number is that of collectives issued so far.
+    """
+    calls = [result for result in results if not is_message(result, run)]
+    failed = [at for at, result in enumerate(calls) if result.failed]
+    if re.match(r"\[[^]]*\b(send|recv), sequence ", error.text):
+        return error.sequence is not None and min([*failed, 0]) <= error.sequence <= len(calls)
+    return error.sequence in failed[:1]
+
+
 def _failure_in(text: str) -> str:
     """Return what a message says of the failure, without the call that came after it."""
     return re.sub(r"this call of \w+ comes after .*? named in front: ", "", text)
-
-
-_NAMING = ("PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
-_NUMBERED = ("CollectiveMismatchError", "PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
-
-
-def _judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> list[str]:
-    error = result.error
-    assert error is not None
-    members = run.schedule.groups[result.group]
-    blamed = None if error.peer is None else members[error.peer]
-    fits = any(error.kind == kind and peer in (ANYBODY, blamed) for kind, peer in expected.errors)
-    if error.kind == "CollectiveTimeoutError" and not fits:
-        # The first of those that are late is blamed; the victim must be among them.
-        fits = ("CollectiveTimeoutError", run.schedule.fault.victim) in expected.errors and bool(
-            re.search(rf"not arrived: .*\brank {run.schedule.fault.victim} \(pid", error.text)
-        )
-    if not fits:
-        return [f"{error}, and not one of {expected.errors}"]
-    wrong = []
-    if error.kind == "CollectiveMismatchError":
-        if not result.untouched:
-            wrong.append("a tensor was touched in spite of the mismatch")
-        # Split sizes are compared as a sum over all ranks: it does not tell whose are wrong.
-        sums = "split sizes of the ranks do not fit" in error.text
-        if f"rank {members.index(run.schedule.fault.victim)} called" not in error.text and not sums:
-            wrong.append(f"does not tell what the victim called: {error}")
-    named = run.struck is not None and f"(pid {run.struck.pid})" in error.text
-    anybody = (error.kind, ANYBODY) in expected.errors
-    if rank != run.schedule.fault.victim and error.kind in _NAMING and not (named or anybody):
-        wrong.append(f"does not name the victim's process: {error}")
-    delay = lateness(run, rank, result)
-    if delay is not None and delay > SLACK:
-        wrong.append(f"was told {delay:.2f} s late: {error.kind}")
-    return wrong
 
 
 def _was_due(result: Result, run: Run) -> bool:
@@ -179,25 +176,6 @@ def _judge_expiry(expired: Told, run: Run) -> list[str]:
     return []
 
 
-def lateness(run: Run, rank: int, result: Result) -> float | None:
-    """Seconds from the moment when an error was due to its arrival; None where none is known."""
-    fault = run.schedule.fault
-    if run.struck is None or result.error is None:
-        return None
-    if result.error.kind == "CollectiveTimeoutError":
-        if run.schedule.timeout >= PATIENT or rank == fault.victim:
-            return None
-        return result.ended - max(result.issued + run.schedule.timeout, result.waited)
-    happened = run.killed_at or run.struck.at
-    if fault.kind == "interrupt":
-        happened = max(r.interrupted for r in run.ended[fault.victim].results)
-    if fault.kind in ("leave", "raise and leave") and fault.victim in run.ended:
-        happened = run.ended[fault.victim].left
-    if fault.kind in ("extra", "skip") and result.error.kind == "PeerLeftError":
-        happened = max(ended.left for ended in run.ended.values())
-    return result.ended - max(happened, result.waited)
-
-
 def _in_step(run: Run) -> list[str]:
     """No rank completes an operation after one that another rank of the group gave up before."""
     wrong = []
@@ -205,10 +183,10 @@ def _in_step(run: Run) -> list[str]:
         first = {}
         for rank in members:
             if rank in run.ended and not _ended_early(run, rank):
-                results = _native(run, rank, group)
+                results = _collectives(run, rank, group)
                 failed = [i for i, result in enumerate(results) if result.failed]
                 first[rank] = failed[0] if failed else len(results)
-        calls = {rank: len(_native(run, rank, group)) for rank in first}
+        calls = {rank: len(_collectives(run, rank, group)) for rank in first}
         stuck = {rank: at for rank, at in first.items() if at < calls[rank]}
         if stuck and max(first.values()) > min(stuck.values()) + 1:
             wrong.append(f"group {group}: first failures too far apart: {first}")
@@ -221,15 +199,5 @@ def _ended_early(run: Run, rank: int) -> bool:
     )  # fmt: skip
 
 
-def _native(run: Run, rank: int, group: int) -> list[Result]:
-    return [r for r in run.ended[rank].results if r.group == group and not _is_stock(r, run)]
-
-
-def _is_stock(result: Result, run: Run) -> bool:
-    """Whether it is of STOCK, which are judged less strictly than the others.
-
-    Such a call is allowed to fail on a peer though it ended well where the fault happened, and
-    while later ones of other kinds go on. Native operations do not need that.
-    """
-    op = run.schedule.fault.other if result.op == EXTRA else run.schedule.ops[result.op]
-    return op is not None and op.kind in STOCK
+def _collectives(run: Run, rank: int, group: int) -> list[Result]:
+    return [r for r in run.ended[rank].results if r.group == group and not is_message(r, run)]

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from faults.operations import Bound, Tensors, drawn, given
+from faults.operations import REDUCTIONS, Bound, Tensors, combined, drawn, given
 from faults.schedule import Op
-from support.tree import tree_sum
 
 import fastcomm
+
+KINDS = ("all_gather_into_tensor", "reduce_scatter_tensor")
 
 
 def parts_of(op: Op, number: int, rank: int, size: int) -> Tensors:
@@ -37,13 +38,15 @@ def bind(
         )
     whole.copy_(torch.cat(parts_of(op, number, rank, size)))
     part.fill_(99)
-    kind = dist.ReduceOp.AVG if op.average else dist.ReduceOp.SUM
+    name = "avg" if op.average else op.reduction
     return Bound(
-        lambda a: dist.reduce_scatter_tensor(part, whole, kind, group=group, async_op=a),
+        lambda a: dist.reduce_scatter_tensor(
+            part, whole, REDUCTIONS[name], group=group, async_op=a
+        ),
         [part, whole],
         [part.clone(), whole.clone()],
         lambda: [
-            tree_sum([parts_of(op, number, m, size)[place] for m in members], op.average),
+            combined([parts_of(op, number, m, size)[place] for m in members], name),
             torch.cat(parts_of(op, number, rank, size)),
         ],
     )

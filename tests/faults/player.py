@@ -78,7 +78,11 @@ class Player:
             self._strike(None)
 
     def _op_at(self, step: Step) -> Op:
-        if self.is_victim and self.fault.kind == "mismatch" and step.op == self.fault.at:
+        if (
+            self.is_victim
+            and self.fault.kind in ("mismatch", "misfit")
+            and step.op == self.fault.at
+        ):
             assert self.fault.other is not None
             return self.fault.other
         return self.schedule.ops[step.op]

@@ -1,15 +1,19 @@
 """What the ranks of one run do, and what goes wrong: pure data. `generate` makes it from a seed.
 
-Every rank issues the operations of its groups in one global order, so nothing deadlocks by itself.
-How a rank issues them is its own: synchronous or not, in which memory, when it waits for what.
+An operation is a collective or an exchange of messages. Every rank issues those it takes part in,
+in one global order, so nothing deadlocks by itself. How it issues them is its own: synchronous or
+not, in which memory, when it waits for what.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Operations that come up once each; what they are judged by is looser (oracle.py).
-STOCK = ("all_reduce_max", "reduce", "all_to_all_single", "scatter", "gather")
+# One message of `source` to `root`; one of every rank to `root`, which receives them from any rank;
+# one of every rank of a group to the next, as a batch.
+MESSAGES = ("message", "any_source", "batch")
+EAGER = 2048  # bytes that travel with their announcement: a send of no more ends at once
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
@@ -54,8 +58,20 @@ class Op:
     dtype: str = "float32"
     count: int = 0
     average: bool = False
-    root: int = -1  # rank in the world
+    root: int = -1  # rank in the world; of a message, who receives it
     gradients: Gradients | None = None  # of fused_all_reduce, instead of type and count
+    reduction: str = "sum"  # of those that reduce but do not average
+    source: int = -1  # rank in the world that sends a message
+    tag: int = 0
+
+    @property
+    def is_message(self) -> bool:
+        return self.kind in MESSAGES
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a message ends for its sender only with its receiver."""
+        return self.count * DTYPES[self.dtype] > EAGER
 
     @property
     def call(self) -> tuple[object, ...]:
@@ -63,7 +79,8 @@ class Op:
         if self.kind == "barrier":
             return (self.group, self.kind)
         listed = None if self.gradients is None else self.gradients.call
-        return (self.group, self.kind, self.dtype, self.count, self.average, self.root, listed)
+        reduction = "avg" if self.average else self.reduction
+        return (self.group, self.kind, self.dtype, self.count, reduction, self.root, listed)
 
 
 @dataclass(frozen=True)
@@ -108,5 +125,10 @@ class Schedule:
     def members(self, op: int) -> tuple[int, ...]:
         return self.groups[self.ops[op].group]
 
-    def victims_groups(self) -> list[int]:
-        return [g for g, ranks in enumerate(self.groups) if self.fault.victim in ranks]
+    def players(self, op: int) -> tuple[int, ...]:
+        return players(self.ops[op], self.groups)
+
+
+def players(op: Op, groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ranks that issue an operation."""
+    return (op.source, op.root) if op.kind == "message" else groups[op.group]

@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 from faults import remains
+from faults.errors_oracle import lateness
 from faults.generate import make_schedule
-from faults.oracle import judge, lateness
+from faults.oracle import judge
 from faults.pool import Lane
 from faults.report import Run
 from faults.schedule import CONFIGURATIONS, Schedule

@@ -59,8 +59,15 @@ def played(plan: Schedule, errors: dict[tuple[int, int], Told]) -> Run:
     return run
 
 
-def lost(sequence: int = 1, peer: int = VICTIM, kind: str = "PeerLostError") -> Told:
-    return Told(kind, f"rank {VICTIM} (pid {PID}) is to blame", peer, sequence)
+def lost(
+    sequence: int = 1, peer: int = VICTIM, kind: str = "PeerLostError", text: str = ""
+) -> Told:
+    blamed = None if kind == "CollectiveMismatchError" else peer
+    return Told(kind, text or f"rank {VICTIM} (pid {PID}) is to blame", blamed, sequence)
+
+
+def calls(own: str, of_victim: str) -> str:
+    return f"rank 0 called {own}(), sequence 1; rank {VICTIM} called {of_victim}(), sequence 1"
 
 
 def killed() -> Run:
@@ -71,7 +78,7 @@ def killed() -> Run:
 
 def mismatched() -> Run:
     plan = schedule(Fault("mismatch", VICTIM, AT, other=Op(0, "barrier")))
-    told = Told("CollectiveMismatchError", f"rank {VICTIM} called barrier", None, 1)
+    told = Told("CollectiveMismatchError", calls("broadcast", "barrier"), None, 1)
     return played(plan, {(rank, op): told for rank in range(SIZE) for op in (2, 3)})
 
 
@@ -208,6 +215,19 @@ WRONG = {
     "a timeout that blames another": (
         late, _set(0, 2, error=Told("CollectiveTimeoutError", "", 2, 1)), "not one of",
     ),
+    "a mismatch with another call of the victim's": (
+        mismatched,
+        _set(0, 2, error=lost(kind="CollectiveMismatchError", text=calls("broadcast", "reduce"))),
+        "tell",
+    ),
+    "a mismatch with one call": (
+        mismatched,
+        _set(0, 2, error=lost(kind="CollectiveMismatchError", text="rank 1 called barrier()")),
+        "tell",
+    ),
+    "a word of another engine": (
+        killed, _set(0, 2, error=lost(text=f"Gloo: (pid {PID})")), "speaks of",
+    ),
     "a stop of one second": (undisturbed, _set(0, 2, error=lost()), "was to end well"),
     "lost, not left": (left, _set(0, 2, error=lost()), "not one of"),
 }  # fmt: skip
@@ -240,16 +260,6 @@ def test_pending_operations_of_the_victim_may_end_either_way() -> None:
         first = replace(told, sequence=3 - len(failed))
         errors = {(rank, op): first for rank in (0, 2) for op in failed}
         assert judge(played(plan, errors)) == []
-
-
-def test_an_operation_by_gloo_may_fail_on_a_peer_that_has_gone_on() -> None:
-    run = killed()
-    ops = (replace(OPS[0], kind="reduce", root=0), *OPS[1:])
-    run.schedule = replace(run.schedule, ops=ops)
-    result(run, 0, 0).error = lost(sequence=0)
-    assert judge(run) == []
-    result(run, 0, 0).error = lost(sequence=0, kind="RuntimeError")
-    assert any("not one of" in text for text in judge(run))
 
 
 def test_what_was_pending_when_ctrl_c_came_fails_with_the_group() -> None:

@@ -9,14 +9,26 @@ import pytest
 from faults import pool
 from faults.oracle import judge
 from faults.pool import Lane
-from faults.schedule import Fault, Op, Schedule, Step
+from faults.schedule import Fault, Op, Schedule, Step, players
 
-OPS = (Op(0, "all_reduce", count=100), Op(0, "all_reduce", count=50000), Op(0, "barrier"))
+OPS = (
+    Op(0, "all_reduce", count=100),
+    Op(0, "all_reduce", count=50000),
+    Op(0, "message", count=5000, source=1, root=0),
+    Op(0, "barrier"),
+)
 
 
 def schedule(fault: Fault) -> Schedule:
-    steps = tuple(Step(op, op == 1, False, (op,) if op == 1 else ()) for op in range(len(OPS)))
-    return Schedule(1, 3, "default", ((0, 1, 2),), OPS, (steps,) * 3, fault)
+    steps = tuple(
+        tuple(
+            Step(op, op == 1, False, (op,) if op == 1 else ())
+            for op in range(len(OPS))
+            if rank in players(OPS[op], [(0, 1, 2)])
+        )
+        for rank in range(3)
+    )
+    return Schedule(1, 3, "default", ((0, 1, 2),), OPS, steps, fault)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +43,7 @@ FAULTS = {
     "leave": Fault("leave", 1, 1),
     "mismatch": Fault("mismatch", 1, 1, other=Op(0, "barrier")),
     "abort": Fault("abort", 1, 1),
+    "misfit": Fault("misfit", 1, 2, other=replace(OPS[2], count=4999)),
 }
 
 
@@ -46,11 +59,19 @@ def test_a_fault_that_is_not_in_the_plan_is_reported(lane: Lane, kind: str) -> N
 def test_a_wrong_sum_is_reported(lane: Lane) -> None:
     plan = schedule(Fault())
     assert judge(lane.play(plan)) == []
-    # Rank 2 takes its data from operation 5, and the others do not know.
+    # Rank 2 takes its data from operation 6, and the others do not know.
     shifted = replace(plan, ops=(*OPS, Op(0, "barrier"), Op(0, "barrier"), OPS[0]))
-    steps = (Step(5, False, False), *plan.steps[2][1:])
+    steps = (Step(6, False, False), *plan.steps[2][1:])
     run = lane.play(replace(shifted, steps=(*plan.steps[:2], steps)))
     assert any("a wrong result" in text for text in judge(run))
+
+
+def test_a_wrong_message_is_reported(lane: Lane) -> None:
+    plan = schedule(Fault())
+    other = replace(plan, ops=(*OPS, OPS[2]))
+    sender = (*plan.steps[1][:2], Step(4, False, False), plan.steps[1][3])
+    run = lane.play(replace(other, steps=(plan.steps[0], sender, plan.steps[2])))
+    assert any("(operation 2): a wrong result" in text for text in judge(run))
 
 
 def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(

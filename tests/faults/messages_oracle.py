@@ -1,0 +1,57 @@
+"""What is right for sends and receives, where ranks fail. Pure.
+
+The freedom that is left: messages of different pairs have no order, so one between two that are
+well fails or arrives, as it happens, once any rank of the group is gone; and a short send to one
+that receives no more ends well if it was early enough. What is certain is here.
+"""
+
+from __future__ import annotations
+
+from faults.certain import needed
+from faults.report import Result, Run
+from faults.schedule import DEADLY, WORLD
+
+# From its fault on the victim issues nothing.
+_GONE = {*DEADLY, "leave", "raise and leave", "abort"} - {"kill in flight"}
+
+
+def must_fail(run: Run, rank: int, result: Result) -> bool:
+    """Whether a rank needs what no peer has done, or what does not fit."""
+    schedule, fault = run.schedule, run.schedule.fault
+    op = schedule.ops[result.op]
+    if fault.kind == "misfit" and result.op == fault.at:
+        own = fault.other if rank == fault.victim else op
+        assert own is not None
+        if op.kind == "any_source" and rank not in (op.root, fault.victim):
+            return False  # another one's message, which may have come before
+        return rank == op.root or own.is_long  # a short one is sent before anybody compares it
+    if fault.kind not in _GONE or result.op < fault.at:
+        return False
+    if fault.kind == "abort" and op.group != WORLD:
+        return False
+    if rank == fault.victim:
+        return fault.kind == "abort"
+    players = schedule.players(result.op)
+    return fault.victim in players and fault.victim in needed(op, rank, players)
+
+
+def must_arrive(run: Run, rank: int, result: Result, before: list[Result]) -> bool:
+    """Whether a short message lay there when its receive was called, which looks before it fails.
+
+    ``before``: what the rank has issued in the group. While some of that is pending, the failure
+    may be known already.
+    """
+    schedule, fault = run.schedule, run.schedule.fault
+    op = schedule.ops[result.op]
+    if op.kind != "message" or op.source != fault.victim or rank != op.root or op.is_long:
+        return False
+    called = next(step for step in schedule.steps[rank] if step.op == result.op)
+    idle = all(not one.failed and one.ended <= result.issued for one in before)
+    return result.op < fault.at and not called.asynchronous and idle
+
+
+def must_be_untouched(run: Run, rank: int, result: Result) -> bool:
+    """Whether nothing may be written, since what is received does not fit."""
+    op = run.schedule.ops[result.op]
+    misfit = run.schedule.fault.kind == "misfit" and result.op == run.schedule.fault.at
+    return misfit and op.kind == "message" and rank == op.root
