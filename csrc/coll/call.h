@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coll/call_header.h"
+#include "core/error.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -47,6 +48,13 @@ struct Call {
   std::string detail;  // "sends [1, 2] bytes, expects [3, 0]"
 
   uint64_t bytes() const { return count * dtype_size(dtype); }
+};
+
+/// The ranks called different operations.
+struct MismatchError : Error {
+  MismatchError(const std::string& message, std::string both)
+      : Error(ErrorCode::kMismatch, message), calls(std::move(both)) {}
+  std::string calls;  // in few words: a pad has little room
 };
 
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.

@@ -175,6 +175,9 @@ bool Communicator::drive(Finished& finished, Clock::duration spin) {
     const uint32_t step = operation->step();
     try {
       if (!advance_for(*operation, base_, spin)) return moved || operation->step() != step;
+    } catch (const MismatchError& error) {
+      fail({error.code(), -1, where(*operation, -1) + error.what(), error.calls}, finished);
+      return true;
     } catch (const Error& error) {
       fail({error.code(), -1, where(*operation, -1) + error.what()}, finished);
       return true;

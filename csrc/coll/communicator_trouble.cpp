@@ -21,13 +21,22 @@ std::string Communicator::where(const Subject& subject, int peer) const {
 
 void Communicator::examine() {
   Finished finished;
+  bool goes_on = false;
   if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
     if (auto operation = head()) {
-      if (const auto found = trouble(*operation)) fail(*found, finished);
+      if (const auto found = trouble(*operation)) {
+        fail(*found, finished);
+      } else {
+        goes_on = operation->awaited_peer() < 0;
+      }
     }
   }
   finish(finished);
-  if (messages_.busy()) examine_messages();
+  if (goes_on) {  // it ends well, or finds by itself what is wrong, and can say more of it than a peer
+    progress();
+  } else if (messages_.busy()) {
+    examine_messages();
+  }
 }
 
 std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {

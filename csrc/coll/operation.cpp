@@ -227,15 +227,20 @@ void Operation::check_headers() const {
 void Operation::raise_mismatch(int peer) const {
   const CallNotice& notice = notice_in(peers_.pad(peer), header_.sequence);
   const CallHeader& theirs = notice.header;
+  const std::string called = describe_call(theirs, has_detail(theirs) ? notice.detail : "");
   const std::string what =
       same_call(theirs, header_)
           ? "the split sizes of the ranks do not fit each other, for example: rank "
           : "the ranks called different operations: rank ";
-  throw Error(ErrorCode::kMismatch,
-              concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ",
-                     describe_call(theirs, has_detail(theirs) ? notice.detail : ""),
-                     ". No memory was touched. Make every rank issue the same operations in the "
-                     "same order with equal sizes and dtypes"));
+  const auto in_brief = [](int rank, const std::string& call) {
+    constexpr size_t kRoom = sizeof(Pad::reason) / 2 - 24;  // of two
+    return concat("rank ", rank, " called ", call.substr(0, kRoom));
+  };
+  throw MismatchError(
+      concat(what, peers_.rank(), " called ", describe(), "; rank ", peer, " called ", called,
+             ". No memory was touched. Make every rank issue the same operations in the "
+             "same order with equal sizes and dtypes"),
+      concat(in_brief(peers_.rank(), describe()), "; ", in_brief(peer, called)));
 }
 
 std::string Operation::progress_of(int peer) const {
