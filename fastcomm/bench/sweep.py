@@ -1,7 +1,9 @@
 """Walk over operations and sizes: all backends in the same processes, one row for each point.
 
 The default group runs Gloo and only controls; every backend under test has a group of its own.
-The budget is shared out as the sweep goes: each point gets an equal part of the time that is left.
+The budget is shared out as the sweep goes: each point gets an equal part of the time that is left,
+and at least half of its share of the whole, so that large sizes that overrun do not starve those
+behind them.
 """
 
 from __future__ import annotations
@@ -82,8 +84,9 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     measured: set[tuple[str, int]] = set()
     start = time.perf_counter()
     for index, (op, size) in enumerate(points):
-        left = options.budget_s - (time.perf_counter() - start)
-        (budget_ms,) = agree([max(0, int(left * 1000 / (len(points) - index)))], control)
+        share_s = options.budget_s - (time.perf_counter() - start)
+        share_s = max(share_s / (len(points) - index), options.budget_s / len(points) / 2)
+        (budget_ms,) = agree([int(share_s * 1000)], control)
         case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
         if (op, case.nbytes) in measured:  # the least size may be above several of those wished for
             continue
