@@ -59,6 +59,11 @@ def label_backends(backends: tuple[str, ...]) -> list[str]:
     return labels
 
 
+def share_of(budget_s: float, points: int, left_s: float, points_left: int) -> float:
+    """Seconds for the next point; see the module's text."""
+    return max(left_s / points_left, budget_s / points / 2)
+
+
 def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
     """Start the ranks and measure; ``on_row`` gets every row as soon as it is there.
 
@@ -84,8 +89,8 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     measured: set[tuple[str, int]] = set()
     start = time.perf_counter()
     for index, (op, size) in enumerate(points):
-        share_s = options.budget_s - (time.perf_counter() - start)
-        share_s = max(share_s / (len(points) - index), options.budget_s / len(points) / 2)
+        left_s = options.budget_s - (time.perf_counter() - start)
+        share_s = share_of(options.budget_s, len(points), left_s, len(points) - index)
         (budget_ms,) = agree([int(share_s * 1000)], control)
         case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
         if (op, case.nbytes) in measured:  # the least size may be above several of those wished for
