@@ -1,8 +1,9 @@
 """Ratios of all operations in one table: ``python -m fastcomm.bench.overview FILE...``.
 
-Each file is a sweep of one number of ranks.  A ratio is the median of the last backend in the file
-over that of the first, at the least size measured that is not below the column's: above 1 the first
-is faster.  Operations without a size are in a table of their own, with the medians.
+Each file is a sweep of one number of ranks; files of the same number count as one.  A ratio is the
+median of the last backend in the file over that of the first, at the least size measured that is
+not below the column's: above 1 the first is faster.  Operations without a size are in a table of
+their own, with the medians.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ Row = dict[str, Any]
 Sweep = list[Row]
 
 DEFAULT_SIZES = "8,4K,256K,2M,64M"
+
+
+def read_sweeps(paths: Sequence[Path]) -> list[Sweep]:
+    """The rows of each number of ranks, in order of appearance."""
+    rows = [row for path in paths for row in read_records(path).rows]
+    numbers = dict.fromkeys(row["ranks"] for row in rows)
+    return [[row for row in rows if row["ranks"] == number] for number in numbers]
 
 
 def medians(sweep: Sweep, op: str, backend: str) -> dict[int, float]:
@@ -90,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default=DEFAULT_SIZES, help=DEFAULT_SIZES)
     parser.add_argument("--style", default="github", help="table style: simple, github, ...")
     options = parser.parse_args(argv)
-    sweeps = [read_records(path).rows for path in options.files]
+    sweeps = read_sweeps(options.files)
     sizes = [parse_size(size) for size in options.sizes.split(",")]
     print(format_overview(sweeps, sizes, options.style))
     for sweep in sweeps:

@@ -71,7 +71,7 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
         RankError: a rank failed; wrong results are `WrongResultError` as its cause.
     """
     # The least number of iterations may exceed the budget on a slow machine: allow for that.
-    timeout_s = 4 * options.budget_s + 180
+    timeout_s = 4 * options.budget_s + 900
     launch(
         run_rank, options.ranks, options, timeout_s=timeout_s, on_message=lambda _, row: on_row(row)
     )
