@@ -133,6 +133,9 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr launch(const Call& call, Milliseconds timeout, bool async, at::TensorList shown,
                  const WriteBack& write_back, const MakePayload& make_payload);
   WorkPtr launch(Prepared made, Milliseconds timeout, bool async);
+  /// One behind the other; `value` is the result of all of them.
+  WorkPtr launch_each(std::vector<Prepared> calls, const std::vector<at::Tensor>& value,
+                      Milliseconds timeout, bool async);
   /// The work, which endCoalescing() waits for.
   WorkPtr noted(WorkPtr work);
   Milliseconds timeout_or_default(Milliseconds timeout) const;

@@ -1,7 +1,11 @@
-// Operations over several tensors, each list as one message: joined before, taken apart after.
-#include <ATen/ops/empty.h>
+// Operations over several tensors. A list of small ones is one message: joined before, taken apart after.
+// Large ones are messages of their own, one behind the other: joining them would touch new memory, and
+// copy everything twice more. Each header tells of the whole list, so that no memory is touched where
+// lists differ.
+#include <ATen/ATen.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "c10d/joined_tensors.h"
 #include "c10d/launch.h"
@@ -18,12 +22,12 @@ const at::Tensor& first_of(const char* operation, const Tensors& tensors) {
   return tensors[0];
 }
 
-/// The first tensor's type. Raises Error(kInvalidArgument) unless it is that of all.
-DType one_dtype(const char* operation, const Tensors& tensors, const JoinedTensors& joined) {
+/// Raises Error unless all tensors are dense and of the first one's dtype.
+void require_alike(const char* operation, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
+    require_dense(operation, tensor);
     check_dtype(operation, tensors[0], "first tensor", tensor, "other one");
   }
-  return joined.buffers()[0].dtype();
 }
 
 /// An all_gather of a list: `parts` names the outputs of each rank.
@@ -47,11 +51,122 @@ Prepared prepare_gather(OpKind kind, const Tensors& inputs, const Tensors& outpu
   return made;
 }
 
+/// The least bytes of a tensor, on average, of a list that is not joined. All ranks know the sizes.
+constexpr uint64_t kLarge = 256 * 1024;
+
+bool large(const Tensors& tensors) {
+  const auto add = [](uint64_t sum, const at::Tensor& tensor) { return sum + tensor.nbytes(); };
+  return std::accumulate(tensors.begin(), tensors.end(), uint64_t{0}, add) >=
+         kLarge * tensors.size();
+}
+
+/// Whether no call writes what another one reads or writes.
+bool independent(const std::vector<Prepared>& calls) {
+  const auto overlap = [](const Buffer& a, const Buffer& b) {
+    const auto *one = static_cast<const char*>(a.data()),
+               *other = static_cast<const char*>(b.data());
+    return one < other + b.bytes() && other < one + a.bytes();
+  };
+  for (const Prepared& writer : calls) {
+    for (const Prepared& other : calls) {
+      if (&writer == &other) continue;
+      for (const Buffer& written : writer.payload.outputs) {
+        for (const auto* list : {&other.payload.inputs, &other.payload.outputs}) {
+          for (const Buffer& buffer : *list) {
+            if (overlap(written, buffer)) return false;
+          }
+        }
+      }
+    }
+  }
+  return true;
+}
+
+/// An all_reduce of each tensor; of copies, where tensors of the list overlap.
+std::vector<Prepared> reduce_each(const Tensors& tensors, const ::c10d::ReduceOp& op,
+                                  bool copied = false) {
+  std::vector<Prepared> calls;
+  for (const at::Tensor& tensor : tensors) {
+    Prepared& made = calls.emplace_back(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
+    made.reduce(op, tensor);
+    const at::Tensor target = copied ? tensor.clone() : tensor;
+    const Buffer buffer = made.write(target);
+    made.of(buffer);
+    made.compare(tensors);
+    made.call.input = made.call.output = buffer.data();
+    made.payload.shown = {tensor};
+    if (!copied) continue;
+    made.payload.settle = [target, tensor] {
+      const at::NoGradGuard no_grad;
+      tensor.detach().copy_(target);
+    };
+  }
+  return copied || independent(calls) ? std::move(calls) : reduce_each(tensors, op, true);
+}
+
+/// An all_gather of each input; `outputs` has, for each, one tensor or one a rank.
+std::vector<Prepared> gather_each(OpKind kind, const Tensors& inputs, const TensorLists& outputs,
+                                  int rank, int size, bool copied = false) {
+  std::vector<Prepared> calls;
+  bool separate = true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Prepared& made = calls.emplace_back(kind, OpType::ALLGATHER_COALESCED);
+    const Buffer part = made.read(copied ? inputs[i].clone() : inputs[i]);
+    made.of(part);
+    made.compare(inputs);
+    made.call.input = part.data();
+    for (const at::Tensor& output : outputs[i]) {
+      auto* at = static_cast<char*>(made.write(output).data());
+      for (int k = outputs[i].size() == 1 ? size : 1; k > 0; --k, at += part.bytes()) {
+        made.call.outputs.push_back(at);
+      }
+    }
+    separate = separate && apart(part.data(), made.call.outputs, part.bytes(), rank);
+  }
+  if (copied || (separate && independent(calls))) return calls;
+  return gather_each(kind, inputs, outputs, rank, size, true);
+}
+
+/// A reduce_scatter of each input.
+std::vector<Prepared> scatter_each(const Tensors& outputs, const Tensors& inputs,
+                                   const ::c10d::ReduceOp& op, int rank, int size,
+                                   bool copied = false) {
+  std::vector<Prepared> calls;
+  bool separate = true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Prepared& made =
+        calls.emplace_back(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
+    made.reduce(op, outputs[i]);
+    const Buffer sum = made.write(outputs[i]);
+    made.of(sum);
+    made.compare(outputs);
+    made.call.output = sum.data();
+    const Buffer whole = made.read(copied ? inputs[i].clone() : inputs[i]);
+    const auto* part = static_cast<const char*>(whole.data());
+    for (int k = 0; k < size; ++k, part += sum.bytes()) made.call.inputs.push_back(part);
+    separate = separate && apart(sum.data(), made.call.inputs, sum.bytes(), rank);
+  }
+  if (copied || (separate && independent(calls))) return calls;
+  return scatter_each(outputs, inputs, op, rank, size, true);
+}
+
 void copy(const void* from, void* to, uint64_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
+
+WorkPtr FastcommBackend::launch_each(std::vector<Prepared> calls, const Tensors& value,
+                                     Milliseconds timeout, bool async) {
+  calls.back().payload.value =
+      value;  // operations end in order: the last one's work stands for all
+  WorkPtr work;
+  for (Prepared& call : calls) {
+    work = launch(std::move(call), timeout, async);
+    if (work != nullptr && work->isCompleted() && !work->isSuccess()) break;
+  }
+  return work;
+}
 
 WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
                                              const ::c10d::AllreduceCoalescedOptions& opts) {
@@ -59,9 +174,13 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
     if (whole_ != nullptr) return whole_->allreduce_coalesced(tensors, opts);
     Prepared made(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
     made.reduce(opts.reduceOp, first_of(made.name(), tensors));
+    require_alike(made.name(), tensors);
+    if (large(tensors)) {
+      return launch_each(reduce_each(tensors, opts.reduceOp), tensors, opts.timeout, opts.asyncOp);
+    }
     made.compare(tensors);
     const JoinedTensors joined(tensors);
-    made.call.dtype = one_dtype(made.name(), tensors, joined);
+    made.call.dtype = joined.buffers()[0].dtype();
     made.call.count = joined.bytes() / dtype_size(made.call.dtype);
     made.call.input = made.call.output = joined.data();
     made.payload.settle = [joined] { joined.write_back(); };
@@ -85,6 +204,15 @@ WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inpu
         check_parts(kName, list[i], "output", inputs[i], "input", 1);
         all.push_back(list[i]);
       }
+    }
+    if (large(inputs)) {
+      TensorLists targets(inputs.size());
+      for (const Tensors& list : outputs) {
+        for (size_t i = 0; i < list.size(); ++i) targets[i].push_back(list[i]);
+      }
+      return launch_each(
+          gather_each(OpKind::kAllGatherCoalesced, inputs, targets, getRank(), getSize()), all,
+          opts.timeout, opts.asyncOp);
     }
     Prepared made = prepare_gather(OpKind::kAllGatherCoalesced, inputs, all, getSize());
     made.payload.settle = [keep = made.payload.settle, from = made.call.outputs,
@@ -110,6 +238,13 @@ WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
              inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_parts(kName, outputs[i], "output", inputs[i], "input", getSize());
+    }
+    if (large(inputs)) {
+      TensorLists targets;
+      for (const at::Tensor& output : outputs) targets.push_back({output});
+      return launch_each(
+          gather_each(OpKind::kAllGatherIntoTensorCoalesced, inputs, targets, getRank(), getSize()),
+          outputs, opts.timeout, opts.asyncOp);
     }
     Prepared made =
         prepare_gather(OpKind::kAllGatherIntoTensorCoalesced, inputs, outputs, getSize());
@@ -140,9 +275,14 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
     }
     Prepared made(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
     made.reduce(opts.reduceOp, first_of(kName, outputs));
+    require_alike(kName, outputs);
+    if (large(outputs)) {
+      return launch_each(scatter_each(outputs, inputs, opts.reduceOp, getRank(), getSize()),
+                         outputs, opts.timeout, opts.asyncOp);
+    }
     made.compare(outputs);
     const JoinedTensors sums(outputs, /*filled=*/false);
-    made.call.dtype = one_dtype(kName, outputs, sums);
+    made.call.dtype = sums.buffers()[0].dtype();
     made.call.count = sums.bytes() / dtype_size(made.call.dtype);
     // Rank by rank, and there tensor by tensor.
     const at::Tensor parts = at::empty({static_cast<int64_t>(sums.bytes()) * getSize()},

@@ -24,7 +24,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Measure collectives over several backends, interleaved in one run. "
         "The last backend is the baseline of the ratio.",
     )
-    parser.add_argument("--ops", type=_names, default=_names(DEFAULT_OPS), help=DEFAULT_OPS)
+    parser.add_argument(
+        "--ops", type=_names, default=_names(DEFAULT_OPS), help=f"{DEFAULT_OPS}; all"
+    )
     parser.add_argument(
         "--sizes",
         type=_sizes,
@@ -67,6 +69,8 @@ def main(argv: Sequence[str]) -> int:
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
     from fastcomm.bench.cases import CASES
 
+    if options.ops == ("all",):
+        options.ops = tuple(CASES)
     unknown = [op for op in options.ops if op not in CASES]
     if unknown:
         parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")

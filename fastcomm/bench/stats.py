@@ -38,7 +38,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[rank - 1]
 
 
-def summarize(times_ns: Sequence[int]) -> Summary:
+def summarize(times_ns: Sequence[float]) -> Summary:
     """Summary of ``times_ns``, the times of single iterations in nanoseconds."""
     if not times_ns:
         raise ValueError("summary of no times")

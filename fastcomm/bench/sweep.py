@@ -1,7 +1,9 @@
 """Walk over operations and sizes: all backends in the same processes, one row for each point.
 
 The default group runs Gloo and only controls; every backend under test has a group of its own.
-The budget is shared out as the sweep goes: each point gets an equal part of the time that is left.
+The budget is shared out as the sweep goes: each point gets an equal part of the time that is left,
+and at least half of its share of the whole, so that large sizes that overrun do not starve those
+behind them.
 """
 
 from __future__ import annotations
@@ -57,6 +59,11 @@ def label_backends(backends: tuple[str, ...]) -> list[str]:
     return labels
 
 
+def share_of(budget_s: float, points: int, left_s: float, points_left: int) -> float:
+    """Seconds for the next point; see the module's text."""
+    return max(left_s / points_left, budget_s / points / 2)
+
+
 def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
     """Start the ranks and measure; ``on_row`` gets every row as soon as it is there.
 
@@ -64,7 +71,7 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
         RankError: a rank failed; wrong results are `WrongResultError` as its cause.
     """
     # The least number of iterations may exceed the budget on a slow machine: allow for that.
-    timeout_s = 4 * options.budget_s + 180
+    timeout_s = 4 * options.budget_s + 900
     launch(
         run_rank, options.ranks, options, timeout_s=timeout_s, on_message=lambda _, row: on_row(row)
     )
@@ -79,11 +86,16 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     assert control is not None
     groups = [dist.new_group(backend=backend) for backend in options.backends]
     points = list(options.points())
+    measured: set[tuple[str, int]] = set()
     start = time.perf_counter()
     for index, (op, size) in enumerate(points):
-        left = options.budget_s - (time.perf_counter() - start)
-        (budget_ms,) = agree([max(0, int(left * 1000 / (len(points) - index)))], control)
+        left_s = options.budget_s - (time.perf_counter() - start)
+        share_s = share_of(options.budget_s, len(points), left_s, len(points) - index)
+        (budget_ms,) = agree([int(share_s * 1000)], control)
         case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
+        if (op, case.nbytes) in measured:  # the least size may be above several of those wished for
+            continue
+        measured.add((op, case.nbytes))
         for row in measure_point(case, groups, control, options, budget_ms / 1000):
             if rank.rank == 0:
                 rank.report(row)
@@ -116,7 +128,7 @@ def measure_point(
 
 def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) -> Row:
     """The record of one (operation, size, backend); bandwidths are those of the median."""
-    summary = summarize(samples.times_ns)
+    summary = summarize([time_ns / case.repeats for time_ns in samples.times_ns])
     algbw = bandwidth_gbs(case.nbytes, summary.median_us)
     return {
         "op": case.name,
@@ -129,7 +141,9 @@ def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) ->
         "median_us": round(summary.median_us, 3),
         "p99_us": round(summary.p99_us, 3),
         "mean_us": round(summary.mean_us, 3),
-        "batch_median_us": [round(statistics.median(b) / 1e3, 3) for b in samples.batches],
+        "batch_median_us": [
+            round(statistics.median(b) / case.repeats / 1e3, 3) for b in samples.batches
+        ],
         "algbw_gbs": round(algbw, 6),
         "busbw_gbs": round(algbw * case.bus_factor(options.ranks), 6),
         "checked": options.check,

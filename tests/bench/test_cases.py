@@ -2,9 +2,22 @@ import pytest
 import torch
 from support import bench_ranks
 
-from fastcomm.bench.cases import CASES, pattern
+from fastcomm import _C
+from fastcomm.bench.cases import CASES, pattern, pattern_sum
 from fastcomm.bench.launch import launch
 
+# On these ranks the right values are there before the call; the last to reach a barrier may leave
+# it at once.
+UNTOUCHED = {
+    ("broadcast", 0),
+    ("reduce", 1),
+    ("gather", 1),
+    ("send_recv_stream", 0),
+    ("barrier", 1),
+}
+
+# fastcomm's own, which Gloo does not have; benchmarks/fused_reduce.py measures them.
+OWN = {"fused_all_reduce", "fused_reduce_scatter", "gather_shards"}
 OF_GLOO = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"]
 EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
 
@@ -22,6 +35,17 @@ EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
         ("reduce_scatter_tensor", 4, 0.75),
         ("broadcast", 2, 1.0),
         ("broadcast", 8, 1.0),
+        ("reduce", 8, 1.0),
+        ("gather", 4, 0.75),
+        ("scatter", 4, 0.75),
+        ("all_to_all", 2, 0.5),
+        ("all_to_all_single", 8, 0.875),
+        ("reduce_scatter", 4, 0.75),
+        ("all_reduce_coalesced", 4, 1.5),
+        ("all_gather_into_tensor_coalesced", 4, 0.75),
+        ("reduce_scatter_tensor_coalesced", 4, 0.75),
+        ("send_recv", 4, 1.0),
+        ("new_group", 4, 0.0),
         ("barrier", 2, 0.0),
     ],
 )
@@ -40,6 +64,9 @@ def test_sizes_are_of_one_rank_or_of_the_result(ranks: int) -> None:
     assert (scatter.nbytes, scatter.numel) == (gather.nbytes, gather.numel)
     # At least one element for each rank, and the size says so.
     assert CASES["all_gather"](4, torch.float64, 0, ranks).nbytes == 8 * ranks
+    assert CASES["all_reduce_coalesced"](4, torch.float64, 0, ranks).nbytes == 8 * 16
+    parts = CASES["all_gather_into_tensor_coalesced"](4, torch.float64, 0, ranks)
+    assert parts.nbytes == 8 * 16 * ranks
     assert CASES["barrier"](4096, torch.float32, 0, ranks).nbytes == 0
 
 
@@ -61,7 +88,23 @@ def test_checks_pass_and_see_an_operation_that_does_nothing(
     for rank, found in enumerate(ranks):
         for (name, dtype), (good, broken) in found.items():
             assert good == 0, (name, dtype)
-            # The root of a broadcast holds the right values, and the last to reach a barrier may
-            # leave it at once.
-            untouched = (name, rank) in {("broadcast", 0), ("barrier", 1)}
-            assert (broken == 0) == untouched, (name, rank)
+            assert (broken == 0) == ((name, rank) in UNTOUCHED), (name, rank)
+
+
+def test_every_operation_has_a_case() -> None:
+    assert set(_C.operations()) - set(CASES) == OWN
+
+
+def test_a_last_rank_without_a_peer_is_idle() -> None:
+    assert [CASES["send_recv"](8, torch.int8, rank, 3).idle for rank in range(3)] == [  # type: ignore[attr-defined]
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32])
+def test_the_sum_of_the_pattern_is_that_of_its_parts(dtype: torch.dtype) -> None:
+    parts = torch.stack([pattern(20_000, dtype, rank) for rank in range(5)])
+    wanted = parts.any(0) if dtype == torch.bool else parts.sum(0).to(dtype)
+    assert torch.equal(pattern_sum(20_000, dtype, 5), wanted)

@@ -3,7 +3,7 @@ from typing import Any
 import torch
 
 from fastcomm.bench.cases import CASES
-from fastcomm.bench.sweep import SweepOptions, label_backends, make_row, run_sweep
+from fastcomm.bench.sweep import SweepOptions, label_backends, make_row, run_sweep, share_of
 from fastcomm.bench.timing import Samples
 
 
@@ -39,3 +39,23 @@ def test_three_ranks_and_another_type() -> None:
         ("barrier", 0),
     ]
     assert all(row["checked"] and row["ranks"] == 3 for row in rows)
+
+
+def test_points_that_overrun_do_not_starve_the_others() -> None:
+    assert share_of(100.0, 50, 100.0, 50) == 2.0
+    assert share_of(100.0, 50, 60.0, 10) == 6.0
+    assert share_of(100.0, 50, -20.0, 10) == 1.0
+
+
+def test_a_size_that_comes_twice_is_measured_once() -> None:
+    rows: list[dict[str, Any]] = []
+    options = SweepOptions(("all_reduce_coalesced",), (8, 64, 4096), ("gloo",), budget_s=0.3)
+    run_sweep(options, rows.append)
+    assert [row["bytes"] for row in rows] == [64, 4096]
+
+
+def test_a_row_has_the_time_of_one_message() -> None:
+    options = SweepOptions(("send_recv",), (4096,), ("gloo",))
+    case = CASES["send_recv"](4096, torch.float32, 0, 2)
+    row = make_row(case, "gloo", options, Samples([[8192, 8192]]))
+    assert (row["median_us"], row["busbw_gbs"], row["batch_median_us"]) == (4.096, 1.0, [4.096])

@@ -75,6 +75,8 @@ def check_cases(
     control = dist.group.WORLD
     found = {}
     for name, dtype in itertools.product(CASES, dtypes):
+        if not CASES[name].sized and dtype != dtypes[0]:
+            continue
         case = CASES[name](1000, getattr(torch, dtype), rank.rank, rank.size)
         good = case.check(control, control)
         case.bind = lambda group: lambda: None  # type: ignore[method-assign]

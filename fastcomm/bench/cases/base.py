@@ -1,0 +1,125 @@
+"""What all cases share: whole numbers to send, exact sums of them, and the interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+
+Call = Callable[[], object]
+
+
+def pattern(numel: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
+    """What ``rank`` contributes: ``numel`` whole numbers; a shifted or missing chunk shows.
+
+    The period is a prime, so no power-of-two chunk is a copy of its neighbour.  In types of one or
+    two bytes the sum over 8 ranks stays within 124, which bfloat16 and int8 hold exactly. Of bool
+    each rank has true elements of its own, so that one that is missing shows.
+    """
+    return _repeated(_one_period(dtype, rank).to(dtype), numel)
+
+
+def pattern_sum(numel: int, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """The sum of what ``size`` ranks contribute, rounded or wrapped once; of bool, their "or"."""
+    total = torch.stack([_one_period(dtype, rank).to(torch.int64) for rank in range(size)]).sum(0)
+    return _repeated(total.to(dtype), numel)
+
+
+def _one_period(dtype: torch.dtype, rank: int) -> torch.Tensor:
+    numbers = torch.arange(13 if dtype.itemsize <= 2 else 8191)
+    return numbers == rank % len(numbers) if dtype == torch.bool else numbers + rank
+
+
+def _repeated(period: torch.Tensor, numel: int) -> torch.Tensor:
+    return period.repeat(-(-numel // len(period)))[:numel]
+
+
+def count_wrong(actual: torch.Tensor, expected: torch.Tensor) -> int:
+    """Number of elements that differ."""
+    return int(torch.ne(actual, expected).sum())
+
+
+class Case(ABC):
+    """Buffers of one operation at one size, the same memory for every backend.
+
+    Args:
+        nbytes: size wished for; ``self.nbytes`` is what came out, at least one element a rank.
+        dtype: of the elements.
+        rank, size: of the calling process, the same in all groups measured.
+    """
+
+    name: ClassVar[str]
+    sized: ClassVar[bool] = True
+    repeats: ClassVar[int] = 1
+    """How often a call does what is measured; the records have the time of one."""
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        self.rank, self.size, self.dtype = rank, size, dtype
+        self.numel = max(1, nbytes // dtype.itemsize)
+        self.nbytes = self.numel * dtype.itemsize
+
+    @staticmethod
+    @abstractmethod
+    def bus_factor(size: int) -> float:
+        """Bus bandwidth over algorithm bandwidth for ``size`` ranks."""
+
+    @abstractmethod
+    def bind(self, group: dist.ProcessGroup) -> Call:
+        """The call to measure: blocking, in place on the case's buffers."""
+
+    @abstractmethod
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        """Run once over ``group`` on known values; the number of wrong elements on this rank.
+
+        ``control`` is another group of the same ranks, for what the check has to exchange.
+        """
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Fill the buffers for timing: zeros, which stay zeros however often they are summed."""
+
+    def empty(self, numel: int) -> torch.Tensor:
+        """A buffer of the case's type."""
+        return torch.empty(numel, dtype=self.dtype)
+
+
+class PartsCase(Case):
+    """The size is that of the parts of all ranks together; ``numel`` is that of one."""
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes // size, dtype, rank, size)
+        self.nbytes *= size
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return (size - 1) / size
+
+    def part_of(self, sender: int, receiver: int) -> torch.Tensor:
+        """What ``sender`` has for ``receiver`` where it has a part for each."""
+        whole = pattern(self.size * self.numel, self.dtype, sender)
+        return whole.view(self.size, -1)[receiver]
+
+    def own_sums(self) -> torch.Tensor:
+        """The sum of what all ranks have for this one."""
+        whole = pattern_sum(self.size * self.numel, self.dtype, self.size)
+        return whole.view(self.size, -1)[self.rank]
+
+
+class UnsizedCase(Case):
+    """Moves no data worth a size."""
+
+    sized = False
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.nbytes = self.numel = 0
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return 0.0
+
+    def prepare(self) -> None:
+        pass

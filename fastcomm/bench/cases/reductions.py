@@ -1,0 +1,97 @@
+"""all_reduce, reduce, reduce_scatter and reduce_scatter_tensor (SUM)."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+import fastcomm
+from fastcomm.bench.cases.base import Call, Case, PartsCase, count_wrong, pattern, pattern_sum
+
+
+class AllReduce(Case):
+    """``dist.all_reduce``."""
+
+    name = "all_reduce"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.buffer = self.empty(self.numel)
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return 2 * (size - 1) / size
+
+    def bind(self, group: dist.ProcessGroup) -> Call:
+        buffer = self.buffer
+        return lambda: dist.all_reduce(buffer, group=group)
+
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        self.buffer.copy_(pattern(self.numel, self.dtype, self.rank))
+        self.bind(group)()
+        return count_wrong(self.buffer, pattern_sum(self.numel, self.dtype, self.size))
+
+    def prepare(self) -> None:
+        self.buffer.zero_()
+
+
+class AllReduceShared(AllReduce):
+    """The same on a tensor of ``fastcomm.empty``, as the buckets of DDP are."""
+
+    name = "all_reduce_shared"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.buffer = fastcomm.empty(self.numel, dtype=dtype)
+
+
+class Reduce(AllReduce):
+    """``dist.reduce`` to rank 0."""
+
+    name = "reduce"
+
+    @staticmethod
+    def bus_factor(size: int) -> float:
+        return 1.0
+
+    def bind(self, group: dist.ProcessGroup) -> Call:
+        buffer = self.buffer
+        return lambda: dist.reduce(buffer, 0, group=group)
+
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        wrong = super().check(group, control)
+        return wrong if self.rank == 0 else 0  # what the others hold is not specified
+
+
+class ReduceScatterTensor(PartsCase):
+    """``dist.reduce_scatter_tensor``."""
+
+    name = "reduce_scatter_tensor"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.whole = self.empty(size * self.numel)
+        self.part = self.empty(self.numel)
+
+    def bind(self, group: dist.ProcessGroup) -> Call:
+        part, whole = self.part, self.whole
+        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+
+    def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
+        self.whole.copy_(pattern(self.size * self.numel, self.dtype, self.rank))
+        self.part.fill_(99)
+        self.bind(group)()
+        return count_wrong(self.part, self.own_sums())
+
+    def prepare(self) -> None:
+        self.whole.zero_()
+
+
+class ReduceScatter(ReduceScatterTensor):
+    """``dist.reduce_scatter`` from a list of parts."""
+
+    name = "reduce_scatter"
+
+    def bind(self, group: dist.ProcessGroup) -> Call:
+        part, parts = self.part, list(self.whole.chunk(self.size))
+        return lambda: dist.reduce_scatter(part, parts, group=group)
