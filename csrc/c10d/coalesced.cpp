@@ -89,7 +89,7 @@ std::vector<Prepared> reduce_each(const Tensors& tensors, const ::c10d::ReduceOp
   for (const at::Tensor& tensor : tensors) {
     Prepared& made = calls.emplace_back(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
     made.reduce(op, tensor);
-    const at::Tensor target = copied ? tensor.clone() : tensor;
+    const at::Tensor target = copied ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
     const Buffer buffer = made.write(target);
     made.of(buffer);
     made.compare(tensors);
