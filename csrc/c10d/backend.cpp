@@ -123,7 +123,7 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     if (whole_ != nullptr) return whole_->allreduce(tensors, opts);
     const at::Tensor& tensor = only("all_reduce", tensors);
     if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
-    require_dense("all_reduce", tensor);
+    require_writable("all_reduce", tensor);
     require_reduction("all_reduce", tensor, opts.reduceOp);
     Call call;
     call.kind = OpKind::kAllReduce;
@@ -143,18 +143,26 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
   return translating([&] {
     if (whole_ != nullptr) return whole_->broadcast(tensors, opts);
     const at::Tensor& tensor = only("broadcast", tensors);
-    require_dense("broadcast", tensor);
     Call call;
     call.kind = OpKind::kBroadcast;
     call.root = checked_root("broadcast", opts.rootRank, getSize());
+    const bool is_root = call.root == getRank();
+    is_root ? require_dense("broadcast", tensor) : require_writable("broadcast", tensor);
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
     call.output = buffer.data();
     note_type(call, tensor);
     return launch(
-        call, opts.timeout, opts.asyncOp, tensors, [&] { buffer.write_back(); },
-        [&] { return in_place(::c10d::OpType::BROADCAST, call, tensors, buffer); });
+        call, opts.timeout, opts.asyncOp, tensors,
+        [&] {
+          if (!is_root) buffer.write_back();
+        },
+        [&] {
+          Payload payload = in_place(::c10d::OpType::BROADCAST, call, tensors, buffer);
+          if (is_root) std::swap(payload.inputs, payload.outputs);
+          return payload;
+        });
   });
 }
 

@@ -59,6 +59,7 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
     if (whole_ != nullptr) return whole_->allreduce_coalesced(tensors, opts);
     Prepared made(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
     made.reduce(opts.reduceOp, first_of(made.name(), tensors));
+    for (const at::Tensor& tensor : tensors) require_writable(made.name(), tensor);
     made.compare(tensors);
     const JoinedTensors joined(tensors);
     made.call.dtype = one_dtype(made.name(), tensors, joined);
@@ -137,6 +138,8 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
              inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_parts(kName, inputs[i], "input", outputs[i], "output", getSize());
+      require_dense(kName, inputs[i]);
+      require_writable(kName, outputs[i]);
     }
     Prepared made(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
     made.reduce(opts.reduceOp, first_of(kName, outputs));
