@@ -221,22 +221,31 @@ void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool 
 
 void FastcommBackend::startCoalescing() {
   const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  coalesced_.clear();
-  coalescing_ = true;
+  // What an exception has left open ends here.
+  coalesced_[std::this_thread::get_id()].clear();
+  coalescing_ = static_cast<int>(coalesced_.size());
+}
+
+bool FastcommBackend::coalescing() const {
+  if (coalescing_ == 0) return false;  // this thread's own change is seen
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  return coalesced_.count(std::this_thread::get_id()) != 0;
 }
 
 FastcommBackend::WorkPtr FastcommBackend::noted(WorkPtr work) {
-  if (coalescing_) {
-    const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-    coalesced_.push_back(work);
-  }
+  if (coalescing_ == 0) return work;
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  const auto open = coalesced_.find(std::this_thread::get_id());
+  if (open != coalesced_.end()) open->second.push_back(work);
   return work;
 }
 
 FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {
   const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  coalescing_ = false;
-  return c10::make_intrusive<WorkOfMany>(getRank(), std::exchange(coalesced_, {}));
+  auto issued = coalesced_.extract(std::this_thread::get_id());
+  coalescing_ = static_cast<int>(coalesced_.size());
+  return c10::make_intrusive<WorkOfMany>(
+      getRank(), issued.empty() ? std::vector<WorkPtr>{} : std::move(issued.mapped()));
 }
 
 }  // namespace fastcomm
