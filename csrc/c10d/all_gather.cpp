@@ -30,12 +30,15 @@ Prepared prepare_uneven(const Tensors& outputs, const at::Tensor& input, int ran
   return made;
 }
 
-Prepared prepare_even(const Tensors& outputs, const at::Tensor& input) {
+Prepared prepare_even(const Tensors& outputs, const at::Tensor& input, int rank) {
   Prepared made(OpKind::kAllGather, OpType::ALLGATHER);
   const Buffer own = made.read(input);
   made.of(own);
   made.call.input = own.data();
   for (const at::Tensor& output : outputs) made.call.outputs.push_back(made.write(output).data());
+  if (!apart(own.data(), made.call.outputs, own.bytes(), rank)) {
+    return prepare_even(outputs, input.clone(), rank);
+  }
   return made;
 }
 
@@ -60,7 +63,8 @@ WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
     const bool even = std::all_of(list.begin(), list.end(), [&](const at::Tensor& output) {
       return output.numel() == input.numel();
     });
-    Prepared made = even ? prepare_even(list, input) : prepare_uneven(list, input, getRank());
+    Prepared made =
+        even ? prepare_even(list, input, getRank()) : prepare_uneven(list, input, getRank());
     made.payload.value = list;
     return launch(std::move(made), opts.timeout, opts.asyncOp);
   });

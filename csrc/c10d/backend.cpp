@@ -153,7 +153,7 @@ FastcommBackend::WorkPtr FastcommBackend::allreduce(Tensors& tensors,
     if (whole_ != nullptr) return whole_->allreduce(tensors, opts);
     const at::Tensor& tensor = only("all_reduce", tensors);
     if (tensor.layout() == at::kSparse) return allreduce_sparse(tensors, opts);
-    require_dense("all_reduce", tensor);
+    require_writable("all_reduce", tensor);
     require_reduction("all_reduce", tensor, opts.reduceOp);
     Call call;
     call.kind = OpKind::kAllReduce;
@@ -173,18 +173,26 @@ FastcommBackend::WorkPtr FastcommBackend::broadcast(Tensors& tensors,
   return translating([&] {
     if (whole_ != nullptr) return whole_->broadcast(tensors, opts);
     const at::Tensor& tensor = only("broadcast", tensors);
-    require_dense("broadcast", tensor);
     Call call;
     call.kind = OpKind::kBroadcast;
     call.root = checked_root("broadcast", opts.rootRank, getSize());
+    const bool is_root = call.root == getRank();
+    is_root ? require_dense("broadcast", tensor) : require_writable("broadcast", tensor);
     Buffer buffer(tensor);
     call.dtype = buffer.dtype();
     call.count = buffer.count();
     call.output = buffer.data();
     note_type(call, tensor);
     return launch(
-        call, opts.timeout, opts.asyncOp, tensors, [&] { buffer.write_back(); },
-        [&] { return in_place(::c10d::OpType::BROADCAST, call, tensors, buffer); });
+        call, opts.timeout, opts.asyncOp, tensors,
+        [&] {
+          if (!is_root) buffer.write_back();
+        },
+        [&] {
+          Payload payload = in_place(::c10d::OpType::BROADCAST, call, tensors, buffer);
+          if (is_root) std::swap(payload.inputs, payload.outputs);
+          return payload;
+        });
   });
 }
 
@@ -243,22 +251,31 @@ void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool 
 
 void FastcommBackend::startCoalescing() {
   const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  coalesced_.clear();
-  coalescing_ = true;
+  // What an exception has left open ends here.
+  coalesced_[std::this_thread::get_id()].clear();
+  coalescing_ = static_cast<int>(coalesced_.size());
+}
+
+bool FastcommBackend::coalescing() const {
+  if (coalescing_ == 0) return false;  // this thread's own change is seen
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  return coalesced_.count(std::this_thread::get_id()) != 0;
 }
 
 FastcommBackend::WorkPtr FastcommBackend::noted(WorkPtr work) {
-  if (coalescing_) {
-    const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-    coalesced_.push_back(work);
-  }
+  if (coalescing_ == 0) return work;
+  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
+  const auto open = coalesced_.find(std::this_thread::get_id());
+  if (open != coalesced_.end()) open->second.push_back(work);
   return work;
 }
 
 FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {
   const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  coalescing_ = false;
-  return c10::make_intrusive<WorkOfMany>(getRank(), std::exchange(coalesced_, {}));
+  auto issued = coalesced_.extract(std::this_thread::get_id());
+  coalescing_ = static_cast<int>(coalesced_.size());
+  return c10::make_intrusive<WorkOfMany>(
+      getRank(), issued.empty() ? std::vector<WorkPtr>{} : std::move(issued.mapped()));
 }
 
 }  // namespace fastcomm

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -76,7 +78,7 @@ class FastcommBackend final : public ::c10d::Backend {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
-  /// What is issued in between is asynchronous, and done when the work that ends it is.
+  /// What this thread issues in between is asynchronous, and done when the work that ends it is.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   // sparse.cpp
@@ -151,9 +153,12 @@ class FastcommBackend final : public ::c10d::Backend {
   std::unique_ptr<Lanes> lanes_;  // nullptr where another backend does everything
   BackendPtr whole_;              // which is this; else nullptr
   std::atomic<uint64_t> calls_{0};
-  std::atomic<bool> coalescing_{false};
-  std::mutex coalesced_mutex_;
-  std::vector<WorkPtr> coalesced_;  // issued since startCoalescing()
+  /// Whether this thread is between startCoalescing() and endCoalescing().
+  bool coalescing() const;
+
+  std::atomic<int> coalescing_{0};  // threads that are
+  mutable std::mutex coalesced_mutex_;
+  std::map<std::thread::id, std::vector<WorkPtr>> coalesced_;  // issued by each since
 };
 
 }  // namespace fastcomm

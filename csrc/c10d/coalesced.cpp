@@ -174,6 +174,7 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
     if (whole_ != nullptr) return whole_->allreduce_coalesced(tensors, opts);
     Prepared made(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
     made.reduce(opts.reduceOp, first_of(made.name(), tensors));
+    for (const at::Tensor& tensor : tensors) require_writable(made.name(), tensor);
     require_alike(made.name(), tensors);
     if (large(tensors)) {
       return launch_each(reduce_each(tensors, opts.reduceOp), tensors, opts.timeout, opts.asyncOp);
@@ -272,6 +273,8 @@ WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
              inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_parts(kName, inputs[i], "input", outputs[i], "output", getSize());
+      require_dense(kName, inputs[i]);
+      require_writable(kName, outputs[i]);
     }
     Prepared made(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
     made.reduce(opts.reduceOp, first_of(kName, outputs));

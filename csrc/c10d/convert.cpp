@@ -1,9 +1,11 @@
 #include "c10d/convert.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstring>
+#include <optional>
 
 #include "c10d/compat.h"
 #include "core/error.h"
@@ -92,7 +94,10 @@ Buffer::Buffer(const at::Tensor& tensor) : user_(tensor) {
 void Buffer::write_back() const {
   if (flat_.is_same(user_) || flat_.is_alias_of(user_)) return;
   const at::Tensor result = user_.is_complex() ? at::view_as_complex(flat_) : flat_;
-  at::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
+  // The thread that ends an asynchronous operation is in no mode of the user's.
+  std::optional<c10::InferenceMode> inference;
+  if (user_.is_inference()) inference.emplace();
   user_.detach().copy_(result);
 }
 
@@ -103,6 +108,13 @@ void require_dense(const char* operation, const at::Tensor& tensor) {
                      tensor.scalar_type(), " on ", tensor.device(),
                      " cannot be moved over shared memory; nothing was sent. Give it as dense "
                      "tensors"));
+}
+
+void require_writable(const char* operation, const at::Tensor& tensor) {
+  require_dense(operation, tensor);
+  FC_CHECK(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, operation,
+           ": elements of a tensor that is written share memory, as those of expand() do; nothing "
+           "was sent. Give it a clone()");
 }
 
 }  // namespace fastcomm

@@ -52,5 +52,8 @@ class Buffer {
 
 /// Raises Error(kUnsupported) unless the tensor has memory that can be moved: dense, not quantized.
 void require_dense(const char* operation, const at::Tensor& tensor);
+/// The same, and Error(kInvalidArgument) for one that several results would be written to in one place,
+/// as an expanded one.
+void require_writable(const char* operation, const at::Tensor& tensor);
 
 }  // namespace fastcomm

@@ -46,4 +46,15 @@ auto translating(const Body& body) -> decltype(body()) {
   }
 }
 
+/// What `body` throws, for who ends an operation: somebody waits for that, and may be on another thread.
+template <class Body>
+std::exception_ptr caught(const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return as_torch_error(std::current_exception());
+  }
+}
+
 }  // namespace fastcomm

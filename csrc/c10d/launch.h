@@ -20,7 +20,7 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
     const std::shared_ptr<Communicator> group = lanes_->here(limit);
-    if (async || coalescing_) {
+    if (async || coalescing()) {
       return noted(NativeWork::start(group, call, limit, make_payload(), continuations_));
     }
     // As c10d's Work makes it for other backends, whose events are asynchronous whoever waits.

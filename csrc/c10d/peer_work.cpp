@@ -43,8 +43,10 @@ c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group
 }
 
 void PeerWork::complete(const PeerOperation& operation, const std::exception_ptr& error) {
-  const std::exception_ptr translated = as_torch_error(error);
-  if (translated == nullptr && !operation.call().is_send && !aborted_.load()) buffer_.write_back();
+  std::exception_ptr translated = as_torch_error(error);
+  if (translated == nullptr && !operation.call().is_send && !aborted_.load()) {
+    translated = caught([&] { buffer_.write_back(); });
+  }
   source_.store(operation.source(), std::memory_order_release);
   finish(translated);
   {
@@ -81,6 +83,8 @@ c10::intrusive_ptr<c10::ivalue::Future> PeerWork::getFuture() {
 bool PeerWork::isCompleted() {
   if (Work::isCompleted()) return true;
   group_->progress_messages();
+  if (Work::isCompleted()) return true;
+  group_->examine();  // who asks and never waits learns of a death, too
   return Work::isCompleted();
 }
 

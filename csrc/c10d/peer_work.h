@@ -30,7 +30,7 @@ class PeerWork final : public ::c10d::Work {
   PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
            Milliseconds timeout, std::shared_ptr<Continuations> continuations);
 
-  /// Also looks whether it can be ended, since nobody else may.
+  /// Also looks whether it can be ended, well or otherwise, since nobody else may.
   bool isCompleted() override;
   /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
   /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group

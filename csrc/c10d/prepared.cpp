@@ -32,18 +32,21 @@ Buffer Prepared::read(const at::Tensor& tensor) {
 }
 
 Buffer Prepared::write(const at::Tensor& tensor) {
-  require_dense(name(), tensor);
+  require_writable(name(), tensor);
   return payload.outputs.emplace_back(tensor);
 }
 
 void Prepared::compare(const Tensors& tensors) {
-  std::string sizes;
-  for (const at::Tensor& tensor : tensors) {
+  std::string sizes, types;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
     call.signature = mix(call.signature, static_cast<uint64_t>(tensor.scalar_type()));
     call.signature = mix(call.signature, static_cast<uint64_t>(tensor.numel()));
     sizes += concat(sizes.empty() ? "" : ", ", tensor.numel());
+    if (i != 0 && tensor.scalar_type() == tensors[i - 1].scalar_type()) continue;
+    types += concat(types.empty() ? "" : ", ", c10::getDtypeNames(tensor.scalar_type()).first);
   }
-  call.detail += concat(call.detail.empty() ? "" : ", ", "in tensors of [", sizes, "]");
+  call.detail += concat(call.detail.empty() ? "" : ", ", "in tensors of [", sizes, "] ", types);
 }
 
 void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {

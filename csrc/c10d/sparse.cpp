@@ -5,9 +5,12 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "c10d/launch.h"
 #include "core/numeric.h"
+#include "core/signature.h"
 
 namespace fastcomm {
 
@@ -38,7 +41,7 @@ at::Tensor unpacked(const at::Tensor& bytes, const at::Tensor& like) {
   int64_t value_bytes = static_cast<int64_t>(like.values().element_size());
   for (size_t i = 1; i < value_sizes.size(); ++i) value_bytes *= value_sizes[i];
   const int64_t entry = dims * static_cast<int64_t>(sizeof(int64_t)) + value_bytes;
-  const int64_t count = bytes.numel() / entry;
+  const int64_t count = entry == 0 ? 0 : bytes.numel() / entry;
   value_sizes[0] = count;
   at::Tensor indices = at::empty({dims, count}, at::TensorOptions().dtype(at::kLong));
   at::Tensor values = at::empty(value_sizes, at::TensorOptions().dtype(like.scalar_type()));
@@ -47,6 +50,19 @@ at::Tensor unpacked(const at::Tensor& bytes, const at::Tensor& like) {
   if (values.nbytes() != 0) std::memcpy(values.data_ptr(), at + indices.nbytes(), values.nbytes());
   return at::sparse_coo_tensor(indices, values.to(accumulator(like.scalar_type())), like.sizes())
       ._coalesced_(true);
+}
+
+/// All of what says how the bytes of a peer are read.
+void compare(Call& call, const at::Tensor& own) {
+  call.signature = mix(call.signature, static_cast<uint64_t>(own.scalar_type()));
+  call.signature = mix(call.signature, static_cast<uint64_t>(own.sparse_dim()));
+  std::string shape;
+  for (const int64_t size : own.sizes()) {
+    call.signature = mix(call.signature, static_cast<uint64_t>(size));
+    shape += concat(shape.empty() ? "" : ", ", size);
+  }
+  call.detail = concat("sparse ", c10::getDtypeNames(own.scalar_type()).first, " of shape [", shape,
+                       "], sparse in ", own.sparse_dim(), " of its dimensions");
 }
 
 /// The tree over terms [first, first + count).
@@ -73,7 +89,7 @@ WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::Allred
     set_reduction(made.call, opts.reduceOp);
     const at::NoGradGuard no_grad;
     const at::Tensor own = tensor.detach().cpu().coalesce();
-    made.compare({own});
+    compare(made.call, own);
     const Buffer sent = made.read(packed(own));
     auto messages = std::make_shared<Messages>(getSize());
     messages->same_for_all = true;
@@ -92,6 +108,8 @@ WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::Allred
       Tensors terms;
       for (const auto& [rank, bytes] : *received) terms.push_back(unpacked(bytes, own));
       const at::Tensor sum = tree_over(terms, 0, static_cast<int>(terms.size()));
+      std::optional<c10::InferenceMode> inference;  // as in Buffer::write_back()
+      if (tensor.is_inference()) inference.emplace();
       tensor.copy_(sum.to(tensor.scalar_type()).coalesce());
     };
     made.payload.value = tensors;

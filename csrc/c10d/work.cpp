@@ -42,8 +42,8 @@ c10::intrusive_ptr<NativeWork> NativeWork::failed(int rank, Payload payload,
 }
 
 void NativeWork::complete(const std::exception_ptr& error) {
-  const std::exception_ptr translated = as_torch_error(error);
-  if (translated == nullptr) payload_.write_back();
+  std::exception_ptr translated = as_torch_error(error);
+  if (translated == nullptr) translated = caught([&] { payload_.write_back(); });
   finish(translated);
   if (translated == nullptr) {
     future_->markCompleted(c10::IValue(payload_.value));

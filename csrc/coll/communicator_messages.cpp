@@ -69,10 +69,10 @@ void Communicator::drive_messages_later() {
   // it after it has let go. Against an engine that becomes busy: ProgressEngine::busy().
   const bool watched = watched_.exchange(true, std::memory_order_seq_cst);
   try {
-    if (engine_.busy()) {
+    if (!watched) {
+      engine_.watch(shared_from_this());  // also where it is busy: the mark says that it watches
+    } else if (engine_.busy()) {
       engine_.add(shared_from_this());
-    } else if (!watched) {
-      engine_.watch(shared_from_this());
     }
   } catch (const Error& error) {  // no thread: the peers must not wait for this rank
     give_up({error.code(), -1, where({"none", sequence_}, -1) + error.what()});

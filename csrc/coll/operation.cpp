@@ -76,17 +76,17 @@ void Operation::locate(const Call& call) {
 }
 
 bool Operation::advance(uint32_t base) {
-  base_ = base;
+  base_.store(base, std::memory_order_relaxed);
   if (!direct()) {
-    const bool done = advance_staged();
+    const bool done = advance_staged(base);
     if (!direct()) return done;
   }
   return advance_direct();
 }
 
-bool Operation::advance_staged() {
+bool Operation::advance_staged(uint32_t base) {
   return std::visit(
-      [this](const auto& schedule) {
+      [this, base](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
           return true;
         } else {
@@ -101,9 +101,9 @@ bool Operation::advance_staged() {
             }
             pad.note_cpu();
           }
-          const bool done =
-              fastcomm::advance(schedule, executor_, base_, at,
-                                [this](uint32_t next) { return next != 1 || read_headers(); });
+          const bool done = fastcomm::advance(schedule, executor_, base, at, [this](uint32_t next) {
+            return next != 1 || read_headers();
+          });
           step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
           return done;
         }
@@ -179,7 +179,7 @@ bool Operation::awaits(int peer) const {
     const WaitFor wait = s.wait_for(at);
     return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;
   });
-  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base_ + at);
+  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base() + at);
 }
 
 int Operation::awaited_peer() const {
@@ -194,7 +194,7 @@ std::vector<int> Operation::late() const {
   int32_t nearest = INT32_MAX, least = INT32_MAX;  // publications of both, from here
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (peer == peers_.rank()) continue;
-    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base_);
+    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base());
     if (awaits(peer)) {
       awaited.push_back(peer);
       nearest = std::min(nearest, published);
@@ -244,7 +244,7 @@ void Operation::raise_mismatch(int peer) const {
 }
 
 std::string Operation::progress_of(int peer) const {
-  if (reached(load_flag(peers_.view().flag(peer, 0)), base_ + 1)) {
+  if (reached(load_flag(peers_.view().flag(peer, 0)), base() + 1)) {
     return concat(peers_.describe(peer), " is in the middle of it");
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");

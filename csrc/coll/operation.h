@@ -35,7 +35,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// rank has published before the operation: where the one before it ended.
   bool advance(uint32_t base);
   /// Once it is done.
-  uint32_t end_base() const { return base_ + publications(schedule_); }
+  uint32_t end_base() const { return base() + publications(schedule_); }
 
   const CallHeader& header() const { return header_; }
   /// Whether its first steps are small enough for whoever issues it.
@@ -79,7 +79,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
 
-  bool advance_staged();
+  bool advance_staged(uint32_t base);
   bool advance_direct();
   /// Notes a peer that gave this operation up, and whose user may have its tensor back.
   bool find_quitter();
@@ -92,6 +92,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool reach_all(char** buffers) const;
   void check_headers() const;
   [[noreturn]] void raise_mismatch(int peer) const;
+  uint32_t base() const { return base_.load(std::memory_order_relaxed); }
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }
 
@@ -103,8 +104,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::unique_ptr<AnyDirect> direct_;  // touched by who advances only
   size_t shared_bytes_ = 0;            // from header_.where on
   CpuExecutor executor_;
-  uint32_t base_ = 0;
-  std::atomic<uint32_t> step_{0};  // written by who advances; a hint for everybody else
+  std::atomic<uint32_t> base_{0};  // written by who advances, as are those below
+  std::atomic<uint32_t> step_{0};  // a hint for everybody else
   std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
   Deadline deadline_;

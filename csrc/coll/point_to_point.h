@@ -54,7 +54,7 @@ class PointToPoint {
   void deliver();
   /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.
   void stop(const std::exception_ptr& failure);
-  /// Takes an operation back that no peer knows of; false if it is too late.
+  /// Takes an operation back that no peer knows of; false if it is too late. One that has ended stays so.
   bool take_back(const Pointer& operation);
 
   /// Whether there are operations that are not done. A hint for other threads.

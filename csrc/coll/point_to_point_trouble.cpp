@@ -26,6 +26,7 @@ void PointToPoint::stop(const std::exception_ptr& failure) {
 
 bool PointToPoint::take_back(const Pointer& operation) {
   const LookLock::Holder lock(lock_);
+  if (operation->over_) return true;  // it has ended, and is about to be told
   if (stopped_ || operation->matched_) return false;
   const int from = operation->call().peer;
   if (operation->call().is_send) {

@@ -29,9 +29,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "devices/device_group.h"
 #include "devices/exchange_plan.h"
 #include "kernels/cuda/multi_reduce.h"
-#include "devices/device_group.h"
 
 namespace fastcomm {
 

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "devices/device_group.h"
 #include "kernels/cuda/multi_copy.h"
 #include "kernels/cuda/multi_reduce.h"
-#include "devices/device_group.h"
 
 namespace fastcomm {
 

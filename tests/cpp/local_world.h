@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "check.h"
-#include "devices/local_collectives.h"
 #include "core/cuda_host.h"
 #include "device_memory.h"
+#include "devices/local_collectives.h"
 #include "devices/peer_probe.h"
 
 namespace fastcomm::testing {

@@ -168,6 +168,34 @@ void test_abort(uint64_t) {
   }
 }
 
+/// What has ended, and whose callback runs, is neither taken back nor ended again.
+void test_cancelled_too_late(uint64_t) {
+  World world(2);
+  Communicator& group = world.at(0);
+  std::vector<char> data(8), more(8);
+  for (const bool sent : {true, false}) {
+    int ended = 0;
+    Pointer own;
+    own = group.post(message(false, 1, 0, data.data(), data.size()),
+                     [&](const PeerOperation&, const std::exception_ptr& error) {
+                       ++ended;
+                       EXPECT(error == nullptr);
+                       if (own != nullptr) group.cancel(own);
+                     });
+    if (sent) {
+      send(world.at(1), 0, 0, more);
+      wait(group, own);
+    } else {
+      group.cancel(own);
+    }
+    EXPECT(ended == 1 && own->done());
+    EXPECT(group.failure() == nullptr);
+  }
+  const auto next = recv(group, 1, 0, data);
+  send(world.at(1), 0, 0, more);
+  expect_good(group, next);
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
@@ -176,7 +204,8 @@ int run(int argc, char** argv) {
                     {"timeout", test_timeout},
                     {"leave", test_leave},
                     {"lost", test_lost},
-                    {"abort", test_abort}});
+                    {"abort", test_abort},
+                    {"cancelled_too_late", test_cancelled_too_late}});
 }
 
 }  // namespace fastcomm::testing
