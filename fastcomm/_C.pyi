@@ -26,6 +26,9 @@ class NativeWork(Work):
 class PeerWork(Work):
     def get_future(self) -> Future: ...
 
+class WorkOfMany(Work):
+    def get_future(self) -> Future: ...
+
 class FastcommBackend(Backend):
     @property
     def native(self) -> bool: ...

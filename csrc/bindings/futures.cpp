@@ -10,6 +10,7 @@
 #include "c10d/exception.h"
 #include "c10d/peer_work.h"
 #include "c10d/work.h"
+#include "c10d/work_of_many.h"
 
 namespace py = pybind11;
 
@@ -170,6 +171,8 @@ void bind_futures(py::module_& module) {
       .def("get_future", &future_of<NativeWork>);
   py::class_<PeerWork, c10::intrusive_ptr<PeerWork>, ::c10d::Work>(module, "PeerWork")
       .def("get_future", &future_of<PeerWork>);
+  py::class_<WorkOfMany, c10::intrusive_ptr<WorkOfMany>, ::c10d::Work>(module, "WorkOfMany")
+      .def("get_future", &future_of<WorkOfMany>);
   module.def("future_of", &future_with<NativeWork>);
 }
 

@@ -274,8 +274,8 @@ FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {
   const std::lock_guard<std::mutex> lock(coalesced_mutex_);
   auto issued = coalesced_.extract(std::this_thread::get_id());
   coalescing_ = static_cast<int>(coalesced_.size());
-  return c10::make_intrusive<WorkOfMany>(
-      getRank(), issued.empty() ? std::vector<WorkPtr>{} : std::move(issued.mapped()));
+  auto works = issued.empty() ? std::vector<WorkPtr>{} : std::move(issued.mapped());
+  return c10::make_intrusive<WorkOfMany>(getRank(), std::move(works), continuations_);
 }
 
 }  // namespace fastcomm

@@ -1,9 +1,12 @@
 // Several operations as one, for what was issued between startCoalescing and endCoalescing.
 #pragma once
 
+#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
+
+#include "c10d/continuations.h"
 
 namespace fastcomm {
 
@@ -12,8 +15,10 @@ class WorkOfMany final : public ::c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-  WorkOfMany(int rank, std::vector<WorkPtr> works)
-      : ::c10d::Work(rank, ::c10d::OpType::COALESCED), works_(std::move(works)) {}
+  WorkOfMany(int rank, std::vector<WorkPtr> works, std::shared_ptr<Continuations> continuations)
+      : ::c10d::Work(rank, ::c10d::OpType::COALESCED),
+        works_(std::move(works)),
+        continuations_(std::move(continuations)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -21,9 +26,12 @@ class WorkOfMany final : public ::c10d::Work {
   void synchronize() override { wait(); }
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  /// The group's, for what users attach to the future.
+  const std::shared_ptr<Continuations>& continuations() const { return continuations_; }
 
  private:
   std::vector<WorkPtr> works_;
+  std::shared_ptr<Continuations> continuations_;
 };
 
 }  // namespace fastcomm

@@ -176,3 +176,24 @@ def _threads_of_a_block(world: World) -> None:
 
 def test_a_coalescing_block_belongs_to_its_thread() -> None:
     run_ranks(2, _threads_of_a_block)
+
+
+def _continue_block(world: World) -> float:
+    world.init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    first, second = torch.ones(3), torch.full((2,), 2.0)
+    backend._start_coalescing()
+    dist.all_reduce(first)
+    dist.all_reduce(second)
+    work = backend._end_coalescing()
+
+    def again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        total = torch.stack([tensor[0] for tensor in done.value()])
+        dist.all_reduce(total)  # waits for what only the engine can finish
+        return total.sum()
+
+    return float(work.get_future().then(again).wait())
+
+
+def test_a_continuation_of_a_block_may_wait() -> None:
+    assert run_ranks(2, _continue_block) == [2.0 * (2 + 4)] * 2
