@@ -17,6 +17,7 @@ using WorkPtr = FastcommBackend::WorkPtr;
 
 namespace {
 
+/// Raises Error(kInvalidArgument) unless there is one.
 const at::Tensor& first_of(const char* operation, const Tensors& tensors) {
   FC_CHECK(!tensors.empty(), operation, ": takes at least one tensor");
   return tensors[0];
@@ -33,7 +34,6 @@ void require_alike(const char* operation, const Tensors& tensors) {
 /// An all_gather of a list: `parts` names the outputs of each rank.
 Prepared prepare_gather(OpKind kind, const Tensors& inputs, const Tensors& outputs, int size) {
   Prepared made(kind, OpType::ALLGATHER_COALESCED);
-  first_of(made.name(), inputs);
   made.compare(inputs);
   const JoinedTensors own(inputs);
   const auto total = static_cast<int64_t>(own.bytes());
@@ -195,6 +195,7 @@ WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inpu
   return translating([&] {
     if (whole_ != nullptr) return whole_->allgather_coalesced(outputs, inputs, opts);
     constexpr const char* kName = "all_gather_coalesced";
+    first_of(kName, inputs);
     FC_CHECK(static_cast<int>(outputs.size()) == getSize(), kName, ": ", outputs.size(),
              " lists of outputs for a group of ", getSize(), " ranks");
     Tensors all;
@@ -235,6 +236,7 @@ WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
   return translating([&] {
     if (whole_ != nullptr) return whole_->allgather_into_tensor_coalesced(outputs, inputs, opts);
     constexpr const char* kName = "all_gather_into_tensor_coalesced";
+    first_of(kName, inputs);
     FC_CHECK(outputs.size() == inputs.size(), kName, ": ", outputs.size(), " outputs for ",
              inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) {

@@ -142,6 +142,7 @@ def _refuse(world: World) -> list[tuple[str, Caught]]:
             b(size), b(size, dtype=torch.int32), [], [], dist.AllToAllOptions()
         ),
         "none": lambda: backend.allreduce_coalesced([], dist.AllreduceCoalescedOptions()),
+        "none to gather": lambda: backend.allgather_coalesced([[] for _ in range(size)], []),
     }
     told = []
     for name, call in calls.items():
