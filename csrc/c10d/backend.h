@@ -20,7 +20,7 @@
 #include "c10d/lanes.h"
 #include "c10d/prepared.h"
 #include "c10d/work.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 #include "tensors/gradients.h"
 
 namespace fastcomm {
@@ -115,7 +115,7 @@ class FastcommBackend final : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}
   /// Counts operations; another backend that does everything counts its own.
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  /// Says goodbye; peers finish what this rank has taken part in. Idempotent, never blocks on
+  /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
   /// peers.
   void shutdown() override;
   /// Gives the group up here and on every peer. Idempotent.

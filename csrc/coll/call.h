@@ -54,7 +54,7 @@ struct Call {
 struct MismatchError : Error {
   MismatchError(const std::string& message, std::string both)
       : Error(ErrorCode::kMismatch, message), calls(std::move(both)) {}
-  std::string calls;  // in few words: a pad has little room
+  std::string calls;  // in few words: a control block has little room
 };
 
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.
@@ -67,7 +67,7 @@ inline bool same_call(const CallHeader& a, const CallHeader& b) {
          a.signature == b.signature;
 }
 
-/// Whether the rank's pad holds a detail beside this header.
+/// Whether the rank's control block holds a detail beside this header.
 bool has_detail(const CallHeader& header);
 
 /// "all_reduce(sum, float32, 1024 elements), sequence 7". `detail` may lack its end and its zero

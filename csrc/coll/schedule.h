@@ -7,7 +7,7 @@
 //     run      copy_span and reduce_span, on memory that the wait made safe
 //     publish  that this rank has finished the step (not after the last one)
 //
-// so a CPU progress engine can leave a schedule before any step and come back (advance), and a CUDA
+// so a CPU progress thread can leave a schedule before any step and come back (advance), and a CUDA
 // block can run it straight through (run_all). The step is the unit because nothing else may block.
 //
 // A Schedule has
@@ -29,7 +29,7 @@
 // Numbering. Flags never go back: a schedule of S steps publishes S - 1 times, from `base` on, and
 // the next operation starts at base + S - 1 on every rank. S is at least 2, and known once step 1 has
 // run: by then the ranks have read what each of them published in step 0. The last step needs no publication: the
-// first wait of the next operation says the same (transport/pad.h).
+// first wait of the next operation says the same (transport/control_block.h).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Names shared by every layer: element types, reductions, operations.
 //
 // The numeric values of these enumerations travel between processes in call headers
-// (transport/pad.h): append, never renumber.
+// (transport/control_block.h): append, never renumber.
 #pragma once
 
 #include <cstddef>

@@ -131,7 +131,7 @@ void test_full(uint64_t seed) {
   });
 }
 
-/// Nobody waits: the engines alone bring it to an end.
+/// Nobody waits: the progress threads alone bring it to an end.
 void test_background(uint64_t seed) {
   World world(3);
   std::atomic<int> finished{0};
@@ -252,7 +252,7 @@ void test_threads(uint64_t seed) {
   });
 }
 
-/// Two threads wait for one rank, the engine drives, and one gives up early: nobody sleeps on.
+/// Two threads wait for one rank, the progress thread drives, and one gives up early: nobody sleeps on.
 void test_hand_over(uint64_t seed) {
   World world(2);
   Communicator& group = world.at(0);

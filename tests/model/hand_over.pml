@@ -1,4 +1,4 @@
-/* Who drives: csrc/coll/communicator.cpp (wait, progress, finish), csrc/coll/progress.cpp (run).
+/* Who drives: csrc/engines/cpu/communicator.cpp (wait, progress, finish), csrc/engines/cpu/progress_thread.cpp (run).
  * Two threads of one rank share its operation, its drive_ lock and its doorbell: the progress
  * engine, which may not give up, and a caller in wait(timeout), which may. Whoever holds the lock
  * looks for the peer's flag; the other one's look is then in vain, and it may fall asleep although

@@ -1,4 +1,4 @@
-#include "coll/point_to_point.h"
+#include "engines/cpu/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>

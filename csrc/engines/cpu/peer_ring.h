@@ -1,6 +1,6 @@
 // The rings of point-to-point messages: one for each ordered pair (sender s, receiver r), behind the
 // collective scratch of the ranks' windows. One end of a ring is a RingSender, the other a RingReceiver;
-// what they carry, and for whom, is coll/point_to_point.h's.
+// what they carry, and for whom, is engines/cpu/point_to_point.h's.
 //
 // Every word has one writer, lies in its writer's window, and only ever counts up (and wraps). For the
 // pair (s, r), in s's window, in r's place there:

@@ -1,4 +1,4 @@
-#include "coll/peer_ring.h"
+#include "engines/cpu/peer_ring.h"
 
 #include "core/error.h"
 
