@@ -23,6 +23,7 @@ enum class Algorithm : uint8_t {
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
   kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
+  kRing = 6,       // of a send or a receive: the ring of the pair
 };
 
 const char* algorithm_name(Algorithm algorithm);

@@ -70,8 +70,11 @@ enum class OpKind : uint8_t {
   kAllGatherUneven = 21,
   kReduceScatterUneven = 22,
   kAllReduceSparse = 23,
+  // Between two ranks: no headers, no schedule (engines/cpu/point_to_point.h).
+  kSend = 24,
+  kRecv = 25,
 };
-constexpr int kNumOpKinds = 24;
+constexpr int kNumOpKinds = 26;
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {

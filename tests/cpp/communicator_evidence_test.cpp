@@ -67,15 +67,15 @@ void test_exit(uint64_t) {
   }
   const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
   for (int round = 0; round < 1000 && !operations[kFast]->done(); ++round) {
-    for (int rank : {kRoot, kFast}) world.at(rank).progress();
-    if (operations[kSlow]->step() < blocks) world.at(kSlow).progress();
+    for (int rank : {kRoot, kFast}) world.at(rank).poll();
+    if (operations[kSlow]->step() < blocks) world.at(kSlow).poll();
   }
   EXPECT(operations[kFast]->done() && !operations[kRoot]->done() && !operations[kSlow]->done());
   before_death(world, kFast, [&] { world.at(kFast).leave(); });
   for (int round = 0; round < 1000; ++round) {
     for (int rank : {kRoot, kSlow}) {
       world.at(rank).examine();
-      world.at(rank).progress();
+      world.at(rank).poll();
     }
   }
   for (int rank = 0; rank < kSize; ++rank) {
@@ -105,9 +105,9 @@ void test_in_place(uint64_t) {
       const bool brief = rank == kQuitter && how == std::string("timeout");
       operations[rank] = world.at(rank).start(sum_call(messages[rank].data, kCount),
                                               brief ? Milliseconds(1) : kTimeout, nullptr);
-      world.at(rank).progress();  // the slow one says where its tensor is, and stops there
+      world.at(rank).poll();  // the slow one says where its tensor is, and stops there
     }
-    world.at(kQuitter).progress();
+    world.at(kQuitter).poll();
     EXPECT(operations[kQuitter]->direct() && operations[kWaiting]->direct());
     EXPECT(!operations[kSlow]->direct() && !operations[kQuitter]->done());
     if (how == std::string("abort")) world.at(kQuitter).abort("rank 0 wants no more");
@@ -118,7 +118,7 @@ void test_in_place(uint64_t) {
     std::fill_n(messages[kQuitter].data, kCount, 100.f);
     for (int round = 0; round < 10; ++round) {
       for (int rank : {kSlow, kWaiting}) {
-        world.at(rank).progress();
+        world.at(rank).poll();
         world.at(rank).examine();
       }
     }

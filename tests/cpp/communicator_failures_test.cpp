@@ -103,8 +103,8 @@ void test_trouble_later(uint64_t) {
   // As far behind as the schedule allows: the root waits for this rank once more, nobody else does.
   const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
   for (int round = 0; round < 1000 && !first[kLeaver]->done(); ++round) {
-    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).progress();
-    if (first[kSlow]->step() < blocks) world.at(kSlow).progress();
+    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).poll();
+    if (first[kSlow]->step() < blocks) world.at(kSlow).poll();
   }
   EXPECT(first[kFast]->done() && first[kLeaver]->done());
   EXPECT(!first[kSlow]->done() && !first[kRoot]->done());
@@ -116,7 +116,7 @@ void test_trouble_later(uint64_t) {
   for (int round = 0; round < 1000 && !(first[kRoot]->done() && first[kSlow]->done()); ++round) {
     for (int rank : {kRoot, kSlow}) {
       world.at(rank).examine();
-      world.at(rank).progress();
+      world.at(rank).poll();
     }
   }
   for (int rank = 0; rank < kSize; ++rank) {
@@ -148,7 +148,7 @@ void test_quarantine(uint64_t) {
     world.stop_progress();
     auto pending = world.at(0).start(call(0), Milliseconds(1), nullptr);
     auto behind = world.at(0).start(call(0), Milliseconds(1), nullptr);
-    world.at(0).progress();
+    world.at(0).poll();
     pause(5000);
     if (leaves) {
       world.at(0).leave();

@@ -75,8 +75,8 @@ void test_held_up(uint64_t) {
     operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
   }
   for (int round = 0; round < 100; ++round) {
-    for (int rank : {kRoot, kWaiting}) world.at(rank).progress();
-    if (operations[kLate]->step() < 3) world.at(kLate).progress();
+    for (int rank : {kRoot, kWaiting}) world.at(rank).poll();
+    if (operations[kLate]->step() < 3) world.at(kLate).poll();
   }
   EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
   EXPECT(operations[kRoot]->awaited_peer() == kLate);

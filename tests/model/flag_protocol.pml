@@ -1,7 +1,7 @@
 /* fastcomm's flag protocol: N ranks run OPS operations, at most one thing goes wrong, anywhere.
  *
  * What it stands for: csrc/README.md, "The flag protocol". This file is the rank: csrc/coll/
- * schedule.h (advance), operation.cpp (advance_staged, advance_direct, read_headers, awaits),
+ * schedule.h (run_steps), operation.cpp (poll_staged, poll_direct, read_headers, awaits),
  * communicator.cpp (drive, leave, abort); schedules.pml is the steps, notices.pml how it fails.
  *
  * Modelled: the schedules' steps, waits and slots; flags that wrap (MODULUS stands for 2^32);

@@ -1,9 +1,12 @@
 // A group of ranks at work: the order of its operations, who drives them, and how it ends.
 //
+// Three verbs, here and below: wait (until an operation is done: polls, yields, sleeps), poll (run the
+// steps for which the peers are there; never waits), step (what a schedule does between two waits).
+//
 // Operations of a group run one after the other, in the order in which they were issued. Whoever
 // has time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
 // the progress thread. Two locks, never held together but in this order:
-//   drive_  who drives; only its holder advances an operation. Nobody waits for it while another
+//   drive_  who drives; only its holder polls an operation. Nobody waits for it while another
 //           drives: all look again later. Only leave() and abort() do, for the step that runs: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
@@ -81,12 +84,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void cancel(const std::shared_ptr<PeerOperation>& operation);
   /// For the progress thread that watches: whether to go on with that. Idle groups are forgotten after a while.
   bool keep_watching();
-  /// Drives sends and receives alone; true if anything moved.
-  bool progress_messages();
+  /// The same for sends and receives alone.
+  bool poll_messages();
 
-  /// Drives what can be driven; true if anything moved. Never blocks otherwise.
+  /// Runs what the peers are there for; true if anything moved. Never waits.
   /// With a spin, the first operation is looked at for so long before it is given up.
-  bool progress(Clock::duration spin = Clock::duration::zero());
+  bool poll(Clock::duration spin = Clock::duration::zero());
   /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
   void examine();
   /// Whether operations are queued.
@@ -128,9 +131,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
-  bool drive(Finished& finished, Clock::duration spin);
+  bool poll_queue(Finished& finished, Clock::duration spin);
   /// The part of wait() behind the spin: yields, then sleeps.
-  void wait_on(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
+  void wait_until_done(Operation& operation, Deadline deadline,
+                       const std::function<void()>& interrupted);
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Failure> failure_of(const Operation& operation) const;
   std::optional<Failure> evidence(const Operation& operation) const;
@@ -151,9 +155,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// fail() and finish(); returns the failure as an exception.
   std::exception_ptr give_up(const Failure& failure);
   void finish(Finished& finished);
-  void drive_messages_later();
-  void wait_for_message(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
-                        const std::function<void()>& interrupted);
+  void poll_messages_later();
+  void wait_until_done(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
+                       const std::function<void()>& interrupted);
   /// Gives the group up for a message that does not fit its receive.
   void tell_mismatch();
   /// Looks for what keeps sends and receives from ending.

@@ -33,7 +33,7 @@ void Communicator::examine() {
   }
   finish(finished);
   if (goes_on) {  // it ends well, or finds by itself what is wrong, and can say more of it than a peer
-    progress();
+    poll();
   } else if (messages_.busy()) {
     examine_messages();
   }

@@ -56,15 +56,15 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
   }
   tell_mismatch();  // which may be another's
   messages_.deliver();
-  if (!operation->done() && messages_.in_background(operation, false)) drive_messages_later();
+  if (!operation->done() && messages_.in_background(operation, false)) poll_messages_later();
   return operation;
 }
 
 void Communicator::in_background(const std::shared_ptr<PeerOperation>& operation) {
-  if (messages_.in_background(operation, true)) drive_messages_later();
+  if (messages_.in_background(operation, true)) poll_messages_later();
 }
 
-void Communicator::drive_messages_later() {
+void Communicator::poll_messages_later() {
   active_.store(true, std::memory_order_relaxed);
   // Against keep_watching(): what is to be driven was counted before this looks, and the progress thread looks for
   // it after it has let go. Against a progress thread that becomes busy: ProgressThread::busy().
@@ -106,9 +106,9 @@ bool Communicator::keep_watching() {
   return messages_.any_background() && !watched_.exchange(true, std::memory_order_seq_cst);
 }
 
-bool Communicator::progress_messages() {
+bool Communicator::poll_messages() {
   if (!messages_.busy()) return false;
-  const bool moved = messages_.progress();
+  const bool moved = messages_.poll();
   tell_mismatch();
   messages_.deliver();
   return moved;
@@ -120,17 +120,17 @@ void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline
     explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
     ~Waiting() {
       // The progress thread kept away while this thread was driving: what is left is its again.
-      if (group.messages_.end_waiting()) group.drive_messages_later();
+      if (group.messages_.end_waiting()) group.poll_messages_later();
     }
     Communicator& group;
   };
   if (operation.done()) return;
   const Waiting waiting(*this);
-  wait_for_message(operation, timeout, deadline, interrupted);
+  wait_until_done(operation, timeout, deadline, interrupted);
 }
 
-void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeout,
-                                    Deadline deadline, const std::function<void()>& interrupted) {
+void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeout,
+                                   Deadline deadline, const std::function<void()>& interrupted) {
   const PeerCall& call = operation.call();
   const auto start = Clock::now();
   const Deadline limit = timeout.count() <= 0 ? Deadline::max() : start + timeout;
@@ -170,7 +170,7 @@ void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeo
   bool moved = false;
   const auto ready = [&] {
     if (operation.done()) return true;
-    moved = progress_messages();
+    moved = poll_messages();
     return moved || operation.done();
   };
   while (!operation.done()) {
@@ -216,7 +216,7 @@ void Communicator::examine_messages() {
                                                  : " and did not send this message"));
     }
   }
-  progress_messages();
+  poll_messages();
 }
 
 }  // namespace fastcomm

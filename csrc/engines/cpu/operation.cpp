@@ -75,16 +75,16 @@ void Operation::locate(const Call& call) {
   header_.form = memory.form;
 }
 
-bool Operation::advance(uint32_t base) {
+bool Operation::poll(uint32_t base) {
   base_.store(base, std::memory_order_relaxed);
   if (!direct()) {
-    const bool done = advance_staged(base);
+    const bool done = poll_staged(base);
     if (!direct()) return done;
   }
-  return advance_direct();
+  return poll_direct();
 }
 
-bool Operation::advance_staged(uint32_t base) {
+bool Operation::poll_staged(uint32_t base) {
   return std::visit(
       [this, base](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
@@ -101,7 +101,7 @@ bool Operation::advance_staged(uint32_t base) {
             }
             control.note_cpu();
           }
-          const bool done = fastcomm::advance(schedule, executor_, base, at, [this](uint32_t next) {
+          const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
             return next != 1 || read_headers();
           });
           step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
@@ -111,7 +111,7 @@ bool Operation::advance_staged(uint32_t base) {
       schedule_);
 }
 
-bool Operation::advance_direct() {
+bool Operation::poll_direct() {
   if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   uint32_t at = step() & ~kDirect;
   if (at == 0) {
@@ -121,8 +121,7 @@ bool Operation::advance_direct() {
   }
   const bool done = std::visit(
       [&](const auto& schedule) {
-        return fastcomm::advance(schedule, executor_, direct_base(), at,
-                                 [](uint32_t) { return true; });
+        return run_steps(schedule, executor_, direct_base(), at, [](uint32_t) { return true; });
       },
       *direct_);
   step_.store(at | kDirect, std::memory_order_relaxed);

@@ -49,7 +49,7 @@ class PointToPoint {
   /// Error(kSystem) where there is no memory for the rings.
   bool post(const Pointer& operation);
   /// Does what can be done; true if anything moved.
-  bool progress();
+  bool poll();
   /// Ends operations that are done, and those that stop() ended. Call it without locks.
   void deliver();
   /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.

@@ -137,7 +137,7 @@ void ProgressThread::run(Shared& shared) {
     }
     const auto moved = [&] {
       bool any = shared.changed.load(std::memory_order_seq_cst);
-      for (const auto& group : groups) any |= group->progress() || !group->pending();
+      for (const auto& group : groups) any |= group->poll() || !group->pending();
       return any;
     };
     const auto check = [&] {
