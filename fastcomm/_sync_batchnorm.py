@@ -2,7 +2,7 @@
 
 Replicas run in threads. In every BatchNorm of a training pass they meet: each brings the mean and
 the variance of its part, the last to come combines them in the order of the replicas, and all go on
-with the result. That is made of ordinary differentiable operations, so the backward pass needs no more.
+with the result. That is made of ordinary differentiable operations; backward needs no more.
 
 A replica that has ended, or is in another BatchNorm, will not come: then all of them raise.
 """

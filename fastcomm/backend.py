@@ -64,9 +64,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         base,
     )
     if not backend.native:
-        backend.served_by = dist.ProcessGroupGloo(
-            dist.PrefixStore(f"gloo/{name:x}/", options.store), rank, size, timeout=timeout
-        )
+        whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
+        backend.delegate_to(dist.ProcessGroupGloo(whole, rank, size, timeout=timeout))
         if rank == 0:
             logger.warning(
                 "this group of %d ranks runs on Gloo, not on shared memory: %s",

@@ -257,12 +257,9 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_stock",
                              [](const FastcommBackend& b) { return b.traits().why_stock; })
-      // What does everything where the ranks do not share memory; else None.
-      .def_property(
-          "served_by", [](const FastcommBackend& b) { return b.served_by(); },
-          [](FastcommBackend& b, FastcommBackend::BackendPtr engine) {
-            b.serve_by(std::move(engine));
-          })
+      // The backend that does everything where the ranks do not share memory; else None.
+      .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
+      .def("delegate_to", &FastcommBackend::delegate_to)
       .def("get_error", &FastcommBackend::getError)
       .def("explain",
            [](const FastcommBackend& b, const std::string& operation, uint64_t count,

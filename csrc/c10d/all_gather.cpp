@@ -7,7 +7,7 @@
 namespace fastcomm {
 
 using ::c10d::OpType;
-using WorkPtr = FastcommBackend::WorkPtr;
+using WorkPtr = NativeEngine::WorkPtr;
 
 namespace {
 
@@ -44,10 +44,9 @@ Prepared prepare_even(const Tensors& outputs, const at::Tensor& input, int rank)
 
 }  // namespace
 
-WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                                   const ::c10d::AllgatherOptions& opts) {
+WorkPtr NativeEngine::allgather(TensorLists& outputs, Tensors& inputs,
+                                const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->allgather(outputs, inputs, opts);
     const at::Tensor& input = only("all_gather", inputs);
     FC_CHECK(outputs.size() == 1, "all_gather: takes one list of outputs, not ", outputs.size());
     const Tensors& list = outputs[0];
@@ -70,10 +69,9 @@ WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
   });
 }
 
-WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                         const ::c10d::AllgatherOptions& opts) {
+WorkPtr NativeEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                      const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->_allgather_base(output, input, opts);
     check_parts("all_gather_into_tensor", output, "output", input, "input", getSize());
     Prepared made(OpKind::kAllGatherIntoTensor, OpType::_ALLGATHER_BASE);
     Buffer part = made.read(input);

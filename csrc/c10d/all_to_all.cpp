@@ -7,7 +7,7 @@
 namespace fastcomm {
 
 using ::c10d::OpType;
-using WorkPtr = FastcommBackend::WorkPtr;
+using WorkPtr = NativeEngine::WorkPtr;
 
 namespace {
 
@@ -110,10 +110,9 @@ Prepared prepare_scatter(const at::Tensor& output, const Tensors& inputs, int ro
 
 }  // namespace
 
-WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                const ::c10d::GatherOptions& opts) {
+WorkPtr NativeEngine::gather(TensorLists& outputs, Tensors& inputs,
+                             const ::c10d::GatherOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->gather(outputs, inputs, opts);
     const at::Tensor& input = only("gather", inputs);
     const int root = checked_root("gather", opts.rootRank, getSize());
     check_root_list("gather", outputs, input, root == getRank(), getSize());
@@ -123,10 +122,9 @@ WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
   });
 }
 
-WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                 const ::c10d::ScatterOptions& opts) {
+WorkPtr NativeEngine::scatter(Tensors& outputs, TensorLists& inputs,
+                              const ::c10d::ScatterOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->scatter(outputs, inputs, opts);
     const at::Tensor& output = only("scatter", outputs);
     const int root = checked_root("scatter", opts.rootRank, getSize());
     check_root_list("scatter", inputs, output, root == getRank(), getSize());
@@ -136,14 +134,11 @@ WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
   });
 }
 
-WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                       std::vector<int64_t>& output_splits,
-                                       std::vector<int64_t>& input_splits,
-                                       const ::c10d::AllToAllOptions& opts) {
+WorkPtr NativeEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                    std::vector<int64_t>& output_splits,
+                                    std::vector<int64_t>& input_splits,
+                                    const ::c10d::AllToAllOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) {
-      return whole_->alltoall_base(output, input, output_splits, input_splits, opts);
-    }
     ::c10d::checkSplitSizes(input_splits, input, getSize());
     ::c10d::checkSplitSizes(output_splits, output, getSize());
     check_dtype("all_to_all_single", input, "input", output, "output");
@@ -152,10 +147,9 @@ WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   });
 }
 
-WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                  const ::c10d::AllToAllOptions& opts) {
+WorkPtr NativeEngine::alltoall(Tensors& outputs, Tensors& inputs,
+                               const ::c10d::AllToAllOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->alltoall(outputs, inputs, opts);
     const auto size = static_cast<size_t>(getSize());
     FC_CHECK(outputs.size() == size && inputs.size() == size, "all_to_all: ", outputs.size(),
              " outputs and ", inputs.size(), " inputs for a group of ", size, " ranks");

@@ -1,27 +1,16 @@
-// The c10d backend: every operation of a process group, over shared memory.
+// The c10d backend: a process group, as torch.distributed sees it.
 //
-// One object a group and rank. Each operation is checked, made a Call (coll/call.h), and launched on the
-// communicator; which algorithm serves it is chosen there (coll/select.h), by what all ranks agree on. A
-// group whose ranks do not share memory is served by another backend of torch's as a whole (serve_by).
+// One object a group and rank. It knows the group's life; operations are its engines', one for each type
+// of device (engine.h).
 #pragma once
 
-#include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "c10d/continuations.h"
-#include "c10d/lanes.h"
-#include "c10d/prepared.h"
-#include "c10d/work.h"
-#include "engines/cpu/communicator.h"
-#include "tensors/gradients.h"
+#include "c10d/native_engine.h"
 
 namespace fastcomm {
 
@@ -30,8 +19,9 @@ constexpr const char* kBackendName = "fastcomm";
 /// Thread-safe as c10d asks: operations of a group must be issued in the same order on every rank.
 class FastcommBackend final : public ::c10d::Backend {
  public:
-  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
-  using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
+  using WorkPtr = Engine::WorkPtr;
+  using BackendPtr = Engine::BackendPtr;
+  using Fused = NativeEngine::Fused;
 
   /// Collective: returns once all ranks have found whether they share memory. `lane_store` is for lanes;
   /// `kept` lives as long as this. Raises TorchError.
@@ -41,65 +31,92 @@ class FastcommBackend final : public ::c10d::Backend {
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
-  /// What does everything where the ranks do not share memory: the others' calls would find nothing.
-  void serve_by(BackendPtr engine) { whole_ = std::move(engine); }
-  const BackendPtr& served_by() const { return whole_; }
+  /// Where the ranks do not share memory: another backend, which does everything. Before the first call.
+  void delegate_to(BackendPtr whole);
+  /// That backend; nullptr where the ranks share memory.
+  const BackendPtr& delegate() const { return delegate_; }
 
-  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
-  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
-  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
-  WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
-  /// A barrier that returns when all have come. Its timeout names who has not, on every rank.
-  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
-  // all_gather.cpp
+  // Operations: of the engine of their tensors' device.
+  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
+    return of(tensors).allreduce(tensors, opts);
+  }
+  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
+    return of(tensors).broadcast(tensors, opts);
+  }
+  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
+    return of(tensors).reduce(tensors, opts);
+  }
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
-                    const ::c10d::AllgatherOptions& opts) override;
+                    const ::c10d::AllgatherOptions& opts) override {
+    return of(inputs).allgather(outputs, inputs, opts);
+  }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
-                          const ::c10d::AllgatherOptions& opts) override;
-  // reduce_scatter.cpp
+                          const ::c10d::AllgatherOptions& opts) override {
+    return of(input)._allgather_base(output, input, opts);
+  }
   WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                         const ::c10d::ReduceScatterOptions& opts) override;
+                         const ::c10d::ReduceScatterOptions& opts) override {
+    return of(outputs).reduce_scatter(outputs, inputs, opts);
+  }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                               const ::c10d::ReduceScatterOptions& opts) override;
-  // all_to_all.cpp: sizes in pairs
-  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override;
+                               const ::c10d::ReduceScatterOptions& opts) override {
+    return of(output)._reduce_scatter_base(output, input, opts);
+  }
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const ::c10d::GatherOptions& opts) override {
+    return of(inputs).gather(outputs, inputs, opts);
+  }
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
-                  const ::c10d::ScatterOptions& opts) override;
+                  const ::c10d::ScatterOptions& opts) override {
+    return of(outputs).scatter(outputs, inputs, opts);
+  }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
-                        const ::c10d::AllToAllOptions& opts) override;
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
-  // coalesced.cpp: several tensors as one message
+                        const ::c10d::AllToAllOptions& opts) override {
+    return of(input).alltoall_base(output, input, output_splits, input_splits, opts);
+  }
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const ::c10d::AllToAllOptions& opts) override {
+    return of(inputs).alltoall(outputs, inputs, opts);
+  }
   WorkPtr allreduce_coalesced(Tensors& tensors,
-                              const ::c10d::AllreduceCoalescedOptions& opts) override;
+                              const ::c10d::AllreduceCoalescedOptions& opts) override {
+    return of(tensors).allreduce_coalesced(tensors, opts);
+  }
   WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                              const ::c10d::AllgatherOptions& opts) override;
+                              const ::c10d::AllgatherOptions& opts) override {
+    return of(inputs).allgather_coalesced(outputs, inputs, opts);
+  }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const ::c10d::AllgatherOptions& opts) override;
+                                          const ::c10d::AllgatherOptions& opts) override {
+    return of(inputs).allgather_into_tensor_coalesced(outputs, inputs, opts);
+  }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                          const ::c10d::ReduceScatterOptions& opts) override;
-  /// What this thread issues in between is asynchronous, and done when the work that ends it is.
-  void startCoalescing() override;
-  WorkPtr endCoalescing() override;
-  // sparse.cpp
-  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
-  // point_to_point.cpp
-  WorkPtr send(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
-
-  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
-  /// tensors/gradients.h, complete when the work is, or at once where there is none.
-  struct Fused {
-    WorkPtr work;
-    Tensors results;
-  };
-  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
-  /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
+                                          const ::c10d::ReduceScatterOptions& opts) override {
+    return of(outputs).reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  }
+  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
+    return of(tensors).allreduce_sparse(tensors, opts);
+  }
+  WorkPtr send(Tensors& tensors, int peer, int tag) override {
+    return of(tensors).send(tensors, peer, tag);
+  }
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override {
+    return of(tensors).recv(tensors, peer, tag);
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return of(tensors).recvAnysource(tensors, tag);
+  }
+  // What has no tensors is the CPU's.
+  WorkPtr barrier(const ::c10d::BarrierOptions& opts) override { return cpu_->barrier(opts); }
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override {
+    cpu_->monitoredBarrier(opts, wait_all_ranks);
+  }
+  void startCoalescing() override { cpu_->startCoalescing(); }
+  WorkPtr endCoalescing() override { return cpu_->endCoalescing(); }
+  /// As in NativeEngine. Nothing where there is no native path.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
-  /// Gives every rank the shards of all others, where the tensors live. Of tensors without cuts nothing.
-  /// Nothing as above.
   std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
@@ -113,8 +130,8 @@ class FastcommBackend final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
-  /// Counts operations; another backend that does everything counts its own.
-  uint64_t getSequenceNumberForGroup() override { return calls_; }
+  /// Counts operations.
+  uint64_t getSequenceNumberForGroup() override { return cpu_->getSequenceNumberForGroup(); }
   /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
   /// peers.
   void shutdown() override;
@@ -129,36 +146,19 @@ class FastcommBackend final : public ::c10d::Backend {
                    const c10::intrusive_ptr<Options>& opts) override;
 
  private:
-  /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
-  /// does without, so it is made on demand.
-  template <class WriteBack, class MakePayload>
-  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, at::TensorList shown,
-                 const WriteBack& write_back, const MakePayload& make_payload);
-  WorkPtr launch(Prepared made, Milliseconds timeout, bool async);
-  /// One behind the other; `value` is the result of all of them.
-  WorkPtr launch_each(std::vector<Prepared> calls, const std::vector<at::Tensor>& value,
-                      Milliseconds timeout, bool async);
-  /// The work, which endCoalescing() waits for.
-  WorkPtr noted(WorkPtr work);
-  Milliseconds timeout_or_default(Milliseconds timeout) const;
-  /// nullptr where another backend does everything.
-  std::shared_ptr<Communicator> group() const {
-    return lanes_ == nullptr ? nullptr : lanes_->ordinary();
-  }
+  /// The engine of a call.
+  Engine& of(const at::Tensor& tensor) { return tensor.is_cpu() ? *cpu_ : on_device(tensor); }
+  Engine& of(const Tensors& tensors) { return tensors.empty() ? *cpu_ : of(tensors[0]); }
+  /// The CPU's serves them all, through the host's memory.
+  Engine& on_device(const at::Tensor&) { return *cpu_; }
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;
   GroupTraits traits_;
-  std::shared_ptr<Continuations> continuations_;
-  std::unique_ptr<Lanes> lanes_;  // nullptr where another backend does everything
-  BackendPtr whole_;              // which is this; else nullptr
-  std::atomic<uint64_t> calls_{0};
-  /// Whether this thread is between startCoalescing() and endCoalescing().
-  bool coalescing() const;
-
-  std::atomic<int> coalescing_{0};  // threads that are
-  mutable std::mutex coalesced_mutex_;
-  std::map<std::thread::id, std::vector<WorkPtr>> coalesced_;  // issued by each since
+  Continuations::Ptr continuations_;
+  c10::intrusive_ptr<Engine> cpu_;
+  NativeEngine* native_ = nullptr;  // the same, where it is one
+  BackendPtr delegate_;
 };
 
 }  // namespace fastcomm

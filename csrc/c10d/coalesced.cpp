@@ -13,7 +13,7 @@
 namespace fastcomm {
 
 using ::c10d::OpType;
-using WorkPtr = FastcommBackend::WorkPtr;
+using WorkPtr = NativeEngine::WorkPtr;
 
 namespace {
 
@@ -156,8 +156,8 @@ void copy(const void* from, void* to, uint64_t bytes) {
 
 }  // namespace
 
-WorkPtr FastcommBackend::launch_each(std::vector<Prepared> calls, const Tensors& value,
-                                     Milliseconds timeout, bool async) {
+WorkPtr NativeEngine::launch_each(std::vector<Prepared> calls, const Tensors& value,
+                                  Milliseconds timeout, bool async) {
   calls.back().payload.value =
       value;  // operations end in order: the last one's work stands for all
   WorkPtr work;
@@ -168,10 +168,9 @@ WorkPtr FastcommBackend::launch_each(std::vector<Prepared> calls, const Tensors&
   return work;
 }
 
-WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
-                                             const ::c10d::AllreduceCoalescedOptions& opts) {
+WorkPtr NativeEngine::allreduce_coalesced(Tensors& tensors,
+                                          const ::c10d::AllreduceCoalescedOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->allreduce_coalesced(tensors, opts);
     Prepared made(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
     made.reduce(opts.reduceOp, first_of(made.name(), tensors));
     for (const at::Tensor& tensor : tensors) require_writable(made.name(), tensor);
@@ -190,10 +189,9 @@ WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
   });
 }
 
-WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                             const ::c10d::AllgatherOptions& opts) {
+WorkPtr NativeEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->allgather_coalesced(outputs, inputs, opts);
     constexpr const char* kName = "all_gather_coalesced";
     first_of(kName, inputs);
     FC_CHECK(static_cast<int>(outputs.size()) == getSize(), kName, ": ", outputs.size(),
@@ -231,10 +229,9 @@ WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inpu
   });
 }
 
-WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                         const ::c10d::AllgatherOptions& opts) {
+WorkPtr NativeEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->allgather_into_tensor_coalesced(outputs, inputs, opts);
     constexpr const char* kName = "all_gather_into_tensor_coalesced";
     first_of(kName, inputs);
     FC_CHECK(outputs.size() == inputs.size(), kName, ": ", outputs.size(), " outputs for ",
@@ -266,10 +263,9 @@ WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
   });
 }
 
-WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                         const ::c10d::ReduceScatterOptions& opts) {
+WorkPtr NativeEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                      const ::c10d::ReduceScatterOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
     constexpr const char* kName = "reduce_scatter_tensor_coalesced";
     FC_CHECK(outputs.size() == inputs.size(), kName, ": ", outputs.size(), " outputs for ",
              inputs.size(), " inputs");

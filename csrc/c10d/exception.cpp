@@ -39,6 +39,18 @@ std::exception_ptr as_torch_error(PyObject* type, PyObject* value) {
   return nullptr;
 }
 
+ErrorCode code_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.code();
+  } catch (const TorchError& e) {
+    return e.code();
+  } catch (...) {
+    return ErrorCode::kPoisoned;
+  }
+}
+
 void register_error_type(ErrorCode code, PyObject* type) {
   Py_INCREF(type);
   g_types.at(static_cast<size_t>(code)) = type;

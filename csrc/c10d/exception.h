@@ -33,6 +33,9 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error);
 /// A raised Python exception as a TorchError if it is one of fastcomm's, else nullptr. Needs the GIL.
 std::exception_ptr as_torch_error(PyObject* type, PyObject* value);
 
+/// The code of an Error or a TorchError; kPoisoned of anything else.
+ErrorCode code_of(const std::exception_ptr& error);
+
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
 void register_error_type(ErrorCode code, PyObject* type);
 

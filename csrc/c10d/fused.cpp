@@ -1,9 +1,9 @@
 // Operations over lists of tensors as native ones: gradients reduced, shards gathered.
 #include <memory>
 
-#include "c10d/backend.h"
 #include "c10d/exception.h"
 #include "c10d/launch.h"
+#include "c10d/native_engine.h"
 #include "tensors/gradients.h"
 
 namespace fastcomm {
@@ -29,14 +29,14 @@ void check_cuts(const std::vector<ShardCuts>& shards, int size) {
 
 }  // namespace
 
-std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
-    const Tensors& gradients, const GradientOptions& options, std::optional<Milliseconds> timeout,
-    bool async) {
+std::optional<NativeEngine::Fused> NativeEngine::fused_reduce(const Tensors& gradients,
+                                                              const GradientOptions& options,
+                                                              std::optional<Milliseconds> timeout,
+                                                              bool async) {
   return translating([&]() -> std::optional<Fused> {
-    if (group() == nullptr) return std::nullopt;
     check_cuts(options.shards, getSize());
     const auto held = std::make_shared<GradientTensors>(gradients, options);
-    if (!held->list()->fits(traits_.layout, getSize())) return std::nullopt;
+    if (!held->list()->fits(traits().layout, getSize())) return std::nullopt;
     const bool scatter = !options.shards.empty();
     Call call = list_call(scatter ? OpKind::kFusedReduceScatter : OpKind::kFusedAllReduce,
                           held->list(), *held);
@@ -55,17 +55,17 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
   });
 }
 
-std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
-    const Tensors& tensors, const std::vector<ShardCuts>& shards,
-    std::optional<Milliseconds> timeout, bool async) {
+std::optional<NativeEngine::Fused> NativeEngine::gather_shards(const Tensors& tensors,
+                                                               const std::vector<ShardCuts>& shards,
+                                                               std::optional<Milliseconds> timeout,
+                                                               bool async) {
   return translating([&]() -> std::optional<Fused> {
-    if (group() == nullptr) return std::nullopt;
     check_cuts(shards, getSize());
     const auto held = std::make_shared<GradientTensors>(
         tensors, GradientOptions{{false, 1, NormKind::kNone}, {}, shards, {}});
     const auto list = std::make_shared<GradientList>(shards_apart(held->list()->tensors(), shards),
                                                      GradientSpec{});
-    if (!list->fits(traits_.layout, getSize())) return std::nullopt;
+    if (!list->fits(traits().layout, getSize())) return std::nullopt;
     const Call call = list_call(OpKind::kGatherShards, list, *held);
     const auto settle = [held, tensors] {
       for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();

@@ -6,20 +6,20 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/backend.h"
 #include "c10d/exception.h"
+#include "c10d/native_engine.h"
 #include "c10d/prepared.h"
 
 namespace fastcomm {
 
 template <class WriteBack, class MakePayload>
-FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds timeout, bool async,
-                                                 at::TensorList shown, const WriteBack& write_back,
-                                                 const MakePayload& make_payload) {
+NativeEngine::WorkPtr NativeEngine::launch(const Call& call, Milliseconds timeout, bool async,
+                                           at::TensorList shown, const WriteBack& write_back,
+                                           const MakePayload& make_payload) {
   ++calls_;
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
-    const std::shared_ptr<Communicator> group = lanes_->here(limit);
+    const std::shared_ptr<Communicator> group = lanes_.here(limit);
     if (async || coalescing()) {
       return noted(NativeWork::start(group, call, limit, make_payload(), continuations_));
     }
@@ -40,8 +40,7 @@ FastcommBackend::WorkPtr FastcommBackend::launch(const Call& call, Milliseconds 
   });
 }
 
-inline FastcommBackend::WorkPtr FastcommBackend::launch(Prepared made, Milliseconds timeout,
-                                                        bool async) {
+inline NativeEngine::WorkPtr NativeEngine::launch(Prepared made, Milliseconds timeout, bool async) {
   return launch(
       made.call, timeout, async, made.payload.shown, [&] { made.payload.write_back(); },
       [&] { return std::move(made.payload); });

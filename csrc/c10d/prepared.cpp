@@ -66,6 +66,11 @@ int checked_root(const char* operation, int64_t root, int size) {
   return static_cast<int>(root);
 }
 
+void check_peer(const char* name, int peer, int rank, int size) {
+  FC_CHECK(peer >= 0 && peer < size, name, ": rank ", peer, " is not in a group of ", size);
+  FC_CHECK(peer != rank, name, ": the peer is this rank itself, ", rank);
+}
+
 void check_dtype(const char* operation, const at::Tensor& a, const char* a_name,
                  const at::Tensor& b, const char* b_name) {
   FC_CHECK(a.scalar_type() == b.scalar_type(), operation, ": the ", a_name, " has dtype ",

@@ -47,6 +47,8 @@ void note_type(Call& call, const at::Tensor& tensor);
 const at::Tensor& only(const char* operation, const Tensors& tensors);
 /// Raises Error(kInvalidArgument) unless the root is a rank of the group.
 int checked_root(const char* operation, int64_t root, int size);
+/// Raises Error(kInvalidArgument) unless `peer` is another rank of the group.
+void check_peer(const char* operation, int peer, int rank, int size);
 /// Raises Error(kInvalidArgument) unless the two have one dtype.
 void check_dtype(const char* operation, const at::Tensor& a, const char* a_name,
                  const at::Tensor& b, const char* b_name);

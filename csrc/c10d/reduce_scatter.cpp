@@ -8,7 +8,7 @@
 namespace fastcomm {
 
 using ::c10d::OpType;
-using WorkPtr = FastcommBackend::WorkPtr;
+using WorkPtr = NativeEngine::WorkPtr;
 
 namespace {
 
@@ -54,11 +54,10 @@ Prepared prepare_uneven(const at::Tensor& output, const Tensors& inputs, const :
 
 }  // namespace
 
-WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                                        const ::c10d::ReduceScatterOptions& opts) {
+WorkPtr NativeEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                     const ::c10d::ReduceScatterOptions& opts) {
   return translating([&] {
     constexpr const char* kName = "reduce_scatter";
-    if (whole_ != nullptr) return whole_->reduce_scatter(outputs, inputs, opts);
     FC_CHECK(outputs.size() == 1 && inputs.size() == 1, kName,
              ": takes one output and one list of inputs");
     const Tensors& parts = inputs[0];
@@ -78,10 +77,9 @@ WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   });
 }
 
-WorkPtr FastcommBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                              const ::c10d::ReduceScatterOptions& opts) {
+WorkPtr NativeEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                           const ::c10d::ReduceScatterOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->_reduce_scatter_base(output, input, opts);
     check_parts("reduce_scatter_tensor", input, "input", output, "output", getSize());
     return launch(prepare(OpKind::kReduceScatterTensor, OpType::_REDUCE_SCATTER_BASE, output,
                           {input}, opts.reduceOp, getRank(), getSize()),

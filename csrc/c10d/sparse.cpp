@@ -14,7 +14,7 @@
 
 namespace fastcomm {
 
-using WorkPtr = FastcommBackend::WorkPtr;
+using WorkPtr = NativeEngine::WorkPtr;
 
 namespace {
 
@@ -74,9 +74,8 @@ at::Tensor tree_over(const Tensors& terms, int first, int count) {
 
 }  // namespace
 
-WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+WorkPtr NativeEngine::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
   return translating([&] {
-    if (whole_ != nullptr) return whole_->allreduce_sparse(tensors, opts);
     const at::Tensor& tensor = only("all_reduce", tensors);
     if (tensor.layout() != at::kSparse || opts.reduceOp != ::c10d::ReduceOp::SUM) {
       throw Error(

@@ -1,4 +1,4 @@
-"""Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, kernels, and so on.
+"""Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, and so on.
 
 Tensors is what ops and c10d share of torch.
 

@@ -1,6 +1,6 @@
 """An operation is a row: few files know one by its name.
 
-Its number (``core/types.h``), its row (``coll/operations.cpp``) and the method that makes calls of it.
+Its number (``core/types.h``), its row (``coll/operations.cpp``) and the method that makes calls.
 Whatever else depends on which operation a call is of reads the row.
 """
 

@@ -63,10 +63,10 @@ def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
     if world.rank == 1:
         store.wait(["letting go"])
         time.sleep(0.5)  # the other rank is in the destructor now
-        backend.served_by.allreduce([torch.ones(4)]).wait()
+        backend.delegate.allreduce([torch.ones(4)]).wait()
         return called
     # Of Gloo itself: an operation of the group would end when the group is left.
-    work = backend.served_by.allreduce([torch.ones(4)])
+    work = backend.delegate.allreduce([torch.ones(4)])
     work.get_future().add_done_callback(lambda done: called.append(world.rank))
     del work
     store.set("letting go", "")

@@ -1,0 +1,73 @@
+// What serves a group's tensors on one type of device.
+//
+// A group has one engine for the CPU from its beginning (NativeEngine where its ranks share memory, else
+// DelegateEngine over Gloo), and may have one for another type of device. FastcommBackend gives each call
+// to the engine of its tensors; no engine hands a call on to another.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
+#include <vector>
+
+#include "c10d/continuations.h"
+#include "coll/select.h"
+#include "core/clock.h"
+
+namespace fastcomm {
+
+/// Operations are submitted through c10d::Backend's own methods; one that an engine does not override is
+/// refused there. For them all:
+///
+/// Threads: any thread may submit; c10d asks that all ranks issue the operations of a group in one order.
+/// Progress: whoever waits on a Work helps, and what nobody waits for goes on by itself, on a thread of
+/// the engine's. Submitting waits for no peer where the options say asyncOp.
+/// Streams: an operation on a device comes behind what the caller's current stream was given before, and
+/// Work::wait() returns when the current stream then may use the result: behind host memory when it is
+/// done, on a device when its stream waits for it.
+/// Errors: of the arguments at once; of the operation from wait(), exception() and the future, as types of
+/// fastcomm/errors.py. With the first error that is not one of arguments alone, the engine has failed: all
+/// operations that are under way end in that, and every later one says so.
+class Engine : public ::c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+  using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
+
+  /// `options` holds the group's timeout, `continuations` are the group's own.
+  Engine(int rank, int size, c10::intrusive_ptr<Options> options, Continuations::Ptr continuations)
+      : ::c10d::Backend(rank, size),
+        options_(std::move(options)),
+        continuations_(std::move(continuations)) {}
+
+  /// Why this engine does not take such a call; "" if it does, or finds out only when it is called.
+  /// The same on every rank. Does not look at the group's state.
+  virtual std::string why_not(const Query& query) const = 0;
+
+  /// Why nothing can be submitted any more; nullptr while something can. Waits for nobody.
+  virtual std::exception_ptr failure() const = 0;
+
+  /// Gives up here, because another engine of the group has: operations under way end in `why`, and
+  /// peers are told as far as the engine can. Idempotent; never waits for a peer.
+  virtual void fail(const std::exception_ptr& why) = 0;
+
+  /// Leaves in good order: peers finish what this rank has taken part in. `how` tells them what
+  /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
+  virtual void leave(const std::string& how) = 0;
+
+  /// Lets go what a child of fork() must not end: threads and locks that it does not have.
+  virtual void abandon() {}
+
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+
+ protected:
+  Milliseconds timeout_or_default(Milliseconds timeout) const {
+    return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
+  }
+
+  const c10::intrusive_ptr<Options> options_;
+  const Continuations::Ptr continuations_;
+};
+
+}  // namespace fastcomm

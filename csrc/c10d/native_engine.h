@@ -1,0 +1,125 @@
+// The engine of ranks that share memory: tensors in host memory, and those on a device through it.
+//
+// Each operation is checked, made a Call (coll/call.h), and launched on the communicator; which algorithm
+// serves it is chosen there (coll/select.h), by what all ranks agree on.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "c10d/engine.h"
+#include "c10d/lanes.h"
+#include "c10d/prepared.h"
+#include "c10d/work.h"
+#include "engines/cpu/communicator.h"
+#include "tensors/gradients.h"
+
+namespace fastcomm {
+
+/// Progress: who waits drives; the progress thread of the process drives the rest (ADR 0010).
+class NativeEngine final : public Engine {
+ public:
+  /// `group` is what formed; `lane_store` is for further lanes.
+  NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_ptr<Options> options,
+               c10::intrusive_ptr<::c10d::Store> lane_store, Continuations::Ptr continuations);
+
+  const GroupTraits& traits() const { return group()->traits(); }
+  /// The communicator of what users issue.
+  const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
+
+  std::string why_not(const Query& query) const override;
+  std::exception_ptr failure() const override { return group()->failure(); }
+  void fail(const std::exception_ptr& why) override;
+  void leave(const std::string& how) override { lanes_.leave(how); }
+  /// Gives the group up here and on every peer. Idempotent.
+  void abort() override;
+  uint64_t getSequenceNumberForGroup() override { return calls_; }
+
+  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
+  WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
+  /// A barrier that returns when all have come. Its timeout names who has not, on every rank.
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  // all_gather.cpp
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& opts) override;
+  // reduce_scatter.cpp
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override;
+  // all_to_all.cpp: sizes in pairs
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const ::c10d::ScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
+  // coalesced.cpp: several tensors as one message
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const ::c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& opts) override;
+  /// What this thread issues in between is asynchronous, and done when the work that ends it is.
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+  // sparse.cpp
+  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  // point_to_point.cpp
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
+  /// tensors/gradients.h, complete when the work is, or at once where there is none.
+  struct Fused {
+    WorkPtr work;
+    Tensors results;
+  };
+  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
+  /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
+  std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
+                                    std::optional<Milliseconds> timeout, bool async);
+  /// Gives every rank the shards of all others, where the tensors live. Of tensors without cuts nothing.
+  /// Nothing as above.
+  std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
+                                     std::optional<Milliseconds> timeout, bool async);
+
+ private:
+  /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
+  /// does without, so it is made on demand.
+  template <class WriteBack, class MakePayload>
+  WorkPtr launch(const Call& call, Milliseconds timeout, bool async, at::TensorList shown,
+                 const WriteBack& write_back, const MakePayload& make_payload);
+  WorkPtr launch(Prepared made, Milliseconds timeout, bool async);
+  /// One behind the other; `value` is the result of all of them.
+  WorkPtr launch_each(std::vector<Prepared> calls, const std::vector<at::Tensor>& value,
+                      Milliseconds timeout, bool async);
+  /// The work, which endCoalescing() waits for.
+  WorkPtr noted(WorkPtr work);
+  Lanes lanes_;
+  std::atomic<uint64_t> calls_{0};
+  /// Whether this thread is between startCoalescing() and endCoalescing().
+  bool coalescing() const;
+
+  std::atomic<int> coalescing_{0};  // threads that are
+  mutable std::mutex coalesced_mutex_;
+  std::map<std::thread::id, std::vector<WorkPtr>> coalesced_;  // issued by each since
+};
+
+}  // namespace fastcomm
