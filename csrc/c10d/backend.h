@@ -117,7 +117,8 @@ class FastcommBackend final : public ::c10d::Backend {
   /// As in NativeEngine. Nothing where there is no native path.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
-  std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
+  std::optional<Fused> gather_shards(const Tensors& tensors,
+                                     const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
   // Memory for what wants it where peers can reach it: DDP's buckets.
