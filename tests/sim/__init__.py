@@ -1,0 +1,52 @@
+"""A simulated accelerator for tests: the device type "sim", and a c10d backend in NCCL's place.
+
+    import sim
+
+    sim.load()
+    tensor = torch.ones(4, device="sim:1")
+    backend = sim.SimBackend(store, rank, size, timeout)
+
+For the processes that tests start: torch would keep the device type in pytest's own, and other
+tests would see it. What the library does lies in ``tests/sim/csrc``. Its devices keep their tensors
+in the host's memory and do at once what they are told to; operators run on the CPU.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sim.build import missing
+from sim.loading import load
+
+NAME = "simccl"
+
+__all__ = ["NAME", "SimBackend", "load", "missing", "register_backend"]
+
+
+def SimBackend(
+    store: Any, rank: int, size: int, timeout: timedelta, *, machine: str = "machine"
+) -> Any:
+    """Make a backend for tensors on simulated devices, with NCCL's habits.
+
+    Besides what every backend has: ``calls()`` counts operations by name, ``hang_next()`` keeps the
+    next operation and all behind it from ever ending, ``fail_next()`` lets the next one fail, and
+    ``get_error()`` says whether the communicator has failed.
+
+    Args:
+        store: the ranks' own; nobody else may use its keys.
+        rank: of this process.
+        size: number of ranks.
+        timeout: of every operation; forming the communicator counts as one.
+        machine: where the rank's devices are. Two ranks of one machine need different devices.
+    """
+    return load().SimBackend(store, rank, size, timeout, machine)
+
+
+def register_backend() -> None:
+    """Make ``sim:simccl`` known to ``init_process_group``; harmless when repeated."""
+    import torch.distributed as dist
+
+    load()
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, SimBackend, devices=["sim"])

@@ -1,0 +1,115 @@
+"""``torch.sim``: what torch expects of the module of a device type. Not for use before load()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+
+native: Any = None
+Place: TypeAlias = int | str | torch.device | None
+
+
+def _index(place: Place) -> int:
+    if place is None:
+        return current_device()
+    if isinstance(place, int):
+        return place
+    index = torch.device(place).index
+    return current_device() if index is None else index
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def init() -> None:
+    pass
+
+
+def _lazy_init() -> None:
+    pass
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    count: int = native.device_count()
+    return count
+
+
+def current_device() -> int:
+    index: int = native.current_device()
+    return index
+
+
+def set_device(place: Place) -> None:
+    native.set_device(_index(place))
+
+
+@contextmanager
+def device(place: Place) -> Iterator[None]:
+    before = current_device()
+    set_device(place)
+    try:
+        yield
+    finally:
+        set_device(before)
+
+
+def synchronize(place: Place = None) -> None:
+    """Return at once: so does everything that a device does."""
+
+
+def Stream(device: Place = None, priority: int = 0) -> torch.Stream:
+    return torch.Stream(torch.device("sim", _index(device)))
+
+
+def Event(*_: Any, **__: Any) -> torch.Event:
+    return torch.Event("sim")
+
+
+def current_stream(place: Place = None) -> torch.Stream:
+    return torch.accelerator.current_stream(torch.device("sim", _index(place)))
+
+
+def set_stream(stream: torch.Stream) -> None:
+    torch.accelerator.set_stream(stream)
+
+
+@contextmanager
+def stream(new: torch.Stream | None) -> Iterator[None]:
+    if new is None:
+        yield
+        return
+    with new:
+        yield
+
+
+# Operators draw from the CPU's generator.
+def manual_seed(seed: int) -> None:
+    pass
+
+
+def manual_seed_all(seed: int) -> None:
+    pass
+
+
+def get_rng_state(place: Place = None) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def set_rng_state(state: torch.Tensor, place: Place = None) -> None:
+    torch.set_rng_state(state)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.float16, torch.bfloat16]
