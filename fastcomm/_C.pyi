@@ -53,14 +53,14 @@ class FastcommBackend(Backend):
         norm: int,
         timeout_s: float | None,
         asynchronous: bool,
-        cuts: Sequence[Sequence[int]],
+        offsets: Sequence[Sequence[int]],
         residuals: Sequence[torch.Tensor],
         /,
     ) -> tuple[Work | None, list[torch.Tensor]] | None: ...
     def gather_shards(
         self,
         tensors: list[torch.Tensor],
-        cuts: Sequence[Sequence[int]],
+        offsets: Sequence[Sequence[int]],
         timeout_s: float | None,
         asynchronous: bool,
         /,

@@ -18,9 +18,9 @@ class Explanation:
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
         native: True for shared memory.
-        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"`` or ``"nothing"``;
-            where it is not native ``"gloo"`` (the whole group is Gloo's) or ``"refused"``, as a
-            reduction of a type that it is not defined for.
+        algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
+            ``"nothing"``; where it is not native ``"gloo"`` (the whole group is Gloo's) or
+            ``"refused"``, as a reduction of a type that it is not defined for.
         bytes: size of one rank's message.
         reason: why.
     """

@@ -56,7 +56,7 @@ def detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
 
 
 def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
-    """Return the sums of dense tensors, place by place, not derivable."""
+    """Return the sums of dense tensors, place by place, not differentiable."""
     if not lists or not lists[0]:
         return []
     totals: list[torch.Tensor] | None = None
@@ -88,7 +88,7 @@ def sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[
 
 
 def tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
-    """Return the derivable sum in the order of the tree, rounded once."""
+    """Return the differentiable sum in the order of the tree, rounded once."""
     dtype = terms[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     terms = [value.to(target, wide, non_blocking=target != CPU) for value in terms]

@@ -2,7 +2,7 @@
 
 Replicas run in threads. In every BatchNorm of a training pass they meet: each brings the mean and
 the variance of its part, the last to come combines them in the order of the replicas, and all go on
-with the result. That is made of ordinary derivable operations, so the backward pass needs no more.
+with the result. That is made of ordinary differentiable operations; backward needs no more.
 
 A replica that has ended, or is in another BatchNorm, will not come: then all of them raise.
 """
@@ -41,7 +41,7 @@ class Party:
         self._visits: dict[tuple[int, int], int] = {}  # by replica and place
         self._raised: dict[int, str] = {}
         self._modules: list[Module] = []
-        self._trouble: str | None = None
+        self._failure: str | None = None
 
     def watched(self, replica: int, work: Callable[..., Any]) -> Watched:
         """Return ``work``, of whose end the others hear."""
@@ -81,11 +81,11 @@ class Party:
             self._brought.setdefault(here, {})[replica] = moments
             self._at[replica] = here
             self._look()
-            while here not in self._combined and self._trouble is None:
+            while here not in self._combined and self._failure is None:
                 self._changed.wait()
             self._at[replica] = None
             if here not in self._combined:
-                raise RuntimeError(self._trouble)
+                raise RuntimeError(self._failure)
             return self._combined[here]
 
     def _look(self) -> None:
@@ -98,12 +98,12 @@ class Party:
             ended or (here is not None and here not in self._combined)
             for ended, here in zip(self._ended, self._at, strict=True)
         )
-        if waiting and stuck and self._trouble is None:
+        if waiting and stuck and self._failure is None:
             ended = [i for i, over in enumerate(self._ended) if over]
             what = f"replicas {ended} have ended" if ended else "they are in different ones"
             for replica, error in self._raised.items():
                 what += f", replica {replica} by {error}"
-            self._trouble = (
+            self._failure = (
                 f"synchronised BatchNorm: not all replicas come to the same layer ({what}). "
                 "Every replica must run the same layers in the same order"
             )

@@ -438,5 +438,5 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
 
 
 def _copy_to(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
-    """Return a derivable copy, or the tensor itself if it is there."""
+    """Return a differentiable copy, or the tensor itself if it is there."""
     return tensor if tensor.device == target else tensor.to(target, non_blocking=target != CPU)

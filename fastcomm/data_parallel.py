@@ -106,7 +106,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
             check_chunk_sizes(self.chunk_sizes, len(places))
         self.output_device = as_given(places[0] if output_device is None else slot(output_device))
         self.src_device_obj = places[0]
-        self._lasting: _Lasting | None = None
+        self._cache: _ReplicaCache | None = None
         if all(place.type == "cuda" for place in places):
             from torch.nn.parallel.data_parallel import _check_balance
 
@@ -154,9 +154,9 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     def replicate(self, module: T, device_ids: Sequence[Device]) -> list[T]:
         """Return a replica for each device; they last until the next forward pass."""
         detach = not torch.is_grad_enabled()
-        if self._lasting is None:
-            self._lasting = _Lasting(len(self.device_ids), self._zeros)
-        return self._lasting.replicas(module, device_ids, detach, self.buffer_policy != "mean")
+        if self._cache is None:
+            self._cache = _ReplicaCache(len(self.device_ids), self._zeros)
+        return self._cache.replicas(module, device_ids, detach, self.buffer_policy != "mean")
 
     def scatter(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Sequence[Device]
@@ -224,8 +224,8 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        if "_lasting" in state:
-            state["_lasting"] = None
+        if "_cache" in state:
+            state["_cache"] = None
         return state
 
 
@@ -269,7 +269,7 @@ def data_parallel(
     return scatter_gather.quiet_gather(outputs, target, dim)
 
 
-class _Lasting:
+class _ReplicaCache:
     """The replicas of a `DataParallel` on all of its devices.
 
     A batch that is too short for all of them, and a pass beside another, get replicas of their own.

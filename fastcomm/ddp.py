@@ -97,7 +97,7 @@ class FusedState:
         if not self._results:
             raise RuntimeError("no backward pass has reduced gradients yet")
         places = [self._places[id(p)] for p in self.parameters if id(p) in self._places]
-        parts = torch.stack([self._results[k].parts[i] for k, i in places])
+        parts = torch.stack([self._results[k].partial_norms[i] for k, i in places])
         found_inf = torch.stack([result.found_inf for result in self._results]).amax()
         total = None
         if self.norm_type is not None:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from torch.distributed import DistBackendError
 
-# What csrc/coll/communicator.cpp puts in front: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
+# What the communicator puts in front: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
 _FRONT = re.compile(r"\[rank (\d+) of (\d+), (?:peer (\d+), )?(\w+), sequence (\d+)\]")
 
 

@@ -50,7 +50,7 @@ class FusedResult:
             written. None without ``norm_type``.
         found_inf: 0-d, of fp32: 1 if an element is infinite or NaN, else 0; what
             ``torch.amp.GradScaler`` and torch's fused optimizers take.
-        parts: 1-d, of fp64: for each gradient that is not None the sum of its squares
+        partial_norms: 1-d, of fp64: for each gradient that is not None the sum of its squares
             (``norm_type=2``) or magnitudes (1), or its largest magnitude (inf). See
             `combined_norm`.
         work: of a call with ``async_op=True``: the tensors are complete once it is.
@@ -58,7 +58,7 @@ class FusedResult:
 
     total_norm: torch.Tensor | None
     found_inf: torch.Tensor
-    parts: torch.Tensor
+    partial_norms: torch.Tensor
     norm_type: float | None
     work: dist.Work | None = field(default=None, repr=False)
 
@@ -155,17 +155,17 @@ def reduce_list(
     group: dist.ProcessGroup | None,
     options: tuple[bool, float, torch.dtype | None, float | None],
     *,
-    cuts: Sequence[Sequence[int]] = (),
+    offsets: Sequence[Sequence[int]] = (),
     residuals: Sequence[torch.Tensor] = (),
     async_op: bool = False,
     timeout: timedelta | None = None,
 ) -> FusedResult:
-    """Reduce a list for `fused_all_reduce_`, or with ``cuts`` for `fused_reduce_scatter_`.
+    """Reduce a list for `fused_all_reduce_`, or with ``offsets`` for `fused_reduce_scatter_`.
 
     Args:
         tensors, group, residuals, async_op, timeout: as there.
         options: ``average``, ``unscale``, ``wire_dtype``, ``norm_type``.
-        cuts: as of `fused_reduce_scatter_`.
+        offsets: as of `fused_reduce_scatter_`.
     """
     refuse_parameters(tensors)
     average, unscale, wire_dtype, norm_type = options
@@ -179,7 +179,7 @@ def reduce_list(
     fused = None
     if backend is not None:
         seconds = None if timeout is None else timeout.total_seconds()
-        fused = backend.fused_reduce(hosts, *how, seconds, async_op, cuts, kept)
+        fused = backend.fused_reduce(hosts, *how, seconds, async_op, offsets, kept)
     if fused is None:
         work, results = None, _gathered.reduce(tensors, hosts, residuals, group, how)
     else:
@@ -247,19 +247,19 @@ def refuse_parameters(tensors: Iterable[torch.Tensor]) -> None:
             )
 
 
-def combined_norm(parts: torch.Tensor, norm_type: float = 2.0) -> torch.Tensor:
+def combined_norm(partial_norms: torch.Tensor, norm_type: float = 2.0) -> torch.Tensor:
     """Return the norm of gradients that were reduced in several calls.
 
     Args:
-        parts: the calls' `FusedResult.parts`, joined in the order of the parameters; on any
-            device.
+        partial_norms: the calls' `FusedResult.partial_norms`, joined in the order of the
+            parameters; on any device.
         norm_type: that of the calls.
 
     Returns:
-        A 0-d tensor of fp64 where ``parts`` are, with the bits that one call for all of them would
-        give.
+        A 0-d tensor of fp64 on the same device, with the bits that one call for all of them
+        would give.
     """
-    return _backend.load().norm_of_parts(parts, _norm_kind(norm_type))
+    return _backend.load().norm_of_parts(partial_norms, _norm_kind(norm_type))
 
 
 def clip_grad_norm_(

@@ -30,7 +30,7 @@ def get_a_var(obj: Any) -> torch.Tensor | None:
 
 
 @dataclass
-class _Surroundings:
+class _ThreadContext:
     """What is thread-local in torch, as the caller has it, for the threads of the replicas."""
 
     grad: bool = field(default_factory=torch.is_grad_enabled)
@@ -102,13 +102,13 @@ def parallel_apply(
     places = [_place(*each) for each in zip(given, inputs, kwargs_tup, strict=True)]
     used = [place for place in dict.fromkeys(places) if place != CPU]
     streams = {place: torch.accelerator.current_stream(place) for place in used}
-    surroundings = _Surroundings()
+    settings = _ThreadContext()
     results: list[Any] = [None] * count
 
     def work(i: int) -> None:
         where = f"in replica {i} on device {'cpu' if places[i] == CPU else index_of(places[i])}"
         try:
-            with surroundings.enter(places[i], streams):
+            with settings.enter(places[i], streams):
                 positions = inputs[i] if isinstance(inputs[i], list | tuple) else (inputs[i],)
                 results[i] = modules[i](*positions, **kwargs_tup[i])
         except Exception:

@@ -82,8 +82,8 @@ class Replicator:
         self._children: list[dict[str, Module | None]] = []
         self._copies: list[list[Module]] = []  # by device, then by module
         self._counts: list[list[int]] = []  # references to them while nobody else has one
-        self._parameters = _Sent(self.devices)
-        self._buffers = _Sent(self.devices)
+        self._parameters = _BroadcastBuffers(self.devices)
+        self._buffers = _BroadcastBuffers(self.devices)
 
     def replicas(self, detach: bool) -> list[Any]:
         """Return the replicas, with the module's present parameters, buffers and attributes."""
@@ -111,7 +111,9 @@ class Replicator:
             self._counts = [_references(copies) for copies in self._copies]
         return [copies[0] for copies in self._copies]
 
-    def _send(self, tensors: list[torch.Tensor], sent: _Sent | None, detach: bool) -> Copies:
+    def _send(
+        self, tensors: list[torch.Tensor], sent: _BroadcastBuffers | None, detach: bool
+    ) -> Copies:
         if not tensors:
             return [[] for _ in self.devices]
         lasting = self.lasting and sent is not None and all(_is_plain(t) for t in tensors)
@@ -178,7 +180,7 @@ class Replicator:
             rebind(module, copy, place, self.devices[device], device == 0)
 
 
-class _Sent:
+class _BroadcastBuffers:
     """The memory of copies, which lasts."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -214,7 +216,9 @@ class _Refresh(torch.autograd.Function):
     """As `fastcomm.functions.Broadcast`, into memory that lasts."""
 
     @staticmethod
-    def forward(ctx: Any, replicator: Replicator, sent: _Sent, *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, replicator: Replicator, sent: _BroadcastBuffers, *tensors: torch.Tensor
+    ) -> Any:
         copies, written = sent.refresh(list(tensors))
         replicator.written_bytes += written
         ctx.zeros = replicator.zeros

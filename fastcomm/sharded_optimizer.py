@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from fastcomm._elementwise import refuse_others
 from fastcomm.fused import FusedResult, check_max_norm
-from fastcomm.shards import fused_reduce_scatter_, gather_shards_, row_cuts
+from fastcomm.shards import fused_reduce_scatter_, gather_shards_, row_offsets
 
 __all__ = ["ShardedOptimizer"]
 
@@ -98,7 +98,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._rank = dist.get_rank(process_group)
         self._size = dist.get_world_size(process_group)
         self._rows: dict[torch.Tensor, torch.Tensor] = {}  # of each parameter: this rank's
-        self._cuts: dict[torch.Tensor, list[int]] = {}
+        self._offsets: dict[torch.Tensor, list[int]] = {}
         self._mesh: Any = None
         super().__init__(params, defaults)
         _refuse_wrapped(self._parameters())
@@ -116,7 +116,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for parameter in added["params"]:
                 if parameter.device.type != "cpu":
                     raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
-                self._cuts[parameter] = row_cuts(parameter, self._size)
+                self._offsets[parameter] = row_offsets(parameter, self._size)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -183,7 +183,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._clip(stepped)
             self._give_settings()
             self.optimizer.step()
-            gather_shards_(stepped, [self._cuts[p] for p in stepped], self.process_group)
+            gather_shards_(stepped, [self._offsets[p] for p in stepped], self.process_group)
         self._take_state()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -238,7 +238,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             grads.append(grad)
         self.result = fused_reduce_scatter_(
             grads,
-            [self._cuts[parameter] for parameter in stepped],
+            [self._offsets[parameter] for parameter in stepped],
             self.process_group,
             self.average,
             unscale,

@@ -1,7 +1,7 @@
 """Lists of tensors of which every rank owns a part: gradients reduced to it, parameters gathered.
 
-A tensor is divided by cuts: rank r owns the elements from ``cuts[r]`` to ``cuts[r + 1]``, counted
-as they lie in memory. No cuts at all say that every rank wants all of it.
+A tensor is divided by offsets: rank r owns the elements from ``offsets[r]`` to ``offsets[r + 1]``,
+counted as they lie in memory. No offsets at all say that every rank wants all of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch.distributed as dist
 from fastcomm import backend as _backend
 from fastcomm.fused import FusedResult, reduce_list
 
-__all__ = ["fused_reduce_scatter_", "gather_shards_", "row_cuts"]
+__all__ = ["fused_reduce_scatter_", "gather_shards_", "row_offsets"]
 
 
-def row_cuts(tensor: torch.Tensor, size: int) -> list[int]:
+def row_offsets(tensor: torch.Tensor, size: int) -> list[int]:
     """Cut a tensor along its first dimension, as ``torch.chunk`` and DTensor's ``Shard(0)`` do.
 
     Args:
@@ -26,7 +26,7 @@ def row_cuts(tensor: torch.Tensor, size: int) -> list[int]:
         size: the number of ranks.
 
     Returns:
-        The ``size + 1`` cuts, in elements; the last ranks may own nothing. Empty for a tensor
+        The ``size + 1`` offsets, in elements; the last ranks may own nothing. Empty for a tensor
         without dimensions.
 
     Raises:
@@ -51,7 +51,7 @@ def row_cuts(tensor: torch.Tensor, size: int) -> list[int]:
 
 def fused_reduce_scatter_(
     grads: Sequence[torch.Tensor],
-    cuts: Sequence[Sequence[int]],
+    offsets: Sequence[Sequence[int]],
     group: dist.ProcessGroup | None = None,
     average: bool = True,
     unscale: float = 1.0,
@@ -66,7 +66,7 @@ def fused_reduce_scatter_(
     Args:
         grads: dense tensors on the CPU, without gaps; reduced in place. Afterwards a rank has the
             elements that it owns; what the others are is not specified.
-        cuts: one list a tensor, equal on all ranks; see `row_cuts`.
+        offsets: one list a tensor, equal on all ranks; see `row_offsets`.
         group, average, unscale, wire_dtype, norm_type, async_op, timeout: as of
             `fused_all_reduce_`.
 
@@ -74,16 +74,18 @@ def fused_reduce_scatter_(
         The `FusedResult` of the whole gradients, on every rank: the bits of `fused_all_reduce_`.
 
     Raises:
-        As `fused_all_reduce_`. ValueError: cuts that do not go from 0 to the number of elements.
+        As `fused_all_reduce_`. ValueError: offsets that do not go from 0 to the number of elements.
     """
-    _check_cuts(grads, cuts, dist.get_world_size(group))
+    _check_offsets(grads, offsets, dist.get_world_size(group))
     options = (average, unscale, wire_dtype, norm_type)
-    return reduce_list(list(grads), group, options, cuts=cuts, async_op=async_op, timeout=timeout)
+    return reduce_list(
+        list(grads), group, options, offsets=offsets, async_op=async_op, timeout=timeout
+    )
 
 
 def gather_shards_(
     tensors: Sequence[torch.Tensor],
-    cuts: Sequence[Sequence[int]],
+    offsets: Sequence[Sequence[int]],
     group: dist.ProcessGroup | None = None,
     *,
     timeout: timedelta | None = None,
@@ -92,60 +94,64 @@ def gather_shards_(
 
     Args:
         tensors: dense floating-point tensors on the CPU, without gaps.
-        cuts: as above; tensors without cuts are left alone.
+        offsets: as above; tensors without offsets are left alone.
         group: any process group. Where it has no native path every rank broadcasts its parts.
         timeout: instead of the group's; native groups only.
 
     Raises:
-        ValueError: a tensor or cuts that do not fit.
+        ValueError: a tensor or offsets that do not fit.
         CollectiveMismatchError: the lists of the ranks differ. Nothing has been written.
         FastcommError: as of any collective.
     """
-    _check_cuts(tensors, cuts, dist.get_world_size(group))
+    _check_offsets(tensors, offsets, dist.get_world_size(group))
     backend = _backend.backend_of(group)
     gathered = None
     if backend is not None:
         seconds = None if timeout is None else timeout.total_seconds()
-        gathered = backend.gather_shards(list(tensors), cuts, seconds, False)
+        gathered = backend.gather_shards(list(tensors), offsets, seconds, False)
     if gathered is None:
         for owner in range(dist.get_world_size(group)):
-            _broadcast_parts(tensors, cuts, group, owner)
+            _broadcast_parts(tensors, offsets, group, owner)
     elif gathered[0] is not None:
         gathered[0].wait()  # it has failed
 
 
-def _check_cuts(tensors: Sequence[torch.Tensor], cuts: Sequence[Sequence[int]], size: int) -> None:
-    if len(cuts) != len(tensors):
-        raise ValueError(f"{len(cuts)} lists of cuts for {len(tensors)} tensors")
-    for i, (tensor, cut) in enumerate(zip(tensors, cuts, strict=True)):
-        if cut:
+def _check_offsets(
+    tensors: Sequence[torch.Tensor], offsets: Sequence[Sequence[int]], size: int
+) -> None:
+    if len(offsets) != len(tensors):
+        raise ValueError(f"{len(offsets)} lists of offsets for {len(tensors)} tensors")
+    for i, (tensor, own) in enumerate(zip(tensors, offsets, strict=True)):
+        if own:
             _check_layout(i, tensor)
         ends = (0, tensor.numel())
-        if cut and ((cut[0], cut[-1]) != ends or len(cut) != size + 1 or sorted(cut) != list(cut)):
+        if own and ((own[0], own[-1]) != ends or len(own) != size + 1 or sorted(own) != list(own)):
             raise ValueError(
-                f"the cuts of tensor {i} are {list(cut)}: for {size} ranks they are {size + 1} "
+                f"the offsets of tensor {i} are {list(own)}: for {size} ranks they are {size + 1} "
                 f"numbers from 0 to its {tensor.numel()} elements, in order"
             )
 
 
 def _check_layout(i: int, tensor: torch.Tensor) -> None:
     if tensor.is_complex():
-        raise ValueError(f"tensor {i} is complex, and has cuts: give torch.view_as_real() of it")
+        raise ValueError(f"tensor {i} is complex, and has offsets: give torch.view_as_real() of it")
     if tensor.numel() and _extent(tensor) != tensor.numel():
-        raise ValueError(f"tensor {i} has gaps, so that its cuts say nothing: make it contiguous")
+        raise ValueError(
+            f"tensor {i} has gaps, so that its offsets say nothing: make it contiguous"
+        )
 
 
 def _broadcast_parts(
     tensors: Sequence[torch.Tensor],
-    cuts: Sequence[Sequence[int]],
+    offsets: Sequence[Sequence[int]],
     group: dist.ProcessGroup | None,
     owner: int,
 ) -> None:
     with torch.no_grad():
-        for tensor, cut in zip(tensors, cuts, strict=True):
-            if cut and cut[owner] < cut[owner + 1]:
+        for tensor, own in zip(tensors, offsets, strict=True):
+            if own and own[owner] < own[owner + 1]:
                 flat = tensor.as_strided((tensor.numel(),), (1,))
-                dist.broadcast(flat[cut[owner] : cut[owner + 1]], group=group, group_src=owner)
+                dist.broadcast(flat[own[owner] : own[owner + 1]], group=group, group_src=owner)
 
 
 def _extent(tensor: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Build the torch-free layers (core, transport, kernels, coll, devices) into one static library.
+"""Build the torch-free layers, from core up to devices, into one static library.
 
 setup.py links the library into ``fastcomm._C``; the C++ tests link the very same one without torch.
 It is a module of its own because these layers need what torch's extension builder cannot give:
@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
-LAYERS = ("core", "transport", "kernels", "coll", "devices")
+LAYERS = ("core", "transport", "kernels", "coll", "engines", "devices")
 LIBRARY_NAME = "libfastcomm_native.a"
 UNIT_LINE = "#include "
 

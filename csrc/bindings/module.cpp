@@ -269,7 +269,7 @@ PYBIND11_MODULE(_C, module) {
       .def("fused_reduce",
            [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,
               std::optional<at::ScalarType> wire, int norm, std::optional<double> timeout_s,
-              bool async, std::vector<ShardCuts> shards, TensorList residuals) {
+              bool async, std::vector<ShardOffsets> shards, TensorList residuals) {
              std::optional<FastcommBackend::Fused> fused;
              {
                const py::gil_scoped_release released;
@@ -280,16 +280,16 @@ PYBIND11_MODULE(_C, module) {
              }
              return fused_object(fused);
            })
-      .def("gather_shards",
-           [](FastcommBackend& backend, const TensorList& tensors,
-              const std::vector<ShardCuts>& shards, std::optional<double> timeout_s, bool async) {
-             std::optional<FastcommBackend::Fused> fused;
-             {
-               const py::gil_scoped_release released;
-               fused = backend.gather_shards(tensors, shards, timeout_of(timeout_s), async);
-             }
-             return fused_object(fused);
-           });
+      .def("gather_shards", [](FastcommBackend& backend, const TensorList& tensors,
+                               const std::vector<ShardOffsets>& shards,
+                               std::optional<double> timeout_s, bool async) {
+        std::optional<FastcommBackend::Fused> fused;
+        {
+          const py::gil_scoped_release released;
+          fused = backend.gather_shards(tensors, shards, timeout_of(timeout_s), async);
+        }
+        return fused_object(fused);
+      });
 
   // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
   // number that is this group's alone.

@@ -105,7 +105,7 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
 }
 
 std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
-    const Tensors& tensors, const std::vector<ShardCuts>& shards,
+    const Tensors& tensors, const std::vector<ShardOffsets>& shards,
     std::optional<Milliseconds> timeout, bool async) {
   if (native_ == nullptr) return std::nullopt;
   return native_->gather_shards(tensors, shards, timeout, async);

@@ -117,7 +117,8 @@ class FastcommBackend final : public ::c10d::Backend {
   /// As in NativeEngine. Nothing where there is no native path.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
-  std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
+  std::optional<Fused> gather_shards(const Tensors& tensors,
+                                     const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
   // Memory for what wants it where peers can reach it: DDP's buckets.
@@ -132,7 +133,7 @@ class FastcommBackend final : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}
   /// Counts operations.
   uint64_t getSequenceNumberForGroup() override { return cpu_->getSequenceNumberForGroup(); }
-  /// Says goodbye; peers finish what this rank has taken part in. Idempotent, never blocks on
+  /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
   /// peers.
   void shutdown() override;
   /// Gives the group up here and on every peer. Idempotent.

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "c10d/exception.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 namespace {

@@ -20,10 +20,11 @@ Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list,
   return call;
 }
 
-void check_cuts(const std::vector<ShardCuts>& shards, int size) {
-  for (const ShardCuts& cuts : shards) {
-    FC_CHECK(cuts.empty() || cuts.size() == static_cast<size_t>(size) + 1, "shards: ", cuts.size(),
-             " cuts for a group of ", size, " ranks, which needs one more than ranks");
+void check_offsets(const std::vector<ShardOffsets>& shards, int size) {
+  for (const ShardOffsets& offsets : shards) {
+    FC_CHECK(offsets.empty() || offsets.size() == static_cast<size_t>(size) + 1,
+             "shards: ", offsets.size(), " offsets for a group of ", size,
+             " ranks, which needs one more than ranks");
   }
 }
 
@@ -34,7 +35,7 @@ std::optional<NativeEngine::Fused> NativeEngine::fused_reduce(const Tensors& gra
                                                               std::optional<Milliseconds> timeout,
                                                               bool async) {
   return translating([&]() -> std::optional<Fused> {
-    check_cuts(options.shards, getSize());
+    check_offsets(options.shards, getSize());
     const auto held = std::make_shared<GradientTensors>(gradients, options);
     if (!held->list()->fits(traits().layout, getSize())) return std::nullopt;
     const bool scatter = !options.shards.empty();
@@ -55,12 +56,11 @@ std::optional<NativeEngine::Fused> NativeEngine::fused_reduce(const Tensors& gra
   });
 }
 
-std::optional<NativeEngine::Fused> NativeEngine::gather_shards(const Tensors& tensors,
-                                                               const std::vector<ShardCuts>& shards,
-                                                               std::optional<Milliseconds> timeout,
-                                                               bool async) {
+std::optional<NativeEngine::Fused> NativeEngine::gather_shards(
+    const Tensors& tensors, const std::vector<ShardOffsets>& shards,
+    std::optional<Milliseconds> timeout, bool async) {
   return translating([&]() -> std::optional<Fused> {
-    check_cuts(shards, getSize());
+    check_offsets(shards, getSize());
     const auto held = std::make_shared<GradientTensors>(
         tensors, GradientOptions{{false, 1, NormKind::kNone}, {}, shards, {}});
     const auto list = std::make_shared<GradientList>(shards_apart(held->list()->tensors(), shards),

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "c10d/work.h"
-#include "coll/progress.h"
 #include "core/env.h"
 #include "core/error.h"
+#include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
 #include "transport/local/thread_group.h"
 #include "transport/shm/forming.h"
@@ -16,21 +16,21 @@
 namespace fastcomm {
 namespace {
 
-std::atomic<ProgressEngine*> g_engine{nullptr};
+std::atomic<ProgressThread*> g_progress_thread{nullptr};
 
-/// This process's engine. Never destroyed: its thread may outlive the static objects.
-ProgressEngine& engine() {
+/// This process's progress thread. Never destroyed: its thread may outlive the static objects.
+ProgressThread& progress_thread() {
   static auto* shared = [] {
-    g_engine = new ProgressEngine(Endpoint::instance().doorbell());
-    return g_engine.load();
+    g_progress_thread = new ProgressThread(Endpoint::instance().doorbell());
+    return g_progress_thread.load();
   }();
   return *shared;
 }
 
-/// A group of one rank exchanges nothing; its engine never gets anything to do.
-ProgressEngine& idle_engine() {
+/// A group of one rank exchanges nothing; its progress thread never gets anything to do.
+ProgressThread& idle_progress_thread() {
   static auto* doorbell = new Doorbell{};
-  static auto* shared = new ProgressEngine(*doorbell);
+  static auto* shared = new ProgressThread(*doorbell);
   return *shared;
 }
 
@@ -111,15 +111,15 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
   Formed formed;
   auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits);
   if (peers == nullptr) return formed;
-  formed.group = std::make_shared<Communicator>(std::move(peers), formed.traits,
-                                                size == 1 ? idle_engine() : engine());
+  formed.group = std::make_shared<Communicator>(
+      std::move(peers), formed.traits, size == 1 ? idle_progress_thread() : progress_thread());
   open_groups().add(formed.group);
   return formed;
 }
 
 void stop_progress() {
   if (forked_from_endpoint()) return;
-  if (auto* engine = g_engine.load()) engine->stop();
+  if (auto* thread = g_progress_thread.load()) thread->stop();
   // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
   // this rank are told now.
   const std::string failure = g_failure ? g_failure(true) : "";

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "c10d/continuations.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 

@@ -16,7 +16,7 @@
 #include "c10d/lanes.h"
 #include "c10d/prepared.h"
 #include "c10d/work.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 #include "tensors/gradients.h"
 
 namespace fastcomm {
@@ -93,9 +93,10 @@ class NativeEngine final : public Engine {
   /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
-  /// Gives every rank the shards of all others, where the tensors live. Of tensors without cuts nothing.
+  /// Gives every rank the shards of all others, where the tensors live. Of tensors without offsets nothing.
   /// Nothing as above.
-  std::optional<Fused> gather_shards(const Tensors& tensors, const std::vector<ShardCuts>& shards,
+  std::optional<Fused> gather_shards(const Tensors& tensors,
+                                     const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
  private:

@@ -82,7 +82,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PeerWork::getFuture() {
 
 bool PeerWork::isCompleted() {
   if (Work::isCompleted()) return true;
-  group_->progress_messages();
+  group_->poll_messages();
   if (Work::isCompleted()) return true;
   group_->examine();  // who asks and never waits learns of a death, too
   return Work::isCompleted();

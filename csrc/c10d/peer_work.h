@@ -11,13 +11,13 @@
 
 #include "c10d/continuations.h"
 #include "c10d/convert.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 
 /// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
 /// value is a list of the one tensor; it is made when it is asked for, and from then on the progress
-/// engine sees to the operation, whether somebody waits or not.
+/// thread sees to the operation, whether somebody waits or not.
 class PeerWork final : public ::c10d::Work {
  public:
   /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises

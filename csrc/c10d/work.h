@@ -10,7 +10,7 @@
 
 #include "c10d/continuations.h"
 #include "c10d/convert.h"
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 

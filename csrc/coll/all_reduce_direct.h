@@ -4,7 +4,7 @@
 //   step 1   nothing: its wait says that every rank has written every slice
 //
 // Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' buffers. It
-// stands behind the wait in which all headers are read (coll/operation.cpp), for only then is it
+// stands behind the wait in which all headers are read (engines/cpu/operation.cpp), for only then is it
 // known where the buffers are; that wait also says that every rank has entered the operation, hence
 // that its buffer holds its input.
 //

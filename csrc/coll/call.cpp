@@ -8,8 +8,8 @@
 namespace fastcomm {
 
 const char* algorithm_name(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"gloo",      "nothing", "one-shot",
-                                    "pipelined", "flags",   "by table"};
+  constexpr const char* kNames[] = {"gloo",  "nothing",  "one-shot", "pipelined",
+                                    "flags", "by table", "ring"};
   return kNames[static_cast<int>(algorithm)];
 }
 

@@ -23,6 +23,7 @@ enum class Algorithm : uint8_t {
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
   kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
+  kRing = 6,       // of a send or a receive: the ring of the pair
 };
 
 const char* algorithm_name(Algorithm algorithm);
@@ -54,7 +55,7 @@ struct Call {
 struct MismatchError : Error {
   MismatchError(const std::string& message, std::string both)
       : Error(ErrorCode::kMismatch, message), calls(std::move(both)) {}
-  std::string calls;  // in few words: a pad has little room
+  std::string calls;  // in few words: a control block has little room
 };
 
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.
@@ -67,7 +68,7 @@ inline bool same_call(const CallHeader& a, const CallHeader& b) {
          a.signature == b.signature;
 }
 
-/// Whether the rank's pad holds a detail beside this header.
+/// Whether the rank's control block holds a detail beside this header.
 bool has_detail(const CallHeader& header);
 
 /// "all_reduce(sum, float32, 1024 elements), sequence 7". `detail` may lack its end and its zero

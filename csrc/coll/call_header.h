@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "transport/pad.h"
+#include "transport/control_block.h"
 
 namespace fastcomm {
 
@@ -27,7 +27,7 @@ static_assert(sizeof(CallHeader) == 56, "travels between processes");
 /// Room for the part of a call that its header has not got in words, cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
 
-/// A header with that, as it lies in a pad: one for each parity of the operation. A header is written
+/// A header with that, as it lies in a control block: one for each parity of the operation. A header is written
 /// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written
 /// again two operations later, when every rank has left the operation (the argument of
 /// coll/all_reduce.h for payload slots).
@@ -37,8 +37,8 @@ struct CallNotice {
 };
 static_assert(sizeof(CallNotice) == kNoticeBytes, "fits where the transport has room for it");
 
-inline CallNotice& notice_in(Pad& pad, uint64_t sequence) {
-  return *reinterpret_cast<CallNotice*>(pad.notices[sequence & 1]);
+inline CallNotice& notice_in(ControlBlock& control, uint64_t sequence) {
+  return *reinterpret_cast<CallNotice*>(control.notices[sequence & 1]);
 }
 
 }  // namespace fastcomm

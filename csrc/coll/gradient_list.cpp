@@ -143,16 +143,16 @@ void GradientList::deal_to_owners() {
 
 int GradientList::owner_of(const GradientUnit& unit) const {
   if (!sharded(unit)) return std::max(tensor_of(unit).owner, 0);
-  const ShardCuts& cuts = shards_[unit.tensor];
-  return static_cast<int>(std::upper_bound(cuts.begin() + 1, cuts.end() - 1, unit.first) -
-                          cuts.begin()) -
+  const ShardOffsets& offsets = shards_[unit.tensor];
+  return static_cast<int>(std::upper_bound(offsets.begin() + 1, offsets.end() - 1, unit.first) -
+                          offsets.begin()) -
          1;
 }
 
 Span GradientList::wanted(const GradientUnit& unit, int rank) const {
-  const ShardCuts& cuts = shards_[unit.tensor];
-  const uint64_t end = smaller(cuts[static_cast<size_t>(rank) + 1], unit.first + unit.count);
-  const uint64_t begin = std::max(cuts[static_cast<size_t>(rank)], unit.first);
+  const ShardOffsets& offsets = shards_[unit.tensor];
+  const uint64_t end = smaller(offsets[static_cast<size_t>(rank) + 1], unit.first + unit.count);
+  const uint64_t begin = std::max(offsets[static_cast<size_t>(rank)], unit.first);
   return begin < end ? Span{begin - unit.first, end - begin} : Span{0, 0};
 }
 
@@ -182,13 +182,13 @@ bool GradientList::finite() const {
 }
 
 std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
-                                   const std::vector<ShardCuts>& cuts) {
+                                   const std::vector<ShardOffsets>& offsets) {
   std::vector<Gradient> shards;
-  for (size_t t = 0; t < cuts.size(); ++t) {
-    for (size_t owner = 0; owner + 1 < cuts[t].size(); ++owner) {
+  for (size_t t = 0; t < offsets.size(); ++t) {
+    for (size_t owner = 0; owner + 1 < offsets[t].size(); ++owner) {
       Gradient shard = tensors[t];
-      shard.data += cuts[t][owner] * dtype_size(shard.dtype);
-      shard.count = cuts[t][owner + 1] - cuts[t][owner];
+      shard.data += offsets[t][owner] * dtype_size(shard.dtype);
+      shard.count = offsets[t][owner + 1] - offsets[t][owner];
       shard.wire = shard.dtype;
       shard.owner = static_cast<int>(owner);
       shards.push_back(shard);

@@ -32,8 +32,8 @@ struct Gradient {
   int owner = -1;             // the rank whose it is as a whole, for gather_shards
 };
 
-/// Rank r owns the elements from cuts[r] to cuts[r + 1] of a tensor. Empty: all ranks want all of it.
-using ShardCuts = std::vector<uint64_t>;
+/// Rank r owns the elements from offsets[r] to offsets[r + 1] of a tensor. Empty: all ranks want all of it.
+using ShardOffsets = std::vector<uint64_t>;
 
 struct GradientSpec {
   bool average = true;
@@ -55,8 +55,8 @@ class GradientList {
   /// Raises Error(kUnsupported): a type that is not floating-point, or a wire type that does not fit.
   GradientList(std::vector<Gradient> tensors, const GradientSpec& spec);
 
-  /// Deals the list to owners: cuts for every tensor. Before deal().
-  void shard(std::vector<ShardCuts> cuts) { shards_ = std::move(cuts); }
+  /// Deals the list to owners: offsets for every tensor. Before deal().
+  void shard(std::vector<ShardOffsets> offsets) { shards_ = std::move(offsets); }
 
   /// Whether every unit fits a result slot of such a group.
   bool fits(const ScratchLayout& layout, int size) const;
@@ -131,18 +131,18 @@ class GradientList {
   std::vector<Gradient> tensors_;
   GradientSpec spec_;
   std::vector<GradientUnit> units_;
-  std::vector<BlockNorm> norms_;   // by place
-  std::vector<ShardCuts> shards_;  // of the tensors; empty: no list of owners
-  std::vector<uint32_t> cuts_;     // blocks * size + 1
+  std::vector<BlockNorm> norms_;      // by place
+  std::vector<ShardOffsets> shards_;  // of the tensors; empty: no list of owners
+  std::vector<uint32_t> cuts_;        // blocks * size + 1
   uint64_t blocks_ = 0;
   int size_ = 1;
   uint64_t origin_ = 0, stage_bytes_ = 0, result_bytes_ = 0;
 };
 
-/// Every rank's shard of every tensor as a tensor of its own, for gather_shards. Tensors without cuts
+/// Every rank's shard of every tensor as a tensor of its own, for gather_shards. Tensors without offsets
 /// are left out.
 std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
-                                   const std::vector<ShardCuts>& cuts);
+                                   const std::vector<ShardOffsets>& offsets);
 
 /// The norm of a whole list from its tensors' parts, in their order; NaN where any is.
 double norm_of_parts(const double* parts, size_t count, NormKind kind);

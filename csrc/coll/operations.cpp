@@ -233,6 +233,10 @@ Table make_table() {
       add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, "all_reduce", moves, all_to_all_v_alone)).counted = false;
 
+  // Nothing of the collectives' machinery serves these.
+  add(OpKind::kSend, "send", {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
+  add(OpKind::kRecv, "recv", {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
+
   Table table;
   for (OperationRow& row : rows) {
     row.title = concat("fastcomm:", row.kind == OpKind::kAllToAllSingle       ? "all_to_all"

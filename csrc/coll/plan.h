@@ -98,4 +98,11 @@ inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
   return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
 }
 
+/// Of sends: messages of at most so many bytes travel with their announcement.
+constexpr size_t kEagerBytes = 2048;
+/// What a longer one is cut into, so that sender and receiver copy at the same time. Larger slots let two
+/// ranks that share a core change places less often; smaller ones let the rings of 64 ranks fit into some
+/// 20 MiB of address space a rank. Memory is taken by pairs that use it.
+constexpr size_t ring_slot_bytes(int size) { return size <= 16 ? 128 * 1024 : 32 * 1024; }
+
 }  // namespace fastcomm

@@ -7,7 +7,7 @@
 //     run      copy_span and reduce_span, on memory that the wait made safe
 //     publish  that this rank has finished the step (not after the last one)
 //
-// so a CPU progress engine can leave a schedule before any step and come back (advance), and a CUDA
+// so a CPU progress thread can leave a schedule before any step and come back (run_steps), and a CUDA
 // block can run it straight through (run_all). The step is the unit because nothing else may block.
 //
 // A Schedule has
@@ -29,7 +29,7 @@
 // Numbering. Flags never go back: a schedule of S steps publishes S - 1 times, from `base` on, and
 // the next operation starts at base + S - 1 on every rank. S is at least 2, and known once step 1 has
 // run: by then the ranks have read what each of them published in step 0. The last step needs no publication: the
-// first wait of the next operation says the same (transport/pad.h).
+// first wait of the next operation says the same (transport/control_block.h).
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ namespace fastcomm {
 /// state to come back with; `checked(step)` is called once a wait is over, before the step runs, and
 /// answers whether it shall run: the caller may go on with another schedule.
 template <class Schedule, class Executor, class Checked>
-FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, uint32_t& step,
-                   const Checked& checked) {
+FC_HD bool run_steps(const Schedule& schedule, Executor& executor, uint32_t base, uint32_t& step,
+                     const Checked& checked) {
   uint32_t steps = schedule.steps();
   while (step < steps) {
     if (step > 0) {
@@ -64,7 +64,7 @@ FC_HD bool advance(const Schedule& schedule, Executor& executor, uint32_t base, 
 template <class Schedule, class Executor>
 FC_HD bool run_all(const Schedule& schedule, Executor& executor, uint32_t base) {
   uint32_t step = 0;
-  return advance(schedule, executor, base, step, [](uint32_t) { return true; });
+  return run_steps(schedule, executor, base, step, [](uint32_t) { return true; });
 }
 
 }  // namespace fastcomm

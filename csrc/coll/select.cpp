@@ -64,6 +64,11 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
                                 group.layout.payload_bytes, " bytes, else in blocks of at most ",
                                 group.layout.block_bytes, "; ", group.transport);
       return selection;
+    case Algorithm::kRing:
+      selection.reason = concat("at most ", kEagerBytes,
+                                " bytes travel with their announcement, more in pieces of ",
+                                ring_slot_bytes(group.size), "; ", group.transport);
+      return selection;
     default:
       break;
   }

@@ -26,7 +26,7 @@ enum class Control : uint8_t {
   kDropWorked,
   kDropFinished,
   kDropDrained,
-  kRelaxStamp,  // a word of the rings of messages (coll/peer_ring.h) is published with relaxed
+  kRelaxStamp,  // a word of the rings of messages (engines/cpu/peer_ring.h) is published with relaxed
   kRelaxTaken,  // order,
   kRelaxFilled,
   kRelaxDrained,

@@ -1,7 +1,7 @@
 // Names shared by every layer: element types, reductions, operations.
 //
 // The numeric values of these enumerations travel between processes in call headers
-// (transport/pad.h): append, never renumber.
+// (transport/control_block.h): append, never renumber.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +70,11 @@ enum class OpKind : uint8_t {
   kAllGatherUneven = 21,
   kReduceScatterUneven = 22,
   kAllReduceSparse = 23,
+  // Between two ranks: no headers, no schedule (engines/cpu/point_to_point.h).
+  kSend = 24,
+  kRecv = 25,
 };
-constexpr int kNumOpKinds = 24;
+constexpr int kNumOpKinds = 26;
 
 constexpr size_t dtype_size(DType dtype) {
   switch (dtype) {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/addends.h"
 #include "ops/device_ranks.h"
-#include "ops/terms.h"
 #include "tensors/dtype.h"
 
 namespace fastcomm {
@@ -19,7 +19,8 @@ void send(const TensorList& tensors, const std::vector<int>& devices,
           const std::vector<TensorList>& lists) {
   RankTensors ranks{read_pointers(tensors)};
   for (const TensorList& list : lists) ranks.push_back(pointers(list));
-  together(devices).collectives.broadcast(ranks, sizes_of(tensors), 0, current_streams(devices));
+  device_ranks(devices).collectives.broadcast(ranks, sizes_of(tensors), 0,
+                                              current_streams(devices));
   record_use(tensors, devices[0]);
 }
 
@@ -65,7 +66,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
 
 std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& sources,
                                            int64_t destination, int divisor, double scale) {
-  check_terms(sources);
+  check_addends(sources);
   const size_t count = sources[0].size();
   if (!can_meet(sources.size()) || count == 0) return std::nullopt;
   std::vector<int> ranks;
@@ -104,9 +105,9 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
     }
     TensorList made = allocate_like(columns[0], static_cast<int>(destination));
     ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1, divisor, scale};
-    together(ranks).collectives.reduce(inputs, pointers(made), counts, spec,
-                                       static_cast<int>(root - ranks.begin()),
-                                       current_streams(ranks));
+    device_ranks(ranks).collectives.reduce(inputs, pointers(made), counts, spec,
+                                           static_cast<int>(root - ranks.begin()),
+                                           current_streams(ranks));
     for (size_t rank = 0; rank < ranks.size(); ++rank) record_use(columns[rank], ranks[rank]);
     for (size_t k = 0; k < places.size(); ++k) result[places[k]] = std::move(made[k]);
   }

@@ -32,16 +32,16 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
 
 }  // namespace
 
-Together::Together(const std::vector<int>& devices)
+DeviceRanks::DeviceRanks(const std::vector<int>& devices)
     : group(devices, peer_access()), collectives(group) {}
 
-Together& together(const std::vector<int>& devices) {
+DeviceRanks& device_ranks(const std::vector<int>& devices) {
   static auto& mutex = *new std::mutex;
-  static auto& known = *new std::map<std::vector<int>, std::unique_ptr<Together>>;
+  static auto& known = *new std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Together>& found = known[devices];
+  std::unique_ptr<DeviceRanks>& found = known[devices];
   if (found) return *found;
-  auto made = std::make_unique<Together>(devices);
+  auto made = std::make_unique<DeviceRanks>(devices);
   const int size = made->group.size();
   for (int rank = 0; rank < size; ++rank) {
     for (int peer = 0; peer < size; ++peer) {

@@ -14,15 +14,15 @@
 namespace fastcomm {
 
 /// The devices of some operations, which keep their events and pinned memory from one to the next.
-struct Together {
-  explicit Together(const std::vector<int>& devices);
+struct DeviceRanks {
+  explicit DeviceRanks(const std::vector<int>& devices);
 
   DeviceGroup group;
   LocalCollectives collectives;
 };
 
 /// One for each list of devices, for good: CUDA may be gone before destructors run.
-Together& together(const std::vector<int>& devices);
+DeviceRanks& device_ranks(const std::vector<int>& devices);
 
 inline bool can_meet(size_t ranks) {
   return ranks >= 1 && ranks <= static_cast<size_t>(kMaxLocalRanks);

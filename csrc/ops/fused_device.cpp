@@ -87,7 +87,7 @@ bool on_one_device(const std::vector<int>& devices) {
 /// Whether kernels of the first rank reach the memory of all.
 bool first_reaches_all(const std::vector<int>& devices) {
   if (on_one_device(devices)) return true;
-  const DeviceGroup& group = together(devices).group;
+  const DeviceGroup& group = device_ranks(devices).group;
   for (int rank = 1; rank < group.size(); ++rank) {
     if (!group.direct(0, rank)) return false;
   }
@@ -132,7 +132,7 @@ TensorList sum_direct(const std::vector<TensorList>& terms, const std::vector<in
   }
   // All streams wait for all before the kernel reads the terms, and afterwards before they are
   // changed.
-  DeviceGroup& group = together(devices).group;
+  DeviceGroup& group = device_ranks(devices).group;
   const Streams streams = current_streams(devices);
   const std::lock_guard<std::mutex> lock(group.mutex());
   group.check(streams);

@@ -9,8 +9,8 @@
 
 #include "coll/fused_local.h"
 #include "core/error.h"
+#include "ops/addends.h"
 #include "ops/fused_device.h"
-#include "ops/terms.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -33,7 +33,7 @@ bool begins_on_cuda(const TensorList& list) { return !list.empty() && list[0].is
 
 TensorList fused_sum_lists(const std::vector<TensorList>& sources, const GradientOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  check_terms(sources);
+  check_addends(sources);
   if (begins_on_cuda(sources[0])) return fused_sum_device_lists(sources, options);
   FC_CHECK(sources.size() <= kMaxRanks, "fused_reduce_add_coalesced: ", sources.size(),
            " lists, but at most ", kMaxRanks);

@@ -9,9 +9,9 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "ops/addends.h"
 #include "ops/device_lists.h"
 #include "ops/tensor_lists.h"
-#include "ops/terms.h"
 
 namespace fastcomm {
 namespace {
@@ -65,15 +65,15 @@ TensorList reduce_add_coalesced(const TensorList& tensors, int64_t sources, int6
   if (destination >= 0) {
     if (auto sums = sum_device_lists(lists, destination)) return std::move(*sums);
   }
-  check_terms(lists);
+  check_addends(lists);
   TensorList result;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    TensorList terms;
+    TensorList addends;
     for (const TensorList& list : lists) {
-      terms.push_back(list[i].to(list[i].options().device(device_of(destination)),
-                                 /*non_blocking=*/false, /*copy=*/sources == 1));
+      addends.push_back(list[i].to(list[i].options().device(device_of(destination)),
+                                   /*non_blocking=*/false, /*copy=*/sources == 1));
     }
-    result.push_back(tree_sum(std::move(terms)));
+    result.push_back(tree_sum(std::move(addends)));
   }
   return result;
 }

@@ -14,8 +14,8 @@
 #include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/stream_copy.h"
+#include "ops/addends.h"
 #include "ops/list_parts.h"
-#include "ops/terms.h"
 #include "tensors/dtype.h"
 #include "transport/peer_view.h"
 
@@ -146,7 +146,7 @@ at::Tensor sum_otherwise(const std::vector<TensorList>& sources, size_t place) {
 
 TensorList sum_lists(const std::vector<TensorList>& sources) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  check_terms(sources);
+  check_addends(sources);
   const size_t count = sources[0].size(), terms = sources.size();
   TensorList result(count), models;
   std::vector<size_t> places;     // of models, in the result

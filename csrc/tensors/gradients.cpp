@@ -84,7 +84,7 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
   FC_CHECK(wire == DType::kFloat32 || wire == DType::kFloat16 || wire == DType::kBFloat16,
            "fused_all_reduce: wire_dtype is float16 or bfloat16, not ", dtype_name(wire));
   FC_CHECK(options.shards.empty() || options.shards.size() == users_.size(),
-           "fused_all_reduce: ", options.shards.size(), " lists of cuts for ", users_.size(),
+           "fused_all_reduce: ", options.shards.size(), " lists of offsets for ", users_.size(),
            " gradients");
   FC_CHECK(options.residuals.empty() || options.residuals.size() == users_.size(),
            "fused_all_reduce: ", options.residuals.size(), " residuals for ", users_.size(),
@@ -121,14 +121,15 @@ void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
 }
 
 void GradientTensors::check_shards(size_t index) const {
-  const ShardCuts& cuts = options_.shards[index];
-  if (cuts.empty()) return;
+  const ShardOffsets& offsets = options_.shards[index];
+  if (offsets.empty()) return;
   FC_CHECK(users_[index].is_alias_of(dense_[index]),
            "fused_reduce_scatter: ", named(index, users_[index]),
            " has gaps, so that it cannot be divided");
-  FC_CHECK(cuts.size() >= 2 && std::is_sorted(cuts.begin(), cuts.end()) && cuts.front() == 0 &&
-               cuts.back() == static_cast<uint64_t>(dense_[index].numel()),
-           "fused_reduce_scatter: the cuts of ", named(index, users_[index]),
+  FC_CHECK(offsets.size() >= 2 && std::is_sorted(offsets.begin(), offsets.end()) &&
+               offsets.front() == 0 &&
+               offsets.back() == static_cast<uint64_t>(dense_[index].numel()),
+           "fused_reduce_scatter: the offsets of ", named(index, users_[index]),
            " do not go from 0 to its ", dense_[index].numel(), " elements");
 }
 
@@ -160,9 +161,9 @@ uint64_t GradientTensors::signature() const {
   std::memcpy(&unscale, &options_.spec.unscale, sizeof(unscale));
   uint64_t hash = mix(mix(users_.size(), unscale), options_.spec.average ? 1 : 0);
   hash = mix(hash, static_cast<uint64_t>(options_.spec.norm));
-  for (const ShardCuts& cuts : options_.shards) {
-    hash = mix(hash, cuts.size());
-    for (const uint64_t cut : cuts) hash = mix(hash, cut);
+  for (const ShardOffsets& offsets : options_.shards) {
+    hash = mix(hash, offsets.size());
+    for (const uint64_t offset : offsets) hash = mix(hash, offset);
   }
   for (size_t i = 0; i < users_.size(); ++i) {
     hash = mix(hash, static_cast<uint64_t>(users_[i].scalar_type()));

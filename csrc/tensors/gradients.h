@@ -22,7 +22,7 @@ namespace fastcomm {
 struct GradientOptions {
   GradientSpec spec;
   std::optional<at::ScalarType> wire;  // fp16 or bf16, for the gradients that are fp32
-  std::vector<ShardCuts> shards;       // one a tensor, or none at all: no rank owns anything
+  std::vector<ShardOffsets> shards;    // one a tensor, or none at all: no rank owns anything
   TensorList residuals;                // one a tensor, like it, or none at all: of error feedback
 };
 
@@ -30,7 +30,7 @@ class GradientTensors {
  public:
   /// Raises Error(kInvalidArgument), which names the tensor: not on `device`; sparse, or quantized; not
   /// floating-point; overlaps itself or another one; a wire type that is none; shards of a tensor with
-  /// gaps, or that are not cuts of it; a residual that is not fp32 or lies otherwise.
+  /// gaps, or that are not offsets of it; a residual that is not fp32 or lies otherwise.
   GradientTensors(TensorList tensors, const GradientOptions& options, at::Device device = at::kCPU);
 
   const std::vector<Gradient>& gradients() const { return gradients_; }

@@ -7,8 +7,8 @@
 
 #include <string>
 
+#include "transport/control_block.h"
 #include "transport/doorbell.h"
-#include "transport/pad.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -24,8 +24,8 @@ class PeerGroup {
   int size() const { return view_.size; }
   const PeerView& view() const { return view_; }
 
-  Pad& pad(int rank) const { return *pads_[rank]; }
-  Pad& own_pad() const { return *pads_[view_.rank]; }
+  ControlBlock& control_block(int rank) const { return *control_blocks_[rank]; }
+  ControlBlock& own_control_block() const { return *control_blocks_[view_.rank]; }
 
   /// One a rank; several ranks may share one. A rank sleeps on its own.
   Doorbell* const* doorbells() const { return doorbells_; }
@@ -68,7 +68,7 @@ class PeerGroup {
 
  protected:
   PeerView view_;
-  Pad* pads_[kMaxRanks] = {};
+  ControlBlock* control_blocks_[kMaxRanks] = {};
   Doorbell* doorbells_[kMaxRanks] = {};
 };
 

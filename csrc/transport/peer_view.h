@@ -2,7 +2,7 @@
 //
 // Each rank owns one window: memory that every rank of the group can read and (for flags only its
 // owner) write. It holds flags, one 64-byte line per channel, and scratch. A channel is an
-// independent instance of a schedule: the CPU has one (transport/pad.h), a CUDA grid one per block.
+// independent instance of a schedule: the CPU has one (transport/control_block.h), a CUDA grid one per block.
 //
 // Flag contract: flag (rank, channel) is written by its owner alone, counts published steps, never
 // goes back, and wraps. It is published with release and read with acquire (core/hd.h).

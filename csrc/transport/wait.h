@@ -3,7 +3,7 @@
 //
 // Spinning is right only where every rank has a core: when ranks outnumber cores, the spinner holds
 // the core that the awaited peer needs. The slow part of a wait (`check`) runs every few yields and
-// after every sleep; that is where deaths, goodbyes, poison, deadlines and signals are noticed.
+// after every sleep; that is where deaths, leave notices, poison, deadlines and signals are noticed.
 #pragma once
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-"""Includes point down only: bindings, {ops, c10d}, {tensors, devices}, coll, kernels, and so on.
+"""Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, and so on.
 
 Tensors is what ops and c10d share of torch.
 
@@ -18,9 +18,10 @@ BELOW = {
     "transport": {"core"},
     "kernels": {"transport", "core"},
     "coll": {"kernels", "transport", "core"},
+    "engines": {"coll", "kernels", "transport", "core"},
     "devices": {"coll", "kernels", "transport", "core"},
     "tensors": {"coll", "kernels", "transport", "core"},
-    "c10d": {"tensors", "coll", "kernels", "transport", "core"},
+    "c10d": {"tensors", "engines", "coll", "kernels", "transport", "core"},
     "ops": {"tensors", "devices", "coll", "kernels", "transport", "core"},
 }
 BELOW["bindings"] = set(BELOW)
@@ -77,7 +78,7 @@ def test_includes_point_down(root):
         ("core/a.cpp", '#include "../coll/plan.h"', "core includes ../coll/plan.h of coll"),
         ("transport/a.cu", '#  include "kernels/sum.h"', "transport includes kernels/sum.h"),
         ("ops/a.cpp", '#include "c10d/work.h"', "ops includes c10d/work.h of c10d"),
-        ("coll/cuda/a.cu", "#include <ATen/ATen.h>", "coll is below torch"),
+        ("engines/cuda/a.cu", "#include <ATen/ATen.h>", "engines is below torch"),
         ("transport/shm/a.h", "#include <c10/util/Exception.h>", "transport is below torch"),
         ("core/a.cpp", "#include <pybind11/pybind11.h>", "core is below torch"),
         ("c10d/a.cpp", "#include <torch/extension.h>", "only bindings may see pybind11"),

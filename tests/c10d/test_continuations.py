@@ -47,7 +47,7 @@ def _same_shapes(world: World) -> list[list[float]]:
     futures = []
     for index in range(20):
         time.sleep(chance.uniform(0, 0.003))
-        # Some are one-shot and end in the caller, some are for the progress engine.
+        # Some are one-shot and end in the caller, some are for the progress thread.
         size = 4 if index % 3 else 200_000
         future = _reduced(float(2**index), size)
         futures.append(future.then(lambda done, index=index: once_more(index, done)[:4]))
@@ -497,7 +497,7 @@ def _threads() -> int:
 
 def _no_threads_left(world: World) -> None:
     world.init(name="first")
-    _reduced(1.0, 1_000_000).wait()  # starts the progress engine
+    _reduced(1.0, 1_000_000).wait()  # starts the progress thread
     _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
     dist.destroy_process_group()
     time.sleep(0.5)

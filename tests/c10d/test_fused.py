@@ -72,7 +72,7 @@ def _bits(world: World) -> list[bytes]:
         assert float(result.found_inf) == 0.0
         if norm_type is not None:
             parts = [fused.part(grad, norm_type) for grad in grads]
-            assert result.parts.tolist() == parts, options
+            assert result.partial_norms.tolist() == parts, options
             assert result.total_norm is not None and result.total_norm.dtype == torch.float64
             assert float(result.total_norm) == fused.norm(parts, norm_type)
             flat = torch.cat([_reals(g).reshape(-1).double() for g in grads])
@@ -146,7 +146,9 @@ def _any_split(world: World) -> None:
     for result in several:
         result.wait()
     assert all(torch.equal(a, b) for a, b in zip(whole, pieces, strict=True))
-    parts = torch.cat([several[1].parts, several[2].parts, several[0].parts])
+    parts = torch.cat(
+        [several[1].partial_norms, several[2].partial_norms, several[0].partial_norms]
+    )
     assert fastcomm.combined_norm(parts).float() == one.total_norm
 
 
@@ -251,7 +253,7 @@ def _in_place(world: World) -> None:
                 wanted = fastcomm.fused_all_reduce_(apart, norm_type=norm_type)
                 result.wait()
                 assert all(torch.equal(a, b) for a, b in zip(grads, apart, strict=True))
-                assert result.parts.tolist() == wanted.parts.tolist()
+                assert result.partial_norms.tolist() == wanted.partial_norms.tolist()
                 assert result.total_norm == wanted.total_norm
             grads[1][7] = math.nan
             assert float(fastcomm.fused_all_reduce_(grads).found_inf) == 1.0
@@ -321,7 +323,7 @@ def _refused(world: World) -> None:
     assert torch.equal(one, torch.ones(4))
     fastcomm.fused_all_reduce_([one])  # the group has taken no harm
     result = fastcomm.fused_all_reduce_([])
-    assert float(result.total_norm) == 0.0 and result.parts.shape == (0,)
+    assert float(result.total_norm) == 0.0 and result.partial_norms.shape == (0,)
     dist.barrier()
 
 

@@ -89,7 +89,7 @@ def _leave_while_others_wait(world: World) -> float | Caught:
     return catch(dist.broadcast, torch.zeros(LARGE), src=1)
 
 
-def test_a_waiting_rank_hears_the_goodbye_at_once() -> None:
+def test_a_waiting_rank_hears_that_a_peer_leaves_at_once() -> None:
     waiting, left = run_ranks(2, _leave_while_others_wait)
     assert waiting.kind == "PeerLeftError"
     assert waiting.at - left < 0.2
@@ -225,7 +225,7 @@ def _fork(world: World, how: str) -> tuple[int, float]:
     world.init()
     tensor = torch.ones(4)
     dist.all_reduce(tensor)
-    dist.all_reduce(tensor, async_op=True).wait()  # now the progress engine runs
+    dist.all_reduce(tensor, async_op=True).wait()  # now the progress thread runs
     child = os.fork()
     if child == 0:
         status = 1

@@ -189,7 +189,7 @@ def _continue_block(world: World) -> float:
 
     def again(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         total = torch.stack([tensor[0] for tensor in done.value()])
-        dist.all_reduce(total)  # waits for what only the engine can finish
+        dist.all_reduce(total)  # waits for what only the progress thread can finish
         return total.sum()
 
     return float(work.get_future().then(again).wait())

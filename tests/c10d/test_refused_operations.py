@@ -175,7 +175,7 @@ def _late_trouble(world: World) -> str:
     text = ""
     if world.rank == 0:
         part.resize_(3)
-        time.sleep(0.5)  # the engine ends it
+        time.sleep(0.5)  # the progress thread ends it
         text = catch(work.wait).text
     else:
         work.wait()

@@ -25,10 +25,10 @@ void before_death(RankWorld& world, int peer, const What& what) {
   };
 }
 
-/// A peer that says goodbye and ends its process in the middle of a look has left, and not died.
-void test_goodbye(uint64_t) {
+/// A peer that announces that it leaves and ends its process in the middle of a look has left, and not died.
+void test_leave(uint64_t) {
   RankWorld world(2);
-  world.stop_engines();
+  world.stop_progress();
   auto operation = world.at(0).start(barrier_call(), kTimeout, nullptr);
   before_death(world, 1, [&] { world.at(1).leave(); });
   world.at(0).examine();
@@ -39,7 +39,7 @@ void test_goodbye(uint64_t) {
 /// A peer that gives the group up and ends its process in the middle of a look has said why.
 void test_poison(uint64_t) {
   RankWorld world(2);
-  world.stop_engines();
+  world.stop_progress();
   auto operation = world.at(0).start(barrier_call(), kTimeout, nullptr);
   before_death(world, 1, [&] {
     world.at(1).abort("rank 1 wants no more");
@@ -57,7 +57,7 @@ void test_exit(uint64_t) {
   constexpr int kRoot = 0, kSlow = 1, kFast = 2, kSize = 3;
   constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps a round
   RankWorld world(kSize);
-  world.stop_engines();
+  world.stop_progress();
   std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
   std::fill(data[kRoot].begin(), data[kRoot].end(), 7.f);
   std::vector<std::shared_ptr<Operation>> operations;
@@ -67,15 +67,15 @@ void test_exit(uint64_t) {
   }
   const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
   for (int round = 0; round < 1000 && !operations[kFast]->done(); ++round) {
-    for (int rank : {kRoot, kFast}) world.at(rank).progress();
-    if (operations[kSlow]->step() < blocks) world.at(kSlow).progress();
+    for (int rank : {kRoot, kFast}) world.at(rank).poll();
+    if (operations[kSlow]->step() < blocks) world.at(kSlow).poll();
   }
   EXPECT(operations[kFast]->done() && !operations[kRoot]->done() && !operations[kSlow]->done());
   before_death(world, kFast, [&] { world.at(kFast).leave(); });
   for (int round = 0; round < 1000; ++round) {
     for (int rank : {kRoot, kSlow}) {
       world.at(rank).examine();
-      world.at(rank).progress();
+      world.at(rank).poll();
     }
   }
   for (int rank = 0; rank < kSize; ++rank) {
@@ -97,7 +97,7 @@ void test_in_place(uint64_t) {
   };
   for (const char* how : {"abort", "leave", "timeout"}) {
     RankWorld world(kSize);
-    world.stop_engines();
+    world.stop_progress();
     std::vector<Message> messages(kSize);
     std::vector<std::shared_ptr<Operation>> operations(kSize);
     for (int rank : {kSlow, kQuitter, kWaiting}) {
@@ -105,9 +105,9 @@ void test_in_place(uint64_t) {
       const bool brief = rank == kQuitter && how == std::string("timeout");
       operations[rank] = world.at(rank).start(sum_call(messages[rank].data, kCount),
                                               brief ? Milliseconds(1) : kTimeout, nullptr);
-      world.at(rank).progress();  // the slow one says where its tensor is, and stops there
+      world.at(rank).poll();  // the slow one says where its tensor is, and stops there
     }
-    world.at(kQuitter).progress();
+    world.at(kQuitter).poll();
     EXPECT(operations[kQuitter]->direct() && operations[kWaiting]->direct());
     EXPECT(!operations[kSlow]->direct() && !operations[kQuitter]->done());
     if (how == std::string("abort")) world.at(kQuitter).abort("rank 0 wants no more");
@@ -118,7 +118,7 @@ void test_in_place(uint64_t) {
     std::fill_n(messages[kQuitter].data, kCount, 100.f);
     for (int round = 0; round < 10; ++round) {
       for (int rank : {kSlow, kWaiting}) {
-        world.at(rank).progress();
+        world.at(rank).poll();
         world.at(rank).examine();
       }
     }
@@ -142,7 +142,7 @@ void test_in_place(uint64_t) {
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
-                   {{"goodbye", test_goodbye},
+                   {{"leave", test_leave},
                     {"poison", test_poison},
                     {"exit", test_exit},
                     {"in_place", test_in_place}});

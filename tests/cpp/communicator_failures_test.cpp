@@ -86,13 +86,13 @@ void test_leave(uint64_t seed) {
   }
 }
 
-/// Trouble in a later operation does not reach a rank that is still in an earlier one: the peers
+/// Failure in a later operation does not reach a rank that is still in an earlier one: the peers
 /// that are in trouble have done their part of it.
 void test_trouble_later(uint64_t) {
   constexpr int kSlow = 0, kFast = 1, kRoot = 2, kLeaver = 3, kSize = 4;
   constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps a round
   RankWorld world(kSize);
-  world.stop_engines();
+  world.stop_progress();
   std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
   std::fill(data[kRoot].begin(), data[kRoot].end(), 7.f);
   std::vector<std::shared_ptr<Operation>> first;
@@ -103,8 +103,8 @@ void test_trouble_later(uint64_t) {
   // As far behind as the schedule allows: the root waits for this rank once more, nobody else does.
   const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
   for (int round = 0; round < 1000 && !first[kLeaver]->done(); ++round) {
-    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).progress();
-    if (first[kSlow]->step() < blocks) world.at(kSlow).progress();
+    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).poll();
+    if (first[kSlow]->step() < blocks) world.at(kSlow).poll();
   }
   EXPECT(first[kFast]->done() && first[kLeaver]->done());
   EXPECT(!first[kSlow]->done() && !first[kRoot]->done());
@@ -116,7 +116,7 @@ void test_trouble_later(uint64_t) {
   for (int round = 0; round < 1000 && !(first[kRoot]->done() && first[kSlow]->done()); ++round) {
     for (int rank : {kRoot, kSlow}) {
       world.at(rank).examine();
-      world.at(rank).progress();
+      world.at(rank).poll();
     }
   }
   for (int rank = 0; rank < kSize; ++rank) {
@@ -145,10 +145,10 @@ void test_quarantine(uint64_t) {
       EXPECT(good->direct() && !failure_of(*good).failed);
     });
     EXPECT(world.bells().quarantine.empty());
-    world.stop_engines();
+    world.stop_progress();
     auto pending = world.at(0).start(call(0), Milliseconds(1), nullptr);
     auto behind = world.at(0).start(call(0), Milliseconds(1), nullptr);
-    world.at(0).progress();
+    world.at(0).poll();
     pause(5000);
     if (leaves) {
       world.at(0).leave();
@@ -165,7 +165,7 @@ void test_quarantine(uint64_t) {
 }
 
 /// After abort() or leave() nobody touches the memory of pending operations any more, not even an
-/// engine in the middle of a step, and peers learn of it.
+/// progress thread in the middle of a step, and peers learn of it.
 void test_abort(uint64_t seed) {
   for (int round = 0; round < 20; ++round) {
     // Large slots: a step takes long enough to be met in the middle.
@@ -237,7 +237,7 @@ void test_interrupt(uint64_t) {
   });
 }
 
-/// A dead peer is named even where another one said goodbye, and then died, before.
+/// A dead peer is named even where another one announced that it leaves, and then died, before.
 void test_lost(uint64_t) {
   RankWorld world(3);
   std::thread deaths([&] {
@@ -257,7 +257,7 @@ void test_lost(uint64_t) {
   EXPECT(seconds_since(start) < 1);
 }
 
-/// A small operation that is started behind a large one leaves that to the engine.
+/// A small operation that is started behind a large one leaves that to the progress thread.
 void test_start_is_short(uint64_t) {
   RankWorld world(2, 1, 0, scratch_layout(256, 1 << 16, 2));
   std::thread::id where[2];

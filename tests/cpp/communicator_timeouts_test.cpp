@@ -42,7 +42,7 @@ void test_late(uint64_t) {
 }
 
 /// A rank that hears of a timeout from a peer is told who is late, however long the calls' names are:
-/// a pad has no room for all of them.
+/// a control block has no room for all of them.
 void test_told(uint64_t) {
   constexpr int kLate = 1, kSize = 4;
   RankWorld world(kSize);
@@ -67,7 +67,7 @@ void test_told(uint64_t) {
 void test_held_up(uint64_t) {
   constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
   RankWorld world(kSize);
-  world.stop_engines();
+  world.stop_progress();
   std::vector<std::vector<float>> data(kSize, std::vector<float>(2900));
   std::vector<std::shared_ptr<Operation>> operations;
   for (int rank = 0; rank < kSize; ++rank) {
@@ -75,8 +75,8 @@ void test_held_up(uint64_t) {
     operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
   }
   for (int round = 0; round < 100; ++round) {
-    for (int rank : {kRoot, kWaiting}) world.at(rank).progress();
-    if (operations[kLate]->step() < 3) world.at(kLate).progress();
+    for (int rank : {kRoot, kWaiting}) world.at(rank).poll();
+    if (operations[kLate]->step() < 3) world.at(kLate).poll();
   }
   EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
   EXPECT(operations[kRoot]->awaited_peer() == kLate);
@@ -104,7 +104,8 @@ void test_wait_timeout(uint64_t) {
         EXPECT(code == ErrorCode::kTimeout && text.find("goes on") != std::string::npos, text);
       }
       const auto start = Clock::now();
-      while (!operation->done() && seconds_since(start) < 20) pause(1000);  // the engine alone
+      while (!operation->done() && seconds_since(start) < 20)
+        pause(1000);  // the progress thread alone
     }
     world.at(rank).wait(*operation, Deadline::max(), nullptr);
     EXPECT(!failure_of(*operation).failed && data[2999] == 2.f);

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "check.h"
-#include "coll/operation.h"
+#include "engines/cpu/operation.h"
 
 namespace fastcomm::testing {
 

@@ -6,7 +6,7 @@
 //   random   lists of odd sizes, types and alignments, between other operations of the same group; some
 //            lie alike on every rank, and are reduced there; some have owners, and are gathered again
 //   race     a few of them, for the negative controls
-//   cuts     what a list is cut into: every element once, slots that are large enough
+//   offsets     what a list is cut into: every element once, slots that are large enough
 #include <cmath>
 #include <limits>
 
@@ -37,18 +37,18 @@ struct Lists {
   std::vector<Spec> tensors;
   std::vector<std::vector<std::vector<char>>> inputs;  // [tensor][rank]
   std::vector<std::vector<char>> wanted;
-  bool alike = false;             // the tensors lie in one piece of memory, as on every other rank
-  std::vector<ShardCuts> shards;  // a reduce_scatter, and a gathering behind it
-  std::vector<double> parts;      // of what is wanted
+  bool alike = false;  // the tensors lie in one piece of memory, as on every other rank
+  std::vector<ShardOffsets> shards;  // a reduce_scatter, and a gathering behind it
+  std::vector<double> parts;         // of what is wanted
 };
 
 /// Which elements of a tensor are whose; now and then everybody's.
-ShardCuts random_cuts(std::mt19937_64& random, uint64_t count, int size) {
+ShardOffsets random_offsets(std::mt19937_64& random, uint64_t count, int size) {
   if (random() % 8 == 0) return {};
-  ShardCuts cuts{0, count};
-  for (int rank = 1; rank < size; ++rank) cuts.push_back(random() % (count + 1));
-  std::sort(cuts.begin(), cuts.end());
-  return cuts;
+  ShardOffsets offsets{0, count};
+  for (int rank = 1; rank < size; ++rank) offsets.push_back(random() % (count + 1));
+  std::sort(offsets.begin(), offsets.end());
+  return offsets;
 }
 
 std::vector<char> converted(const std::vector<char>& values, DType from, DType to) {
@@ -81,7 +81,7 @@ Lists random_lists(std::mt19937_64& random, int size) {
   lists.alike = random() % 2 == 0;
   if (random() % 2 == 0) {
     for (const Spec& spec : lists.tensors) {
-      lists.shards.push_back(random_cuts(random, spec.count, size));
+      lists.shards.push_back(random_offsets(random, spec.count, size));
     }
   }
   std::vector<Gradient> reduced;
@@ -224,7 +224,7 @@ void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
 void test_random(uint64_t seed) { run_random(seed, {1, 2, 3, 5, 8}, 16); }
 void test_race(uint64_t seed) { run_random(seed, {2}, 4); }
 
-void test_cuts(uint64_t seed) {
+void test_offsets(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
     const int size = 1 + static_cast<int>(random() % 64);
@@ -240,9 +240,9 @@ void test_cuts(uint64_t seed) {
         scratch_layout(64 << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, size);
     EXPECT(list.fits(layout, size), "a unit does not fit");
     EXPECT(!list.fits(scratch_layout(64, 64 * size, size), size) || list.elements() < 64, "fits");
-    std::vector<ShardCuts> shards;
+    std::vector<ShardOffsets> shards;
     for (const Gradient& tensor : tensors)
-      shards.push_back(random_cuts(random, tensor.count, size));
+      shards.push_back(random_offsets(random, tensor.count, size));
     if (round % 2 == 1) list.shard(shards);
     list.deal(layout, size);
     const uint64_t stage = list.stage_at(1) - list.stage_at(0);
@@ -266,8 +266,9 @@ void test_cuts(uint64_t seed) {
           held += round_up(list.wire_bytes(unit), kLineBytes);
           EXPECT(held <= list.norm_at(next - begin), "data reaches into norms");
           if (round % 2 == 1 && !shards[unit.tensor].empty()) {
-            const ShardCuts& cuts = shards[unit.tensor];
-            EXPECT(cuts[owner] <= unit.first && unit.first < cuts[owner + 1], "of another rank");
+            const ShardOffsets& offsets = shards[unit.tensor];
+            EXPECT(offsets[owner] <= unit.first && unit.first < offsets[owner + 1],
+                   "of another rank");
             uint64_t all = 0;
             for (int rank = 0; rank < size; ++rank) all += list.wanted(unit, rank).count;
             EXPECT(all == unit.count, "wanted twice, or not at all");
@@ -286,5 +287,6 @@ void test_cuts(uint64_t seed) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"random", test_random}, {"race", test_race}, {"cuts", test_cuts}});
+  return run_cases(argc, argv,
+                   {{"random", test_random}, {"race", test_race}, {"offsets", test_offsets}});
 }

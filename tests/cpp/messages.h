@@ -82,7 +82,7 @@ inline std::vector<char> pattern(size_t bytes, uint64_t seed) {
 }
 
 /// Around the limits of what travels how.
-inline constexpr size_t kSlotBytes = slot_bytes(2);
+inline constexpr size_t kSlotBytes = ring_slot_bytes(2);
 inline constexpr size_t kSizes[] = {0,
                                     1,
                                     8,

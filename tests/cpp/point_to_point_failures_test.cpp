@@ -77,7 +77,7 @@ void test_timeout(uint64_t) {
   EXPECT(later.code == ErrorCode::kTimeout, later.text);
 }
 
-/// What was sent before the goodbye arrives; nothing else does.
+/// What was sent before the leave notice arrives; nothing else does.
 void test_leave(uint64_t seed) {
   for (int round = 0; round < 20; ++round) {
     World world(3);

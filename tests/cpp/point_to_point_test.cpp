@@ -95,7 +95,7 @@ void test_random(uint64_t seed) {
         entry.operation = step.is_send ? send(group, step.peer, step.what.tag, entry.data)
                                        : recv(group, step.peer, step.what.tag, entry.data);
         // Waiting for a send may need receives that the peer posts later: so for none here.
-        if (own() % 16 == 0) group.progress();
+        if (own() % 16 == 0) group.poll();
       }
       while (!running.empty()) {
         const size_t chosen = own() % running.size();
@@ -131,7 +131,7 @@ void test_full(uint64_t seed) {
   });
 }
 
-/// Nobody waits: the engines alone bring it to an end.
+/// Nobody waits: the progress threads alone bring it to an end.
 void test_background(uint64_t seed) {
   World world(3);
   std::atomic<int> finished{0};
@@ -252,7 +252,7 @@ void test_threads(uint64_t seed) {
   });
 }
 
-/// Two threads wait for one rank, the engine drives, and one gives up early: nobody sleeps on.
+/// Two threads wait for one rank, the progress thread drives, and one gives up early: nobody sleeps on.
 void test_hand_over(uint64_t seed) {
   World world(2);
   Communicator& group = world.at(0);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "check.h"
-#include "coll/communicator.h"
 #include "coll/messages.h"
 #include "dtypes.h"
+#include "engines/cpu/communicator.h"
 #include "reference_tree.h"
 
 namespace fastcomm::testing {

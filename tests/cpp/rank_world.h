@@ -1,4 +1,4 @@
-// Ranks as threads of one process, each with a communicator and a progress engine of its own.
+// Ranks as threads of one process, each with a communicator and a progress thread of its own.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "coll/communicator.h"
-#include "coll/progress.h"
+#include "engines/cpu/communicator.h"
+#include "engines/cpu/progress_thread.h"
 #include "transport/local/thread_group.h"
 
 namespace fastcomm::testing {
@@ -30,7 +30,7 @@ class RankGroup final : public PeerGroup {
       : inner_(std::move(inner)), bells_(std::move(bells)) {
     view_ = inner_->view();
     for (int peer = 0; peer < size(); ++peer) {
-      pads_[peer] = &inner_->pad(peer);
+      control_blocks_[peer] = &inner_->control_block(peer);
       doorbells_[peer] = &bells_->bells[peer];
     }
   }
@@ -76,7 +76,7 @@ class RankWorld {
       : size_(size), bells_(std::make_shared<Bells>()), communicators_(groups) {
     if (layout.block_bytes == 0) layout = small_layout(size);
     for (int rank = 0; rank < size; ++rank) {
-      engines_.push_back(std::make_unique<ProgressEngine>(bells_->bells[rank]));
+      progress_threads_.push_back(std::make_unique<ProgressThread>(bells_->bells[rank]));
     }
     GroupTraits traits;
     traits.size = size;
@@ -89,7 +89,8 @@ class RankWorld {
       for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flag(rank, 0) = first_base;
       for (int rank = 0; rank < size; ++rank) {
         auto peers = std::make_unique<RankGroup>(std::move(inner[rank]), bells_);
-        group.push_back(std::make_shared<Communicator>(std::move(peers), traits, *engines_[rank]));
+        group.push_back(
+            std::make_shared<Communicator>(std::move(peers), traits, *progress_threads_[rank]));
       }
     }
   }
@@ -98,8 +99,8 @@ class RankWorld {
   Communicator& at(int rank, int group = 0) { return *communicators_[group][rank]; }
   Bells& bells() { return *bells_; }
   /// From now on operations move only when the test moves them.
-  void stop_engines() {
-    for (auto& engine : engines_) engine->stop();
+  void stop_progress() {
+    for (auto& thread : progress_threads_) thread->stop();
   }
 
   /// Calls `body(rank)` on one thread a rank and waits for all.
@@ -113,7 +114,7 @@ class RankWorld {
  private:
   int size_;
   std::shared_ptr<Bells> bells_;
-  std::vector<std::unique_ptr<ProgressEngine>> engines_;  // outlive the communicators
+  std::vector<std::unique_ptr<ProgressThread>> progress_threads_;  // outlive the communicators
   std::vector<std::vector<std::shared_ptr<Communicator>>> communicators_;
 };
 

@@ -99,7 +99,7 @@ void test_quarantine(uint64_t) {
     third.reset();
     tell(store, "tried", rank);
     await(store, "tried", kSize);
-    if (rank == 0) {  // the own goodbye changes nothing: the peers are those that write
+    if (rank == 0) {  // the own leave notice changes nothing: the peers are those that write
       group.reset();
       EXPECT(offset(SharedBuffer(endpoint, kBytes)) == next);
       store.set("first left", "1");

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "coll/cuda/all_reduce.h"
 #include "device_memory.h"
+#include "engines/cuda/all_reduce.h"
 #include "random_values.h"
 
 namespace fastcomm::testing {

@@ -3,8 +3,8 @@
 //   shm_ends_test CASE SEED
 #include <csignal>
 
-#include "coll/communicator.h"
-#include "coll/progress.h"
+#include "engines/cpu/communicator.h"
+#include "engines/cpu/progress_thread.h"
 #include "shm_world.h"
 #include "transport/fork.h"
 
@@ -40,10 +40,11 @@ void test_death(uint64_t) {
       3,
       [&](int rank) {
         Endpoint endpoint("memfd");
-        ProgressEngine engine(endpoint.doorbell());
+        ProgressThread progress_thread(endpoint.doorbell());
         auto result = form(store, rank, 3, &endpoint);
         const GroupTraits traits = traits_of(result, 3);
-        auto group = std::make_shared<Communicator>(std::move(result.group), traits, engine);
+        auto group =
+            std::make_shared<Communicator>(std::move(result.group), traits, progress_thread);
         std::vector<float> data(100000, 1.f);
         EXPECT(group->run(sum_of(data), Milliseconds(30000), nullptr)->error() == nullptr);
         if (rank == 1) {
@@ -55,7 +56,7 @@ void test_death(uint64_t) {
           killed_at->store(now());
           kill(getpid(), SIGKILL);
         }
-        // Rank 0 waits synchronously, rank 2 leaves it to the engine.
+        // Rank 0 waits synchronously, rank 2 leaves it to the progress thread.
         auto operation = rank == 0 ? group->run(sum_of(data), Milliseconds(30000), nullptr)
                                    : group->start(sum_of(data), Milliseconds(30000), nullptr);
         while (!operation->done()) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -78,10 +79,10 @@ void test_exit(uint64_t) {
   ForkedStore store;
   run_processes(4, [&](int rank) {
     Endpoint endpoint("memfd");
-    ProgressEngine engine(endpoint.doorbell());
+    ProgressThread progress_thread(endpoint.doorbell());
     auto result = form(store, rank, 4, &endpoint);
     const GroupTraits traits = traits_of(result, 4);
-    auto group = std::make_shared<Communicator>(std::move(result.group), traits, engine);
+    auto group = std::make_shared<Communicator>(std::move(result.group), traits, progress_thread);
     std::vector<float> data(500000, 1.f);
     for (int round = 0; round < 3; ++round) {
       if (rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -99,10 +100,10 @@ void test_fork(uint64_t) {
   run_processes(2, [&](int rank) {
     watch_for_forks();
     Endpoint endpoint("memfd");
-    ProgressEngine engine(endpoint.doorbell());
+    ProgressThread progress_thread(endpoint.doorbell());
     auto result = form(store, rank, 2, &endpoint);
     const GroupTraits traits = traits_of(result, 2);
-    auto group = std::make_shared<Communicator>(std::move(result.group), traits, engine);
+    auto group = std::make_shared<Communicator>(std::move(result.group), traits, progress_thread);
     std::vector<float> data(1000, 1.f);
     group->run(sum_of(data), Milliseconds(30000), nullptr);
     const pid_t child = fork();

@@ -89,7 +89,7 @@ def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
     if fault.kind in ("kill", "exit", "crash"):
         return Expectation(done, issued, (("PeerLostError", victim),))
     if fault.kind in ("quit", "raise"):
-        # A program that ends says goodbye by itself, before its process is gone.
+        # A program that ends announces that it leaves by itself, before its process is gone.
         return Expectation(done, issued, (("PeerLeftError", victim),))
     if fault.kind == "kill in flight":
         return Expectation(done, NEVER, (("PeerLostError", victim),))

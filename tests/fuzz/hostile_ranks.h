@@ -98,7 +98,7 @@ class HostileStore final : public Bootstrap {
     auto* header =
         reinterpret_cast<WindowHeader*>(actor.endpoint.segment().mapping().at(actor.window));
     header->nonce.store(nonce());
-    header->pad.goodbye.store(1);  // so that the rank under test may use its own window again
+    header->control.left.store(1);  // so that the rank under test may use its own window again
     return to_bytes(record);
   }
 

@@ -56,7 +56,7 @@ def _equal(on_gpu: Sequence[torch.Tensor], on_cpu: Sequence[torch.Tensor]) -> No
 
 
 def _same_findings(ours: FusedResult, wanted: FusedResult) -> None:
-    _equal([ours.found_inf, ours.parts], [wanted.found_inf, wanted.parts])
+    _equal([ours.found_inf, ours.partial_norms], [wanted.found_inf, wanted.partial_norms])
     assert (ours.total_norm is None) == (wanted.total_norm is None)
     if ours.total_norm is not None and wanted.total_norm is not None:
         _equal([ours.total_norm], [wanted.total_norm])
@@ -130,7 +130,9 @@ def test_norms_of_parts_are_combined_on_the_device(norm_type: float) -> None:
     whole = comm.fused_reduce_add_coalesced(lists, norm_type=norm_type)[1]
     ends = (0, 5, 6, len(lists[0]))
     pieces = [
-        comm.fused_reduce_add_coalesced([v[a:b] for v in lists], norm_type=norm_type)[1].parts
+        comm.fused_reduce_add_coalesced([v[a:b] for v in lists], norm_type=norm_type)[
+            1
+        ].partial_norms
         for a, b in itertools.pairwise(ends)
     ]
     combined = fastcomm.combined_norm(torch.cat(pieces), norm_type)
@@ -163,7 +165,7 @@ def test_nothing_waits_for_the_device() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         result = comm.fused_reduce_add_coalesced(lists, True, 0.5, torch.bfloat16)[1]
-        fastcomm.combined_norm(result.parts)
+        fastcomm.combined_norm(result.partial_norms)
         fastcomm.clip_grad_norm_(parameters, 1.0)
     finally:
         torch.cuda.set_sync_debug_mode(mode)
@@ -181,7 +183,7 @@ def test_the_work_is_ordered_behind_the_current_stream() -> None:
             del ones, twos, sums
         torch.full((100_000,), 7.0, device="cuda")  # memory given back too early would be this
         side.synchronize()
-        assert total.eq(3).all() and result.parts.eq(900_000).all()
+        assert total.eq(3).all() and result.partial_norms.eq(900_000).all()
 
 
 @pytest.mark.skipif(
@@ -262,7 +264,7 @@ def test_a_graph_captures_reduction_clipping_and_step() -> None:
 
 def _on_cpu(result: FusedResult) -> FusedResult:
     total = None if result.total_norm is None else result.total_norm.cpu()
-    return FusedResult(total, result.found_inf.cpu(), result.parts.cpu(), result.norm_type)
+    return FusedResult(total, result.found_inf.cpu(), result.partial_norms.cpu(), result.norm_type)
 
 
 def test_two_launches_instead_of_many() -> None:

@@ -1,13 +1,13 @@
 /* fastcomm's flag protocol: N ranks run OPS operations, at most one thing goes wrong, anywhere.
  *
  * What it stands for: csrc/README.md, "The flag protocol". This file is the rank: csrc/coll/
- * schedule.h (advance), operation.cpp (advance_staged, advance_direct, read_headers, awaits),
+ * schedule.h (run_steps), operation.cpp (poll_staged, poll_direct, read_headers, awaits),
  * communicator.cpp (drive, leave, abort); schedules.pml is the steps, notices.pml how it fails.
  *
  * Modelled: the schedules' steps, waits and slots; flags that wrap (MODULUS stands for 2^32);
  * headers and calls that differ (ODD_CALL); a process that dies between any two accesses; leave()
  * and abort() between any two steps, by another thread; a rank that never comes (LATE) and timeouts
- * that fire whenever a rank waits; the end of a program: goodbye, then the end of the process.
+ * that fire whenever a rank waits; the end of a program: leave notice, then the end of the process.
  * Programs end right after their last operation, or after the first that fails.
  *
  * Memory: what a step writes is torn until its publication makes it whole. A release store may not
@@ -76,7 +76,7 @@ byte flag[N];
 byte header[2 * N], payload[2 * N], stage[2 * N], result[2 * N];
 byte poison[N]; /* 1 + the first operation that failed there, or 0 */
 byte cause[N], blame[N];
-byte goodbye[N]; /* 1 + the operations finished, or 0 */
+byte leave_notice[N]; /* 1 + the operations finished, or 0 */
 bool dead[N];
 byte tensor[N * N];
 
@@ -120,7 +120,7 @@ proctype Rank(byte me) {
   bool direct, differs, clean, expired;
   byte stuck; /* 1 + the peer whose notice keeps this rank from publishing, or 0 */
   byte p, found, blamed = NOBODY, seen;
-  bool told, said_goodbye, died;
+  bool told, gave_notice, died;
 
 idle: /* between two operations; step 0 begins with the next */
   if
@@ -234,11 +234,11 @@ end_well:
 look: /* one load after the other, for each peer */
 #ifdef POISON_FIRST
   look_at_poison();
-  said_goodbye = goodbye[p] != 0;
+  gave_notice = leave_notice[p] != 0;
   died = dead[p];
 #else
   died = dead[p];
-  said_goodbye = goodbye[p] != 0;
+  gave_notice = leave_notice[p] != 0;
   look_at_poison();
 #endif
   d_step { look_at_rest(); p = p + 1 + (p + 1 == me) };
@@ -268,7 +268,7 @@ fail:
 
 leave: /* destroy_process_group; a program that an error ends may not come to it */
   if
-  :: atomic { goodbye[me] = 1 + op; set_tensor(YOURS); notice() }
+  :: atomic { leave_notice[me] = 1 + op; set_tensor(YOURS); notice() }
   :: poison[me] != 0
   fi;
 

@@ -1,4 +1,4 @@
-/* Who drives: csrc/coll/communicator.cpp (wait, progress, finish), csrc/coll/progress.cpp (run).
+/* Who drives: csrc/engines/cpu/communicator.cpp (wait, poll, finish), csrc/engines/cpu/progress_thread.cpp (run).
  * Two threads of one rank share its operation, its drive_ lock and its doorbell: the progress
  * engine, which may not give up, and a caller in wait(timeout), which may. Whoever holds the lock
  * looks for the peer's flag; the other one's look is then in vain, and it may fall asleep although
@@ -34,8 +34,8 @@ inline ring_if_asleep() {
   fi
 }
 
-/* Communicator::progress: try_lock, one look, unlock, and the ring of finish(). */
-inline progress() {
+/* Communicator::poll: try_lock, one look, unlock, and the ring of finish(). */
+inline poll() {
   if
   :: d_step { !locked -> locked = true };
      arrived = flag;
@@ -64,12 +64,12 @@ proctype Thread(byte me) {
   do
   :: finished -> break
   :: me == CALLER -> break /* its deadline, found by check() */
-  :: drained -> progress() /* a look between two yields */
+  :: drained -> poll() /* a look between two yields */
   :: drained ->
      add_later[me] = true;
      drained; /* the fence in sleep_on */
      seen = word;
-     progress();
+     poll();
      if
      :: finished
      :: d_step { !finished && word == seen -> asleep[me] = true };
@@ -78,7 +78,7 @@ proctype Thread(byte me) {
      fi;
      d_step { sleepers--; seen = 0 };
      drained;
-     progress() /* ready() after the sleep */
+     poll() /* ready() after the sleep */
   od;
 #ifndef NO_HAND_OVER
   if

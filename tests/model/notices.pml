@@ -1,8 +1,8 @@
-/* How a rank learns that an operation cannot end, and what it tells: csrc/coll/communicator.cpp
- * (evidence, trouble, told_by, fail, leave). Included by flag_protocol.pml, for its names.
+/* How a rank learns that an operation cannot end, and what it tells: csrc/engines/cpu/communicator.cpp
+ * (evidence, failure_of, told_by, fail, leave). Included by flag_protocol.pml, for its names.
  *
  * Modelled: every load of evidence() by itself, in its order, for one peer after the other; then
- * the flags. A poison is one store: its mark is a release store behind the rest of the pad.
+ * the flags. A poison is one store: its mark is a release store behind the rest of the control block.
  * Abstracted: texts; waking the peers (doorbell.pml); the time a death takes to be noticed is part
  * of the time that a look takes to come. */
 
@@ -50,11 +50,11 @@ inline look_at_poison() {
 
 inline look_at_rest() {
   if
-  :: !told && said_goodbye && awaits(p) -> found = LEFT; blamed = p
-  :: !told && !said_goodbye && died -> found = LOST; blamed = p
+  :: !told && gave_notice && awaits(p) -> found = LEFT; blamed = p
+  :: !told && !gave_notice && died -> found = LOST; blamed = p
   :: else
   fi;
-  told = false; said_goodbye = false; died = false
+  told = false; gave_notice = false; died = false
 }
 
 /* Only one thing can be at fault in a run. Whoever fails says so, and in the right operation. */

@@ -1,4 +1,4 @@
-/* The ring of an ordered pair of ranks: csrc/coll/peer_ring.h, and what point_to_point.cpp does with
+/* The ring of an ordered pair of ranks: csrc/engines/cpu/peer_ring.h, and what point_to_point.cpp does with
  * it. A sender announces MESSAGES messages in their order; those of the set LONGS go through the
  * slots, PIECES each, when they are granted. The receiver posts a receive for each in any order (a
  * tag of its own each; -DIN_TURN: one after the other), and reads announcements only while some

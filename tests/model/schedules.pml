@@ -159,7 +159,7 @@ inline find_quitters() {
   for (q : 0 .. N - 1) {
     if
     :: q != me && ((poison[q] != 0 && poison[q] - 1 <= op) ||
-                   (goodbye[q] != 0 && goodbye[q] - 1 <= op)) -> stuck = q + 1
+                   (leave_notice[q] != 0 && leave_notice[q] - 1 <= op)) -> stuck = q + 1
     :: else
     fi
   }

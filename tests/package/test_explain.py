@@ -21,6 +21,8 @@ def test_without_a_group_it_imagines_one() -> None:
     assert fastcomm.explain("all_reduce", count=16_384, world_size=3).algorithm == "pipelined"
     assert fastcomm.explain("broadcast", count=16_384, world_size=8).algorithm == "one-shot"
     assert fastcomm.explain("barrier").algorithm == "flags"
+    for operation in ("send", "recv"):
+        assert fastcomm.explain(operation, count=3).algorithm == "ring"
     assert fastcomm.explain("all_reduce", count=3, world_size=1).algorithm == "nothing"
 
 

@@ -61,7 +61,7 @@ def test_replicas_are_reduced_as_ranks_are(
         assert result.total_norm is None
         return
     parts = [fused.part(total, norm_type) for total in sums]
-    assert result.parts.tolist() == parts
+    assert result.partial_norms.tolist() == parts
     assert result.total_norm is not None
     wanted = torch.tensor(fused.norm(parts, norm_type), dtype=torch.float64)
     assert torch.equal(result.total_norm, wanted.to(result.total_norm.dtype))
@@ -134,8 +134,12 @@ def test_a_norm_is_reproducible_where_torchs_need_not_be() -> None:
         torch.set_num_threads(count)
         results.append(comm.fused_reduce_add_coalesced([grads])[1])
     torch.set_num_threads(threads)
-    parts = torch.cat([comm.fused_reduce_add_coalesced([[grad]])[1].parts for grad in grads])
-    assert torch.equal(results[0].parts, parts) and torch.equal(results[1].parts, parts)
+    parts = torch.cat(
+        [comm.fused_reduce_add_coalesced([[grad]])[1].partial_norms for grad in grads]
+    )
+    assert torch.equal(results[0].partial_norms, parts) and torch.equal(
+        results[1].partial_norms, parts
+    )
     assert fastcomm.combined_norm(parts).float() == results[0].total_norm
     with pytest.raises(ValueError, match="a vector of float64"):
         fastcomm.combined_norm(parts.float())

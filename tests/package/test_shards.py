@@ -1,4 +1,4 @@
-"""Lists with owners: cuts, reduce-scatter and gathering, native and over Gloo; what is refused."""
+"""Lists with owners: offsets, reduce-scatter, gathering, native and over Gloo; what is refused."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from hypothesis import strategies as st
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm.shards import row_cuts
+from fastcomm.shards import row_offsets
 
 
 @given(rows=st.integers(0, 20), columns=st.integers(1, 5), size=st.integers(1, 9))
 def test_rows_are_cut_as_chunk_cuts_them(rows: int, columns: int, size: int) -> None:
     tensor = torch.arange(rows * columns).view(rows, columns)
-    cuts = row_cuts(tensor, size)
-    found = [tensor.view(-1)[a:b] for a, b in pairwise(cuts)]
+    offsets = row_offsets(tensor, size)
+    found = [tensor.view(-1)[a:b] for a, b in pairwise(offsets)]
     wanted = [chunk.reshape(-1) for chunk in tensor.chunk(size)] if rows else []
     wanted += [torch.empty(0, dtype=torch.int64)] * (size - len(wanted))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_what_cannot_be_cut_by_rows() -> None:
-    assert row_cuts(torch.zeros(()), 3) == []
+    assert row_offsets(torch.zeros(()), 3) == []
     channels_last = torch.zeros(4, 3, 5, 5).to(memory_format=torch.channels_last)
-    assert row_cuts(channels_last, 2) == [0, 150, 300]
+    assert row_offsets(channels_last, 2) == [0, 150, 300]
     for tensor in (torch.zeros(4, 6).t(), torch.zeros(4, 6)[:, ::2], torch.zeros(3).expand(4, 3)):
         with pytest.raises(ValueError, match="cannot be divided by rows"):
-            row_cuts(tensor, 2)
+            row_offsets(tensor, 2)
 
 
 def _tensors(rank: int) -> list[torch.Tensor]:
@@ -44,19 +44,21 @@ def _parts(world: World) -> None:
     size, rank = world.size, world.rank
     whole, parts = _tensors(rank), _tensors(rank)
     wanted = fastcomm.fused_all_reduce_(whole, unscale=0.5)
-    cuts: list[list[int]] = [
+    offsets: list[list[int]] = [
         [0, *(4090 + i for i in range(size - 1)), 9000],  # within one unit
         [0, *[5] * size],  # all of it the first rank's
         [0] * (size + 1),
         [*[0] * size, 4097],
         [],  # everybody's
     ]
-    result = fastcomm.fused_reduce_scatter_(parts, cuts, unscale=0.5)
-    assert result.total_norm == wanted.total_norm and torch.equal(result.parts, wanted.parts)
-    for part, all_of_it, cut in zip(parts, whole, cuts, strict=True):
-        own = slice(cut[rank], cut[rank + 1]) if cut else slice(None)
+    result = fastcomm.fused_reduce_scatter_(parts, offsets, unscale=0.5)
+    assert result.total_norm == wanted.total_norm and torch.equal(
+        result.partial_norms, wanted.partial_norms
+    )
+    for part, all_of_it, own_offsets in zip(parts, whole, offsets, strict=True):
+        own = slice(own_offsets[rank], own_offsets[rank + 1]) if own_offsets else slice(None)
         assert torch.equal(part[own], all_of_it[own])
-    fastcomm.gather_shards_(parts, cuts)
+    fastcomm.gather_shards_(parts, offsets)
     assert all(torch.equal(a, b) for a, b in zip(parts, whole, strict=True))
     base = torch.zeros(9, 2)
     for tensor, words in ((base[:, 0], "gaps"), (torch.zeros(9, dtype=torch.complex64), "complex")):
@@ -66,7 +68,7 @@ def _parts(world: World) -> None:
     bad: list[Any] = [[[0, 9]], [[1, *[9] * size]], [[0, 7, 3, *[9] * (size - 2)]], []]
     for case in bad:
         for call in (fastcomm.fused_reduce_scatter_, fastcomm.gather_shards_):
-            with pytest.raises(ValueError, match="cuts"):
+            with pytest.raises(ValueError, match="offsets"):
                 call([torch.zeros(9)], case)
 
 

@@ -129,7 +129,7 @@ CPU_LOOPS = (
     *("csrc/kernels/gradient_generic.cpp", "csrc/kernels/reduce_generic.cpp"),
     "csrc/kernels/reduce_plain_generic.cpp",
 )
-_COMMUNICATOR = "coll/test_communicator.py"
+_COMMUNICATOR = "engines/test_communicator.py"
 _SHM = "transport/test_shm.py"
 _LOCAL = "devices/test_local_collectives.py"
 _WATCHED = (PLAIN, WATCHED, BOUNDS)
@@ -140,7 +140,7 @@ PROGRAMS = (
     ),
     Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN,)),
     *(
-        Program(f"point_to_point{part}_test", "coll/test_point_to_point.py", _WATCHED)
+        Program(f"point_to_point{part}_test", "engines/test_point_to_point.py", _WATCHED)
         for part in ("", "_failures")
     ),
     Program("fused_test", "coll/test_fused_all_reduce.py", _WATCHED),
@@ -186,8 +186,8 @@ PROGRAMS = (
         ("csrc/kernels/cuda/multi_gradient.cu", ERROR, *CPU_LOOPS),
     ),
     Program(
-        *("shim_all_reduce_test", "coll/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
-        ("csrc/coll/cuda/all_reduce.cu", ERROR),
+        *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
+        ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
     Program(
         *("shim_device_group_test", "devices/test_device_group.py", (SHIM, WATCHED)),

@@ -10,7 +10,7 @@ namespace fastcomm {
 namespace {
 
 struct Window {
-  Pad* pad;
+  ControlBlock* control;
   Doorbell* doorbell;
   char* scratch;
 };
@@ -18,15 +18,17 @@ struct Window {
 /// Every rank's window, zeroed, in one aligned allocation.
 class Windows {
  public:
-  Windows(int size, size_t scratch_bytes) : bytes_(sizeof(Pad) + sizeof(Doorbell) + scratch_bytes) {
+  Windows(int size, size_t scratch_bytes)
+      : bytes_(sizeof(ControlBlock) + sizeof(Doorbell) + scratch_bytes) {
     bytes_ = (bytes_ + 4095) / 4096 * 4096;
     memory_.reset(static_cast<char*>(::operator new(bytes_ * size, std::align_val_t(4096))));
     std::memset(memory_.get(), 0, bytes_ * size);
   }
   Window window(int rank) const {
     char* base = memory_.get() + rank * bytes_;
-    return {reinterpret_cast<Pad*>(base), reinterpret_cast<Doorbell*>(base + sizeof(Pad)),
-            base + sizeof(Pad) + sizeof(Doorbell)};
+    return {reinterpret_cast<ControlBlock*>(base),
+            reinterpret_cast<Doorbell*>(base + sizeof(ControlBlock)),
+            base + sizeof(ControlBlock) + sizeof(Doorbell)};
   }
 
  private:
@@ -44,9 +46,9 @@ class ThreadGroup final : public PeerGroup {
     view_.size = size;
     for (int peer = 0; peer < size; ++peer) {
       const Window window = windows_->window(peer);
-      pads_[peer] = window.pad;
+      control_blocks_[peer] = window.control;
       doorbells_[peer] = window.doorbell;
-      view_.flags[peer] = &window.pad->flag;
+      view_.flags[peer] = &window.control->flag;
       view_.scratch[peer] = window.scratch;
     }
   }

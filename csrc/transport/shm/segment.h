@@ -14,8 +14,8 @@
 #include <mutex>
 #include <string>
 
+#include "transport/control_block.h"
 #include "transport/doorbell.h"
-#include "transport/pad.h"
 
 namespace fastcomm {
 

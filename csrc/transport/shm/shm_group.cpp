@@ -16,17 +16,17 @@ ShmGroup::ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_b
     char* base = mapping.at(seats_[peer].window);
     auto* header = reinterpret_cast<WindowHeader*>(base);
     windows_.push_back(header);
-    pads_[peer] = &header->pad;
+    control_blocks_[peer] = &header->control;
     doorbells_[peer] = &mapping.header().doorbell;
-    view_.flags[peer] = &header->pad.flag;
+    view_.flags[peer] = &header->control.flag;
     view_.scratch[peer] = base + sizeof(WindowHeader);
   }
 }
 
 ShmGroup::~ShmGroup() {
   if (forked_from_endpoint()) return;  // a child of fork() has no mapping, and nothing to say
-  Pad& pad = own_pad();
-  if (pad.goodbye.load() == 0) pad.goodbye.store(1);
+  ControlBlock& control = own_control_block();
+  if (control.left.load() == 0) control.left.store(1);
   wake_peers();
   // A peer may still read this window until it has left the group too, or is dead.
   endpoint_.free_later(seats_[view_.rank].window, window_bytes_, peers_are_gone());
@@ -75,7 +75,7 @@ std::function<bool()> ShmGroup::peers_are_gone() const {
   return [windows = windows_, seats = seats_, nonce = nonce_, rank = view_.rank] {
     for (int peer = 0; peer < static_cast<int>(seats.size()); ++peer) {
       if (peer == rank || seats[peer].process->dead->load()) continue;
-      if (windows[peer]->nonce.load() == nonce && windows[peer]->pad.goodbye.load() == 0) {
+      if (windows[peer]->nonce.load() == nonce && windows[peer]->control.left.load() == 0) {
         return false;
       }
     }

@@ -12,9 +12,9 @@
 
 namespace fastcomm {
 
-/// A rank's memory in a group: the pad, the nonce of its group behind it, and the scratch.
+/// A rank's memory in a group: the control block, the nonce of its group behind it, and the scratch.
 struct alignas(kLineBytes) WindowHeader {
-  Pad pad;
+  ControlBlock control;
   std::atomic<uint64_t> nonce;
 };
 

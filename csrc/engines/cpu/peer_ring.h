@@ -1,6 +1,6 @@
 // The rings of point-to-point messages: one for each ordered pair (sender s, receiver r), behind the
 // collective scratch of the ranks' windows. One end of a ring is a RingSender, the other a RingReceiver;
-// what they carry, and for whom, is coll/point_to_point.h's.
+// what they carry, and for whom, is engines/cpu/point_to_point.h's.
 //
 // Every word has one writer, lies in its writer's window, and only ever counts up (and wraps). For the
 // pair (s, r), in s's window, in r's place there:
@@ -49,6 +49,7 @@
 #include <cstring>
 #include <optional>
 
+#include "coll/plan.h"
 #include "core/hd.h"
 #include "core/types.h"
 #include "transport/peer_group.h"
@@ -62,13 +63,6 @@ constexpr uint32_t kRingGrants = 8;
 static_assert(((kRingCells & (kRingCells - 1)) | (kRingSlots & (kRingSlots - 1)) |
                (kRingGrants & (kRingGrants - 1))) == 0,
               "places stay in step when counters wrap");
-
-/// Messages of at most so many bytes travel with their announcement.
-constexpr size_t kEagerBytes = 2048;
-/// What a longer one is cut into, so that sender and receiver copy at the same time. Larger slots let two
-/// ranks that share a core change places less often; smaller ones let the rings of 64 ranks fit into some
-/// 20 MiB of address space a rank. Memory is taken by pairs that use it.
-constexpr size_t slot_bytes(int size) { return size <= 16 ? 128 * 1024 : 32 * 1024; }
 
 /// One rank's words towards one peer, as sender and as receiver.
 struct RingWords {
@@ -98,7 +92,7 @@ static_assert(sizeof(RingMemory) % kLineBytes == 0, "the next one is aligned");
 
 /// What the rings take of the window of a rank in a group of `size`.
 constexpr size_t rings_bytes(int size) {
-  return static_cast<size_t>(size - 1) * (sizeof(RingMemory) + kRingSlots * slot_bytes(size));
+  return static_cast<size_t>(size - 1) * (sizeof(RingMemory) + kRingSlots * ring_slot_bytes(size));
 }
 
 /// Publishes a word where a peer may sleep; `rule` makes it relaxed in a negative control.
@@ -127,7 +121,7 @@ class RingEnd {
   /// Where the part towards `peer` lies in the scratch of `owner`, which has none towards itself.
   static size_t at(size_t base, int owner, int peer, int size) {
     return base + static_cast<size_t>(peer - (peer > owner)) *
-                      (sizeof(RingMemory) + kRingSlots * slot_bytes(size));
+                      (sizeof(RingMemory) + kRingSlots * ring_slot_bytes(size));
   }
   void ring_peer() const { ring_if_asleep(*doorbell_); }
 

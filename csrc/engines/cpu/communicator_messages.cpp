@@ -1,6 +1,6 @@
 // A group's sends and receives: who waits for them, and what keeps them from ending.
-#include "coll/communicator.h"
-#include "coll/progress.h"
+#include "engines/cpu/communicator.h"
+#include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -9,7 +9,7 @@ namespace {
 /// A wait looks around as often, however well it goes.
 constexpr Milliseconds kLookAround{10};
 
-/// An engine that is told of every call anew would be woken by every call.
+/// A progress thread that is told of every call anew would be woken by every call.
 constexpr Milliseconds kForget{100};
 
 /// Looks for at most so long, unless what is awaited seems to need this core.
@@ -37,10 +37,11 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
                     "before init_process_group, with the spawn method, or keep them off the group");
   }
   // A short message needs nobody's answer: a group that the peer has given up is looked for here.
-  if (call.is_send && peers_->pad(call.peer).poisoned.load(std::memory_order_acquire) != 0) {
+  if (call.is_send &&
+      peers_->control_block(call.peer).poisoned.load(std::memory_order_acquire) != 0) {
     give_up(told_by(call.peer, {call.name(), sequence_}));
   }
-  if (call.is_send && peers_->pad(call.peer).goodbye.load(std::memory_order_acquire) != 0) {
+  if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
   auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish));
@@ -55,24 +56,25 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
   }
   tell_mismatch();  // which may be another's
   messages_.deliver();
-  if (!operation->done() && messages_.in_background(operation, false)) drive_messages_later();
+  if (!operation->done() && messages_.in_background(operation, false)) poll_messages_later();
   return operation;
 }
 
 void Communicator::in_background(const std::shared_ptr<PeerOperation>& operation) {
-  if (messages_.in_background(operation, true)) drive_messages_later();
+  if (messages_.in_background(operation, true)) poll_messages_later();
 }
 
-void Communicator::drive_messages_later() {
+void Communicator::poll_messages_later() {
   active_.store(true, std::memory_order_relaxed);
-  // Against keep_watching(): what is to be driven was counted before this looks, and the engine looks for
-  // it after it has let go. Against an engine that becomes busy: ProgressEngine::busy().
+  // Against keep_watching(): what is to be driven was counted before this looks, and the progress thread looks for
+  // it after it has let go. Against a progress thread that becomes busy: ProgressThread::busy().
   const bool watched = watched_.exchange(true, std::memory_order_seq_cst);
   try {
     if (!watched) {
-      engine_.watch(shared_from_this());  // also where it is busy: the mark says that it watches
-    } else if (engine_.busy()) {
-      engine_.add(shared_from_this());
+      progress_thread_.watch(
+          shared_from_this());  // also where it is busy: the mark says that it watches
+    } else if (progress_thread_.busy()) {
+      progress_thread_.add(shared_from_this());
     }
   } catch (const Error& error) {  // no thread: the peers must not wait for this rank
     give_up({error.code(), -1, where({"none", sequence_}, -1) + error.what()});
@@ -104,9 +106,9 @@ bool Communicator::keep_watching() {
   return messages_.any_background() && !watched_.exchange(true, std::memory_order_seq_cst);
 }
 
-bool Communicator::progress_messages() {
+bool Communicator::poll_messages() {
   if (!messages_.busy()) return false;
-  const bool moved = messages_.progress();
+  const bool moved = messages_.poll();
   tell_mismatch();
   messages_.deliver();
   return moved;
@@ -117,18 +119,18 @@ void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline
   struct Waiting {
     explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
     ~Waiting() {
-      // The engine kept away while this thread was driving: what is left is its again.
-      if (group.messages_.end_waiting()) group.drive_messages_later();
+      // The progress thread kept away while this thread was driving: what is left is its again.
+      if (group.messages_.end_waiting()) group.poll_messages_later();
     }
     Communicator& group;
   };
   if (operation.done()) return;
   const Waiting waiting(*this);
-  wait_for_message(operation, timeout, deadline, interrupted);
+  wait_until_done(operation, timeout, deadline, interrupted);
 }
 
-void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeout,
-                                    Deadline deadline, const std::function<void()>& interrupted) {
+void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeout,
+                                   Deadline deadline, const std::function<void()>& interrupted) {
   const PeerCall& call = operation.call();
   const auto start = Clock::now();
   const Deadline limit = timeout.count() <= 0 ? Deadline::max() : start + timeout;
@@ -160,15 +162,15 @@ void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeo
     }
   };
   const auto crowded = [&] {
-    return call.peer >= 0 && peers_->pad(call.peer).cpu.load(std::memory_order_relaxed) ==
-                                 peers_->own_pad().cpu.load(std::memory_order_relaxed);
+    return call.peer >= 0 && peers_->control_block(call.peer).cpu.load(std::memory_order_relaxed) ==
+                                 peers_->own_control_block().cpu.load(std::memory_order_relaxed);
   };
-  peers_->own_pad().note_cpu();
+  peers_->own_control_block().note_cpu();
   // Each pause has its own bounds; a long message goes through many.
   bool moved = false;
   const auto ready = [&] {
     if (operation.done()) return true;
-    moved = progress_messages();
+    moved = poll_messages();
     return moved || operation.done();
   };
   while (!operation.done()) {
@@ -183,16 +185,16 @@ void Communicator::wait_for_message(PeerOperation& operation, Milliseconds timeo
 }
 
 void Communicator::examine_messages() {
-  // As in evidence(): a rank gives up, says goodbye, and ends, in this order. All of it is read before
+  // As in evidence(): a rank gives up, announces that it leaves, and ends, in this order. All of it is read before
   // the rings are looked at, in waits_for().
   int dead = -1, poisoned = -1;
   uint64_t gone = 0;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const Pad& pad = peers_->pad(peer);
+    const ControlBlock& control = peers_->control_block(peer);
     const bool lost = peers_->lost(peer);
-    const bool left = pad.goodbye.load(std::memory_order_acquire) != 0;
-    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
+    const bool left = control.left.load(std::memory_order_acquire) != 0;
+    if (control.poisoned.load(std::memory_order_acquire) != 0) {
       if (poisoned < 0) poisoned = peer;
     } else if (left) {
       gone |= uint64_t{1} << peer;
@@ -214,7 +216,7 @@ void Communicator::examine_messages() {
                                                  : " and did not send this message"));
     }
   }
-  progress_messages();
+  poll_messages();
 }
 
 }  // namespace fastcomm

@@ -1,4 +1,4 @@
-// The progress engine: one thread that drives the asynchronous operations of all groups of a
+// The progress thread: one thread that drives the asynchronous operations of all groups of a
 // process. It polls every group and blocks inside none, so two groups that are used in opposite
 // order on two ranks do not deadlock. It starts with the first asynchronous operation, sleeps on
 // the process's doorbell while nothing moves, and on one of its own while nothing is pending: peers
@@ -15,14 +15,14 @@ namespace fastcomm {
 
 class Communicator;
 
-class ProgressEngine {
+class ProgressThread {
  public:
   /// Sleeps on `doorbell`, which must be the one that the groups' peers ring, and must outlive the
-  /// engine's thread.
-  explicit ProgressEngine(Doorbell& doorbell);
-  ~ProgressEngine();  // stop()
-  ProgressEngine(const ProgressEngine&) = delete;
-  ProgressEngine& operator=(const ProgressEngine&) = delete;
+  /// thread.
+  explicit ProgressThread(Doorbell& doorbell);
+  ~ProgressThread();  // stop()
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
 
   /// Stops the thread after its current round and waits for it. From then on operations move only
   /// while somebody waits for them. For the end of a program: what an operation holds of Python
@@ -34,7 +34,7 @@ class ProgressEngine {
   void add(std::shared_ptr<Communicator> group);
   /// Looks every millisecond whether the group has something pending, and then drives it, for as long as
   /// the group wants it (Communicator::keep_watching). So a call whose thread comes to wait for it at once
-  /// needs not wake the engine. Raises as add().
+  /// needs not wake the thread. Raises as add().
   void watch(const std::shared_ptr<Communicator>& group);
   /// True while it may be asleep in a group, or is about to be: then only add() is heard at once. Who has
   /// made something pending before it sees false is seen.

@@ -1,7 +1,7 @@
 // The sends and receives of one rank: which message is for whom, and how it gets there.
 //
 // The receiver pulls. A short message is done for its sender as soon as it lies in the ring of the pair
-// (coll/peer_ring.h), with its announcement: one copy, one publication, nobody else's time. A long one is
+// (engines/cpu/peer_ring.h), with its announcement: one copy, one publication, nobody else's time. A long one is
 // announced; the receiver grants it once it has found a receive for it, and sender and receiver copy it
 // through the slots at the same time. Where a ring is full a send waits here, in the order of posting; a
 // call never blocks.
@@ -31,9 +31,9 @@
 #include <string>
 #include <vector>
 
-#include "coll/look_lock.h"
-#include "coll/peer_operation.h"
-#include "coll/peer_ring.h"
+#include "engines/cpu/look_lock.h"
+#include "engines/cpu/peer_operation.h"
+#include "engines/cpu/peer_ring.h"
 
 namespace fastcomm {
 
@@ -49,7 +49,7 @@ class PointToPoint {
   /// Error(kSystem) where there is no memory for the rings.
   bool post(const Pointer& operation);
   /// Does what can be done; true if anything moved.
-  bool progress();
+  bool poll();
   /// Ends operations that are done, and those that stop() ended. Call it without locks.
   void deliver();
   /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.
@@ -78,7 +78,7 @@ class PointToPoint {
   /// What a peer has done about an operation so far, as messages show it.
   std::string progress_of(const PeerOperation& operation);
 
-  // Who drives while nobody waits: the progress engine, but only for what needs it. A call whose thread
+  // Who drives while nobody waits: the progress thread, but only for what needs it. A call whose thread
   // comes to wait at once, as most do, does not wake it.
   // So: sends that are not done, receives of long messages, and several receives at once.
   /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if nobody
@@ -91,7 +91,7 @@ class PointToPoint {
     return background_.load(std::memory_order_seq_cst) != 0;
   }
   bool any_background() const { return background_.load(std::memory_order_seq_cst) != 0; }
-  bool needs_engine() const {
+  bool needs_progress() const {
     return any_background() && waiting_.load(std::memory_order_seq_cst) == 0;
   }
 

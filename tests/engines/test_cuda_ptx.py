@@ -11,7 +11,7 @@ import re
 import pytest
 from support import nvcc
 
-SOURCE = "csrc/coll/cuda/all_reduce.cu"
+SOURCE = "csrc/engines/cuda/all_reduce.cu"
 pytestmark = pytest.mark.nvcc
 
 

@@ -1,4 +1,4 @@
-#include "coll/point_to_point.h"
+#include "engines/cpu/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>
@@ -220,7 +220,7 @@ bool PointToPoint::look() {
   return moved;
 }
 
-bool PointToPoint::progress() {
+bool PointToPoint::poll() {
   if (!busy()) return false;
   const LookLock::Holder lock(lock_, std::try_to_lock);
   return lock.held() && !stopped_ && look();

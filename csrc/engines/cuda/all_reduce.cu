@@ -1,7 +1,7 @@
-// The kernels of coll/cuda/all_reduce.h and the one place that chooses among them.
+// The kernels of engines/cuda/all_reduce.h and the one place that chooses among them.
 //
 // Also compiled for the host, under the execution shim (FC_SHIM).
-#include "coll/cuda/all_reduce.h"
+#include "engines/cuda/all_reduce.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-// A running operation of one rank: a schedule, how far it is, and how it ended.
+// A running operation of one rank on the CPU: a schedule, its executor, how far it is, and how it ended.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// Runs as many steps as the peers allow; true when done. Never blocks. Raises Error(kMismatch)
   /// when a peer's header is unlike this call's. One thread at a time. `base` is how many steps this
   /// rank has published before the operation: where the one before it ended.
-  bool advance(uint32_t base);
+  bool poll(uint32_t base);
   /// Once it is done.
   uint32_t end_base() const { return base() + publications(schedule_); }
 
@@ -63,7 +63,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool awaits(int peer) const;
 
   /// For an operation that ends in an error: keeps memory that peers may still write to from being
-  /// used again. The holder of the right to advance() calls it.
+  /// used again. The holder of the right to poll() calls it.
   void quarantine();
 
   /// Set once, by finish(): readable from any thread.
@@ -79,8 +79,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
 
-  bool advance_staged(uint32_t base);
-  bool advance_direct();
+  bool poll_staged(uint32_t base);
+  bool poll_direct();
   /// Notes a peer that gave this operation up, and whose user may have its tensor back.
   bool find_quitter();
   /// Notes in the header where this rank's memory lies, if peers have mapped it and need no slots.
@@ -101,10 +101,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::string detail_;
   const AlgorithmRow* row_;  // nullptr where nothing is exchanged
   AnySchedule schedule_;
-  std::unique_ptr<AnyDirect> direct_;  // touched by who advances only
+  std::unique_ptr<AnyDirect> direct_;  // touched by who polls only
   size_t shared_bytes_ = 0;            // from header_.where on
   CpuExecutor executor_;
-  std::atomic<uint32_t> base_{0};  // written by who advances, as are those below
+  std::atomic<uint32_t> base_{0};  // written by who polls, as are those below
   std::atomic<uint32_t> step_{0};  // a hint for everybody else
   std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;

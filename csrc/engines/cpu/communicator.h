@@ -1,9 +1,12 @@
 // A group of ranks at work: the order of its operations, who drives them, and how it ends.
 //
+// Three verbs, here and below: wait (until an operation is done: polls, yields, sleeps), poll (run the
+// steps for which the peers are there; never waits), step (what a schedule does between two waits).
+//
 // Operations of a group run one after the other, in the order in which they were issued. Whoever
 // has time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
-// the progress engine. Two locks, never held together but in this order:
-//   drive_  who drives; only its holder advances an operation. Nobody waits for it while another
+// the progress thread. Two locks, never held together but in this order:
+//   drive_  who drives; only its holder polls an operation. Nobody waits for it while another
 //           drives: all look again later. Only leave() and abort() do, for the step that runs: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
@@ -22,19 +25,20 @@
 #include <string>
 #include <vector>
 
-#include "coll/operation.h"
-#include "coll/point_to_point.h"
 #include "core/error.h"
+#include "engines/cpu/operation.h"
+#include "engines/cpu/point_to_point.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
 
-class ProgressEngine;
+class ProgressThread;
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  /// `engine` drives asynchronous operations and outlives the communicator.
-  Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits, ProgressEngine& engine);
+  /// `progress_thread` drives asynchronous operations and outlives the communicator.
+  Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
+               ProgressThread& progress_thread);
   ~Communicator();
 
   const GroupTraits& traits() const { return traits_; }
@@ -78,20 +82,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void in_background(const std::shared_ptr<PeerOperation>& operation);
   /// Takes it back; where a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
-  /// For the engine that watches: whether to go on with that. Idle groups are forgotten after a while.
+  /// For the progress thread that watches: whether to go on with that. Idle groups are forgotten after a while.
   bool keep_watching();
-  /// Drives sends and receives alone; true if anything moved.
-  bool progress_messages();
+  /// The same for sends and receives alone.
+  bool poll_messages();
 
-  /// Drives what can be driven; true if anything moved. Never blocks otherwise.
+  /// Runs what the peers are there for; true if anything moved. Never waits.
   /// With a spin, the first operation is looked at for so long before it is given up.
-  bool progress(Clock::duration spin = Clock::duration::zero());
-  /// Looks for deaths, goodbyes, poison and deadlines. Never blocks.
+  bool poll(Clock::duration spin = Clock::duration::zero());
+  /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
   void examine();
   /// Whether operations are queued.
   bool pending() const;
 
-  /// Says goodbye: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
+  /// Announces that this rank leaves: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
   /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just
   /// that the group was destroyed: "failed with ValueError: ...". Idempotent; waits for no peer.
   void leave(const std::string& how = "");
@@ -106,11 +110,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   using Finished = std::vector<std::pair<std::shared_ptr<Operation>, std::exception_ptr>>;
 
   /// Why the group cannot go on.
-  struct Trouble {
+  struct Failure {
     ErrorCode code;
     int peer;  // the rank at fault, or -1
     std::string text;
-    std::string cause = "";  // what to tell the peers, where that is not the text: a pad is small
+    std::string cause =
+        "";  // what to tell the peers, where that is not the text: a control block is small
   };
 
   /// What a message is about.
@@ -126,32 +131,33 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> admit(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
-  bool drive(Finished& finished, Clock::duration spin);
+  bool poll_queue(Finished& finished, Clock::duration spin);
   /// The part of wait() behind the spin: yields, then sleeps.
-  void wait_on(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
+  void wait_until_done(Operation& operation, Deadline deadline,
+                       const std::function<void()>& interrupted);
   /// Why the operation cannot go on; nothing while nothing is wrong.
-  std::optional<Trouble> trouble(const Operation& operation) const;
-  std::optional<Trouble> evidence(const Operation& operation) const;
+  std::optional<Failure> failure_of(const Operation& operation) const;
+  std::optional<Failure> evidence(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.
-  Trouble departure_of(int peer, const Subject& subject, const std::string& what) const;
+  Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
-  std::optional<Trouble> overdue(const Operation& operation) const;
+  std::optional<Failure> overdue(const Operation& operation) const;
   /// Who is dead, gone or failed, whatever it had done before.
-  std::optional<Trouble> blame(const Subject& subject) const;
-  Trouble death_of(int peer, const Subject& subject) const;
+  std::optional<Failure> blame(const Subject& subject) const;
+  Failure death_of(int peer, const Subject& subject) const;
   /// What a peer that gave the group up says of it.
-  Trouble told_by(int peer, const Subject& subject) const;
+  Failure told_by(int peer, const Subject& subject) const;
   /// Gives the group up from the head of the queue on.
-  void fail(const Trouble& trouble, Finished& finished);
+  void fail(const Failure& failure, Finished& finished);
   void give_up_queue(Finished& finished);  // with both locks
   /// What a call raises that comes after the failure; with state_.
   std::exception_ptr failed_before(const char* name) const;
-  /// fail() and finish(); returns the trouble as an exception.
-  std::exception_ptr give_up(const Trouble& trouble);
+  /// fail() and finish(); returns the failure as an exception.
+  std::exception_ptr give_up(const Failure& failure);
   void finish(Finished& finished);
-  void drive_messages_later();
-  void wait_for_message(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
-                        const std::function<void()>& interrupted);
+  void poll_messages_later();
+  void wait_until_done(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
+                       const std::function<void()>& interrupted);
   /// Gives the group up for a message that does not fit its receive.
   void tell_mismatch();
   /// Looks for what keeps sends and receives from ending.
@@ -162,16 +168,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::unique_ptr<PeerGroup> peers_;
   GroupTraits traits_;
-  ProgressEngine& engine_;
+  ProgressThread& progress_thread_;
   WaitPolicy policy_;
   PointToPoint messages_;
-  std::atomic<bool> watched_{false}, active_{false};  // by the engine; since it looked last
-  Deadline idle_since_{};                             // the engine's own
+  std::atomic<bool> watched_{false},
+      active_{false};      // by the progress thread; since it looked last
+  Deadline idle_since_{};  // the progress thread's own
 
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::optional<Trouble> first_trouble_;                 // what failure_ says
+  std::optional<Failure> first_failure_;                 // what failure_ says
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
   std::atomic<bool> to_spread_{false};  // it has failed, and they have not been told
   std::atomic<uint64_t> sequence_{0};   // written under state_, read by messages without

@@ -1,7 +1,7 @@
 // The control part of a rank's window, for groups of CPU ranks.
 //
 //   line 0      the flag (one channel)
-//   line 1      how this rank stands: at work, gone (goodbye), or poisoned, and by whose fault;
+//   line 1      how this rank stands: at work, gone (leave notice), or poisoned, and by whose fault;
 //               on which core it ran last
 //   2x5 lines   what the rank says of an operation, by its parity (coll/call_header.h)
 //   4 lines     why the group is poisoned, as text
@@ -38,11 +38,11 @@ inline void cut_text(char* to, size_t room, const char* from) {
   to[length] = '\0';
 }
 
-struct Pad {
+struct ControlBlock {
   alignas(kLineBytes) uint32_t flag;
 
-  alignas(kLineBytes) std::atomic<uint64_t> goodbye;  // 1 + the operations finished before leaving
-  std::atomic<uint32_t> cpu;                          // where this rank last ran: a hint, no more
+  alignas(kLineBytes) std::atomic<uint64_t> left;  // 1 + the operations finished before leaving
+  std::atomic<uint32_t> cpu;                       // where this rank last ran: a hint, no more
   std::atomic<uint32_t> poisoned;  // what follows and `reason` are complete when this is not zero
   uint32_t cause;                  // ErrorCode
   int32_t blamed;                  // the rank at fault, or -1
@@ -62,22 +62,22 @@ struct Pad {
   /// the operation's memory comes after the mark that is read here: a fence follows each of the two.
   bool gave_up(uint64_t sequence) const {
     if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
-    const uint64_t left = goodbye.load(std::memory_order_acquire);
+    const uint64_t left = this->left.load(std::memory_order_acquire);
     return left != 0 && left - 1 <= sequence;
   }
 
   /// Publishes that this rank has left after so many operations, and how; "" for in good order. A rank
   /// that was poisoned before keeps that reason, which is what peers look at first.
-  void say_goodbye(uint64_t operations, const char* how) {
+  void announce_leave(uint64_t operations, const char* how) {
     if (poisoned.load(std::memory_order_relaxed) == 0) {
       cut_text(reason, sizeof(reason), how);
     }
-    // Release: whoever sees the goodbye with acquire sees every flag published before, and the text.
-    goodbye.store(operations + 1, std::memory_order_release);
+    // Release: whoever sees the leave notice with acquire sees every flag published before, and the text.
+    left.store(operations + 1, std::memory_order_release);
   }
 
-  /// What to tell of a rank that has said goodbye, seen with acquire, and is not poisoned.
-  const char* farewell() const {
+  /// What to tell of a rank that has announced that it leaves, seen with acquire, and is not poisoned.
+  const char* leave_text() const {
     return reason[0] == '\0' ? "destroyed its process group" : reason;
   }
 
@@ -93,6 +93,6 @@ struct Pad {
     poisoned.store(1, std::memory_order_release);
   }
 };
-static_assert(sizeof(Pad) % kLineBytes == 0, "scratch behind it is aligned");
+static_assert(sizeof(ControlBlock) % kLineBytes == 0, "scratch behind it is aligned");
 
 }  // namespace fastcomm

@@ -1,7 +1,7 @@
 // How sends and receives end otherwise than well, and what is told of those that do not end.
 #include <algorithm>
 
-#include "coll/point_to_point.h"
+#include "engines/cpu/point_to_point.h"
 
 namespace fastcomm {
 

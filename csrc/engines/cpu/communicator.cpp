@@ -1,9 +1,9 @@
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 
 #include <algorithm>
 
-#include "coll/progress.h"
 #include "core/error.h"
+#include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -12,16 +12,16 @@ namespace {
 /// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
 /// one that seems to need this core. The clock is read only once the first looks were in vain: where
 /// the peers are in step, a small operation ends before.
-bool advance_for(Operation& operation, uint32_t base, Clock::duration spin) {
+bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   constexpr int kLooksPerClockRead = 32;
-  if (operation.advance(base)) return true;
+  if (operation.poll(base)) return true;
   if (spin.count() <= 0 || operation.crowded()) return false;
   std::optional<uint32_t> waiting_at;
   Deadline end;
   for (;;) {
     for (int look = 0; look < kLooksPerClockRead; ++look) {
       cpu_relax();
-      if (operation.advance(base)) return true;
+      if (operation.poll(base)) return true;
     }
     const auto now = Clock::now();
     if (waiting_at != operation.step()) {  // each wait has its own bound
@@ -35,10 +35,10 @@ bool advance_for(Operation& operation, uint32_t base, Clock::duration spin) {
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
-                           ProgressEngine& engine)
+                           ProgressThread& progress_thread)
     : peers_(std::move(peers)),
       traits_(std::move(traits)),
-      engine_(engine),
+      progress_thread_(progress_thread),
       policy_(wait_policy(peers_->oversubscribed())),
       messages_(*peers_, traits_.layout.total()),
       base_(load_flag(peers_->view().flag(peers_->rank(), 0))) {}
@@ -46,7 +46,7 @@ Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
 Communicator::~Communicator() { leave(); }
 
 bool Communicator::pending() const {
-  if (messages_.needs_engine()) return true;
+  if (messages_.needs_progress()) return true;
   std::lock_guard<std::mutex> lock(state_);
   return !queue_.empty();
 }
@@ -103,11 +103,11 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
   auto operation = admit(call, timeout, std::move(on_finish));
   if (operation->done()) return operation;
   // An operation of one step is a small copy and a look at the flags: cheaper here than a wake-up of the
-  // engine. Anything longer would keep the caller from its own work, as would the operations in front.
-  if (operation->brief() && head() == operation) progress();
+  // progress thread. Anything longer would keep the caller from its own work, as would the operations in front.
+  if (operation->brief() && head() == operation) poll();
   if (operation->done()) return operation;
   try {
-    engine_.add(shared_from_this());
+    progress_thread_.add(shared_from_this());
   } catch (const Error& error) {  // the peers must not wait for this rank
     give_up({error.code(), -1, where(*operation, -1) + error.what()});
   }
@@ -116,14 +116,14 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
 
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
-  // The engine may have gone to sleep because this thread was driving: what is left is its again.
+  // The progress thread may have gone to sleep because this thread was driving: what is left is its again.
   const auto hand_over = [&] {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
     if (head() != nullptr) ring_if_asleep(peers_->own_doorbell());
   };
   try {
-    progress(policy_.spin);
-    if (!operation.done()) wait_on(operation, deadline, interrupted);
+    poll(policy_.spin);
+    if (!operation.done()) wait_until_done(operation, deadline, interrupted);
   } catch (...) {
     hand_over();
     throw;
@@ -131,11 +131,11 @@ void Communicator::wait(Operation& operation, Deadline deadline,
   hand_over();
 }
 
-void Communicator::wait_on(Operation& operation, Deadline deadline,
-                           const std::function<void()>& interrupted) {
+void Communicator::wait_until_done(Operation& operation, Deadline deadline,
+                                   const std::function<void()>& interrupted) {
   const auto ready = [&] {
     if (operation.done()) return true;
-    progress();
+    poll();
     return operation.done();
   };
   auto last_signal_check = Clock::now();
@@ -158,23 +158,23 @@ void Communicator::wait_on(Operation& operation, Deadline deadline,
   wait_until(policy_, peers_->own_doorbell(), ready, check, [&] { return operation.crowded(); });
 }
 
-bool Communicator::progress(Clock::duration spin) {
+bool Communicator::poll(Clock::duration spin) {
   Finished finished;
   bool moved = false;
   if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
-    moved = drive(finished, spin);
+    moved = poll_queue(finished, spin);
   }
   finish(finished);
-  return progress_messages() || moved;
+  return poll_messages() || moved;
 }
 
-bool Communicator::drive(Finished& finished, Clock::duration spin) {
+bool Communicator::poll_queue(Finished& finished, Clock::duration spin) {
   bool moved = false;
   auto operation = head();
   while (operation != nullptr) {
     const uint32_t step = operation->step();
     try {
-      if (!advance_for(*operation, base_, spin)) return moved || operation->step() != step;
+      if (!poll_for(*operation, base_, spin)) return moved || operation->step() != step;
     } catch (const MismatchError& error) {
       fail({error.code(), -1, where(*operation, -1) + error.what(), error.calls}, finished);
       return true;
@@ -222,8 +222,8 @@ void Communicator::leave(const std::string& how) {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
-    messages_.stop(failure_);  // before the goodbye: peers may free their windows behind it
-    peers_->own_pad().say_goodbye(completed, how.c_str());
+    messages_.stop(failure_);  // before the leave notice: peers may free their windows behind it
+    peers_->own_control_block().announce_leave(completed, how.c_str());
   }
   peers_->wake_peers();
   finish(finished);

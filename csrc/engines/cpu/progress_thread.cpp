@@ -1,12 +1,12 @@
-#include "coll/progress.h"
+#include "engines/cpu/progress_thread.h"
 
 #include <algorithm>
 #include <atomic>
 #include <system_error>
 #include <thread>
 
-#include "coll/communicator.h"
 #include "core/error.h"
+#include "engines/cpu/communicator.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
@@ -16,7 +16,7 @@ constexpr Milliseconds kWatch{1};
 
 }  // namespace
 
-struct ProgressEngine::Shared {
+struct ProgressThread::Shared {
   explicit Shared(Doorbell& bell) : doorbell(bell) {}
 
   Doorbell& doorbell;
@@ -25,7 +25,7 @@ struct ProgressEngine::Shared {
   std::vector<std::shared_ptr<Communicator>> groups;
   std::vector<std::weak_ptr<Communicator>> watched;
   std::atomic<bool> busy{false};
-  std::atomic<bool> changed{false};  // `groups` grew, or the engine is to stop
+  std::atomic<bool> changed{false};  // `groups` grew, or the progress thread is to stop
   bool stop = false;
   std::thread thread;
 
@@ -39,7 +39,7 @@ struct ProgressEngine::Shared {
       busy.store(!groups.empty(), std::memory_order_seq_cst);
       return groups;
     }
-    // Before the looks at them: what becomes pending behind a look finds this engine busy.
+    // Before the looks at them: what becomes pending behind a look finds this progress thread busy.
     busy.store(true, std::memory_order_seq_cst);
     for (size_t i = 0; i < watched.size();) {
       auto group = watched[i].lock();
@@ -62,11 +62,11 @@ struct ProgressEngine::Shared {
   }
 };
 
-ProgressEngine::ProgressEngine(Doorbell& doorbell) : shared_(std::make_shared<Shared>(doorbell)) {}
+ProgressThread::ProgressThread(Doorbell& doorbell) : shared_(std::make_shared<Shared>(doorbell)) {}
 
-ProgressEngine::~ProgressEngine() { stop(); }
+ProgressThread::~ProgressThread() { stop(); }
 
-void ProgressEngine::stop() {
+void ProgressThread::stop() {
   std::thread thread;
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
@@ -79,7 +79,7 @@ void ProgressEngine::stop() {
   if (thread.joinable()) thread.join();
 }
 
-void ProgressEngine::add(std::shared_ptr<Communicator> group) {
+void ProgressThread::add(std::shared_ptr<Communicator> group) {
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     auto& groups = shared_->groups;
@@ -95,7 +95,7 @@ void ProgressEngine::add(std::shared_ptr<Communicator> group) {
   ring_if_asleep(shared_->idle_bell);
 }
 
-void ProgressEngine::watch(const std::shared_ptr<Communicator>& group) {
+void ProgressThread::watch(const std::shared_ptr<Communicator>& group) {
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (shared_->stop) return;
@@ -107,9 +107,9 @@ void ProgressEngine::watch(const std::shared_ptr<Communicator>& group) {
   ring_if_asleep(shared_->idle_bell);
 }
 
-bool ProgressEngine::busy() const { return shared_->busy.load(std::memory_order_seq_cst); }
+bool ProgressThread::busy() const { return shared_->busy.load(std::memory_order_seq_cst); }
 
-void ProgressEngine::start() {
+void ProgressThread::start() {
   if (shared_->thread.joinable()) return;
   try {
     shared_->thread = std::thread([shared = shared_.get()] { run(*shared); });
@@ -121,8 +121,8 @@ void ProgressEngine::start() {
   }
 }
 
-void ProgressEngine::run(Shared& shared) {
-  // A spinning engine would take the core from the computation that it is to overlap with.
+void ProgressThread::run(Shared& shared) {
+  // A spinning progress thread would take the core from the computation that it is to overlap with.
   const WaitPolicy policy{std::chrono::microseconds(0), std::chrono::microseconds(50)};
   for (;;) {
     auto groups = shared.snapshot();
@@ -137,7 +137,7 @@ void ProgressEngine::run(Shared& shared) {
     }
     const auto moved = [&] {
       bool any = shared.changed.load(std::memory_order_seq_cst);
-      for (const auto& group : groups) any |= group->progress() || !group->pending();
+      for (const auto& group : groups) any |= group->poll() || !group->pending();
       return any;
     };
     const auto check = [&] {

@@ -1,4 +1,4 @@
-// The terms of sums: what they must have in common, and their sum where no kernel of ours does it.
+// The addends of sums: what they must have in common, and their sum where no kernel of ours does it.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@ namespace fastcomm {
 
 /// Raises Error(kInvalidArgument), in torch's words, unless there is a list, all have the same
 /// length, and the tensors of each place the same shape and dtype.
-void check_terms(const std::vector<TensorList>& sources);
+void check_addends(const std::vector<TensorList>& sources);
 
 /// The sum of tensors of one dtype and device by torch's own addition, in the order of the fixed tree;
-/// 16-bit floats in fp32, rounded once. Of one term: the term itself.
-at::Tensor tree_sum(TensorList terms);
+/// 16-bit floats in fp32, rounded once. Of one addend: that itself.
+at::Tensor tree_sum(TensorList addends);
 
 }  // namespace fastcomm

@@ -1,4 +1,4 @@
-#include "coll/operation.h"
+#include "engines/cpu/operation.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -75,16 +75,16 @@ void Operation::locate(const Call& call) {
   header_.form = memory.form;
 }
 
-bool Operation::advance(uint32_t base) {
+bool Operation::poll(uint32_t base) {
   base_.store(base, std::memory_order_relaxed);
   if (!direct()) {
-    const bool done = advance_staged(base);
+    const bool done = poll_staged(base);
     if (!direct()) return done;
   }
-  return advance_direct();
+  return poll_direct();
 }
 
-bool Operation::advance_staged(uint32_t base) {
+bool Operation::poll_staged(uint32_t base) {
   return std::visit(
       [this, base](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
@@ -93,15 +93,15 @@ bool Operation::advance_staged(uint32_t base) {
           // Step 0 publishes the header: it must be in place before.
           uint32_t at = step();
           if (at == 0) {
-            Pad& pad = peers_.own_pad();
-            CallNotice& notice = notice_in(pad, header_.sequence);
+            ControlBlock& control = peers_.own_control_block();
+            CallNotice& notice = notice_in(control, header_.sequence);
             notice.header = header_;
             if (has_detail(header_)) {
               cut_text(notice.detail, kDetailBytes, detail_.c_str());
             }
-            pad.note_cpu();
+            control.note_cpu();
           }
-          const bool done = fastcomm::advance(schedule, executor_, base, at, [this](uint32_t next) {
+          const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
             return next != 1 || read_headers();
           });
           step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
@@ -111,7 +111,7 @@ bool Operation::advance_staged(uint32_t base) {
       schedule_);
 }
 
-bool Operation::advance_direct() {
+bool Operation::poll_direct() {
   if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   uint32_t at = step() & ~kDirect;
   if (at == 0) {
@@ -121,8 +121,7 @@ bool Operation::advance_direct() {
   }
   const bool done = std::visit(
       [&](const auto& schedule) {
-        return fastcomm::advance(schedule, executor_, direct_base(), at,
-                                 [](uint32_t) { return true; });
+        return run_steps(schedule, executor_, direct_base(), at, [](uint32_t) { return true; });
       },
       *direct_);
   step_.store(at | kDirect, std::memory_order_relaxed);
@@ -130,12 +129,12 @@ bool Operation::advance_direct() {
 }
 
 bool Operation::find_quitter() {
-  // All loads of the peers' tensors before the looks at their pads. Their other half is the fence in
+  // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
   // PeerGroup::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
   // what the user wrote, the mark is seen. Then nothing is published, and nobody ends with this sum.
   std::atomic_thread_fence(std::memory_order_acquire);
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    if (peer == peers_.rank() || !peers_.pad(peer).gave_up(header_.sequence)) continue;
+    if (peer == peers_.rank() || !peers_.control_block(peer).gave_up(header_.sequence)) continue;
     quitter_.store(peer, std::memory_order_relaxed);
     return true;
   }
@@ -154,7 +153,7 @@ bool Operation::read_headers() {
 
 bool Operation::reach_all(char** buffers) const {
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.pad(peer), header_.sequence).header;
+    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
     if (theirs.where == kNotShared || theirs.form != header_.form) return false;
     buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
     if (buffers[peer] == nullptr) return false;
@@ -210,14 +209,14 @@ std::vector<int> Operation::late() const {
 
 bool Operation::crowded() const {
   const int peer = awaited_peer();
-  return peer >= 0 && peers_.pad(peer).cpu.load(std::memory_order_relaxed) ==
-                          peers_.own_pad().cpu.load(std::memory_order_relaxed);
+  return peer >= 0 && peers_.control_block(peer).cpu.load(std::memory_order_relaxed) ==
+                          peers_.own_control_block().cpu.load(std::memory_order_relaxed);
 }
 
 void Operation::check_headers() const {
   uint64_t balance = 0;
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.pad(peer), header_.sequence).header;
+    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
     if (!same_call(theirs, header_)) raise_mismatch(peer);
     balance += theirs.balance;
   }
@@ -225,7 +224,7 @@ void Operation::check_headers() const {
 }
 
 void Operation::raise_mismatch(int peer) const {
-  const CallNotice& notice = notice_in(peers_.pad(peer), header_.sequence);
+  const CallNotice& notice = notice_in(peers_.control_block(peer), header_.sequence);
   const CallHeader& theirs = notice.header;
   const std::string called = describe_call(theirs, has_detail(theirs) ? notice.detail : "");
   const std::string what =
@@ -233,7 +232,7 @@ void Operation::raise_mismatch(int peer) const {
           ? "the split sizes of the ranks do not fit each other, for example: rank "
           : "the ranks called different operations: rank ";
   const auto in_brief = [](int rank, const std::string& call) {
-    constexpr size_t kRoom = sizeof(Pad::reason) / 2 - 24;  // of two
+    constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 24;  // of two
     return concat("rank ", rank, " called ", call.substr(0, kRoom));
   };
   throw MismatchError(
@@ -251,7 +250,7 @@ std::string Operation::progress_of(int peer) const {
   if (header_.sequence == 0) return late + ", nor anything before";
   // Every rank has been in the operation before: this rank saw their flags there. Its own header
   // of it stays until the next operation.
-  const CallNotice& last = notice_in(peers_.own_pad(), header_.sequence - 1);
+  const CallNotice& last = notice_in(peers_.own_control_block(), header_.sequence - 1);
   return concat(late, "; the last it called was ",
                 describe_call(last.header, has_detail(last.header) ? last.detail : ""));
 }

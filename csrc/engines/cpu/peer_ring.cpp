@@ -1,11 +1,11 @@
-#include "coll/peer_ring.h"
+#include "engines/cpu/peer_ring.h"
 
 #include "core/error.h"
 
 namespace fastcomm {
 
 RingEnd::RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes)
-    : doorbell_(peers.doorbells()[peer]), slot_bytes_(slot_bytes(peers.size())) {
+    : doorbell_(peers.doorbells()[peer]), slot_bytes_(ring_slot_bytes(peers.size())) {
   const size_t own = at(base, peers.rank(), peer, peers.size());
   const size_t theirs = at(base, peer, peers.rank(), peers.size());
   peers.reserve_part(own, bytes);

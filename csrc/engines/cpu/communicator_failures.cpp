@@ -1,7 +1,7 @@
 // How a group of ranks fails: what tells that it cannot go on, who is to blame, and who is told.
 #include <thread>
 
-#include "coll/communicator.h"
+#include "engines/cpu/communicator.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -24,7 +24,7 @@ void Communicator::examine() {
   bool goes_on = false;
   if (std::unique_lock<std::mutex> driving(drive_, std::try_to_lock); driving) {
     if (auto operation = head()) {
-      if (const auto found = trouble(*operation)) {
+      if (const auto found = failure_of(*operation)) {
         fail(*found, finished);
       } else {
         goes_on = operation->awaited_peer() < 0;
@@ -33,13 +33,13 @@ void Communicator::examine() {
   }
   finish(finished);
   if (goes_on) {  // it ends well, or finds by itself what is wrong, and can say more of it than a peer
-    progress();
+    poll();
   } else if (messages_.busy()) {
     examine_messages();
   }
 }
 
-std::optional<Communicator::Trouble> Communicator::trouble(const Operation& operation) const {
+std::optional<Communicator::Failure> Communicator::failure_of(const Operation& operation) const {
   auto found = evidence(operation);
   if (!found) found = overdue(operation);
   // First the evidence, then the flags: all that a peer published before it gave up, left or died
@@ -49,48 +49,48 @@ std::optional<Communicator::Trouble> Communicator::trouble(const Operation& oper
   return found;
 }
 
-Communicator::Trouble Communicator::death_of(int peer, const Subject& subject) const {
-  return Trouble{ErrorCode::kPeerLost, peer,
+Communicator::Failure Communicator::death_of(int peer, const Subject& subject) const {
+  return Failure{ErrorCode::kPeerLost, peer,
                  where(subject, peer) +
                      concat(peers_->describe(peer),
                             " died. Look at its own output for the cause; this process group "
                             "cannot be used any more")};
 }
 
-Communicator::Trouble Communicator::departure_of(int peer, const Subject& subject,
+Communicator::Failure Communicator::departure_of(int peer, const Subject& subject,
                                                  const std::string& what) const {
-  const Pad& pad = peers_->pad(peer);
-  const char* hint = pad.reason[0] == '\0' ? "" : ". Look at its own output";
-  return Trouble{
+  const ControlBlock& control = peers_->control_block(peer);
+  const char* hint = control.reason[0] == '\0' ? "" : ". Look at its own output";
+  return Failure{
       ErrorCode::kPeerLeft, peer,
-      where(subject, peer) + concat(peers_->describe(peer), " ", pad.farewell(), what, hint)};
+      where(subject, peer) + concat(peers_->describe(peer), " ", control.leave_text(), what, hint)};
 }
 
-std::optional<Communicator::Trouble> Communicator::evidence(const Operation& operation) const {
+std::optional<Communicator::Failure> Communicator::evidence(const Operation& operation) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const Pad& pad = peers_->pad(peer);
-    // A rank gives up, says goodbye, and ends, in this order. Read the other way round: who sees one
+    const ControlBlock& control = peers_->control_block(peer);
+    // A rank gives up, announces that it leaves, and ends, in this order. Read the other way round: who sees one
     // of them sees all that came before it, however much happens between two of these loads.
     const bool lost = peers_->lost(peer);
-    const uint64_t goodbye = pad.goodbye.load(std::memory_order_acquire);
-    // Judged first: goodbye and death may follow from it and say less.
-    if (pad.poisoned.load(std::memory_order_acquire) != 0) {
-      if (operation.header().sequence >= pad.first_failed) return told_by(peer, operation);
+    const uint64_t left = control.left.load(std::memory_order_acquire);
+    // Judged first: the leave notice and death may follow from it and say less.
+    if (control.poisoned.load(std::memory_order_acquire) != 0) {
+      if (operation.header().sequence >= control.first_failed) return told_by(peer, operation);
       continue;  // it has done its part of this one
     }
-    if (goodbye != 0 && operation.awaits(peer)) {
+    if (left != 0 && operation.awaits(peer)) {
       return departure_of(
           peer, operation,
-          concat(" after ", goodbye - 1, " operations; this one was never called there"));
+          concat(" after ", left - 1, " operations; this one was never called there"));
     }
-    // A process that said goodbye and ended did not die on us.
-    if (goodbye == 0 && lost) return death_of(peer, operation);
+    // A process that announced that it leaves and ended did not die on us.
+    if (left == 0 && lost) return death_of(peer, operation);
   }
   return std::nullopt;
 }
 
-std::optional<Communicator::Trouble> Communicator::overdue(const Operation& operation) const {
+std::optional<Communicator::Failure> Communicator::overdue(const Operation& operation) const {
   const auto now = Clock::now();
   std::shared_ptr<Operation> late;  // not always the head: each has a timeout of its own
   {
@@ -103,7 +103,7 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
     }
   }
   if (late == nullptr) return std::nullopt;
-  // The names first: peers are told as much of this as a pad has room for, and calls may be long.
+  // The names first: peers are told as much of this as a control block has room for, and calls may be long.
   std::string names, progress;
   const std::vector<int> peers = operation.late();
   for (const int peer : peers) {
@@ -113,17 +113,17 @@ std::optional<Communicator::Trouble> Communicator::overdue(const Operation& oper
   const int peer = peers.empty() ? -1 : peers.front();
   const std::string behind =
       late.get() == &operation ? "" : concat(", behind ", operation.describe());
-  return Trouble{ErrorCode::kTimeout, peer,
+  return Failure{ErrorCode::kTimeout, peer,
                  where(*late, peer) + concat("Timed out waiting ", late->timeout().count(),
                                              "ms; not arrived: ", names,
                                              ". The call: ", late->describe(), behind, progress,
                                              ". Look what they are doing, or raise timeout=")};
 }
 
-Communicator::Trouble Communicator::told_by(int peer, const Subject& subject) const {
-  const Pad& pad = peers_->pad(peer);
-  auto cause = static_cast<ErrorCode>(pad.cause);
-  int blamed = pad.blamed;
+Communicator::Failure Communicator::told_by(int peer, const Subject& subject) const {
+  const ControlBlock& control = peers_->control_block(peer);
+  auto cause = static_cast<ErrorCode>(control.cause);
+  int blamed = control.blamed;
   // Whichever rank notices first, all of them raise the same error for the same cause.
   switch (cause) {
     case ErrorCode::kMismatch:
@@ -135,21 +135,21 @@ Communicator::Trouble Communicator::told_by(int peer, const Subject& subject) co
       cause = ErrorCode::kPoisoned;
       if (blamed < 0) blamed = peer;  // a peer that was told by another passes the blame on
   }
-  return {
-      cause, blamed,
-      where(subject, blamed) + concat(peers_->describe(peer), " gave the group up: ", pad.reason),
-      pad.reason};
+  return {cause, blamed,
+          where(subject, blamed) +
+              concat(peers_->describe(peer), " gave the group up: ", control.reason),
+          control.reason};
 }
 
-void Communicator::fail(const Trouble& trouble, Finished& finished) {
+void Communicator::fail(const Failure& failure, Finished& finished) {
   std::lock_guard<std::mutex> lock(state_);
   if (failure_ == nullptr) {
-    failure_ = std::make_exception_ptr(Error(trouble.code, trouble.text));
-    first_trouble_ = trouble;
+    failure_ = std::make_exception_ptr(Error(failure.code, failure.text));
+    first_failure_ = failure;
     to_spread_.store(true, std::memory_order_relaxed);
-    peers_->own_pad().poison(static_cast<uint32_t>(trouble.code), trouble.peer,
-                             sequence_ - queue_.size(),
-                             (trouble.cause.empty() ? trouble.text : trouble.cause).c_str());
+    peers_->own_control_block().poison(
+        static_cast<uint32_t>(failure.code), failure.peer, sequence_ - queue_.size(),
+        (failure.cause.empty() ? failure.text : failure.cause).c_str());
     peers_->wake_peers();
   }
   give_up_queue(finished);
@@ -157,12 +157,12 @@ void Communicator::fail(const Trouble& trouble, Finished& finished) {
 }
 
 std::exception_ptr Communicator::failed_before(const char* name) const {
-  if (!first_trouble_) return failure_;  // it was left in order
+  if (!first_failure_) return failure_;  // it was left in order
   // The front stays: the attributes of the exception are about the operation that failed.
-  const std::string& text = first_trouble_->text;
+  const std::string& text = first_failure_->text;
   const size_t front = text.find("] ") + 2;
   return std::make_exception_ptr(
-      Error(first_trouble_->code,
+      Error(first_failure_->code,
             concat(text.substr(0, front), "this call of ", name,
                    " comes after the process group has failed, which cannot be used any more: "
                    "destroy it and create a new one. It failed in the operation named in front: ",
@@ -174,7 +174,7 @@ void Communicator::share_fate(const std::shared_ptr<Communicator>& one,
   for (const auto& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
     std::lock_guard<std::mutex> lock(from->state_);
     from->companions_.push_back(to);
-    if (from->first_trouble_) from->to_spread_.store(true, std::memory_order_relaxed);
+    if (from->first_failure_) from->to_spread_.store(true, std::memory_order_relaxed);
   }
   one->spread_failure();
   other->spread_failure();
@@ -183,16 +183,16 @@ void Communicator::share_fate(const std::shared_ptr<Communicator>& one,
 void Communicator::spread_failure() {
   if (!to_spread_.exchange(false)) return;
   std::vector<std::weak_ptr<Communicator>> companions;
-  std::optional<Trouble> trouble;
+  std::optional<Failure> failure;
   {
     std::lock_guard<std::mutex> lock(state_);
     companions = companions_;
-    trouble = first_trouble_;
+    failure = first_failure_;
   }
   for (const auto& known : companions) {
     const auto companion = known.lock();
     if (companion != nullptr && companion->failure() == nullptr) {
-      companion->give_up(*trouble);
+      companion->give_up(*failure);
     }
   }
 }
@@ -213,7 +213,7 @@ std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const 
     std::this_thread::sleep_for(Milliseconds(1));
     found = blame(subject);
   }
-  return give_up(found ? *found : Trouble{code, -1, where(subject, -1) + what});
+  return give_up(found ? *found : Failure{code, -1, where(subject, -1) + what});
 }
 
 void Communicator::abort(const std::string& why) {
@@ -227,29 +227,29 @@ std::exception_ptr Communicator::failure() const {
   return failure_;
 }
 
-std::exception_ptr Communicator::give_up(const Trouble& trouble) {
+std::exception_ptr Communicator::give_up(const Failure& failure) {
   Finished finished;
   {
     std::lock_guard<std::mutex> driving(drive_);
-    fail(trouble, finished);
+    fail(failure, finished);
   }
   finish(finished);
-  return std::make_exception_ptr(Error(trouble.code, trouble.text));
+  return std::make_exception_ptr(Error(failure.code, failure.text));
 }
 
-std::optional<Communicator::Trouble> Communicator::blame(const Subject& subject) const {
-  std::optional<Trouble> gone, messenger;
+std::optional<Communicator::Failure> Communicator::blame(const Subject& subject) const {
+  std::optional<Failure> gone, messenger;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
-    const Pad& pad = peers_->pad(peer);
+    const ControlBlock& control = peers_->control_block(peer);
     const bool lost = peers_->lost(peer);
-    const bool said_goodbye = pad.goodbye.load(std::memory_order_acquire) != 0;
-    const bool failed = pad.poisoned.load(std::memory_order_acquire) != 0;
-    if (lost && !said_goodbye) return death_of(peer, subject);
+    const bool gave_notice = control.left.load(std::memory_order_acquire) != 0;
+    const bool failed = control.poisoned.load(std::memory_order_acquire) != 0;
+    if (lost && !gave_notice) return death_of(peer, subject);
     if (failed) {
       messenger = told_by(peer, subject);
-    } else if (said_goodbye) {
+    } else if (gave_notice) {
       gone = departure_of(peer, subject, "");
     }
   }

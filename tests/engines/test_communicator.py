@@ -25,7 +25,7 @@ FAILURE_CASES = [
     *("start_is_short", "relayed", "no_thread"),
 ]
 TIMEOUT_CASES = ["late", "told", "held_up", "wait_timeout"]
-EVIDENCE_CASES = ["goodbye", "poison", "exit", "in_place"]
+EVIDENCE_CASES = ["leave", "poison", "exit", "in_place"]
 FAILING = [
     *((FAILURES, case) for case in FAILURE_CASES),
     *((TIMEOUTS, case) for case in TIMEOUT_CASES),
