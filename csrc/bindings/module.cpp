@@ -49,6 +49,40 @@ std::string failure_of_program(bool at_the_end) {
   }
 }
 
+/// How backends for devices are made: by fastcomm/_device_engines.py.
+DeviceBackends device_backends() {
+  const auto python = [](const char* name) {
+    return py::module_::import("fastcomm._device_engines").attr(name);
+  };
+  const auto type_name = [](c10::DeviceType type) { return c10::DeviceTypeName(type, true); };
+  DeviceBackends backends;
+  backends.any = [python] {
+    const py::gil_scoped_acquire gil;
+    return py::cast<bool>(python("any_known")());
+  };
+  backends.known = [python, type_name](c10::DeviceType type) {
+    const py::gil_scoped_acquire gil;
+    return py::cast<bool>(python("known")(type_name(type)));
+  };
+  backends.identify = [python](c10::Device device) {
+    const py::gil_scoped_acquire gil;
+    return py::cast<std::string>(python("identify")(device));
+  };
+  backends.make = [python](c10::Device device, const c10::intrusive_ptr<::c10d::Store>& store,
+                           int rank, int size, Milliseconds timeout) {
+    const py::gil_scoped_acquire gil;
+    const py::tuple made = python("make")(device, store, rank, size, timeout.count() / 1000.0);
+    return DeviceBackends::Made{py::cast<std::string>(made[0]),
+                                py::cast<Engine::BackendPtr>(made[1])};
+  };
+  backends.say_why_not = [python, type_name](c10::DeviceType type, int size,
+                                             const std::string& why) {
+    const py::gil_scoped_acquire gil;
+    python("say_why_not")(type_name(type), size, why);
+  };
+  return backends;
+}
+
 py::dict explain(const GroupTraits& traits, const std::string& operation, uint64_t count,
                  const std::string& dtype, const std::string& op) {
   Query query;
@@ -225,6 +259,7 @@ void bind_lists(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
   g_failure = failure_of_program;
+  g_device_backends = device_backends();
 
   // A thread that comes from C++ into an interpreter that is going down aborts the process.
   py::module_::import("atexit").attr("register")(py::cpp_function(

@@ -12,6 +12,7 @@
 #include "c10d/groups.h"
 #include "c10d/shared_tensor.h"
 #include "c10d/store_bootstrap.h"
+#include "c10d/work_of_many.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -45,10 +46,12 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
     if (formed.group == nullptr) return;
-    auto native = c10::make_intrusive<NativeEngine>(std::move(formed.group), options_,
-                                                    std::move(lane_store), continuations_);
+    auto native = c10::make_intrusive<NativeEngine>(std::move(formed.group), options_, lane_store,
+                                                    continuations_);
     native_ = native.get();
     cpu_ = std::move(native);
+    devices_ =
+        std::make_unique<DeviceEngines>(*native_, std::move(lane_store), options_, continuations_);
   });
 }
 
@@ -59,12 +62,47 @@ FastcommBackend::~FastcommBackend() {
   const WithoutGil no_gil;
   if (forked_from_endpoint()) {
     if (cpu_ != nullptr) cpu_->abandon();
+    for (Engine* each : device_engines()) each->abandon();
     if (delegate_ != nullptr) delegate_.release();
   } else {
     continuations_->close();
   }
+  devices_.reset();
   cpu_.reset();
   delegate_.reset();
+}
+
+std::vector<DelegateEngine*> FastcommBackend::device_engines() {
+  return devices_ == nullptr ? std::vector<DelegateEngine*>{} : devices_->all();
+}
+
+Engine& FastcommBackend::on_device(const at::Tensor& tensor) {
+  if (devices_ == nullptr || tensor.is_meta()) return *cpu_;
+  return translating([&]() -> Engine& { return devices_->for_collective(tensor); });
+}
+
+Engine& FastcommBackend::of_message(const Tensors& tensors) {
+  const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta();
+  return host || devices_ == nullptr ? *cpu_ : devices_->for_message(tensors[0]);
+}
+
+FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {
+  if (devices_ == nullptr) return cpu_->endCoalescing();
+  std::vector<WorkPtr> works = devices_->end_coalescing();
+  WorkPtr host = cpu_->endCoalescing();
+  if (works.empty()) return host;
+  works.push_back(std::move(host));
+  return c10::make_intrusive<WorkOfMany>(getRank(), std::move(works), continuations_);
+}
+
+bool FastcommBackend::supportsCoalescing() const {
+  return devices_ != nullptr && g_device_backends.any && g_device_backends.any();
+}
+
+uint64_t FastcommBackend::getSequenceNumberForGroup() {
+  uint64_t number = cpu_->getSequenceNumberForGroup();
+  for (Engine* each : device_engines()) number += each->getSequenceNumberForGroup();
+  return number;
 }
 
 void FastcommBackend::delegate_to(BackendPtr whole) {
@@ -75,17 +113,22 @@ void FastcommBackend::delegate_to(BackendPtr whole) {
 
 void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
-  cpu_->setTimeout(timeout);
+  if (native_ == nullptr) cpu_->setTimeout(timeout);
+  for (Engine* each : device_engines()) each->setTimeout(timeout);
 }
 
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
+  for (Engine* each : device_engines()) each->leave("");  // what it waits for is told by the other
   cpu_->leave(failure.empty() ? "" : "destroyed its process group because of " + failure);
 }
 
 void FastcommBackend::abort() {
-  if (!forked_from_endpoint()) cpu_->abort();
+  if (forked_from_endpoint()) return;
+  cpu_->abort();
+  // For the same reason, and at once.
+  for (Engine* each : device_engines()) each->fail(cpu_->failure());
 }
 
 ::c10d::ErrorType FastcommBackend::getError() {

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/device_engines.h"
 #include "c10d/native_engine.h"
 
 namespace fastcomm {
@@ -99,13 +100,13 @@ class FastcommBackend final : public ::c10d::Backend {
     return of(tensors).allreduce_sparse(tensors, opts);
   }
   WorkPtr send(Tensors& tensors, int peer, int tag) override {
-    return of(tensors).send(tensors, peer, tag);
+    return of_message(tensors).send(tensors, peer, tag);
   }
   WorkPtr recv(Tensors& tensors, int peer, int tag) override {
-    return of(tensors).recv(tensors, peer, tag);
+    return of_message(tensors).recv(tensors, peer, tag);
   }
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    return of(tensors).recvAnysource(tensors, tag);
+    return of_message(tensors).recvAnysource(tensors, tag);
   }
   // What has no tensors is the CPU's.
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override { return cpu_->barrier(opts); }
@@ -113,7 +114,9 @@ class FastcommBackend final : public ::c10d::Backend {
     cpu_->monitoredBarrier(opts, wait_all_ranks);
   }
   void startCoalescing() override { cpu_->startCoalescing(); }
-  WorkPtr endCoalescing() override { return cpu_->endCoalescing(); }
+  WorkPtr endCoalescing() override;
+  /// Where there are backends for devices: batches of their messages need it.
+  bool supportsCoalescing() const override;
   /// As in NativeEngine. Nothing where there is no native path.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
@@ -132,7 +135,7 @@ class FastcommBackend final : public ::c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override {}
   /// Counts operations.
-  uint64_t getSequenceNumberForGroup() override { return cpu_->getSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override;
   /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
   /// peers.
   void shutdown() override;
@@ -150,16 +153,18 @@ class FastcommBackend final : public ::c10d::Backend {
   /// The engine of a call.
   Engine& of(const at::Tensor& tensor) { return tensor.is_cpu() ? *cpu_ : on_device(tensor); }
   Engine& of(const Tensors& tensors) { return tensors.empty() ? *cpu_ : of(tensors[0]); }
-  /// The CPU's serves them all, through the host's memory.
-  Engine& on_device(const at::Tensor&) { return *cpu_; }
+  Engine& of_message(const Tensors& tensors);
+  Engine& on_device(const at::Tensor& tensor);
+  std::vector<DelegateEngine*> device_engines();
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;
   GroupTraits traits_;
   Continuations::Ptr continuations_;
   c10::intrusive_ptr<Engine> cpu_;
-  NativeEngine* native_ = nullptr;  // the same, where it is one
-  BackendPtr delegate_;
+  NativeEngine* native_ = nullptr;          // the same, where it is one
+  std::unique_ptr<DeviceEngines> devices_;  // nullptr where another backend does everything
+  BackendPtr delegate_;                     // which is this
 };
 
 }  // namespace fastcomm

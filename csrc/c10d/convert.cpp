@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/ScalarType.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 
@@ -81,12 +82,25 @@ at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor.resolve_neg();
 }
 
+/// On the host, pinned where that can be had.
+at::Tensor on_host(const at::Tensor& tensor) {
+  static std::atomic<bool> pins{true};
+  if (tensor.is_cpu() || !pins.load(std::memory_order_relaxed)) return tensor.cpu();
+  try {
+    const auto options = tensor.options().device(at::kCPU).pinned_memory(true);
+    return at::empty(tensor.sizes(), options).copy_(tensor);
+  } catch (const c10::Error&) {  // a build or a device that cannot
+    pins.store(false, std::memory_order_relaxed);
+    return tensor.cpu();
+  }
+}
+
 }  // namespace
 
 Buffer::Buffer(const at::Tensor& tensor) : user_(tensor) {
   const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg() &&
                      tensor.device().is_cpu();
-  flat_ = plain ? tensor : as_real(tensor.detach()).cpu().contiguous();
+  flat_ = plain ? tensor : on_host(as_real(tensor.detach())).contiguous();
   dtype_ = dtype_of(flat_.scalar_type());
   count_ = dtype_ == DType::kOther ? flat_.nbytes() : static_cast<uint64_t>(flat_.numel());
 }

@@ -28,7 +28,8 @@ void require_reduction(const char* operation, const at::Tensor& tensor, const ::
 ///
 /// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it;
 /// require_reduction keeps other reductions away.
-/// A tensor that is not contiguous, or conjugated, or on a device, gets a contiguous copy on the host:
+/// A tensor that is not contiguous, or conjugated, or on a device, gets a contiguous copy on the host, for a
+/// device in pinned memory if there is some:
 /// write_back() copies it to where the user looks. Copies from and to a device wait for its current
 /// stream.
 class Buffer {

@@ -2,26 +2,14 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 
 #include <stdexcept>
 
 #include "c10d/exception.h"
-#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const c10::Error& torch_error) {
-    return torch_error.what_without_backtrace();
-  } catch (const std::exception& other) {
-    return other.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
 
 bool says(const std::string& text, std::initializer_list<const char*> words) {
   for (const char* each : words) {
@@ -111,12 +99,24 @@ std::string Delegate::front(const Subject& subject) const {
   return message_front(rank_, size_, subject.peer, subject.operation, subject.sequence);
 }
 
-std::exception_ptr Delegate::failure() const {
+DelegateKind device_delegate(std::string name) {
+  return {std::move(name), /*blocks=*/false, [](::c10d::Backend& inner) { inner.abort(); }};
+}
+
+std::exception_ptr Delegate::noted() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return failure_;
 }
 
-std::exception_ptr Delegate::failed_before(const char* operation) const {
+std::exception_ptr Delegate::failure() {
+  const auto own = noted();
+  if (own != nullptr || beside_ == nullptr) return own;
+  const auto other = beside_->failure();
+  return other == nullptr ? nullptr : give_up(code_of(other), what_of(other));
+}
+
+std::exception_ptr Delegate::failed_before(const char* operation) {
+  failure();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ == nullptr || text_.empty()) return failure_;
   // The front stays: the attributes of the exception are about the operation that failed.
@@ -132,23 +132,30 @@ std::exception_ptr Delegate::failed_before(const char* operation) const {
 std::exception_ptr Delegate::failed(const Subject& subject, const std::exception_ptr& error) {
   if (of_arguments(subject, error)) return error;
   if (const auto first = failure()) return first;  // which has ended this one, too
-  const std::string text = text_of(error);
+  const std::string text = what_of(error);
   const ErrorCode code = code_in(text);
   return give_up(subject, code, concat(kind_.name, ": ", without_place(text), advice(code)));
 }
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
                                      const std::string& what) {
-  return give_up(code, front(subject) + what);
+  if (beside_ == nullptr) return give_up(code, front(subject) + what);
+  // It may know of a peer that died, which says more, and tells the others.
+  const auto error = beside_->failed(subject.operation, code, what);
+  return give_up(code_of(error), what_of(error));
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
   // Noted first: what ends because of this finds why.
   if (note(code, text)) {
     const std::lock_guard<std::mutex> lock(end_mutex_);
-    if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
+    try {
+      if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
+    } catch (const std::exception& error) {  // it has failed, and this is not why
+      LOG(WARNING) << "fastcomm: " << kind_.name << " could not be ended: " << error.what();
+    }
   }
-  return failure();
+  return noted();
 }
 
 bool Delegate::note(ErrorCode code, const std::string& text) {

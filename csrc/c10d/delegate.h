@@ -4,11 +4,13 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "core/error.h"
+#include "engines/cpu/communicator.h"
 
 namespace fastcomm {
 
@@ -24,6 +26,8 @@ struct DelegateKind {
 
 /// Gloo, where it serves a group as a whole.
 DelegateKind gloo_delegate();
+/// One for tensors on a device, as NCCL: its abort() ends what runs.
+DelegateKind device_delegate(std::string name);
 
 /// Thread-safe.
 class Delegate {
@@ -34,21 +38,29 @@ class Delegate {
     int peer;  // -1: none
     uint64_t sequence;
   };
-  using OnFailure = std::function<void(const std::exception_ptr&)>;
 
-  Delegate(::c10d::Backend& inner, DelegateKind kind)
-      : inner_(&inner), kind_(std::move(kind)), rank_(inner.getRank()), size_(inner.getSize()) {}
+  /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and it knows
+  /// who is to blame.
+  Delegate(::c10d::Backend& inner, DelegateKind kind, std::shared_ptr<Communicator> beside)
+      : inner_(&inner),
+        kind_(std::move(kind)),
+        beside_(std::move(beside)),
+        rank_(inner.getRank()),
+        size_(inner.getSize()) {}
 
   const DelegateKind& kind() const { return kind_; }
+  /// nullptr where there is none.
+  const std::shared_ptr<Communicator>& beside() const { return beside_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "[rank 0 of 2, peer 1, recv, sequence 7] "
   std::string front(const Subject& subject) const;
 
-  /// Why nothing can be submitted any more; nullptr while something can.
-  std::exception_ptr failure() const;
+  /// Why nothing can be submitted any more; nullptr while something can. Where the communicator beside it
+  /// has failed, this has from here on, too.
+  std::exception_ptr failure();
   /// The same, as a call of `operation` that comes later says it.
-  std::exception_ptr failed_before(const char* operation) const;
+  std::exception_ptr failed_before(const char* operation);
   /// What `error`, which the backend raised, ends an operation with. The group has failed from here on,
   /// unless it is one of arguments.
   std::exception_ptr failed(const Subject& subject, const std::exception_ptr& error);
@@ -62,6 +74,7 @@ class Delegate {
 
  private:
   bool note(ErrorCode code, const std::string& text);
+  std::exception_ptr noted() const;
 
   mutable std::mutex mutex_;
   std::exception_ptr failure_;
@@ -71,6 +84,7 @@ class Delegate {
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
   const DelegateKind kind_;
+  const std::shared_ptr<Communicator> beside_;
   const int rank_, size_;
 };
 

@@ -17,27 +17,37 @@ Tensors first(const TensorLists& lists) { return lists.empty() ? Tensors{} : lis
 
 DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind,
                                c10::intrusive_ptr<Options> options,
-                               Continuations::Ptr continuations)
+                               Continuations::Ptr continuations,
+                               std::shared_ptr<Communicator> beside)
     : Engine(inner->getRank(), inner->getSize(), std::move(options), std::move(continuations)),
-      delegate_(std::make_shared<Delegate>(*inner, std::move(kind))),
-      inner_(std::move(inner)) {
+      delegate_(std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside))),
+      inner_(std::move(inner)),
+      coalesces_(inner_->supportsCoalescing()) {
   static const bool watched = [] { return watch_for_forks(), true; }();
   static_cast<void>(watched);
+  if (delegate_->beside() != nullptr) watch_ = std::make_unique<DeviceWatch>(delegate_);
 }
 
-DelegateEngine::~DelegateEngine() { delegate_->forget(); }
+DelegateEngine::~DelegateEngine() {
+  watch_.reset();
+  delegate_->forget();
+}
+
+void DelegateEngine::abandon() {
+  static_cast<void>(watch_.release());
+  static_cast<void>(inner_.release());
+}
 
 template <class Start>
 WorkPtr DelegateEngine::submit(const char* name, OpType type, const Tensors& outputs,
-                               const Start& start) {
+                               Milliseconds timeout, const Start& start) {
   return translating([&] {
     DelegateWork::Call call = this->call(name, -1, type, outputs);
     if (const auto failure = delegate_->failed_before(name)) {
       return coalescing_.noted(DelegateWork::failed(std::move(call), failure));
     }
     ++sequence_;
-    WorkPtr inner = started(call.subject, start);
-    return coalescing_.noted(DelegateWork::start(std::move(call), std::move(inner)));
+    return coalescing_.noted(started(std::move(call), timeout_or_default(timeout), start));
   });
 }
 
@@ -48,8 +58,7 @@ WorkPtr DelegateEngine::exchange(const char* name, int peer, const Tensors& tens
     const OpType type = name[0] == 's' ? OpType::SEND : OpType::RECV;
     DelegateWork::Call call = this->call(name, peer, type, tensors);
     if (const auto failure = delegate_->failed_before(name)) std::rethrow_exception(failure);
-    WorkPtr inner = started(call.subject, start);
-    return coalescing_.noted(DelegateWork::start(std::move(call), std::move(inner)));
+    return coalescing_.noted(started(std::move(call), options_->timeout, start));
   });
 }
 
@@ -66,65 +75,74 @@ DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
 }
 
 template <class Start>
-WorkPtr DelegateEngine::started(const Delegate::Subject& subject, const Start& start) {
+WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, const Start& start) {
+  // In a block that the backend coalesces itself, what ends it is watched.
+  const bool watched = watch_ != nullptr && !(coalesces_ && coalescing());
+  const auto entry = watched ? watch_->begin(call.subject, timeout) : nullptr;
   try {
-    return start();
+    WorkPtr inner = start();
+    auto work = DelegateWork::start(call, std::move(inner));
+    if (watched) watch_->follow(entry, work);
+    return work;
   } catch (...) {
-    std::rethrow_exception(delegate_->failed(subject, std::current_exception()));
+    if (watched) watch_->drop(entry);
+    std::rethrow_exception(delegate_->failed(call.subject, std::current_exception()));
   }
 }
 
 WorkPtr DelegateEngine::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  return submit("all_reduce", OpType::ALLREDUCE, tensors,
+  return submit("all_reduce", OpType::ALLREDUCE, tensors, opts.timeout,
                 [&] { return inner_->allreduce(tensors, opts); });
 }
 
 WorkPtr DelegateEngine::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
-  return submit("broadcast", OpType::BROADCAST, tensors,
+  return submit("broadcast", OpType::BROADCAST, tensors, opts.timeout,
                 [&] { return inner_->broadcast(tensors, opts); });
 }
 
 WorkPtr DelegateEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  return submit("reduce", OpType::REDUCE, tensors, [&] { return inner_->reduce(tensors, opts); });
+  return submit("reduce", OpType::REDUCE, tensors, opts.timeout,
+                [&] { return inner_->reduce(tensors, opts); });
 }
 
 WorkPtr DelegateEngine::barrier(const ::c10d::BarrierOptions& opts) {
-  return submit("barrier", OpType::BARRIER, {}, [&] { return inner_->barrier(opts); });
+  return submit("barrier", OpType::BARRIER, {}, opts.timeout,
+                [&] { return inner_->barrier(opts); });
 }
 
 WorkPtr DelegateEngine::allgather(TensorLists& outputs, Tensors& inputs,
                                   const ::c10d::AllgatherOptions& opts) {
-  return submit("all_gather", OpType::ALLGATHER, first(outputs),
+  return submit("all_gather", OpType::ALLGATHER, first(outputs), opts.timeout,
                 [&] { return inner_->allgather(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
                                         const ::c10d::AllgatherOptions& opts) {
-  return submit("all_gather_into_tensor", OpType::_ALLGATHER_BASE, {output},
+  return submit("all_gather_into_tensor", OpType::_ALLGATHER_BASE, {output}, opts.timeout,
                 [&] { return inner_->_allgather_base(output, input, opts); });
 }
 
 WorkPtr DelegateEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                        const ::c10d::ReduceScatterOptions& opts) {
-  return submit("reduce_scatter", OpType::REDUCE_SCATTER, outputs,
+  return submit("reduce_scatter", OpType::REDUCE_SCATTER, outputs, opts.timeout,
                 [&] { return inner_->reduce_scatter(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                              const ::c10d::ReduceScatterOptions& opts) {
-  return submit("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {output},
+  return submit("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {output}, opts.timeout,
                 [&] { return inner_->_reduce_scatter_base(output, input, opts); });
 }
 
 WorkPtr DelegateEngine::gather(TensorLists& outputs, Tensors& inputs,
                                const ::c10d::GatherOptions& opts) {
-  return submit("gather", OpType::GATHER, first(outputs),
+  return submit("gather", OpType::GATHER, first(outputs), opts.timeout,
                 [&] { return inner_->gather(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::scatter(Tensors& outputs, TensorLists& inputs,
                                 const ::c10d::ScatterOptions& opts) {
-  return submit("scatter", OpType::SCATTER, outputs,
+  return submit("scatter", OpType::SCATTER, outputs, opts.timeout,
                 [&] { return inner_->scatter(outputs, inputs, opts); });
 }
 
@@ -132,43 +150,45 @@ WorkPtr DelegateEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
                                       std::vector<int64_t>& output_splits,
                                       std::vector<int64_t>& input_splits,
                                       const ::c10d::AllToAllOptions& opts) {
-  return submit("all_to_all_single", OpType::ALLTOALL_BASE, {output}, [&] {
+  return submit("all_to_all_single", OpType::ALLTOALL_BASE, {output}, opts.timeout, [&] {
     return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
   });
 }
 
 WorkPtr DelegateEngine::alltoall(Tensors& outputs, Tensors& inputs,
                                  const ::c10d::AllToAllOptions& opts) {
-  return submit("all_to_all", OpType::ALLTOALL, outputs,
+  return submit("all_to_all", OpType::ALLTOALL, outputs, opts.timeout,
                 [&] { return inner_->alltoall(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::allreduce_coalesced(Tensors& tensors,
                                             const ::c10d::AllreduceCoalescedOptions& opts) {
-  return submit("all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, tensors,
+  return submit("all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
                 [&] { return inner_->allreduce_coalesced(tensors, opts); });
 }
 
 WorkPtr DelegateEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                             const ::c10d::AllgatherOptions& opts) {
-  return submit("all_gather_coalesced", OpType::ALLGATHER_COALESCED, first(outputs),
+  return submit("all_gather_coalesced", OpType::ALLGATHER_COALESCED, first(outputs), opts.timeout,
                 [&] { return inner_->allgather_coalesced(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                         const ::c10d::AllgatherOptions& opts) {
   return submit("all_gather_into_tensor_coalesced", OpType::ALLGATHER_COALESCED, outputs,
+                opts.timeout,
                 [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                         const ::c10d::ReduceScatterOptions& opts) {
   return submit("reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs,
+                opts.timeout,
                 [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); });
 }
 
 WorkPtr DelegateEngine::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  return submit("all_reduce", OpType::_ALLREDUCE_SPARSE, tensors,
+  return submit("all_reduce", OpType::_ALLREDUCE_SPARSE, tensors, opts.timeout,
                 [&] { return inner_->allreduce_sparse(tensors, opts); });
 }
 
@@ -200,21 +220,29 @@ WorkPtr DelegateEngine::recvAnysource(Tensors& tensors, int tag) {
   return exchange("recv", -1, tensors, [&] { return inner_->recvAnysource(tensors, tag); });
 }
 
+void DelegateEngine::startCoalescing() {
+  coalescing_.begin();
+  if (coalesces_ && watch_ != nullptr) inner_->startCoalescing();
+}
+
 WorkPtr DelegateEngine::endCoalescing() {
-  return c10::make_intrusive<WorkOfMany>(getRank(), coalescing_.end(), continuations_);
+  std::vector<WorkPtr> works = coalescing_.end();
+  if (coalesces_ && watch_ != nullptr) {
+    works = {translating([&] {
+      return started(call("coalesced", -1, OpType::COALESCED, {}), options_->timeout,
+                     [&] { return inner_->endCoalescing(); });
+    })};
+  }
+  return c10::make_intrusive<WorkOfMany>(getRank(), std::move(works), continuations_);
 }
 
 void DelegateEngine::fail(const std::exception_ptr& why) {
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    delegate_->give_up(code_of(why), error.what());
-  }
+  delegate_->give_up(code_of(why), what_of(why));
 }
 
 void DelegateEngine::leave(const std::string&) {
+  if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended
   delegate_->leave({"none", -1, sequence_});
-  inner_->shutdown();
 }
 
 void DelegateEngine::abort() {

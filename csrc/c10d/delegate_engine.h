@@ -9,6 +9,7 @@
 #include "c10d/coalescing.h"
 #include "c10d/delegate.h"
 #include "c10d/delegate_work.h"
+#include "c10d/device_watch.h"
 #include "c10d/engine.h"
 #include "c10d/prepared.h"
 
@@ -19,7 +20,7 @@ namespace fastcomm {
 class DelegateEngine final : public Engine {
  public:
   DelegateEngine(BackendPtr inner, DelegateKind kind, c10::intrusive_ptr<Options> options,
-                 Continuations::Ptr continuations);
+                 Continuations::Ptr continuations, std::shared_ptr<Communicator> beside = nullptr);
   ~DelegateEngine() override;
 
   std::string why_not(const Query&) const override { return ""; }
@@ -27,7 +28,9 @@ class DelegateEngine final : public Engine {
   void fail(const std::exception_ptr& why) override;
   void leave(const std::string& how) override;
   void abort() override;
-  void abandon() override { inner_.release(); }
+  void abandon() override;
+  /// Whether the calling thread is between startCoalescing() and endCoalescing().
+  bool coalescing() const { return coalescing_.open(); }
   void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -59,7 +62,7 @@ class DelegateEngine final : public Engine {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
-  void startCoalescing() override { coalescing_.begin(); }
+  void startCoalescing() override;
   WorkPtr endCoalescing() override;
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
@@ -68,17 +71,21 @@ class DelegateEngine final : public Engine {
 
  private:
   template <class Start>
-  WorkPtr submit(const char* name, ::c10d::OpType type, const Tensors& outputs, const Start& start);
+  WorkPtr submit(const char* name, ::c10d::OpType type, const Tensors& outputs,
+                 Milliseconds timeout, const Start& start);
   /// A send or a receive: what is wrong with the group is raised at once.
   template <class Start>
   WorkPtr exchange(const char* name, int peer, const Tensors& tensors, const Start& start);
+  /// What the backend makes of it, watched until it ends.
   template <class Start>
-  WorkPtr started(const Delegate::Subject& subject, const Start& start);
+  WorkPtr started(DelegateWork::Call call, Milliseconds timeout, const Start& start);
   DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type,
                           const Tensors& outputs) const;
 
   const std::shared_ptr<Delegate> delegate_;
   BackendPtr inner_;
+  const bool coalesces_;                // itself what is issued in a block
+  std::unique_ptr<DeviceWatch> watch_;  // of a backend for a device
   std::atomic<uint64_t> sequence_{0};
   Coalescing coalescing_;
 };

@@ -59,12 +59,21 @@ c10::intrusive_ptr<DelegateWork> DelegateWork::aside(Call call, std::function<vo
 }
 
 bool DelegateWork::in_slices() const {
-  return call_.type == ::c10d::OpType::SEND || call_.type == ::c10d::OpType::RECV;
+  return !on_device() && (call_.type == ::c10d::OpType::SEND || call_.type == ::c10d::OpType::RECV);
 }
 
 void DelegateWork::follow() {
   const auto held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this);
   const FuturePtr inner = future_of(*inner_);
+  if (on_device()) {
+    if (inner == nullptr) return;
+    settles_later_ = true;
+    return inner->addCallback([held](c10::ivalue::Future& future) {
+      if (!future.hasError()) return held->settle(nullptr, future.value());
+      held->ended(future.exception_ptr());
+      held->settle(held->exception(), {});
+    });
+  }
   if (inner == nullptr) {
     // Gloo's reduce_scatter: it does its last part in wait(), and does not say when it could.
     return run_aside([inner = inner_] { inner->wait(); });
@@ -106,22 +115,38 @@ void DelegateWork::complete(const std::exception_ptr& error, const c10::IValue& 
   if (claimed_.exchange(true)) return;
   const std::exception_ptr translated = as_torch_error(error);
   finish(translated);
-  if (translated == nullptr) {
+  if (translated != nullptr || !settles_later_) settle(translated, value);
+}
+
+void DelegateWork::settle(const std::exception_ptr& error, const c10::IValue& value) {
+  if (settled_.exchange(true)) return;
+  if (error == nullptr) {
     future_->markCompleted(value);
   } else {
-    future_->setError(translated);
+    future_->setError(error);
   }
 }
 
-bool DelegateWork::isCompleted() { return Work::isCompleted(); }
+bool DelegateWork::isCompleted() {
+  if (Work::isCompleted() || inner_ == nullptr || !on_device()) return Work::isCompleted();
+  if (const auto failure = call_.delegate->failure()) {
+    complete(failure, {});
+  } else if (inner_->isCompleted()) {
+    ended(inner_->exception(), c10::IValue(call_.outputs));
+  }
+  return Work::isCompleted();
+}
 
 bool DelegateWork::wait(std::chrono::milliseconds timeout) {
-  if (!isCompleted()) {
+  if (on_device() || !isCompleted()) {
     const Deadline deadline = timeout == kNoTimeout ? Deadline::max() : Clock::now() + timeout;
-    translating([&] { in_slices() ? wait_in_slices(deadline) : wait_for_end(deadline); });
+    translating([&] {
+      if (on_device()) return wait_on_device(deadline);
+      in_slices() ? wait_in_slices(deadline) : wait_for_end(deadline);
+    });
   }
   if (const auto error = exception()) std::rethrow_exception(error);
-  synchronize();
+  if (!on_device()) synchronize();
   return !aborted_.load();
 }
 
@@ -131,6 +156,19 @@ void DelegateWork::wait_for_end(Deadline deadline) {
     lock.unlock();
     look_around(deadline);
     lock.lock();
+  }
+}
+
+void DelegateWork::wait_on_device(Deadline deadline) {
+  // A wait with a timeout may end the backend when it expires.
+  while (!isCompleted() && deadline != Deadline::max()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    look_around(deadline);
+  }
+  if (inner_ == nullptr || exception() != nullptr) return;
+  if (const auto error = caught([&] { inner_->wait(); })) {
+    ended(error);
+    while (!Work::isCompleted()) std::this_thread::yield();  // another thread is completing it
   }
 }
 

@@ -40,6 +40,9 @@ class DelegateWork final : public ::c10d::Work {
 
   DelegateWork(Call call, WorkPtr inner);
 
+  /// Ends it, if it has not ended: the group has failed.
+  void fail(const std::exception_ptr& error) { complete(error, {}); }
+
   bool isCompleted() override;
   /// Raises what the operation ended with; CollectiveTimeoutError when `timeout` passes first, which
   /// leaves the operation and the group as they are. False if it was aborted.
@@ -57,14 +60,19 @@ class DelegateWork final : public ::c10d::Work {
  private:
   /// Whether it is one of Gloo's sends and receives, which only move on where somebody waits for them.
   bool in_slices() const;
+  bool on_device() const { return !call_.delegate->kind().blocks; }
   void follow();
   void run_aside(std::function<void()> body);
   void wait_for_end(Deadline deadline);
+  /// Has the caller's stream wait, once the host has up to the deadline, if there is one.
+  void wait_on_device(Deadline deadline);
   void wait_in_slices(Deadline deadline);
   void look_around(Deadline deadline);
   /// Once; what comes later is dropped. `error` is the backend's own, or ours.
   void complete(const std::exception_ptr& error, const c10::IValue& value);
   void ended(const std::exception_ptr& error, const c10::IValue& value = {});
+  /// Once.
+  void settle(const std::exception_ptr& error, const c10::IValue& value);
 
   const Call call_;
   const WorkPtr inner_;  // nullptr for one that failed before, or runs aside
@@ -72,6 +80,9 @@ class DelegateWork final : public ::c10d::Work {
   std::atomic<bool> claimed_{false};   // by whoever completes this work
   std::atomic<bool> followed_{false};  // a thread waits for a send or a receive
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> settled_{false};  // the future
+  std::atomic<bool> settles_later_{
+      false};  // with the backend's own: on a device, before the work is done
 };
 
 }  // namespace fastcomm

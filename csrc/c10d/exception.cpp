@@ -1,5 +1,7 @@
 #include "c10d/exception.h"
 
+#include <c10/util/Exception.h>
+
 #include <array>
 
 namespace fastcomm {
@@ -48,6 +50,18 @@ ErrorCode code_of(const std::exception_ptr& error) {
     return e.code();
   } catch (...) {
     return ErrorCode::kPoisoned;
+  }
+}
+
+std::string what_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& torch_error) {
+    return torch_error.what_without_backtrace();
+  } catch (const std::exception& other) {
+    return other.what();
+  } catch (...) {
+    return "unknown error";
   }
 }
 

@@ -36,6 +36,9 @@ std::exception_ptr as_torch_error(PyObject* type, PyObject* value);
 /// The code of an Error or a TorchError; kPoisoned of anything else.
 ErrorCode code_of(const std::exception_ptr& error);
 
+/// What it says, without a stack trace.
+std::string what_of(const std::exception_ptr& error);
+
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
 void register_error_type(ErrorCode code, PyObject* type);
 

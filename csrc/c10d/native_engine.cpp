@@ -39,11 +39,7 @@ std::string NativeEngine::why_not(const Query& query) const {
 }
 
 void NativeEngine::fail(const std::exception_ptr& why) {
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    group()->failed("none", code_of(why), error.what());
-  }
+  group()->failed("none", code_of(why), what_of(why));
 }
 
 void NativeEngine::abort() { lanes_.abort(concat("rank ", getRank(), " called abort()")); }

@@ -39,6 +39,8 @@ class NativeEngine final : public Engine {
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
   uint64_t getSequenceNumberForGroup() override { return calls_; }
+  /// Whether the calling thread is between startCoalescing() and endCoalescing().
+  bool coalescing() const { return coalescing_.open(); }
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;

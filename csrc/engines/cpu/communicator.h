@@ -62,8 +62,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::exception_ptr failure() const;
   /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once
   /// somebody whom it takes has been gone, dead or failed for a while, since `since`. What they did before
-  /// may be enough for it, so they get some time.
-  std::exception_ptr stalled(const char* name, std::optional<Deadline>& since);
+  /// may be enough for it, so they get some time. Of those who left in order only `leavers` count, by bits.
+  std::exception_ptr stalled(const char* name, std::optional<Deadline>& since,
+                             uint64_t leavers = ~uint64_t{0});
   /// Gives the group up as that has failed, and returns why: a peer that died is to blame, whatever `what`
   /// says; so the kernel gets some time to tell of it.
   std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what);
@@ -143,7 +144,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Failure> overdue(const Operation& operation) const;
   /// Who is dead, gone or failed, whatever it had done before.
-  std::optional<Failure> blame(const Subject& subject) const;
+  std::optional<Failure> blame(const Subject& subject, uint64_t leavers = ~uint64_t{0}) const;
   Failure death_of(int peer, const Subject& subject) const;
   /// What a peer that gave the group up says of it.
   Failure told_by(int peer, const Subject& subject) const;

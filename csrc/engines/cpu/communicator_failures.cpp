@@ -237,7 +237,8 @@ std::exception_ptr Communicator::give_up(const Failure& failure) {
   return std::make_exception_ptr(Error(failure.code, failure.text));
 }
 
-std::optional<Communicator::Failure> Communicator::blame(const Subject& subject) const {
+std::optional<Communicator::Failure> Communicator::blame(const Subject& subject,
+                                                         uint64_t leavers) const {
   std::optional<Failure> gone, messenger;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -249,16 +250,17 @@ std::optional<Communicator::Failure> Communicator::blame(const Subject& subject)
     if (lost && !gave_notice) return death_of(peer, subject);
     if (failed) {
       messenger = told_by(peer, subject);
-    } else if (gave_notice) {
+    } else if (gave_notice && (leavers >> peer & 1) != 0) {
       gone = departure_of(peer, subject, "");
     }
   }
   return gone ? gone : messenger;
 }
 
-std::exception_ptr Communicator::stalled(const char* name, std::optional<Deadline>& since) {
+std::exception_ptr Communicator::stalled(const char* name, std::optional<Deadline>& since,
+                                         uint64_t leavers) {
   constexpr Milliseconds kGrace{500};
-  const auto found = blame({name, sequence_});
+  const auto found = blame({name, sequence_}, leavers);
   if (!found) return nullptr;
   const auto now = Clock::now();
   if (!since) since = now;

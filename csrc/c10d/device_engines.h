@@ -1,0 +1,88 @@
+// Which engine serves tensors on a device, in a group whose ranks share memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "c10d/delegate_engine.h"
+#include "c10d/native_engine.h"
+
+namespace fastcomm {
+
+/// How backends for devices are made: in Python (fastcomm/_device_engines.py). Set once, from
+/// bindings/module.cpp. Any of these may raise.
+struct DeviceBackends {
+  struct Made {
+    std::string name;  // for messages: "NCCL"
+    Engine::BackendPtr backend;
+  };
+  /// Whether there is one for any type of device but the CPU.
+  std::function<bool()> any;
+  /// Whether there is one for devices of this type.
+  std::function<bool(c10::DeviceType)> known;
+  /// A text that no other device of any machine has.
+  std::function<std::string(c10::Device)> identify;
+  std::function<Made(c10::Device, const c10::intrusive_ptr<::c10d::Store>&, int rank, int size,
+                     Milliseconds timeout)>
+      make;
+  /// Says that tensors on such devices go through the host's memory, and why.
+  std::function<void(c10::DeviceType, int size, const std::string& why)> say_why_not;
+};
+extern DeviceBackends g_device_backends;
+
+/// A type of device goes to a backend made for it, where every rank has one and the ranks' devices differ:
+/// that is agreed on at the group's first collective with tensors on such a device, in the order in which
+/// the group's operations are issued. Else it goes to the host's engine, through the host's memory, for
+/// ever. Messages ask no third rank: they go to the backend unless the ranks have agreed otherwise. What
+/// continuations of futures issue has an order of its own, and so always goes to the host's engine.
+///
+/// Thread-safe.
+class DeviceEngines {
+ public:
+  /// No other thread waits in the store. `host` outlives this.
+  DeviceEngines(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store,
+                c10::intrusive_ptr<::c10d::Backend::Options> options,
+                Continuations::Ptr continuations);
+
+  /// For a collective; the first one of a type of device waits for the other ranks. Raises why the group
+  /// has failed.
+  Engine& for_collective(const at::Tensor& tensor);
+  Engine& for_message(const at::Tensor& tensor);
+
+  /// Those that there are.
+  std::vector<DelegateEngine*> all();
+  /// What ends the calling thread's block of coalesced operations, besides the host's own work for it.
+  std::vector<Engine::WorkPtr> end_coalescing();
+
+ private:
+  struct Slot {
+    /// Stored with release once the engine is ready, loaded with acquire by who uses it.
+    std::atomic<Engine*> collectives{nullptr};
+    std::atomic<Engine*> messages{nullptr};
+    c10::intrusive_ptr<DelegateEngine> delegate;  // written under making_
+  };
+
+  Engine& chosen(std::atomic<Engine*> Slot::* use, const at::Tensor& tensor);
+  Engine& agree(Slot& slot, c10::Device device);
+  /// Makes the slot's engine, if there is none yet. Returns why not, or "".
+  std::string made(Slot& slot, c10::Device device);
+  /// What keeps the ranks from using their backends, or "": the same on every rank.
+  std::string why_not(const std::string& own, c10::Device device);
+  Engine& coalesced(Engine& engine);
+
+  NativeEngine& host_;
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  const c10::intrusive_ptr<::c10d::Backend::Options> options_;
+  const Continuations::Ptr continuations_;
+  std::mutex deciding_;  // one thread agrees; held while it waits for others
+  std::mutex making_;    // for moments
+  std::array<Slot, c10::COMPILE_TIME_MAX_DEVICE_TYPES> slots_;
+};
+
+}  // namespace fastcomm

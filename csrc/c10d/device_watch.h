@@ -1,0 +1,66 @@
+// The death watch of a backend for tensors on a device.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "c10d/delegate.h"
+#include "c10d/delegate_work.h"
+#include "core/clock.h"
+
+namespace fastcomm {
+
+/// Kernels wait for a peer that died for ever, and nobody on the host may be waiting for them. While a backend
+/// has something under way, a thread looks whether a peer has died, left or given the group up, whether
+/// the group has failed, and whether an operation has had its time; if so, the backend is ended, and all that
+/// is under way ends in the error. Thread-safe; all that threads share is under the lock.
+class DeviceWatch {
+ public:
+  struct Watched {
+    Delegate::Subject subject;
+    Milliseconds timeout;
+    Deadline since;
+    c10::intrusive_ptr<DelegateWork> work;  // nullptr while it is being submitted
+  };
+  using Entry = std::shared_ptr<Watched>;
+
+  explicit DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {}
+  ~DeviceWatch();
+  DeviceWatch(const DeviceWatch&) = delete;
+  DeviceWatch& operator=(const DeviceWatch&) = delete;
+
+  /// Before an operation is submitted, which may wait for peers itself. Raises Error(kSystem).
+  Entry begin(const Delegate::Subject& subject, Milliseconds timeout);
+  /// Watches it until it ends.
+  void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
+  void drop(const Entry& entry);
+
+ private:
+  static constexpr Milliseconds kLook{20};
+  /// What a rank that left in order has taken part in has some time to end.
+  static constexpr Milliseconds kLeaverGrace{2000};
+
+  void run();
+  /// An entry and its work, as they are for one look.
+  using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
+  void look(const Seen& pending);
+  /// Why these cannot go on; nullptr while they can.
+  std::exception_ptr failure_of(const Seen& pending);
+  /// Whose leaving in order keeps these from ending, by bits.
+  static uint64_t awaited(const Seen& pending);
+
+  const std::shared_ptr<Delegate> delegate_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Entry> watched_;
+  bool stop_ = false;
+  std::thread thread_;
+  std::optional<Deadline> stalled_since_;  // the thread's own
+};
+
+}  // namespace fastcomm

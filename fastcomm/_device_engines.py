@@ -1,0 +1,121 @@
+"""Which of torch's backends serves tensors on a type of device, in a group of one host.
+
+``csrc/c10d/device_engines.h`` asks at a group's first tensor on such a device. NCCL for "cuda",
+where this torch has it; tests register their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+logger = logging.getLogger("fastcomm")
+
+
+@dataclass(frozen=True)
+class Factory:
+    """How a backend for a type of device is made.
+
+    Attributes:
+        name: what messages call it.
+        make: called with store, rank, size and timeout; must not wait for other ranks.
+        identify: returns a text that no other device of any machine has.
+    """
+
+    name: str
+    make: Callable[[dist.Store, int, int, timedelta], Any]
+    identify: Callable[[torch.device], str]
+
+
+_factories: dict[str, Factory] = {}
+
+
+def register(device_type: str, factory: Factory | None) -> None:
+    """Set what serves tensors on such devices in groups that meet them later; None is nothing."""
+    if factory is None:
+        _factories.pop(device_type, None)
+    else:
+        _factories[device_type] = factory
+
+
+def any_known() -> bool:
+    """Tell whether there is a backend for any type of device but the CPU."""
+    return bool(_factories)
+
+
+def known(device_type: str) -> bool:
+    """Tell whether there is a backend for devices of this type."""
+    return device_type in _factories
+
+
+def identify(device: torch.device) -> str:
+    """Return a text that no other device of any machine has."""
+    return _factories[device.type].identify(device)
+
+
+def make(
+    device: torch.device, store: dist.Store, rank: int, size: int, timeout_s: float
+) -> tuple[str, Any]:
+    """Return the name of a backend for a device, and a new one of a group; waits for nobody."""
+    factory = _factories[device.type]
+    return factory.name, factory.make(store, rank, size, timedelta(seconds=timeout_s))
+
+
+def say_why_not(device_type: str, size: int, why: str) -> None:
+    """Warn that tensors on such devices are copied through the host's memory."""
+    logger.warning(
+        "this group of %d ranks sends tensors on %s through the host's memory: %s",
+        size,
+        device_type,
+        why,
+    )
+
+
+# torch's watchdog of NCCL ends the process by default where it finds a failure or is stuck itself.
+# fastcomm has a death watch of its own, which ends NCCL and raises.
+_LEAVES_THE_PROCESS_ALONE = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_DESYNC_DEBUG": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+}
+
+
+@contextlib.contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _make_nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    with _environment(_LEAVES_THE_PROCESS_ALONE):
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+def _cuda_device(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+if dist.is_nccl_available():
+    register("cuda", Factory("NCCL", _make_nccl, _cuda_device))

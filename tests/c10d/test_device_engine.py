@@ -1,0 +1,319 @@
+"""Tensors on a device go to a backend made for it, here one of the tests' in NCCL's place."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+import sim
+from fastcomm import _device_engines
+from fastcomm._device_engines import Factory
+
+pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # short times are compared
+
+_made: list[Any] = []
+_said: list[str] = []
+
+
+def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    _made.append(sim.SimBackend(store, rank, size, timedelta(seconds=3600)))
+    return _made[-1]
+
+
+def _init(world: World, *, device: int | None = None, known: bool = True) -> torch.device:
+    """Form the group; the rank's device is one of its own unless it is named."""
+    sim.load()
+    if known:
+        _device_engines.register("sim", Factory("simccl", _make, str))
+    handler = logging.Handler()
+    handler.emit = lambda record: _said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fastcomm").addHandler(handler)
+    mine = torch.device("sim", world.rank if device is None else device)
+    torch.sim.set_device(mine)
+    world.init("cpu:fastcomm,sim:fastcomm")
+    return mine
+
+
+def _each(world: World, device: torch.device) -> None:
+    """Run operations with tensors on the device, and check what comes of them."""
+    rank, size = world.rank, world.size
+    total = float(sum(range(size)))
+    x = torch.full((5,), float(rank), device=device)
+    dist.all_reduce(x)
+    assert x.tolist() == [total] * 5
+    x.fill_(rank)
+    work: Any = dist.all_reduce(x, async_op=True)
+    assert work.wait() and work.get_future().wait()[0].device == device
+    assert x.tolist() == [total] * 5 and work.is_completed()
+    x.fill_(rank)
+    dist.broadcast(x, size - 1)
+    assert x.tolist() == [size - 1.0] * 5
+    gathered = torch.empty(size, device=device)
+    dist.all_gather_into_tensor(gathered, torch.full((1,), float(rank), device=device))
+    assert gathered.tolist() == [float(peer) for peer in range(size)]
+    part = torch.empty(2, device=device)
+    dist.reduce_scatter_tensor(part, torch.ones(2 * size, device=device))
+    assert part.tolist() == [float(size)] * 2
+    swapped = torch.empty(size, device=device)
+    dist.all_to_all_single(swapped, torch.full((size,), float(rank), device=device))
+    assert swapped.tolist() == [float(peer) for peer in range(size)]
+    got = torch.empty(3, device=device)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    messages = [
+        dist.P2POp(dist.isend, torch.full((3,), float(rank), device=device), after),
+        dist.P2POp(dist.irecv, got, before),
+    ]
+    for each in dist.batch_isend_irecv(messages):
+        each.wait()
+    assert got.tolist() == [float(before)] * 3
+    tensors = [torch.full((2,), float(rank + i), device=device) for i in range(2)]
+    with dist._coalescing_manager(device=device, async_ops=True) as block:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    block.wait()
+    assert [tensor.tolist() for tensor in tensors] == [[total] * 2, [total + size] * 2]
+    host = torch.full((2,), float(rank))
+    dist.all_reduce(host)  # beside it
+    assert host.tolist() == [total] * 2
+    dist.barrier()
+
+
+def _on_the_backend(world: World) -> dict[str, int]:
+    _each(world, _init(world))
+    (backend,) = _made
+    assert not _said
+    calls: dict[str, int] = backend.calls()
+    return calls
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_operations_go_to_the_backend(size: int) -> None:
+    for calls in run_ranks(size, _on_the_backend):
+        assert calls["allreduce"] >= 3 and calls["broadcast"] == calls["send"] == calls["recv"] == 1
+        assert calls["alltoall_base"] == calls["_allgather_base"] == 1
+
+
+def _through_the_host(world: World, how: str) -> list[str]:
+    if how == "shared device":
+        device = _init(world, device=world.rank // 2)
+    else:
+        device = _init(world, known=world.rank != 1)
+    if how == "message first":
+        x = torch.zeros(2, device=device)
+        dist.all_reduce(x)
+    _each(world, device)
+    assert not any(count for backend in _made for count in backend.calls().values())
+    return _said
+
+
+@pytest.mark.parametrize("how", ["shared device", "rank without backend"])
+def test_ranks_that_cannot_use_it_go_through_the_host(how: str) -> None:
+    said, *others = run_ranks(3, _through_the_host, how)
+    assert not any(others)
+    (warning,) = said
+    assert "3 ranks sends tensors on sim through the host's memory" in warning
+    expected = "ranks 0 and 1 share a device, sim:0"
+    assert (expected if how == "shared device" else "rank 1: torch has no backend") in warning
+
+
+def _messages_alone(world: World) -> list[str]:
+    device = _init(world, known=world.rank < 2)
+    if world.rank < 2:
+        x = torch.full((2,), float(world.rank), device=device)
+        dist.send(x, 1) if world.rank == 0 else dist.recv(x, 0)
+        assert x.tolist() == [0, 0] and sum(_made[0].calls().values()) == 1
+    dist.barrier()
+    return []
+
+
+def test_messages_ask_no_third_rank() -> None:
+    run_ranks(3, _messages_alone)
+
+
+def _hang(world: World, how: str) -> tuple[list[Caught], float]:
+    """Rank 1 dies, or does not come, while the others wait in an operation of the backend."""
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    begun = time.monotonic()
+    if world.rank == 1:
+        if how == "death":
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3)
+        return [], 0
+    if how == "nobody waits":
+        work: Any = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            time.sleep(0.01)
+        assert not work.is_success()
+        caught = [catch(work.wait)]
+    else:
+        caught = [catch(dist.all_reduce, x)]
+    waited = time.monotonic() - begun
+    caught += [catch(dist.all_reduce, x), catch(dist.all_reduce, torch.ones(2))]
+    assert x.tolist() == [world.size] * 4
+    dist.destroy_process_group()
+    assert time.monotonic() - begun < 6
+    return caught, waited
+
+
+def test_a_peer_dies_while_the_backend_hangs() -> None:
+    outcomes = run_outcomes(3, _hang, "death", timeout=30)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.error is None, outcome.error
+        caught, waited = outcome.value
+        assert [(one.kind, one.peer) for one in caught] == [("PeerLostError", 1)] * 3, caught
+        assert caught[0].operation == "all_reduce" and waited < 2.3
+        assert outcome.exitcode == 0
+
+
+@pytest.mark.parametrize("how", ["late", "nobody waits"])
+def test_a_timeout(how: str) -> None:
+    caught, waited = run_ranks(2, _hang, how, group_timeout=0.8)[0]
+    assert {one.kind for one in caught} == {"CollectiveTimeoutError"}, caught
+    assert "simccl: did not end within 800 ms" in caught[0].text
+    assert caught[0].operation == "all_reduce" and 0.7 < waited < 1.8
+
+
+def _another_group(world: World) -> list[float]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    _made[0].hang_next()
+    threading.Timer(0.3, dist.group.WORLD._get_backend(device).abort).start()
+    caught = catch(dist.all_reduce, x)
+    assert caught.kind == "GroupPoisonedError" and caught.seconds < 2, caught
+    dist.destroy_process_group()
+    world.init("cpu:fastcomm,sim:fastcomm", name="another")
+    dist.all_reduce(x)
+    values: list[float] = x.tolist()
+    return values
+
+
+def test_abort_ends_it_and_another_group_can_be_formed() -> None:
+    assert run_ranks(2, _another_group) == [[4.0] * 4] * 2
+
+
+def _fail_natively(world: World) -> list[Caught]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    if world.rank == 0:
+        _made[0].hang_next()
+    work: Any = dist.all_reduce(x, async_op=True) if world.rank == 0 else None
+    native = catch(dist.all_reduce, torch.ones(2 + world.rank))
+    if work is None:
+        return [native]
+    caught = [native, catch(work.wait), catch(dist.broadcast, x, 0)]
+    assert _made[0].get_error() != 0  # aborted
+    return caught
+
+
+def test_what_fails_in_shared_memory_ends_the_backend() -> None:
+    for caught in run_ranks(2, _fail_natively):
+        assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught
+        assert all(one.seconds < 2 for one in caught)
+
+
+def _fail_there(world: World) -> list[Caught]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    if world.rank == 0:
+        _made[0].fail_next()
+    first = catch(dist.all_reduce, x)
+    return [first, catch(dist.all_reduce, torch.ones(2))]
+
+
+def test_what_fails_there_fails_the_group_on_every_rank() -> None:
+    own, others = run_ranks(2, _fail_there)
+    assert {one.kind for one in own} == {"CommunicationSystemError"}, own
+    assert "simccl: NCCL error" in own[0].text
+    assert {one.kind for one in others} <= {"GroupPoisonedError", "CommunicationSystemError"}
+
+
+def _mixed(world: World) -> Caught:
+    device = _init(world)
+    x = torch.ones(4, device=device if world.rank == 0 else "cpu")
+    return catch(dist.all_reduce, x)
+
+
+def test_a_mixed_call_is_a_mismatch() -> None:
+    for caught in run_ranks(2, _mixed):
+        assert caught.kind == "CollectiveMismatchError", caught
+        assert "to agree what serves tensors on sim" in caught.text
+
+
+def _expire(world: World) -> Caught | None:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    if world.rank == 1:
+        time.sleep(0.5)
+        dist.all_reduce(x)
+        return None
+    work: Any = dist.all_reduce(x, async_op=True)
+    caught = catch(work.wait, timedelta(milliseconds=100))
+    work.wait()
+    assert x.tolist() == [4] * 4
+    return caught
+
+
+def test_a_wait_that_expires_harms_nothing() -> None:
+    caught = run_ranks(2, _expire)[0]
+    assert caught is not None and caught.kind == "CollectiveTimeoutError"
+    assert "the operation goes on" in caught.text
+
+
+def _data(rank: int) -> torch.Tensor:
+    return torch.randn(4, 7, generator=torch.Generator().manual_seed(rank))
+
+
+def _model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+
+
+def _train(world: World) -> list[float]:
+    device = _init(world)
+    model = _model().to(device)
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = ddp(_data(world.rank).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        losses.append(mean.item())
+    assert _made[0].calls()["allreduce"] >= 10
+    return losses
+
+
+def test_ddp_trains_with_the_losses_of_one_process() -> None:
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = torch.stack([model(_data(rank)).square().mean() for rank in range(2)]).mean()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    for losses in run_ranks(2, _train):
+        assert losses == pytest.approx(expected, rel=1e-5)
