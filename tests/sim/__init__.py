@@ -8,8 +8,9 @@
 
 For the ranks that tests with the fixture ``simulated`` start: torch would keep the device type in
 pytest's own process, and other tests would see it. What the library does lies in
-``tests/sim/csrc``. Its devices keep their tensors in the host's memory and do at once what they are
-told to; operators run on the CPU.
+``tests/sim/csrc``. Its devices do at once what they are told to; operators run on the CPU. But a
+tensor's address is the device's: who reads or writes there as if it were the host's is killed by
+SIGSEGV.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.ranks import World, run_ranks
+from support.ranks import World, run_outcomes, run_ranks
 from torch import nn
 
 import sim
@@ -114,6 +116,30 @@ def _memory(_: World) -> None:
         event.record()
         assert event.query()
     assert torch.sim.current_stream(2) == before
+
+
+def _trespassing(_: World) -> None:
+    sim.load()
+    ctypes.string_at(torch.ones(4, device="sim").data_ptr(), 1)
+
+
+def test_the_host_does_not_reach_the_memory_of_a_device() -> None:
+    (outcome,) = run_outcomes(1, _trespassing)
+    assert outcome.exitcode == -signal.SIGSEGV
+
+
+def _much_memory(_: World) -> None:
+    sim.load()
+    for _step in range(40):  # 40 GiB, of which one is there at a time
+        assert torch.empty(2**28, device="sim")[-1:].fill_(3).item() == 3
+    kept = [torch.full((each,), each, device="sim") for each in range(1, 300)]
+    assert all(tensor.eq(each).all() for each, tensor in enumerate(kept, 1))
+    with pytest.raises(torch.OutOfMemoryError, match="sim out of memory"):
+        torch.empty(2**40, device="sim")
+
+
+def test_memory_is_used_again() -> None:
+    run_ranks(1, _much_memory)
 
 
 def test_storages_pinned_memory_and_streams() -> None:
