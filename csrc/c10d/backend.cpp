@@ -83,7 +83,8 @@ Engine& FastcommBackend::on_device(const at::Tensor& tensor) {
 
 Engine& FastcommBackend::of_message(const Tensors& tensors) {
   const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta();
-  return host || devices_ == nullptr ? *cpu_ : devices_->for_message(tensors[0]);
+  if (host || devices_ == nullptr) return *cpu_;
+  return translating([&]() -> Engine& { return devices_->for_message(tensors[0]); });
 }
 
 FastcommBackend::WorkPtr FastcommBackend::endCoalescing() {

@@ -29,6 +29,19 @@ std::string type_name(c10::Device device) {
   return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
 }
 
+bool known(c10::Device device) {
+  return g_device_backends.known && g_device_backends.known(device.type());
+}
+
+Vote vote(c10::Device device) {
+  try {
+    if (known(device)) return {true, g_device_backends.identify(device)};
+    return {false, concat("torch has no backend for tensors on ", type_name(device), " here")};
+  } catch (const std::exception&) {
+    return {false, what_of(std::current_exception())};
+  }
+}
+
 }  // namespace
 
 DeviceEngines::DeviceEngines(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store,
@@ -52,8 +65,12 @@ Engine& DeviceEngines::for_message(const at::Tensor& tensor) {
   if (Continuations::here().depth != 0) return host_;
   Slot& slot = slots_.at(static_cast<size_t>(tensor.device().type()));
   if (Engine* engine = slot.messages.load(std::memory_order_acquire)) return coalesced(*engine);
-  const bool has = made(slot, tensor.device()).empty();
-  Engine* engine = has ? static_cast<Engine*>(slot.delegate.get()) : &host_;
+  Engine* engine = &host_;
+  if (known(tensor.device())) {
+    const std::string problem = made(slot, tensor.device());
+    if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
+    engine = slot.delegate.get();
+  }
   // Unless the ranks have agreed meanwhile.
   Engine* none = nullptr;
   slot.messages.compare_exchange_strong(none, engine, std::memory_order_acq_rel);
@@ -76,10 +93,13 @@ std::vector<Engine::WorkPtr> DeviceEngines::end_coalescing() {
 }
 
 Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
-  std::string reason = made(slot, device);
-  reason = why_not(reason, device);
+  const std::string reason = why_not(device);
   Engine* engine = &host_;
   if (reason.empty()) {
+    const std::string problem = made(slot, device);
+    if (!problem.empty()) {  // the others have theirs
+      std::rethrow_exception(host_.group()->failed("forming", ErrorCode::kSystem, problem));
+    }
     engine = slot.delegate.get();
   } else if (host_.getRank() == 0 && g_device_backends.say_why_not) {
     g_device_backends.say_why_not(device.type(), host_.getSize(), reason);
@@ -92,9 +112,6 @@ Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
 std::string DeviceEngines::made(Slot& slot, c10::Device device) {
   const std::lock_guard<std::mutex> lock(making_);
   if (slot.delegate != nullptr) return "";
-  if (!g_device_backends.known || !g_device_backends.known(device.type())) {
-    return "torch has no backend for it here";
-  }
   try {
     auto store =
         c10::make_intrusive<::c10d::PrefixStore>(concat("device/", type_name(device), "/"), store_);
@@ -104,18 +121,14 @@ std::string DeviceEngines::made(Slot& slot, c10::Device device) {
         std::move(one.backend), device_delegate(one.name), options_, continuations_, host_.group());
     return "";
   } catch (const std::exception&) {
-    return "its backend could not be made: " + what_of(std::current_exception());
+    return concat("the backend for tensors on ", type_name(device),
+                  " could not be made: ", what_of(std::current_exception()));
   }
 }
 
-std::string DeviceEngines::why_not(const std::string& own, c10::Device device) {
+std::string DeviceEngines::why_not(c10::Device device) {
   const int size = host_.getSize();
-  Vote mine(false, own);
-  try {
-    if (own.empty()) mine = Vote(true, g_device_backends.identify(device));
-  } catch (const std::exception&) {
-    mine = Vote(false, what_of(std::current_exception()));
-  }
+  const Vote mine = vote(device);
   std::vector<Vote> votes(static_cast<size_t>(size));
   Call call;
   call.kind = OpKind::kAllGather;
@@ -128,11 +141,11 @@ std::string DeviceEngines::why_not(const std::string& own, c10::Device device) {
   const auto agreed = host_.group()->run(call, options_->timeout, g_interrupt_check);
   if (const auto error = agreed->error()) std::rethrow_exception(error);
   for (int rank = 0; rank < size; ++rank) {
-    const Vote& vote = votes[static_cast<size_t>(rank)];
-    if (vote.has_backend == 0) return concat("rank ", rank, ": ", vote.text);
+    const Vote& each = votes[static_cast<size_t>(rank)];
+    if (each.has_backend == 0) return concat("rank ", rank, ": ", each.text);
     for (int other = 0; other < rank; ++other) {
-      if (std::strcmp(vote.text, votes[static_cast<size_t>(other)].text) == 0) {
-        return concat("ranks ", other, " and ", rank, " share a device, ", vote.text);
+      if (std::strcmp(each.text, votes[static_cast<size_t>(other)].text) == 0) {
+        return concat("ranks ", other, " and ", rank, " share a device, ", each.text);
       }
     }
   }

@@ -70,10 +70,10 @@ class DeviceEngines {
 
   Engine& chosen(std::atomic<Engine*> Slot::* use, const at::Tensor& tensor);
   Engine& agree(Slot& slot, c10::Device device);
-  /// Makes the slot's engine, if there is none yet. Returns why not, or "".
+  /// Makes the slot's engine, if there is none yet. Returns what went wrong, or "".
   std::string made(Slot& slot, c10::Device device);
   /// What keeps the ranks from using their backends, or "": the same on every rank.
-  std::string why_not(const std::string& own, c10::Device device);
+  std::string why_not(c10::Device device);
   Engine& coalesced(Engine& engine);
 
   NativeEngine& host_;
