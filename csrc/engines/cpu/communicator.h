@@ -37,7 +37,7 @@ class ProgressThread;
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   /// `progress_thread` drives asynchronous operations and outlives the communicator.
-  Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
+  Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
                ProgressThread& progress_thread);
   ~Communicator();
 
@@ -166,7 +166,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void spread_failure();
   std::string where(const Subject& subject, int peer) const;
 
-  std::unique_ptr<PeerGroup> peers_;
+  std::unique_ptr<Transport> peers_;
   GroupTraits traits_;
   ProgressThread& progress_thread_;
   WaitPolicy policy_;

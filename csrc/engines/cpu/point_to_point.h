@@ -42,7 +42,7 @@ class PointToPoint {
   using Pointer = std::shared_ptr<PeerOperation>;
 
   /// `base`: where the rings begin in every rank's scratch.
-  PointToPoint(PeerGroup& peers, size_t base);
+  PointToPoint(Transport& peers, size_t base);
   ~PointToPoint();
 
   /// Takes an operation and does at once what can be done; false once it was stopped. Raises
@@ -131,7 +131,7 @@ class PointToPoint {
   bool grant_more(Peer& peer);
   void end(const Pointer& operation, const std::exception_ptr& error);
 
-  PeerGroup& peers_;
+  Transport& peers_;
   size_t base_;
   LookLock lock_;
 
