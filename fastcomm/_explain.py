@@ -19,7 +19,7 @@ class Explanation:
         operation: name of the operation, as in ``torch.distributed``.
         native: True for shared memory.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
-            ``"nothing"``; where it is not native ``"stock"`` (the whole group is Gloo's) or
+            ``"nothing"``; where it is not native ``"gloo"`` (the whole group is Gloo's) or
             ``"refused"``, as a reduction of a type that it is not defined for.
         bytes: size of one rank's message.
         reason: why.
@@ -32,7 +32,7 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
-        other = "Gloo" if self.algorithm == "stock" else self.algorithm
+        other = "Gloo" if self.algorithm == "gloo" else self.algorithm
         path = f"native, {self.algorithm}" if self.native else other
         return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
 

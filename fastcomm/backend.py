@@ -70,7 +70,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
             logger.warning(
                 "this group of %d ranks runs on Gloo, not on shared memory: %s",
                 size,
-                backend.why_stock,
+                backend.why_not_native,
             )
     return backend
 

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/held.h"
+#include "c10d/delegate_work.h"
 #include "c10d/exception.h"
 #include "c10d/peer_work.h"
 #include "c10d/work.h"
@@ -173,6 +174,8 @@ void bind_futures(py::module_& module) {
       .def("get_future", &future_of<PeerWork>);
   py::class_<WorkOfMany, c10::intrusive_ptr<WorkOfMany>, ::c10d::Work>(module, "WorkOfMany")
       .def("get_future", &future_of<WorkOfMany>);
+  py::class_<DelegateWork, c10::intrusive_ptr<DelegateWork>, ::c10d::Work>(module, "DelegateWork")
+      .def("get_future", &future_of<DelegateWork>);
   module.def("future_of", &future_with<NativeWork>);
 }
 

@@ -5,7 +5,7 @@
 
 namespace fastcomm {
 
-/// Makes them known: NativeWork, PeerWork and WorkOfMany, whose get_future() returns a Future of ours, and
+/// Makes them known: NativeWork, PeerWork, WorkOfMany and DelegateWork, whose get_future() returns a Future of ours, and
 /// future_of(). After torch.distributed.
 void bind_futures(pybind11::module_& module);
 

@@ -75,8 +75,8 @@ py::dict explain(const GroupTraits& traits, const std::string& operation, uint64
   query.bytes = row.has_data ? count * dtype_size(query.dtype) : 0;
   const Selection selection = explain_selection(traits, query);
   py::dict result;
-  result["native"] = selection.algorithm != Algorithm::kStock;
-  const bool refused = selection.algorithm == Algorithm::kStock && traits.native;
+  result["native"] = selection.algorithm != Algorithm::kDelegated;
+  const bool refused = selection.algorithm == Algorithm::kDelegated && traits.native;
   result["algorithm"] = refused ? "refused" : algorithm_name(selection.algorithm);
   result["bytes"] = query.bytes;
   result["reason"] = selection.reason;
@@ -88,10 +88,10 @@ GroupTraits imagined_group(int size) {
   const Environment& env = environment();
   GroupTraits traits;
   traits.size = size;
-  traits.native = env.transport != "stock" && size <= kMaxRanks;
-  traits.why_stock = env.transport == "stock"
-                         ? "FASTCOMM_TRANSPORT=stock"
-                         : concat("a native group has at most ", kMaxRanks, " ranks");
+  traits.native = env.transport != "gloo" && size <= kMaxRanks;
+  traits.why_not_native = env.transport == "gloo"
+                              ? "FASTCOMM_TRANSPORT=gloo"
+                              : concat("a native group has at most ", kMaxRanks, " ranks");
   traits.transport = "shared memory, if a probe confirms it";
   traits.layout = scratch_layout(env.payload_bytes, env.block_bytes, size);
   return traits;
@@ -255,8 +255,8 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("native", [](const FastcommBackend& b) { return b.traits().native; })
       .def_property_readonly("transport",
                              [](const FastcommBackend& b) { return b.traits().transport; })
-      .def_property_readonly("why_stock",
-                             [](const FastcommBackend& b) { return b.traits().why_stock; })
+      .def_property_readonly("why_not_native",
+                             [](const FastcommBackend& b) { return b.traits().why_not_native; })
       // The backend that does everything where the ranks do not share memory; else None.
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to)

@@ -69,7 +69,8 @@ FastcommBackend::~FastcommBackend() {
 
 void FastcommBackend::delegate_to(BackendPtr whole) {
   delegate_ = whole;
-  cpu_ = c10::make_intrusive<DelegateEngine>(std::move(whole), options_, continuations_);
+  cpu_ = c10::make_intrusive<DelegateEngine>(std::move(whole), gloo_delegate(), options_,
+                                             continuations_);
 }
 
 void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {

@@ -1,129 +1,225 @@
 #include "c10d/delegate_engine.h"
 
 #include "c10d/exception.h"
+#include "c10d/work_of_many.h"
+#include "transport/fork.h"
 
 namespace fastcomm {
 
-DelegateEngine::DelegateEngine(BackendPtr inner, c10::intrusive_ptr<Options> options,
+using ::c10d::OpType;
+using WorkPtr = Engine::WorkPtr;
+
+namespace {
+
+Tensors first(const TensorLists& lists) { return lists.empty() ? Tensors{} : lists[0]; }
+
+}  // namespace
+
+DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind,
+                               c10::intrusive_ptr<Options> options,
                                Continuations::Ptr continuations)
     : Engine(inner->getRank(), inner->getSize(), std::move(options), std::move(continuations)),
-      inner_(std::move(inner)) {}
-
-std::exception_ptr DelegateEngine::failure() const { return nullptr; }
-
-void DelegateEngine::fail(const std::exception_ptr&) { inner_->abort(); }
-
-void DelegateEngine::leave(const std::string&) { inner_->shutdown(); }
-
-void DelegateEngine::abort() { inner_->abort(); }
-
-Engine::WorkPtr DelegateEngine::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  return inner_->allreduce(tensors, opts);
+      delegate_(std::make_shared<Delegate>(*inner, std::move(kind))),
+      inner_(std::move(inner)) {
+  static const bool watched = [] { return watch_for_forks(), true; }();
+  static_cast<void>(watched);
 }
 
-Engine::WorkPtr DelegateEngine::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
-  return inner_->broadcast(tensors, opts);
+DelegateEngine::~DelegateEngine() { delegate_->forget(); }
+
+template <class Start>
+WorkPtr DelegateEngine::submit(const char* name, OpType type, const Tensors& outputs,
+                               const Start& start) {
+  return translating([&] {
+    DelegateWork::Call call = this->call(name, -1, type, outputs);
+    if (const auto failure = delegate_->failed_before(name)) {
+      return coalescing_.noted(DelegateWork::failed(std::move(call), failure));
+    }
+    ++sequence_;
+    WorkPtr inner = started(call.subject, start);
+    return coalescing_.noted(DelegateWork::start(std::move(call), std::move(inner)));
+  });
 }
 
-Engine::WorkPtr DelegateEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  return inner_->reduce(tensors, opts);
+template <class Start>
+WorkPtr DelegateEngine::exchange(const char* name, int peer, const Tensors& tensors,
+                                 const Start& start) {
+  return translating([&] {
+    const OpType type = name[0] == 's' ? OpType::SEND : OpType::RECV;
+    DelegateWork::Call call = this->call(name, peer, type, tensors);
+    if (const auto failure = delegate_->failed_before(name)) std::rethrow_exception(failure);
+    WorkPtr inner = started(call.subject, start);
+    return coalescing_.noted(DelegateWork::start(std::move(call), std::move(inner)));
+  });
 }
 
-Engine::WorkPtr DelegateEngine::barrier(const ::c10d::BarrierOptions& opts) {
-  return inner_->barrier(opts);
+DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
+                                        const Tensors& outputs) const {
+  const Delegate::Subject subject{name, peer, sequence_};
+  if (forked_from_endpoint()) {
+    throw Error(ErrorCode::kForked,
+                delegate_->front(subject) +
+                    "this is a child of fork(): a process group cannot be used here. Start workers "
+                    "before init_process_group, with the spawn method, or keep them off the group");
+  }
+  return {delegate_, subject, type, outputs, options_->timeout, continuations_};
+}
+
+template <class Start>
+WorkPtr DelegateEngine::started(const Delegate::Subject& subject, const Start& start) {
+  try {
+    return start();
+  } catch (...) {
+    std::rethrow_exception(delegate_->failed(subject, std::current_exception()));
+  }
+}
+
+WorkPtr DelegateEngine::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+  return submit("all_reduce", OpType::ALLREDUCE, tensors,
+                [&] { return inner_->allreduce(tensors, opts); });
+}
+
+WorkPtr DelegateEngine::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
+  return submit("broadcast", OpType::BROADCAST, tensors,
+                [&] { return inner_->broadcast(tensors, opts); });
+}
+
+WorkPtr DelegateEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
+  return submit("reduce", OpType::REDUCE, tensors, [&] { return inner_->reduce(tensors, opts); });
+}
+
+WorkPtr DelegateEngine::barrier(const ::c10d::BarrierOptions& opts) {
+  return submit("barrier", OpType::BARRIER, {}, [&] { return inner_->barrier(opts); });
+}
+
+WorkPtr DelegateEngine::allgather(TensorLists& outputs, Tensors& inputs,
+                                  const ::c10d::AllgatherOptions& opts) {
+  return submit("all_gather", OpType::ALLGATHER, first(outputs),
+                [&] { return inner_->allgather(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                        const ::c10d::AllgatherOptions& opts) {
+  return submit("all_gather_into_tensor", OpType::_ALLGATHER_BASE, {output},
+                [&] { return inner_->_allgather_base(output, input, opts); });
+}
+
+WorkPtr DelegateEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                       const ::c10d::ReduceScatterOptions& opts) {
+  return submit("reduce_scatter", OpType::REDUCE_SCATTER, outputs,
+                [&] { return inner_->reduce_scatter(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                             const ::c10d::ReduceScatterOptions& opts) {
+  return submit("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {output},
+                [&] { return inner_->_reduce_scatter_base(output, input, opts); });
+}
+
+WorkPtr DelegateEngine::gather(TensorLists& outputs, Tensors& inputs,
+                               const ::c10d::GatherOptions& opts) {
+  return submit("gather", OpType::GATHER, first(outputs),
+                [&] { return inner_->gather(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::scatter(Tensors& outputs, TensorLists& inputs,
+                                const ::c10d::ScatterOptions& opts) {
+  return submit("scatter", OpType::SCATTER, outputs,
+                [&] { return inner_->scatter(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                      std::vector<int64_t>& output_splits,
+                                      std::vector<int64_t>& input_splits,
+                                      const ::c10d::AllToAllOptions& opts) {
+  return submit("all_to_all_single", OpType::ALLTOALL_BASE, {output}, [&] {
+    return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
+  });
+}
+
+WorkPtr DelegateEngine::alltoall(Tensors& outputs, Tensors& inputs,
+                                 const ::c10d::AllToAllOptions& opts) {
+  return submit("all_to_all", OpType::ALLTOALL, outputs,
+                [&] { return inner_->alltoall(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::allreduce_coalesced(Tensors& tensors,
+                                            const ::c10d::AllreduceCoalescedOptions& opts) {
+  return submit("all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, tensors,
+                [&] { return inner_->allreduce_coalesced(tensors, opts); });
+}
+
+WorkPtr DelegateEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                            const ::c10d::AllgatherOptions& opts) {
+  return submit("all_gather_coalesced", OpType::ALLGATHER_COALESCED, first(outputs),
+                [&] { return inner_->allgather_coalesced(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const ::c10d::AllgatherOptions& opts) {
+  return submit("all_gather_into_tensor_coalesced", OpType::ALLGATHER_COALESCED, outputs,
+                [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                        const ::c10d::ReduceScatterOptions& opts) {
+  return submit("reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs,
+                [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); });
+}
+
+WorkPtr DelegateEngine::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+  return submit("all_reduce", OpType::_ALLREDUCE_SPARSE, tensors,
+                [&] { return inner_->allreduce_sparse(tensors, opts); });
 }
 
 void DelegateEngine::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  return inner_->monitoredBarrier(opts, wait_all_ranks);
-}
-
-Engine::WorkPtr DelegateEngine::allgather(TensorLists& outputs, Tensors& inputs,
-                                          const ::c10d::AllgatherOptions& opts) {
-  return inner_->allgather(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                const ::c10d::AllgatherOptions& opts) {
-  return inner_->_allgather_base(output, input, opts);
-}
-
-Engine::WorkPtr DelegateEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                                               const ::c10d::ReduceScatterOptions& opts) {
-  return inner_->reduce_scatter(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                     const ::c10d::ReduceScatterOptions& opts) {
-  return inner_->_reduce_scatter_base(output, input, opts);
-}
-
-Engine::WorkPtr DelegateEngine::gather(TensorLists& outputs, Tensors& inputs,
-                                       const ::c10d::GatherOptions& opts) {
-  return inner_->gather(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::scatter(Tensors& outputs, TensorLists& inputs,
-                                        const ::c10d::ScatterOptions& opts) {
-  return inner_->scatter(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                              std::vector<int64_t>& output_splits,
-                                              std::vector<int64_t>& input_splits,
-                                              const ::c10d::AllToAllOptions& opts) {
-  return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
-}
-
-Engine::WorkPtr DelegateEngine::alltoall(Tensors& outputs, Tensors& inputs,
-                                         const ::c10d::AllToAllOptions& opts) {
-  return inner_->alltoall(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::allreduce_coalesced(Tensors& tensors,
-                                                    const ::c10d::AllreduceCoalescedOptions& opts) {
-  return inner_->allreduce_coalesced(tensors, opts);
-}
-
-Engine::WorkPtr DelegateEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                                    const ::c10d::AllgatherOptions& opts) {
-  return inner_->allgather_coalesced(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& opts) {
-  return inner_->allgather_into_tensor_coalesced(outputs, inputs, opts);
-}
-
-Engine::WorkPtr DelegateEngine::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& opts) {
-  return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
-}
-
-void DelegateEngine::startCoalescing() { return inner_->startCoalescing(); }
-
-Engine::WorkPtr DelegateEngine::endCoalescing() { return inner_->endCoalescing(); }
-
-Engine::WorkPtr DelegateEngine::allreduce_sparse(Tensors& tensors,
-                                                 const ::c10d::AllreduceOptions& opts) {
-  return inner_->allreduce_sparse(tensors, opts);
-}
-
-Engine::WorkPtr DelegateEngine::send(Tensors& tensors, int peer, int tag) {
-  return translating([&] {
-    check_peer("send", peer, getRank(), getSize());
-    return inner_->send(tensors, peer, tag);
+  translating([&] {
+    constexpr const char* kName = "monitored_barrier";
+    DelegateWork::Call call = this->call(kName, -1, OpType::BARRIER, {});
+    if (const auto failure = delegate_->failed_before(kName)) std::rethrow_exception(failure);
+    ++sequence_;
+    DelegateWork::aside(std::move(call), [inner = inner_, opts, wait_all_ranks] {
+      inner->monitoredBarrier(opts, wait_all_ranks);
+    })->wait();
   });
 }
 
-Engine::WorkPtr DelegateEngine::recv(Tensors& tensors, int peer, int tag) {
-  return translating([&] {
-    check_peer("recv", peer, getRank(), getSize());
-    return inner_->recv(tensors, peer, tag);
-  });
+WorkPtr DelegateEngine::send(Tensors& tensors, int peer, int tag) {
+  translating([&] { check_peer("send", peer, getRank(), getSize()); });
+  return exchange("send", peer, tensors, [&] { return inner_->send(tensors, peer, tag); });
 }
 
-Engine::WorkPtr DelegateEngine::recvAnysource(Tensors& tensors, int tag) {
-  return inner_->recvAnysource(tensors, tag);
+WorkPtr DelegateEngine::recv(Tensors& tensors, int peer, int tag) {
+  translating([&] { check_peer("recv", peer, getRank(), getSize()); });
+  return exchange("recv", peer, tensors, [&] { return inner_->recv(tensors, peer, tag); });
+}
+
+WorkPtr DelegateEngine::recvAnysource(Tensors& tensors, int tag) {
+  // Gloo tells who waits for any rank of no death; here is only one that can be meant.
+  if (getSize() == 2) return recv(tensors, 1 - getRank(), tag);
+  return exchange("recv", -1, tensors, [&] { return inner_->recvAnysource(tensors, tag); });
+}
+
+WorkPtr DelegateEngine::endCoalescing() {
+  return c10::make_intrusive<WorkOfMany>(getRank(), coalescing_.end(), continuations_);
+}
+
+void DelegateEngine::fail(const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const std::exception& error) {
+    delegate_->give_up(code_of(why), error.what());
+  }
+}
+
+void DelegateEngine::leave(const std::string&) {
+  delegate_->leave({"none", -1, sequence_});
+  inner_->shutdown();
+}
+
+void DelegateEngine::abort() {
+  delegate_->give_up({"none", -1, sequence_}, ErrorCode::kPoisoned,
+                     concat("rank ", getRank(), " called abort()"));
 }
 
 }  // namespace fastcomm

@@ -1,28 +1,35 @@
 // The engine that runs on another of torch's backends.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "c10d/coalescing.h"
+#include "c10d/delegate.h"
+#include "c10d/delegate_work.h"
 #include "c10d/engine.h"
 #include "c10d/prepared.h"
 
 namespace fastcomm {
 
-/// Progress: of that backend's own threads. Errors are its own.
+/// Progress: of that backend's own threads. Calls are not compared between ranks, and sums have the bits
+/// that it gives them. Its errors become ours: what is not about the arguments of a call gives the group up.
 class DelegateEngine final : public Engine {
  public:
-  DelegateEngine(BackendPtr inner, c10::intrusive_ptr<Options> options,
+  DelegateEngine(BackendPtr inner, DelegateKind kind, c10::intrusive_ptr<Options> options,
                  Continuations::Ptr continuations);
+  ~DelegateEngine() override;
 
   std::string why_not(const Query&) const override { return ""; }
-  std::exception_ptr failure() const override;
+  std::exception_ptr failure() const override { return delegate_->failure(); }
   void fail(const std::exception_ptr& why) override;
   void leave(const std::string& how) override;
   void abort() override;
   void abandon() override { inner_.release(); }
   void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
-  uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
@@ -52,7 +59,7 @@ class DelegateEngine final : public Engine {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
-  void startCoalescing() override;
+  void startCoalescing() override { coalescing_.begin(); }
   WorkPtr endCoalescing() override;
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
@@ -60,7 +67,20 @@ class DelegateEngine final : public Engine {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  private:
+  template <class Start>
+  WorkPtr submit(const char* name, ::c10d::OpType type, const Tensors& outputs, const Start& start);
+  /// A send or a receive: what is wrong with the group is raised at once.
+  template <class Start>
+  WorkPtr exchange(const char* name, int peer, const Tensors& tensors, const Start& start);
+  template <class Start>
+  WorkPtr started(const Delegate::Subject& subject, const Start& start);
+  DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type,
+                          const Tensors& outputs) const;
+
+  const std::shared_ptr<Delegate> delegate_;
   BackendPtr inner_;
+  std::atomic<uint64_t> sequence_{0};
+  Coalescing coalescing_;
 };
 
 }  // namespace fastcomm

@@ -80,13 +80,13 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
     return std::move(make_thread_transports(1, 0).front());
   }
   if (size > kMaxRanks) {
-    traits.why_stock = concat("a native group has at most ", kMaxRanks, " ranks");
+    traits.why_not_native = concat("a native group has at most ", kMaxRanks, " ranks");
     return nullptr;
   }
   Endpoint* endpoint = nullptr;
   std::string why_not;
-  if (env.transport == "stock") {
-    why_not = "FASTCOMM_TRANSPORT=stock";
+  if (env.transport == "gloo") {
+    why_not = "FASTCOMM_TRANSPORT=gloo";
   } else {
     try {
       endpoint = &Endpoint::instance();
@@ -97,7 +97,7 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
   auto result =
       make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
-  traits.why_stock = result.reason;
+  traits.why_not_native = result.reason;
   traits.layout = scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);
   if (endpoint != nullptr) {
     traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");

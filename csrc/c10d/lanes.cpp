@@ -114,7 +114,7 @@ Lanes::Lane Lanes::form_communicator(const std::string& name, Milliseconds timeo
   look_around();
   Formed formed =
       form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
-  if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_stock);
+  if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_not_native);
   return std::move(formed.group);
 }
 

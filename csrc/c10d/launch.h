@@ -20,8 +20,9 @@ NativeEngine::WorkPtr NativeEngine::launch(const Call& call, Milliseconds timeou
   return translating([&]() -> WorkPtr {
     const Milliseconds limit = timeout_or_default(timeout);
     const std::shared_ptr<Communicator> group = lanes_.here(limit);
-    if (async || coalescing()) {
-      return noted(NativeWork::start(group, call, limit, make_payload(), continuations_));
+    if (async || coalescing_.open()) {
+      return coalescing_.noted(
+          NativeWork::start(group, call, limit, make_payload(), continuations_));
     }
     // As c10d's Work makes it for other backends, whose events are asynchronous whoever waits.
     at::RecordFunction event(at::RecordScope::USER_SCOPE);

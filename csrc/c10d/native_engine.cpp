@@ -35,7 +35,7 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_p
 
 std::string NativeEngine::why_not(const Query& query) const {
   const Selection selection = explain_selection(traits(), query);
-  return selection.algorithm == Algorithm::kStock ? selection.reason : "";
+  return selection.algorithm == Algorithm::kDelegated ? selection.reason : "";
 }
 
 void NativeEngine::fail(const std::exception_ptr& why) {
@@ -144,33 +144,10 @@ void NativeEngine::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wai
   });
 }
 
-void NativeEngine::startCoalescing() {
-  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  // What an exception has left open ends here.
-  coalesced_[std::this_thread::get_id()].clear();
-  coalescing_ = static_cast<int>(coalesced_.size());
-}
-
-bool NativeEngine::coalescing() const {
-  if (coalescing_ == 0) return false;  // this thread's own change is seen
-  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  return coalesced_.count(std::this_thread::get_id()) != 0;
-}
-
-NativeEngine::WorkPtr NativeEngine::noted(WorkPtr work) {
-  if (coalescing_ == 0) return work;
-  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  const auto open = coalesced_.find(std::this_thread::get_id());
-  if (open != coalesced_.end()) open->second.push_back(work);
-  return work;
-}
+void NativeEngine::startCoalescing() { coalescing_.begin(); }
 
 NativeEngine::WorkPtr NativeEngine::endCoalescing() {
-  const std::lock_guard<std::mutex> lock(coalesced_mutex_);
-  auto issued = coalesced_.extract(std::this_thread::get_id());
-  coalescing_ = static_cast<int>(coalesced_.size());
-  auto works = issued.empty() ? std::vector<WorkPtr>{} : std::move(issued.mapped());
-  return c10::make_intrusive<WorkOfMany>(getRank(), std::move(works), continuations_);
+  return c10::make_intrusive<WorkOfMany>(getRank(), coalescing_.end(), continuations_);
 }
 
 }  // namespace fastcomm

@@ -5,15 +5,13 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/coalescing.h"
 #include "c10d/engine.h"
 #include "c10d/lanes.h"
 #include "c10d/prepared.h"
@@ -111,16 +109,9 @@ class NativeEngine final : public Engine {
   /// One behind the other; `value` is the result of all of them.
   WorkPtr launch_each(std::vector<Prepared> calls, const std::vector<at::Tensor>& value,
                       Milliseconds timeout, bool async);
-  /// The work, which endCoalescing() waits for.
-  WorkPtr noted(WorkPtr work);
   Lanes lanes_;
   std::atomic<uint64_t> calls_{0};
-  /// Whether this thread is between startCoalescing() and endCoalescing().
-  bool coalescing() const;
-
-  std::atomic<int> coalescing_{0};  // threads that are
-  mutable std::mutex coalesced_mutex_;
-  std::map<std::thread::id, std::vector<WorkPtr>> coalesced_;  // issued by each since
+  Coalescing coalescing_;
 };
 
 }  // namespace fastcomm

@@ -23,24 +23,25 @@ const at::Tensor& checked(bool is_send, const Tensors& tensors, int tag) {
 WorkPtr NativeEngine::send(Tensors& tensors, int peer, int tag) {
   return translating([&]() -> WorkPtr {
     check_peer("send", peer, getRank(), getSize());
-    return noted(PeerWork::start(group(), checked(true, tensors, tag), true, peer, tag,
-                                 options_->timeout, continuations_));
+    return coalescing_.noted(PeerWork::start(group(), checked(true, tensors, tag), true, peer, tag,
+                                             options_->timeout, continuations_));
   });
 }
 
 WorkPtr NativeEngine::recv(Tensors& tensors, int peer, int tag) {
   return translating([&]() -> WorkPtr {
     check_peer("recv", peer, getRank(), getSize());
-    return noted(PeerWork::start(group(), checked(false, tensors, tag), false, peer, tag,
-                                 options_->timeout, continuations_));
+    return coalescing_.noted(PeerWork::start(group(), checked(false, tensors, tag), false, peer,
+                                             tag, options_->timeout, continuations_));
   });
 }
 
 WorkPtr NativeEngine::recvAnysource(Tensors& tensors, int tag) {
   return translating([&]() -> WorkPtr {
     FC_CHECK(getSize() > 1, "recv: there is no other rank in a group of one");
-    return noted(PeerWork::start(group(), checked(false, tensors, tag), false, PeerCall::kAnyRank,
-                                 tag, options_->timeout, continuations_));
+    return coalescing_.noted(PeerWork::start(group(), checked(false, tensors, tag), false,
+                                             PeerCall::kAnyRank, tag, options_->timeout,
+                                             continuations_));
   });
 }
 

@@ -20,7 +20,7 @@ std::atomic<bool> g_any{false};
 
 std::string why_no_shared_memory() {
   if (forked_from_endpoint()) return "this is a child of fork(), whose segment is its parent's";
-  if (environment().transport == "stock") return "FASTCOMM_TRANSPORT=stock";
+  if (environment().transport == "gloo") return "FASTCOMM_TRANSPORT=gloo";
   try {
     Endpoint::instance();
   } catch (const Error& error) {

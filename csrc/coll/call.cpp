@@ -8,7 +8,7 @@
 namespace fastcomm {
 
 const char* algorithm_name(Algorithm algorithm) {
-  constexpr const char* kNames[] = {"stock", "nothing",  "one-shot", "pipelined",
+  constexpr const char* kNames[] = {"gloo",  "nothing",  "one-shot", "pipelined",
                                     "flags", "by table", "ring"};
   return kNames[static_cast<int>(algorithm)];
 }

@@ -17,7 +17,7 @@ struct Messages;
 
 /// How a call is carried out. The numbers travel in headers, like those of core/types.h.
 enum class Algorithm : uint8_t {
-  kStock = 0,      // not by this code: refused, or another backend serves the group
+  kDelegated = 0,  // not by this code: refused, or another backend serves the group
   kNothing = 1,    // one rank: at most a copy
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots

@@ -21,13 +21,13 @@ uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
 
 Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
   const OperationRow& row = row_of(query.kind);
-  if (!group.native) return Algorithm::kStock;
-  if (row.reduces && !reduces_natively(query)) return Algorithm::kStock;
+  if (!group.native) return Algorithm::kDelegated;
+  if (row.reduces && !reduces_natively(query)) return Algorithm::kDelegated;
   if (group.size == 1) return Algorithm::kNothing;
   for (const AlgorithmRow& way : row.algorithms) {
     if (query.bytes <= limit_of(way, group)) return way.algorithm;
   }
-  return Algorithm::kStock;
+  return Algorithm::kDelegated;
 }
 
 const AlgorithmRow* row_of(OpKind kind, Algorithm algorithm) {
@@ -42,9 +42,9 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
   Selection selection;
   selection.algorithm = select_algorithm(group, query);
   switch (selection.algorithm) {
-    case Algorithm::kStock:
+    case Algorithm::kDelegated:
       if (!group.native) {
-        selection.reason = group.why_stock;
+        selection.reason = group.why_not_native;
       } else if (row.algorithms.empty()) {
         selection.reason = "there is no such operation";
       } else {

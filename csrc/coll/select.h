@@ -18,9 +18,9 @@ namespace fastcomm {
 /// What every rank of a group holds in common.
 struct GroupTraits {
   int size = 1;
-  bool native = false;    // the ranks share memory
-  std::string why_stock;  // where they do not
-  std::string transport;  // "shared memory (memfd)"
+  bool native = false;         // the ranks share memory
+  std::string why_not_native;  // where they do not
+  std::string transport;       // "shared memory (memfd)"
   ScratchLayout layout{};
 };
 
@@ -32,7 +32,7 @@ struct Query {
 };
 
 struct Selection {
-  Algorithm algorithm = Algorithm::kStock;
+  Algorithm algorithm = Algorithm::kDelegated;
   std::string reason;
 };
 

@@ -34,7 +34,7 @@ int64_t number(const char* name, int64_t fallback, int64_t low, int64_t high) {
 Environment parse_environment() {
   constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
   Environment env;
-  env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "stock"});
+  env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "gloo"});
   env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
   env.peer_access = choice("FASTCOMM_PEER_ACCESS", {"auto", "off"}) == "auto";
   env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, 8, 1 << 20)) * kMiB;

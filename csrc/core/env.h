@@ -7,7 +7,7 @@
 namespace fastcomm {
 
 struct Environment {
-  std::string transport = "auto";  // FASTCOMM_TRANSPORT: auto, memfd, posix or stock
+  std::string transport = "auto";  // FASTCOMM_TRANSPORT: auto, memfd, posix or gloo
   std::string isa = "auto";        // FASTCOMM_ISA: auto, generic, avx2 or avx512
   bool peer_access = true;         // FASTCOMM_PEER_ACCESS: auto or off
   uint64_t segment_bytes = 0;      // FASTCOMM_SEGMENT_MB: shared memory a process may use at most

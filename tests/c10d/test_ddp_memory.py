@@ -48,7 +48,7 @@ def test_first_and_rebuilt_buckets_are_shared(view: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "environment", [{"DDP_DISABLE_COMM_MEM": "1"}, {"FASTCOMM_TRANSPORT": "stock"}]
+    "environment", [{"DDP_DISABLE_COMM_MEM": "1"}, {"FASTCOMM_TRANSPORT": "gloo"}]
 )
 def test_no_bucket_is_shared_where_the_user_forbids_it(environment: dict[str, str]) -> None:
     for buckets, gradients, setting in run_ranks(2, _buckets, True, environment=environment):

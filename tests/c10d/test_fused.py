@@ -98,7 +98,7 @@ def test_bits_and_norms_are_those_of_the_definition(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "variables", [{"FASTCOMM_TRANSPORT": "stock"}, {"FASTCOMM_BLOCK_BYTES": "4096"}]
+    "variables", [{"FASTCOMM_TRANSPORT": "gloo"}, {"FASTCOMM_BLOCK_BYTES": "4096"}]
 )
 def test_groups_without_a_native_path_give_the_same_bits(variables: dict[str, str]) -> None:
     assert run_ranks(3, _bits, environment=variables) == run_ranks(3, _bits)
@@ -229,7 +229,7 @@ def _error_feedback(world: World) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("transport", ["auto", "stock"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 def test_error_feedback(size: int, transport: str) -> None:
     run_ranks(size, _error_feedback, environment={"FASTCOMM_TRANSPORT": transport})
 
@@ -327,6 +327,6 @@ def _refused(world: World) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("transport", ["auto", "stock"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 def test_what_cannot_be_reduced_is_refused_before_anything_is_sent(transport: str) -> None:
     run_ranks(2, _refused, environment={"FASTCOMM_TRANSPORT": transport})

@@ -58,6 +58,6 @@ def _as_if_elsewhere(world: World) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("transport", ["auto", "stock"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 def test_the_bits_are_those_of_gradients_on_the_cpu(transport: str) -> None:
     run_ranks(2, _as_if_elsewhere, environment={"FASTCOMM_TRANSPORT": transport})

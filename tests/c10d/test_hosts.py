@@ -61,7 +61,7 @@ def _report(rank: int, size: int, log: _Log) -> dict[str, Any]:
     assert torch.equal(root, torch.full((5,), float(size - 1)))
     return {
         "native": backend.native,
-        "why": backend.why_stock,
+        "why": backend.why_not_native,
         "explain": str(fastcomm.explain("all_reduce", total)),
         "log": log.lines,
     }
@@ -97,8 +97,8 @@ def hosts() -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 def test_two_hosts_run_on_gloo_and_say_so(hosts: list[Host], size: int) -> None:
     reports = run_ranks(size, _on_two_hosts, hosts, 29500 + 10 * size)
-    stock = run_ranks(size, _on_two_hosts, hosts, 29501 + 10 * size, backend="gloo")
-    assert [report["weights"] for report in stock] == [report["weights"] for report in reports]
+    gloo = run_ranks(size, _on_two_hosts, hosts, 29501 + 10 * size, backend="gloo")
+    assert [report["weights"] for report in gloo] == [report["weights"] for report in reports]
     for report in reports:
         assert not report["native"]
         assert "shares no memory with" in report["why"]
@@ -120,12 +120,12 @@ def _with_transport(world: World, transports: list[str]) -> dict[str, Any]:
     return {**_report(world.rank, world.size, log), "weights": _train(world.rank)[0].tolist()}
 
 
-@pytest.mark.parametrize("transports", [["stock"], ["auto", "stock"], ["memfd", "posix", "stock"]])
+@pytest.mark.parametrize("transports", [["gloo"], ["auto", "gloo"], ["memfd", "posix", "gloo"]])
 def test_one_rank_without_shared_memory_is_enough_for_gloo(transports: list[str]) -> None:
     reports = run_ranks(3, _with_transport, transports)
     for report in reports:
         assert not report["native"]
-        assert "FASTCOMM_TRANSPORT=stock" in report["why"]
+        assert "FASTCOMM_TRANSPORT=gloo" in report["why"]
         assert report["why"] == reports[0]["why"]
         assert report["why"] in report["explain"]
         assert report["weights"] == reports[0]["weights"]

@@ -43,7 +43,7 @@ def _use() -> dict[str, Any]:
             dist.all_reduce(tensor, group=group, async_op=True).wait()
             assert tensor[-1] == size * sum(range(1, size + 1))
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    return {"native": backend.native, "why": backend.why_stock}
+    return {"native": backend.native, "why": backend.why_not_native}
 
 
 def _with_limit(world: World, name: str, value: int, limited: list[int]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _use_up(world: World) -> dict[str, Any]:
         dist.all_reduce(held[0].fill_(1), group=group)
     last = other[-1]._get_backend(torch.device("cpu"))
     dist.all_reduce(torch.ones(MANY))
-    return {"error": error, "native": last.native, "why": last.why_stock}
+    return {"error": error, "native": last.native, "why": last.why_not_native}
 
 
 def test_a_segment_that_is_used_up() -> None:

@@ -130,4 +130,4 @@ def check() -> None:
     backend = backend_of(behind_checks=True)
     assert dist.get_backend() == GLOO
     assert backend is not None, "the default group is not fastcomm's"
-    assert backend.native, f"the default group is not on shared memory: {backend.why_stock}"
+    assert backend.native, f"the default group is not on shared memory: {backend.why_not_native}"

@@ -56,7 +56,7 @@ def _reduced(world: World) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("transport", ["auto", "stock"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 def test_gradients_on_a_device_have_the_bits_of_the_cpu(transport: str) -> None:
     run_ranks(3, _reduced, environment={"FASTCOMM_TRANSPORT": transport})
 

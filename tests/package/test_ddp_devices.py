@@ -167,4 +167,4 @@ def test_training_has_the_bits_of_the_reference(processes: int, devices: int) ->
 
 
 def test_so_it_has_without_a_native_path() -> None:
-    run_ranks(2, _trained, 3, ["unused"], environment={"FASTCOMM_TRANSPORT": "stock"})
+    run_ranks(2, _trained, 3, ["unused"], environment={"FASTCOMM_TRANSPORT": "gloo"})

@@ -55,7 +55,7 @@ def test_mistakes_are_answered_with_status_2(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("FASTCOMM_TRANSPORT", "tcp", "may be one of auto, memfd, posix, stock"),
+        ("FASTCOMM_TRANSPORT", "tcp", "may be one of auto, memfd, posix, gloo"),
         ("FASTCOMM_SEGMENT_MB", "lots", "must be a whole number from 8 to"),
         ("FASTCOMM_BLOCK_BYTES", "1", "must be a whole number from 4096 to"),
     ],

@@ -270,8 +270,8 @@ def _without_shared_memory(world: World) -> list[str]:
 
 
 def test_without_shared_memory_it_is_ordinary_and_one_warning_says_why() -> None:
-    (texts,) = run_ranks(1, _without_shared_memory, environment={"FASTCOMM_TRANSPORT": "stock"})
-    assert texts == ["WARNING: fastcomm.empty returns ordinary memory: FASTCOMM_TRANSPORT=stock"]
+    (texts,) = run_ranks(1, _without_shared_memory, environment={"FASTCOMM_TRANSPORT": "gloo"})
+    assert texts == ["WARNING: fastcomm.empty returns ordinary memory: FASTCOMM_TRANSPORT=gloo"]
 
 
 def _negative_without_shared_memory(world: World) -> Caught:
@@ -280,7 +280,7 @@ def _negative_without_shared_memory(world: World) -> Caught:
 
 def test_a_negative_size_is_the_same_error_without_shared_memory() -> None:
     (told,) = run_ranks(
-        1, _negative_without_shared_memory, environment={"FASTCOMM_TRANSPORT": "stock"}
+        1, _negative_without_shared_memory, environment={"FASTCOMM_TRANSPORT": "gloo"}
     )
     assert "ValueError" in told.bases, told
 

@@ -119,7 +119,7 @@ def _same_bits(world: World) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"), [(1, "auto"), (2, "auto"), (3, "auto"), (5, "auto"), (3, "stock")]
+    ("size", "transport"), [(1, "auto"), (2, "auto"), (3, "auto"), (5, "auto"), (3, "gloo")]
 )
 def test_a_step_has_the_bits_of_the_optimizer_itself(size: int, transport: str) -> None:
     answers = run_ranks(size, _same_bits, environment={"FASTCOMM_TRANSPORT": transport})

@@ -72,7 +72,7 @@ def _parts(world: World) -> None:
                 call([torch.zeros(9)], case)
 
 
-@pytest.mark.parametrize("transport", ["auto", "stock"])
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_parts_are_those_of_the_whole(size: int, transport: str) -> None:
     run_ranks(size, _parts, environment={"FASTCOMM_TRANSPORT": transport})

@@ -1,0 +1,175 @@
+#include "c10d/delegate.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <stdexcept>
+
+#include "c10d/exception.h"
+#include "engines/cpu/communicator.h"
+
+namespace fastcomm {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& torch_error) {
+    return torch_error.what_without_backtrace();
+  } catch (const std::exception& other) {
+    return other.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+bool says(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* each : words) {
+    if (text.find(each) != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// Whether it is about this rank's call alone: then nothing was sent. A barrier takes no argument that
+/// could be wrong.
+bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return true;
+  } catch (const TorchError&) {
+    return true;
+  } catch (const c10::DistError&) {
+    return false;
+  } catch (const c10::Error&) {
+    return subject.operation != std::string("monitored_barrier");
+  } catch (const std::logic_error&) {
+    return true;
+  } catch (const torch::PyTorchError&) {
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  } catch (...) {
+    return true;
+  }
+}
+
+/// What Gloo says of a connection that ended for whatever reason, of a wait, of a barrier.
+ErrorCode code_in(const std::string& text) {
+  if (says(text, {"imed out", "imeout", "monitoredBarrier"})) return ErrorCode::kTimeout;
+  if (says(text, {"closed", "reset by peer", "Broken pipe", "ECONNRESET"})) {
+    return ErrorCode::kPeerLost;
+  }
+  return ErrorCode::kSystem;
+}
+
+const char* advice(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kTimeout:
+      return ". Look what the other ranks are doing, or raise timeout=; this process group cannot "
+             "be "
+             "used any more";
+    case ErrorCode::kPeerLost:
+      return ". A rank died, or gave the group up: look at the others' output for the cause; this "
+             "process group cannot be used any more, create a new one";
+    default:
+      return "; this process group cannot be used any more, create a new one";
+  }
+}
+
+/// Without where in its sources the backend found it: "[/.../pair.cc:545] Connection closed".
+std::string without_place(const std::string& text) {
+  const size_t end = text.find("] ");
+  if (text[0] != '[' || end == std::string::npos) return text;
+  const std::string place = text.substr(0, end);
+  const bool is_one = says(place, {".cc:", ".cpp:", ".h:"}) && !says(place, {" "});
+  return is_one ? text.substr(end + 2) : text;
+}
+
+/// Ends all connections of the group, which is what a receive that waits for too long does, for who is
+/// at the other end, too.
+void end_connections(::c10d::Backend& gloo) {
+  constexpr int kTag = 0x7fffff00;  // some tag that nobody uses
+  constexpr int kContexts = 8;      // a context for each network device, chosen by the tag
+  for (int tag = kTag; tag < kTag + kContexts; ++tag) {
+    for (int peer = 0; peer < gloo.getSize(); ++peer) {
+      if (peer == gloo.getRank()) continue;
+      try {
+        std::vector<at::Tensor> nothing{at::empty({1})};
+        gloo.recv(nothing, peer, tag)->wait(std::chrono::milliseconds(1));
+      } catch (const std::exception&) {  // that it took too long, or that it was ended before
+      }
+    }
+  }
+}
+
+}  // namespace
+
+DelegateKind gloo_delegate() { return {"Gloo", /*blocks=*/true, end_connections}; }
+
+std::string Delegate::front(const Subject& subject) const {
+  return message_front(rank_, size_, subject.peer, subject.operation, subject.sequence);
+}
+
+std::exception_ptr Delegate::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+std::exception_ptr Delegate::failed_before(const char* operation) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_ == nullptr || text_.empty()) return failure_;
+  // The front stays: the attributes of the exception are about the operation that failed.
+  const size_t end = text_.find("] "), front = end == std::string::npos ? 0 : end + 2;
+  return std::make_exception_ptr(
+      Error(code_, concat(text_.substr(0, front), "this call of ", operation,
+                          " comes after the process group has failed, which cannot be used any "
+                          "more: destroy it and create a new one. It failed in the operation named "
+                          "in front: ",
+                          text_.substr(front))));
+}
+
+std::exception_ptr Delegate::failed(const Subject& subject, const std::exception_ptr& error) {
+  if (of_arguments(subject, error)) return error;
+  if (const auto first = failure()) return first;  // which has ended this one, too
+  const std::string text = text_of(error);
+  const ErrorCode code = code_in(text);
+  return give_up(subject, code, concat(kind_.name, ": ", without_place(text), advice(code)));
+}
+
+std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
+                                     const std::string& what) {
+  return give_up(code, front(subject) + what);
+}
+
+std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
+  // Noted first: what ends because of this finds why.
+  if (note(code, text)) {
+    const std::lock_guard<std::mutex> lock(end_mutex_);
+    if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
+  }
+  return failure();
+}
+
+bool Delegate::note(ErrorCode code, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_ != nullptr) return false;
+  failure_ = std::make_exception_ptr(Error(code, text));
+  code_ = code;
+  text_ = text;
+  return true;
+}
+
+void Delegate::leave(const Subject& subject) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_ != nullptr) return;
+  failure_ = std::make_exception_ptr(Error(
+      ErrorCode::kPoisoned, front(subject) + "this process group was destroyed; create a new one"));
+}
+
+void Delegate::forget() {
+  const std::lock_guard<std::mutex> lock(end_mutex_);
+  inner_ = nullptr;
+}
+
+}  // namespace fastcomm

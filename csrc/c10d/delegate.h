@@ -1,0 +1,77 @@
+// Another of torch's backends while it serves a group: whether it has failed, and what its errors mean.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "core/error.h"
+
+namespace fastcomm {
+
+/// What kind of backend it is.
+struct DelegateKind {
+  std::string name;  // for messages: "Gloo"
+  /// Whether the wait of its works blocks the host until they are done; else it orders streams.
+  bool blocks = true;
+  /// Ends what it has under way, whatever waits for it, here and on the peers. Called once at most,
+  /// from any thread; returns soon.
+  std::function<void(::c10d::Backend&)> end;
+};
+
+/// Gloo, where it serves a group as a whole.
+DelegateKind gloo_delegate();
+
+/// Thread-safe.
+class Delegate {
+ public:
+  /// What a message is about.
+  struct Subject {
+    const char* operation;
+    int peer;  // -1: none
+    uint64_t sequence;
+  };
+  using OnFailure = std::function<void(const std::exception_ptr&)>;
+
+  Delegate(::c10d::Backend& inner, DelegateKind kind)
+      : inner_(&inner), kind_(std::move(kind)), rank_(inner.getRank()), size_(inner.getSize()) {}
+
+  const DelegateKind& kind() const { return kind_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// "[rank 0 of 2, peer 1, recv, sequence 7] "
+  std::string front(const Subject& subject) const;
+
+  /// Why nothing can be submitted any more; nullptr while something can.
+  std::exception_ptr failure() const;
+  /// The same, as a call of `operation` that comes later says it.
+  std::exception_ptr failed_before(const char* operation) const;
+  /// What `error`, which the backend raised, ends an operation with. The group has failed from here on,
+  /// unless it is one of arguments.
+  std::exception_ptr failed(const Subject& subject, const std::exception_ptr& error);
+  /// Gives the group up here, and ends what is under way. Returns the first failure: this, or an earlier one.
+  std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
+  std::exception_ptr give_up(ErrorCode code, const std::string& text);
+  /// From here on calls say that the group was destroyed, if nothing else.
+  void leave(const Subject& subject);
+  /// From here on nothing is ended: the backend goes. Waits for an end that is under way.
+  void forget();
+
+ private:
+  bool note(ErrorCode code, const std::string& text);
+
+  mutable std::mutex mutex_;
+  std::exception_ptr failure_;
+  ErrorCode code_{};
+  std::string text_;  // of the first failure; "" where the group was destroyed
+
+  std::mutex end_mutex_;
+  ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
+  const DelegateKind kind_;
+  const int rank_, size_;
+};
+
+}  // namespace fastcomm

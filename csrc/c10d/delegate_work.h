@@ -1,0 +1,77 @@
+// An operation that another backend does, as c10d sees it.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "c10d/continuations.h"
+#include "c10d/delegate.h"
+#include "core/clock.h"
+
+namespace fastcomm {
+
+/// Thread-safe. Errors come out of wait(), of the future and of exception() in our own types. Who waits for
+/// one that blocks sees Ctrl-C: then the group is given up.
+class DelegateWork final : public ::c10d::Work {
+ public:
+  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// What is known of the call.
+  struct Call {
+    std::shared_ptr<Delegate> delegate;
+    Delegate::Subject subject;
+    ::c10d::OpType type;
+    Tensors outputs;                   // the result where the backend names none
+    Milliseconds timeout;              // of a send or a receive: counts from wait()
+    Continuations::Ptr continuations;  // the group's
+  };
+
+  static c10::intrusive_ptr<DelegateWork> start(Call call, WorkPtr inner);
+  /// One that has failed before it began.
+  static c10::intrusive_ptr<DelegateWork> failed(Call call, const std::exception_ptr& error);
+  /// A call that blocks, on a thread of its own. Raises Error(kSystem) where there is none.
+  static c10::intrusive_ptr<DelegateWork> aside(Call call, std::function<void()> body);
+
+  DelegateWork(Call call, WorkPtr inner);
+
+  bool isCompleted() override;
+  /// Raises what the operation ended with; CollectiveTimeoutError when `timeout` passes first, which
+  /// leaves the operation and the group as they are. False if it was aborted.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  void abort() override;
+  /// Of a send or a receive: a thread waits for it from here on.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  Tensors result() override;
+  int sourceRank() const override;
+  uint64_t getSequencenumber() const override { return call_.subject.sequence; }
+  /// For what users attach to the future.
+  const Continuations::Ptr& continuations() const { return call_.continuations; }
+
+ private:
+  /// Whether it is one of Gloo's sends and receives, which only move on where somebody waits for them.
+  bool in_slices() const;
+  void follow();
+  void run_aside(std::function<void()> body);
+  void wait_for_end(Deadline deadline);
+  void wait_in_slices(Deadline deadline);
+  void look_around(Deadline deadline);
+  /// Once; what comes later is dropped. `error` is the backend's own, or ours.
+  void complete(const std::exception_ptr& error, const c10::IValue& value);
+  void ended(const std::exception_ptr& error, const c10::IValue& value = {});
+
+  const Call call_;
+  const WorkPtr inner_;  // nullptr for one that failed before, or runs aside
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<bool> claimed_{false};   // by whoever completes this work
+  std::atomic<bool> followed_{false};  // a thread waits for a send or a receive
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace fastcomm
