@@ -140,6 +140,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Failure> evidence(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.
   Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
+  /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one to blame is
+  /// known only if it did not leave in good order.
+  Failure departure_of_all(const Subject& subject) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Failure> overdue(const Operation& operation) const;
   /// Who is dead, gone or failed, whatever it had done before.

@@ -72,7 +72,7 @@ class PointToPoint {
   /// used. Nothing if another thread is at work just now: look again.
   struct Waiting {
     PeerCall call;
-    int peer;  // of `gone`
+    int peer;  // of `gone`; PeerCall::kAnyRank where each of several might have sent it
   };
   std::optional<Waiting> waits_for(uint64_t gone);
   /// What a peer has done about an operation so far, as messages show it.
