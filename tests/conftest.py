@@ -15,6 +15,7 @@ from typing import Any
 
 import durations
 import pytest
+import sim
 from support import nvcc, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
@@ -49,6 +50,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
             item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
     items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def simulated() -> None:
+    """Build what ranks load with ``sim.load()``, before their deadlines run."""
+    if reason := sim.missing():
+        pytest.skip(f"no simulated accelerator: {reason}")
+    sim.build.library()
 
 
 def is_serial(item: pytest.Item) -> bool:

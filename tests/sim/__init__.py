@@ -6,9 +6,11 @@
     tensor = torch.ones(4, device="sim:1")
     backend = sim.SimBackend(store, rank, size, timeout)
 
-For the processes that tests start: torch would keep the device type in pytest's own, and other
-tests would see it. What the library does lies in ``tests/sim/csrc``. Its devices keep their tensors
-in the host's memory and do at once what they are told to; operators run on the CPU.
+For the ranks that tests with the fixture ``simulated`` start: torch would keep the device type in
+pytest's own process, and other tests would see it. What the library does lies in
+``tests/sim/csrc``. Its devices do at once what they are told to; operators run on the CPU. But a
+tensor's address is the device's: who reads or writes there as if it were the host's is killed by
+SIGSEGV.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from sim import build
 from sim.build import missing
 from sim.loading import load
 
 NAME = "simccl"
 
-__all__ = ["NAME", "SimBackend", "load", "missing", "register_backend"]
+__all__ = ["NAME", "SimBackend", "build", "load", "missing", "register_backend"]
 
 
 def SimBackend(
     store: Any, rank: int, size: int, timeout: timedelta, *, machine: str = "machine"
 ) -> Any:
-    """Make a backend for tensors on simulated devices, with NCCL's habits.
+    """Make a backend for tensors on simulated devices, with NCCL's habits. All ranks have to.
 
     Besides what every backend has: ``calls()`` counts operations by name, ``hang_next()`` keeps the
     next operation and all behind it from ever ending, ``fail_next()`` lets the next one fail, and

@@ -415,11 +415,12 @@ class SimBackend final : public ::c10d::Backend {
     auto input = at::cat(bytes(sent, sent_splits));
     const auto parts = bytes(received, received_splits);
     auto output = at::empty_like(at::cat(parts));
-    pending.inner.push_back(gloo_->alltoall_base(output, input, received_splits, sent_splits));
     pending.finish.push_back([output, parts, received_splits] {
       const auto came = output.split_with_sizes(received_splits);
       for (size_t i = 0; i < parts.size(); ++i) parts[i].copy_(came[i]);
     });
+    // Gloo keeps the vectors that it is given.
+    pending.inner.push_back(gloo_->alltoall_base(output, input, received_splits, sent_splits));
   }
 
   BackendPtr gloo_;

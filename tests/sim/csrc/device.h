@@ -1,8 +1,7 @@
 // The simulated device: its indices, its memory, its streams, and what torch asks of all devices.
 //
-// The memory is the host's and everything that a device is given is done at once. So streams and events are
-// names without work; whoever makes them real does it in Guard, in `Memory`, and where operators.h calls
-// on_host().
+// Everything that a device is given is done at once, by the host. So streams and events are names without
+// work; whoever makes them real does it in Guard, in `Memory`, and where operators.h calls on_host().
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -22,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "arena.h"
+
 namespace sim {
 
 constexpr auto kSim = c10::DeviceType::PrivateUse1;
@@ -38,7 +39,7 @@ inline bool is_sim(const at::Tensor& tensor) {
 /// The memory of a tensor on a device as a tensor on the CPU, which keeps it alive.
 inline at::Tensor on_host(const at::Tensor& tensor) {
   auto view = at::from_blob(
-      const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+      Arena::get().on_host(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
       [kept = tensor.storage()](void*) {}, tensor.options().device(at::kCPU).pinned_memory(false),
       at::Device(at::kCPU));
   view._set_conj(tensor.is_conj());
@@ -49,15 +50,19 @@ inline at::Tensor on_host(const at::Tensor& tensor) {
 inline c10::DataPtr allocate_on(int index, size_t bytes) {
   const c10::Device device(kSim, static_cast<c10::DeviceIndex>(index));
   if (bytes == 0) return {nullptr, device};
-  void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-  TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "sim out of memory: ", bytes, " bytes");
-  return {memory, memory, &std::free, device};
+  void* memory = Arena::get().allocate(bytes);
+  return {memory, memory, &Arena::release, device};
+}
+
+inline void copy_memory(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  std::memcpy(Arena::get().on_host(to), Arena::get().on_host(from), bytes);
 }
 
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override { return allocate_on(current_device, bytes); }
   void copy_data(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
+    copy_memory(to, from, bytes);
   }
 };
 
@@ -105,9 +110,7 @@ class PinnedMemory final : public c10::Allocator {
 /// Gives a storage memory of another size, with what both have in common.
 inline void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   auto made = allocate_on(storage.device().index(), bytes);
-  if (const size_t common = std::min(bytes, storage.nbytes())) {
-    std::memcpy(made.get(), storage.data(), common);
-  }
+  copy_memory(made.get(), storage.data(), std::min(bytes, storage.nbytes()));
   storage.set_data_ptr_noswap(std::move(made));
   storage.set_nbytes(bytes);
 }

@@ -1,0 +1,353 @@
+"""The backend in NCCL's place: what it computes, how it is refused, aborted, kept waiting."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.ranks import World, run_outcomes, run_ranks
+
+import sim
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+LONG = timedelta(seconds=60)
+
+
+def _backend(world: World, timeout: timedelta = LONG, **options: Any) -> Any:
+    store = dist.FileStore(os.path.join(world.directory, "store"), world.size)
+    return sim.SimBackend(store, world.rank, world.size, timeout, **options)
+
+
+def _init(world: World) -> tuple[torch.device, Any]:
+    sim.register_backend()
+    torch.sim.set_device(world.rank + 1)
+    world.init("cpu:gloo,sim:simccl")
+    device = torch.device("sim", world.rank + 1)
+    return device, dist.distributed_c10d._get_default_group()._get_backend(device)
+
+
+def _parts(rank: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """What a rank has for each of two."""
+    return [torch.arange(6).add(10 * rank + 3 * peer).to(dtype).view(3, 2) for peer in range(2)]
+
+
+def _operations(world: World) -> dict[str, int]:
+    device, backend = _init(world)
+    rank, other = world.rank, 1 - world.rank
+
+    def there(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [tensor.to(device) for tensor in tensors]
+
+    def check(got: list[torch.Tensor], expected: list[torch.Tensor], what: object) -> None:
+        for result, reference in zip(got, expected, strict=True):
+            assert result.device == device, what
+            assert torch.equal(result.cpu(), reference), (what, result, reference)
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.complex64):
+        of_rank = [_parts(each, dtype) for each in range(2)]
+        mine = there(of_rank[rank])
+        total = [a + b for a, b in zip(*of_rank, strict=True)]
+        empty = [torch.zeros_like(tensor) for tensor in mine]
+
+        dist.all_reduce(data := mine[0].clone())
+        check([data], total[:1], ("all_reduce", dtype))
+        if dtype.is_floating_point:
+            dist.all_reduce(data := mine[0].clone(), op=dist.ReduceOp.AVG)
+            check([data], [total[0] / 2], ("average", dtype))
+        dist.reduce(data := mine[0].clone(), 1)
+        check([data], total[:1] if rank == 1 else of_rank[0][:1], ("reduce", dtype))
+        dist.broadcast(data := mine[0].clone(), 1)
+        check([data], of_rank[1][:1], ("broadcast", dtype))
+
+        dist.all_gather(outputs := [tensor.clone() for tensor in empty], mine[0])
+        check(outputs, [of_rank[0][0], of_rank[1][0]], ("all_gather", dtype))
+        dist.all_gather_into_tensor(whole := torch.cat(empty), mine[1])
+        check([whole], [torch.cat([of_rank[0][1], of_rank[1][1]])], ("all_gather_into", dtype))
+        dist.reduce_scatter(output := empty[0].clone(), mine)
+        check([output], [total[rank]], ("reduce_scatter", dtype))
+        dist.reduce_scatter_tensor(output := empty[0].clone(), torch.cat(mine))
+        check([output], [total[rank]], ("reduce_scatter_tensor", dtype))
+
+        outputs = [tensor.clone() for tensor in empty]
+        dist.gather(mine[0], outputs if rank == 0 else None, 0)
+        check(outputs, [of_rank[r][0] * (rank == 0) for r in range(2)], ("gather", dtype))
+        dist.scatter(output := empty[0].clone(), mine if rank == 1 else None, 1)
+        check([output], [of_rank[1][rank]], ("scatter", dtype))
+        dist.all_to_all(outputs := [tensor.clone() for tensor in empty], mine)
+        check(outputs, [of_rank[0][rank], of_rank[1][rank]], ("all_to_all", dtype))
+        dist.all_to_all_single(whole := torch.cat(empty), torch.cat(mine))
+        check([whole], [torch.cat([of_rank[0][rank], of_rank[1][rank]])], ("single", dtype))
+        rows = torch.cat(of_rank[rank]).to(device)
+        into = torch.zeros(4 if rank == 0 else 8, 2, dtype=dtype, device=device)
+        dist.all_to_all_single(into, rows, [2 + 2 * rank] * 2, [2, 4])
+        sent = [torch.cat(of_rank[r]).split([2, 4])[rank] for r in range(2)]
+        check([into], [torch.cat(sent)], ("rows", dtype))
+
+        received = empty[0].clone()
+        if rank == 0:
+            dist.send(mine[0], other)
+            dist.recv(received, other)
+        else:
+            dist.recv(received, other)
+            dist.send(mine[0], other)
+        check([received], of_rank[other][:1], ("send and recv", dtype))
+    turned = torch.randn(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last)
+    reference = turned.cpu()
+    dist.all_reduce(turned)
+    dist.all_reduce(reference)  # Gloo's own, of a CPU tensor
+    assert torch.equal(turned.cpu(), reference) and turned.stride() == reference.stride()
+    dist.barrier(device_ids=[device.index])
+    calls: dict[str, int] = backend.calls()
+    return calls
+
+
+def test_each_operation() -> None:
+    calls, others = run_ranks(2, _operations)
+    assert calls == others
+    assert calls.pop("allreduce") == 9 and calls.pop("alltoall_base") == 10
+    assert calls.pop("barrier", 1) == 1  # torch may choose the CPU's backend for it
+    once_a_type = "reduce broadcast allgather _allgather_base reduce_scatter _reduce_scatter_base"
+    once_a_type += " gather scatter alltoall send recv"
+    assert calls == dict.fromkeys(once_a_type.split(), 5)
+
+
+def _coalesced(world: World) -> None:
+    device, backend = _init(world)
+    values = [float(world.rank + 1), 10.0 * (world.rank + 1)]
+    first, second = (torch.full((4,), value, device=device) for value in values)
+    with dist._coalescing_manager(device=device, async_ops=True) as manager:
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+    manager.wait()
+    assert first.tolist() == [3] * 4 and second.tolist() == [30] * 4
+    wholes = [torch.zeros(8, device=device) for _ in range(2)]
+    with dist._coalescing_manager(device=device):
+        for whole in wholes:
+            dist.all_gather_into_tensor(whole, first)
+    assert all(whole.tolist() == [3] * 8 for whole in wholes)
+    sent = torch.full((3,), float(world.rank), device=device)
+    received = torch.zeros(3, device=device)
+    messages = [
+        dist.P2POp(dist.isend, sent, 1 - world.rank),
+        dist.P2POp(dist.irecv, received, 1 - world.rank),
+    ]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    assert received.tolist() == [1 - world.rank] * 3
+    assert backend.supports_coalescing
+    dist.all_reduce_coalesced([first, second])
+    assert first.tolist() == [6] * 4 and second.tolist() == [60] * 4
+
+
+def test_operations_together() -> None:
+    run_ranks(2, _coalesced)
+
+
+def _asynchronous(world: World) -> None:
+    backend = _backend(world)
+    device = f"sim:{world.rank}"
+    if world.rank == 1:
+        time.sleep(0.3)
+    data = torch.ones(3, device=device)
+    works = [backend.allreduce([data])]
+    if world.rank == 0:
+        assert not works[0].is_completed() and data.tolist() == [1] * 3
+    works.append(backend.broadcast([torch.ones(2, device=device)]))
+    future = works[1].get_future().then(lambda done: done.value()[0].sum().item())
+    assert future.wait() == 2
+    assert works[0].is_completed() and data.tolist() == [2] * 3  # it is before the other
+    assert works[0].get_future().value()[0].data_ptr() == data.data_ptr()
+    backend.shutdown()
+
+
+def test_works_end_later_and_in_order() -> None:
+    run_ranks(2, _asynchronous)
+
+
+def _ddp(world: World) -> list[torch.Tensor]:
+    device, backend = _init(world)
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    model = torch.nn.parallel.DistributedDataParallel(net.to(device), find_unused_parameters=True)
+    torch.manual_seed(world.rank)
+    for _ in range(3):
+        model(torch.randn(5, 4).to(device)).square().mean().backward()
+    assert backend.calls()["allreduce"] >= 3
+    return [parameter.grad.cpu() for parameter in net.parameters() if parameter.grad is not None]
+
+
+def test_stock_ddp_runs_on_it() -> None:
+    ours, others = run_ranks(2, _ddp)
+    assert len(ours) == 4 and all(map(torch.equal, ours, others))
+
+
+def _said(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+def _refused(world: World) -> None:
+    backend = _backend(world)
+    device = f"sim:{world.rank}"
+    here = torch.ones(4)
+    assert "device type cpu" in _said(lambda: backend.allreduce([here]), RuntimeError)
+    there = here.to(device)
+    strided = torch.ones(4, 4, device=device).t()[1:]
+    assert "contiguous" in _said(lambda: backend.allreduce([strided]), ValueError)
+    assert "one tensor" in _said(lambda: backend.allreduce([there, there]), ValueError)
+    elsewhere = torch.ones(8, device="sim:7")
+    assert "one device" in _said(lambda: backend._allgather_base(elsewhere, there), ValueError)
+    short = torch.ones(7, device=device)
+    assert "world_size times" in _said(lambda: backend._allgather_base(short, there), ValueError)
+    assert backend.get_error().name == "SUCCESS"
+    backend.allreduce([there]).wait()
+    assert there.tolist() == [2] * 4
+
+
+def test_what_nccl_refuses() -> None:
+    run_ranks(2, _refused)
+
+
+def _duplicate(world: World) -> None:
+    backend = _backend(world)
+    for _ in range(2):
+        said = _said(lambda: backend.allreduce([torch.ones(2, device="sim:3")]))
+        assert "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3" in said
+    data = torch.ones(2, device=f"sim:{world.rank}")
+    backend.allreduce([data]).wait()
+    assert data.tolist() == [2, 2]
+
+
+def test_two_ranks_on_one_device_are_refused() -> None:
+    run_ranks(2, _duplicate)
+
+
+def _machines(world: World) -> None:
+    backend = _backend(world, machine=f"host {world.rank}")
+    data = torch.ones(2, device="sim:3")
+    backend.allreduce([data]).wait()
+    assert data.tolist() == [2, 2]
+
+
+def test_devices_of_other_machines_are_others() -> None:
+    run_ranks(2, _machines)
+
+
+def _aborted(world: World) -> None:
+    backend = _backend(world)
+    device = f"sim:{world.rank}"
+    done = torch.ones(2, device=device)
+    backend.allreduce([done]).wait()
+    if world.rank == 0:
+        backend.hang_next()
+    data = torch.ones(2, device=device)
+    works = [backend.allreduce([data]), backend.barrier()]
+    with pytest.raises(dist.DistBackendError, match="timed out"):
+        works[0].wait(timedelta(milliseconds=300))
+    assert not any(work.is_completed() for work in works)
+    begun = time.monotonic()
+    backend.abort()
+    text = f"NCCL communicator was aborted on rank {world.rank}."
+    for work in works:
+        assert text in _said(work.wait)
+        assert not work.is_success()
+    with pytest.raises(dist.DistBackendError, match="aborted"):
+        backend.allreduce([data])
+    with pytest.raises(RuntimeError, match="aborted"):
+        works[0].get_future().wait()
+    assert data.tolist() == [1, 1] and done.tolist() == [2, 2]
+    assert backend.get_error().name == "COMM_ERROR"
+    del works, backend
+    assert time.monotonic() - begun < 5
+
+
+def test_abort_ends_what_hangs() -> None:
+    run_ranks(2, _aborted)
+
+
+def _message_aborted(world: World) -> None:
+    backend = _backend(world)
+    data = torch.ones(2, device=f"sim:{world.rank}")
+    first = backend.recv if world.rank == 0 else backend.send  # forms the pair's communicator
+    first([data], 1 - world.rank, 0).wait()
+    if world.rank == 0:
+        work = backend.recv([data], 1, 0)
+        time.sleep(0.2)
+        assert not work.is_completed()
+        backend.abort()
+        assert "aborted on rank 0" in _said(work.wait)
+
+
+def test_abort_ends_a_receive() -> None:
+    run_ranks(2, _message_aborted)
+
+
+def _forming_aborted(world: World) -> None:
+    backend = _backend(world)
+    if world.rank == 0:
+        threading.Timer(0.3, backend.abort).start()
+        data = torch.ones(2, device="sim:0")
+        assert "aborted on rank 0" in _said(lambda: backend.allreduce([data]))
+    else:
+        time.sleep(1)
+
+
+def test_abort_ends_the_wait_for_a_rank_that_issues_nothing() -> None:
+    run_ranks(2, _forming_aborted)
+
+
+def _failed(world: World) -> None:
+    backend = _backend(world)
+    device = f"sim:{world.rank}"
+    backend.allreduce([torch.ones(2, device=device)]).wait()
+    backend.fail_next()
+    for _ in range(2):
+        said = _said(lambda: backend.allreduce([torch.ones(2, device=device)]).wait())
+        assert "NCCL error" in said and "ncclUnhandledCudaError" in said
+    assert backend.get_error().name == "COMM_ERROR"
+
+
+def test_an_operation_fails_on_demand() -> None:
+    run_ranks(2, _failed)
+
+
+def _late(world: World) -> None:
+    backend = _backend(world, timedelta(seconds=1))
+    device = f"sim:{world.rank}"
+    backend.allreduce([torch.ones(2, device=device)]).wait()
+    if world.rank == 0:
+        said = _said(lambda: backend.allreduce([torch.ones(2, device=device)]).wait())
+        assert "Watchdog caught collective operation timeout" in said and "ALLREDUCE" in said
+        assert backend.get_error().name == "TIMEOUT"
+    else:
+        time.sleep(2)
+
+
+def test_the_watchdog_ends_what_takes_too_long() -> None:
+    run_ranks(2, _late)
+
+
+def _dies(world: World) -> float:
+    backend = _backend(world, timedelta(seconds=2))
+    data = torch.ones(2, device=f"sim:{world.rank}")
+    backend.allreduce([data]).wait()
+    if world.rank == 1:
+        os._exit(7)
+    begun = time.monotonic()
+    assert "Watchdog" in _said(lambda: backend.allreduce([data]).wait())
+    assert data.tolist() == [2, 2]
+    return time.monotonic() - begun
+
+
+def test_a_rank_that_died_is_waited_for() -> None:
+    first, second = run_outcomes(2, _dies)
+    assert second.exitcode == 7 and first.error is None and first.value > 1.5

@@ -1,0 +1,211 @@
+"""Tensors, operators and autograd on the simulated devices, in processes of their own."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.ranks import World, run_outcomes, run_ranks
+from torch import nn
+
+import sim
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def _devices(_: World) -> None:
+    sim.load()
+    assert sim.load() is sim.load()
+    assert torch.sim.is_available() and torch.sim.device_count() == 8
+    assert torch.accelerator.current_accelerator() == torch.device("sim")
+    assert torch.ones(2, device="sim").device == torch.device("sim:0")
+    torch.sim.set_device(3)
+    assert torch.ones(2, device="sim").device == torch.device("sim:3")
+    with torch.sim.device(5):
+        assert torch.ones(2).sim().device == torch.device("sim:5")
+    assert torch.sim.current_device() == 3
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.sim.set_device(8)
+    moved = torch.arange(4, device="sim:1").to("sim:6")
+    assert moved.device == torch.device("sim:6") and moved.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="sim"):
+        _ = torch.ones(2, device="sim:1") + torch.ones(2)
+
+
+def test_devices_have_indices() -> None:
+    run_ranks(1, _devices)
+
+
+def _values(_: World) -> None:
+    sim.load()
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        host = torch.arange(24).remainder(5).to(dtype).view(4, 6)
+        there = host.to("sim:2")
+        assert there.dtype == dtype and torch.equal(there.cpu(), host), dtype
+        views: list[Callable[[torch.Tensor], torch.Tensor]] = [
+            lambda t: t.t(),
+            lambda t: t[1:, ::2],
+            lambda t: t[2],
+            lambda t: t.view(2, 12),
+            lambda t: t.reshape(-1)[3:],
+            lambda t: t.expand(3, 4, 6),
+            lambda t: t.unfold(1, 3, 2),
+            lambda t: t[:0],
+        ]
+        for view in views:
+            here, away = view(host), view(there)
+            assert away.stride() == here.stride()
+            assert away.untyped_storage().data_ptr() == there.untyped_storage().data_ptr()
+            assert torch.equal(away.cpu(), here), dtype
+        there.t()[1:3] = 1
+        host.t()[1:3] = 1
+        assert torch.equal(there.cpu(), host), dtype
+    numbers = torch.arange(6.0, device="sim")
+    assert (numbers * 2 + 1).tolist() == [1, 3, 5, 7, 9, 11]
+    assert numbers.sum().item() == 15 and numbers[numbers > 2].tolist() == [3, 4, 5]
+    out = torch.empty(0, device="sim")
+    torch.add(numbers, 1, out=out)
+    assert out.tolist() == [1, 2, 3, 4, 5, 6]
+    turned = torch.view_as_complex(numbers.view(3, 2)).conj()
+    assert turned.is_conj() and turned.cpu().tolist() == [0 - 1j, 2 - 3j, 4 - 5j]
+    assert torch.view_as_real(torch.view_as_complex(numbers.view(3, 2))).data_ptr() == (
+        numbers.data_ptr()
+    )
+
+
+def test_values_views_and_arithmetic() -> None:
+    run_ranks(1, _values)
+
+
+def _memory(_: World) -> None:
+    sim.load()
+    tensor = torch.arange(4.0, device="sim:1")
+    storage = tensor.untyped_storage()
+    storage.resize_(64)
+    assert storage.nbytes() == 64 and tensor.tolist() == [0, 1, 2, 3]
+    storage.resize_(0)
+    assert storage.nbytes() == 0
+    grown = torch.empty(0, device="sim:1").resize_(2, 3).fill_(7)
+    assert grown.device == torch.device("sim:1") and grown.sum() == 42
+    other = torch.empty(0, device="sim:1").set_(grown)
+    assert other.data_ptr() == grown.data_ptr() and other.shape == (2, 3)
+    assert torch.empty(0, device="sim:1").set_(grown.untyped_storage(), 2, (2,), (1,)).tolist() == [
+        7,
+        7,
+    ]
+    assert grown.set_().numel() == 0 and grown.device == torch.device("sim:1")
+    pinned = torch.ones(5).pin_memory()
+    assert pinned.is_pinned() and pinned[2:].is_pinned() and pinned.device.type == "cpu"
+    assert torch.empty(3, pin_memory=True).is_pinned()
+    assert not torch.ones(5).is_pinned() and not torch.ones(5, device="sim").is_pinned()
+    assert torch.empty(5, device="sim").copy_(pinned, non_blocking=True).sum() == 5
+    stream = torch.sim.Stream(2)
+    before = torch.sim.current_stream(2)
+    with torch.sim.stream(stream):
+        assert torch.sim.current_stream(2) == stream != before
+        event = torch.sim.Event()
+        event.record()
+        assert event.query()
+    assert torch.sim.current_stream(2) == before
+
+
+def _trespassing(_: World) -> None:
+    sim.load()
+    ctypes.string_at(torch.ones(4, device="sim").data_ptr(), 1)
+
+
+def test_the_host_does_not_reach_the_memory_of_a_device() -> None:
+    (outcome,) = run_outcomes(1, _trespassing)
+    assert outcome.exitcode == -signal.SIGSEGV
+
+
+def _much_memory(_: World) -> None:
+    sim.load()
+    for _step in range(40):  # 40 GiB, of which one is there at a time
+        assert torch.empty(2**28, device="sim")[-1:].fill_(3).item() == 3
+    kept = [torch.full((each,), each, device="sim") for each in range(1, 300)]
+    assert all(tensor.eq(each).all() for each, tensor in enumerate(kept, 1))
+    with pytest.raises(torch.OutOfMemoryError, match="sim out of memory"):
+        torch.empty(2**40, device="sim")
+
+
+def test_memory_is_used_again() -> None:
+    run_ranks(1, _much_memory)
+
+
+def test_storages_pinned_memory_and_streams() -> None:
+    run_ranks(1, _memory)
+
+
+class _Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4 * 36, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x)).relu().flatten(1)
+        return nn.functional.dropout(self.head(x), 0.3)
+
+
+def _training(_: World) -> None:
+    sim.load()
+    torch.manual_seed(1)
+    here = _Small()
+    there = copy.deepcopy(here).to("sim:4")
+    for model, device in ((here, "cpu"), (there, "sim:4")):
+        optimizer = torch.optim.Adam(model.parameters())
+        torch.manual_seed(2)
+        for _step in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, 3, 8, 8).to(device)).square().mean()
+            loss.backward()
+            optimizer.step()
+    for name, value in there.state_dict().items():
+        assert torch.equal(value.cpu(), here.state_dict()[name]), name
+
+
+def test_training_gives_the_bits_of_the_cpu() -> None:
+    run_ranks(1, _training)
+
+
+def test_a_script_may_end_with_backward() -> None:
+    script = (
+        "import torch, sim; sim.load(); w = torch.ones(9, device='sim', requires_grad=True); "
+        "torch.nn.functional.linear(w, w.expand(9, 9)).sum().backward()"
+    )
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=TESTS, check=True, timeout=60, capture_output=True
+        )
+
+
+def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler -O1")
+    assert "no-such-compiler" in sim.missing()
+
+
+def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    monkeypatch.setattr(sim.build, "SOURCES", sources)
+    monkeypatch.setattr(sim.build, "ROOT", tmp_path)
+    (sources / "module.cpp").write_text("int broken(")
+    with pytest.raises(RuntimeError, match="broken"):
+        sim.build.library()
+    (sources / "module.cpp").write_text("")
+    built = sim.build.library()
+    changed = built.stat().st_mtime_ns
+    assert sim.build.library() == built and built.stat().st_mtime_ns == changed
+    (sources / "module.cpp").write_text("int one;")
+    assert sim.build.library().stat().st_mtime_ns > changed
