@@ -1,4 +1,4 @@
-"""Gradients on CUDA devices reduced in the host's memory: there, and back again."""
+"""Gradients on devices reduced in the host's memory: there, and back again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies on the CPU, with the same strides, of what is on CUDA devices.
+    """Return copies on the CPU, with the same strides, of what is on a device.
 
     All else is returned as it is: what is on the CPU already, and what is to be refused.
     """
@@ -24,7 +24,7 @@ def bring_back(copies: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) 
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:
-    return bool(tensor.device.type == "cuda" and tensor.layout == torch.strided)
+    return tensor.device.type not in ("cpu", "meta") and tensor.layout == torch.strided
 
 
 def _copy_of(tensor: torch.Tensor) -> torch.Tensor:

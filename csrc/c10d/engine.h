@@ -61,6 +61,9 @@ class Engine : public ::c10d::Backend {
 
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
 
+  /// From the next call on. The group has set it in the options, which the engine shares.
+  void setTimeout(std::chrono::milliseconds) override {}
+
  protected:
   Milliseconds timeout_or_default(Milliseconds timeout) const {
     return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;

@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
-#include "transport/local/thread_group.h"
+#include "transport/local/thread_transport.h"
 #include "transport/shm/forming.h"
 
 namespace fastcomm {
@@ -68,7 +68,7 @@ size_t scratch_bytes(const GroupConfig& config, int size) {
 }
 
 /// The peers, or nullptr with the reason in the traits.
-std::unique_ptr<PeerGroup> find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
+std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, Deadline deadline,
                                       GroupTraits& traits) {
   const Environment& env = environment();
   traits.size = size;
@@ -77,7 +77,7 @@ std::unique_ptr<PeerGroup> find_peers(Bootstrap& bootstrap, int rank, int size, 
     traits.native = true;
     traits.transport = "one rank";
     traits.layout = scratch_layout(wanted.payload_bytes, wanted.block_bytes, 1);
-    return std::move(make_thread_groups(1, 0).front());
+    return std::move(make_thread_transports(1, 0).front());
   }
   if (size > kMaxRanks) {
     traits.why_not_native = concat("a native group has at most ", kMaxRanks, " ranks");
@@ -95,7 +95,7 @@ std::unique_ptr<PeerGroup> find_peers(Bootstrap& bootstrap, int rank, int size, 
     }
   }
   auto result =
-      make_shm_group(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
+      make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
   traits.why_not_native = result.reason;
   traits.layout = scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);

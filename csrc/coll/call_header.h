@@ -16,7 +16,7 @@ struct CallHeader {
   uint8_t dtype;  // DType
   uint8_t op;     // ReduceOp
   uint8_t algorithm;
-  uint64_t where;  // the rank's buffer, as PeerGroup::locate names it. Not compared
+  uint64_t where;  // the rank's buffer, as Transport::locate names it. Not compared
   uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
   // Else zero (coll/call.h):
   uint64_t signature;  // of all else that must be equal: types, shapes of a list, a factor

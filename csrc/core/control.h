@@ -21,7 +21,7 @@ enum class Control : uint8_t {
   kBlindProbe,          // a probe of peer access does not look at what it found
   kForgetHelloLength,   // a handshake's length is not looked at
   kForgetRecordLength,  // a record's length is not looked at
-  kDropReady,           // no stream waits for a kind of mark (devices/device_group.h),
+  kDropReady,           // no stream waits for a kind of mark (devices/device_set.h),
   kDropStaged,          // which follow in the order of `Mark`
   kDropWorked,
   kDropFinished,

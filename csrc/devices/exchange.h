@@ -12,7 +12,7 @@
 // kernel a rank. Otherwise a round is what fits in half of the group's staging memory; the halves
 // take turns, so one is filled while the other is read.
 //
-// Memory ordering. Between streams it is that of CUDA events alone (devices/device_group.h).
+// Memory ordering. Between streams it is that of CUDA events alone (devices/device_set.h).
 //   kReady     before a rank touches a peer's memory, it waits for what the peer was given before
 //   kStaged    before it reads what a peer has staged
 //   kWorked    before it fetches results that a peer has put in pinned memory
@@ -29,7 +29,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "devices/device_group.h"
+#include "devices/device_set.h"
 #include "devices/exchange_plan.h"
 #include "kernels/cuda/multi_reduce.h"
 
@@ -38,7 +38,7 @@ namespace fastcomm {
 /// Allocates nothing once warm. One thread at a time, under the group's mutex.
 class Exchange {
  public:
-  explicit Exchange(DeviceGroup& group) : group_(group), size_(group.size()), plan_(group) {}
+  explicit Exchange(DeviceSet& group) : group_(group), size_(group.size()), plan_(group) {}
 
   /// Copies nothing yet.
   void add(const CopyJob& job) { plan_.add(job); }
@@ -57,7 +57,7 @@ class Exchange {
   void claim_half(int rank, const Streams& streams, DeviceGuard& guard);
   void launch_work(int rank, const ReduceSpec& spec, cudaStream_t stream);
 
-  DeviceGroup& group_;
+  DeviceSet& group_;
   const int size_;
   ExchangePlan plan_;
   uint32_t waited_[kMaxLocalRanks] = {};  // bit p of r: rank r has waited for kReady of rank p

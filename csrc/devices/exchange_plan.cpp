@@ -15,7 +15,7 @@ constexpr uint64_t kSlack = kLineBytes + kPack;  // what aligning a slot may cos
 constexpr uint64_t kPieceElements = 64;          // pieces end at lines, whatever the element
 // Room for the smallest piece of the widest reduction: all sources and the result staged.
 constexpr uint64_t kLeastRoom = (kMaxLocalRanks + 1) * (kPieceElements * 8 + kSlack);
-static_assert(kLeastRoom <= DeviceGroup::kLeastStagingBytes / 2, "a round makes progress");
+static_assert(kLeastRoom <= DeviceSet::kLeastStagingBytes / 2, "a round makes progress");
 
 /// A slot for `bytes` that come from or go to `like`: aligned as that is. There must be room.
 char* take(char*& at, uint64_t bytes, const char* like) {
@@ -44,7 +44,7 @@ void RoundWork::clear() {
   stages_results = false;
 }
 
-ExchangePlan::ExchangePlan(const DeviceGroup& group)
+ExchangePlan::ExchangePlan(const DeviceSet& group)
     : group_(group), size_(group.size()), lanes_(group.size()), work_(group.size()) {
   for (int rank = 0; rank < size_; ++rank) {
     for (int peer = 0; peer < size_; ++peer) {

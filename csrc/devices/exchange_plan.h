@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "devices/device_group.h"
+#include "devices/device_set.h"
 #include "kernels/cuda/multi_copy.h"
 #include "kernels/cuda/multi_reduce.h"
 
@@ -64,7 +64,7 @@ struct Room {
 /// Keeps its lists from one operation to the next, so that it allocates nothing once warm.
 class ExchangePlan {
  public:
-  explicit ExchangePlan(const DeviceGroup& group);
+  explicit ExchangePlan(const DeviceSet& group);
 
   /// Empty jobs, and copies onto themselves, are left out.
   void add(const CopyJob& job);
@@ -103,7 +103,7 @@ class ExchangePlan {
   uint64_t place(const CopyJob& job, uint64_t done, Room& room);
   uint64_t place(const ReduceJob& job, uint64_t done, Room& room);
 
-  const DeviceGroup& group_;
+  const DeviceSet& group_;
   const int size_;
   ReduceSpec spec_{};
   uint32_t direct_[kMaxLocalRanks] = {};  // bit p of r: rank r reaches the memory of rank p

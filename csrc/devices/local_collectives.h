@@ -23,7 +23,7 @@
 // covers what cudaMalloc gives. Of memory that is mapped piece by piece (torch's expandable segments,
 // cudaMallocAsync) the caller makes sure that it is mapped for the group's other devices too.
 //
-// Streams are one a rank (devices/device_group.h). All calls only enqueue, and raise Error:
+// Streams are one a rank (devices/device_set.h). All calls only enqueue, and raise Error:
 // lists that do not fit together, an unknown root (kInvalidArgument); no kernel (kUnsupported); CUDA
 // fails (kSystem). Any thread may call; calls on one group take turns.
 #pragma once
@@ -42,7 +42,7 @@ using RankTensors = std::vector<Tensors>;  // [rank][tensor]
 class LocalCollectives {
  public:
   /// `group` outlives it.
-  explicit LocalCollectives(DeviceGroup& group) : group_(group), exchange_(group) {}
+  explicit LocalCollectives(DeviceSet& group) : group_(group), exchange_(group) {}
 
   /// tensors[root][t] to tensors[r][t] of every rank r.
   void broadcast(const RankTensors& tensors, const Sizes& bytes, int root, const Streams& streams);
@@ -84,7 +84,7 @@ class LocalCollectives {
   void reduce_slices(const RankTensors& inputs, const RankTensors& outputs, const Sizes& counts,
                      const ReduceSpec& spec, const Streams& streams);
 
-  DeviceGroup& group_;
+  DeviceSet& group_;
   Exchange exchange_;  // under the group's mutex
 };
 

@@ -33,7 +33,7 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
 }  // namespace
 
 DeviceRanks::DeviceRanks(const std::vector<int>& devices)
-    : group(devices, peer_access()), collectives(group) {}
+    : set(devices, peer_access()), collectives(set) {}
 
 DeviceRanks& device_ranks(const std::vector<int>& devices) {
   static auto& mutex = *new std::mutex;
@@ -42,11 +42,11 @@ DeviceRanks& device_ranks(const std::vector<int>& devices) {
   std::unique_ptr<DeviceRanks>& found = known[devices];
   if (found) return *found;
   auto made = std::make_unique<DeviceRanks>(devices);
-  const int size = made->group.size();
+  const int size = made->set.size();
   for (int rank = 0; rank < size; ++rank) {
     for (int peer = 0; peer < size; ++peer) {
       // Memory that torch maps piece by piece (expandable segments) is mapped for others on demand.
-      if (devices[rank] != devices[peer] && made->group.direct(rank, peer)) {
+      if (devices[rank] != devices[peer] && made->set.direct(rank, peer)) {
         at::cuda::get_p2p_access(static_cast<at::DeviceIndex>(devices[rank]),
                                  static_cast<at::DeviceIndex>(devices[peer]));
       }

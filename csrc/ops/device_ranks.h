@@ -17,7 +17,7 @@ namespace fastcomm {
 struct DeviceRanks {
   explicit DeviceRanks(const std::vector<int>& devices);
 
-  DeviceGroup group;
+  DeviceSet set;
   LocalCollectives collectives;
 };
 

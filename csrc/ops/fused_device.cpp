@@ -87,9 +87,9 @@ bool on_one_device(const std::vector<int>& devices) {
 /// Whether kernels of the first rank reach the memory of all.
 bool first_reaches_all(const std::vector<int>& devices) {
   if (on_one_device(devices)) return true;
-  const DeviceGroup& group = device_ranks(devices).group;
-  for (int rank = 1; rank < group.size(); ++rank) {
-    if (!group.direct(0, rank)) return false;
+  const DeviceSet& set = device_ranks(devices).set;
+  for (int rank = 1; rank < set.size(); ++rank) {
+    if (!set.direct(0, rank)) return false;
   }
   return true;
 }
@@ -132,15 +132,15 @@ TensorList sum_direct(const std::vector<TensorList>& terms, const std::vector<in
   }
   // All streams wait for all before the kernel reads the terms, and afterwards before they are
   // changed.
-  DeviceGroup& group = device_ranks(devices).group;
+  DeviceSet& set = device_ranks(devices).set;
   const Streams streams = current_streams(devices);
-  const std::lock_guard<std::mutex> lock(group.mutex());
-  group.check(streams);
+  const std::lock_guard<std::mutex> lock(set.mutex());
+  set.check(streams);
   DeviceGuard guard(devices[0]);
-  group.meet(Mark::kReady, streams, guard);
+  set.meet(Mark::kReady, streams, guard);
   guard.set(devices[0]);
   TensorList made = launch(results, gradients.gradients(), sources, spec, devices[0]);
-  group.meet(Mark::kFinished, streams, guard);
+  set.meet(Mark::kFinished, streams, guard);
   return made;
 }
 

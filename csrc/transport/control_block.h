@@ -21,7 +21,7 @@
 
 namespace fastcomm {
 
-/// The name of memory that a rank's peers cannot reach (PeerGroup::locate).
+/// The name of memory that a rank's peers cannot reach (Transport::locate).
 constexpr uint64_t kNotShared = ~uint64_t{0};
 
 /// Room for what a rank says of an operation.

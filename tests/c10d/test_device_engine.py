@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sim
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_outcomes, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-import sim
 from fastcomm import _device_engines
 from fastcomm._device_engines import Factory
 

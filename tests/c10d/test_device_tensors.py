@@ -295,3 +295,31 @@ def _ddp(world: World) -> None:
 
 def test_ddp_on_a_device_gives_the_bits_of_the_cpu() -> None:
     run_ranks(2, _ddp)
+
+
+def _fused(world: World) -> None:
+    device = _init(world)
+    sizes = ((3, 5), (4097,), (), (0,))
+    here = [cancelling(torch.float32, n, world.rank) for n in (15, 4097, 1, 0)]
+    here = [tensor.view(size) for tensor, size in zip(here, sizes, strict=True)]
+    there = [tensor.to(device) for tensor in here]
+    wanted = fastcomm.fused_all_reduce_(here, norm_type=2.0, unscale=0.5)
+    found = fastcomm.fused_all_reduce_(there, norm_type=2.0, unscale=0.5)
+    assert found.total_norm is not None and wanted.total_norm is not None
+    assert same_bits(found.total_norm.cpu(), wanted.total_norm)
+    assert same_bits(found.partial_norms.cpu(), wanted.partial_norms)
+    for a, b in zip(there, here, strict=True):
+        assert a.device == device and same_bits(a.cpu(), b)
+    norms = []
+    for place in (torch.device("cpu"), device):
+        torch.manual_seed(3)
+        model = fastcomm.DistributedDataParallel(nn.Linear(6, 5).to(place), max_norm=0.1)
+        torch.manual_seed(world.rank)
+        model(torch.randn(4, 6).to(place)).square().mean().backward()
+        norms.append([parameter.grad.cpu() for parameter in model.parameters()])
+    for a, b in zip(*norms, strict=True):
+        assert same_bits(a, b)
+
+
+def test_fused_operations_on_a_device_give_the_bits_of_the_cpu() -> None:
+    run_ranks(2, _fused)

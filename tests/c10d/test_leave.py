@@ -44,7 +44,7 @@ def test_what_was_begun_ends_and_later_operations_say_who_left() -> None:
         assert told[rank].seconds < 0.2
 
 
-def _leave_because(world: World, error: BaseException, stock: bool) -> Caught | None:
+def _leave_because(world: World, error: BaseException, rooted: bool) -> Caught | None:
     world.init()
     dist.barrier()
     if world.rank == 1:
@@ -53,12 +53,14 @@ def _leave_because(world: World, error: BaseException, stock: bool) -> Caught | 
         except BaseException:
             dist.destroy_process_group()
         return None
-    return catch(dist.reduce if stock else dist.all_reduce, torch.ones(4), *([0] if stock else []))
+    return catch(
+        dist.reduce if rooted else dist.all_reduce, torch.ones(4), *([0] if rooted else [])
+    )
 
 
-@pytest.mark.parametrize("stock", [False, True])
-def test_others_are_told_the_exception_that_a_rank_leaves_for(stock: bool) -> None:
-    told = run_ranks(2, _leave_because, MemoryError("no room\nat all"), stock)[0]
+@pytest.mark.parametrize("rooted", [False, True])
+def test_others_are_told_the_exception_that_a_rank_leaves_for(rooted: bool) -> None:
+    told = run_ranks(2, _leave_because, MemoryError("no room\nat all"), rooted)[0]
     assert told.kind == "PeerLeftError"
     assert "destroyed its process group because of MemoryError: no room after 1 op" in told.text
     assert told.text.endswith("Look at its own output")

@@ -14,9 +14,9 @@ size_t scratch_of(const GroupConfig& config, int size) {
   return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
 }
 
-ShmGroupResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
-  return make_shm_group(store, rank, size, &endpoint, "", kConfig, scratch_of,
-                        Clock::now() + std::chrono::seconds(30));
+ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
+  return make_shm_transport(store, rank, size, &endpoint, "", kConfig, scratch_of,
+                            Clock::now() + std::chrono::seconds(30));
 }
 
 /// One rank believes in another size than the rest: all are told, none waits for its timeout. The
@@ -108,9 +108,9 @@ void test_nonsense(uint64_t) {
       ErrorCode code{};
       const std::string text = error_of(
           [&] {
-            make_shm_group(rank == nonsense.reader ? static_cast<Bootstrap&>(tampered) : store,
-                           rank, 2, &endpoint, "", kConfig, scratch_of,
-                           Clock::now() + Milliseconds(rank == nonsense.reader ? 30000 : 300));
+            make_shm_transport(rank == nonsense.reader ? static_cast<Bootstrap&>(tampered) : store,
+                               rank, 2, &endpoint, "", kConfig, scratch_of,
+                               Clock::now() + Milliseconds(rank == nonsense.reader ? 30000 : 300));
           },
           &code);
       // The other rank, which saw nothing wrong, may wait for this one; it may be through as well.

@@ -49,8 +49,8 @@ inline std::vector<int> each_device(int ranks) {
 }
 
 /// So little that large tensors take several rounds.
-inline DeviceGroupOptions little_staging() {
-  DeviceGroupOptions options;
+inline DeviceSetOptions little_staging() {
+  DeviceSetOptions options;
   options.most_staging_bytes = kOnDevice ? 1 << 20 : 0;  // 0: the least there may be
   return options;
 }
@@ -112,7 +112,7 @@ class Buffer {
 
 class LocalWorld {
  public:
-  LocalWorld(const std::vector<int>& devices, PeerAccess& access, const DeviceGroupOptions& options,
+  LocalWorld(const std::vector<int>& devices, PeerAccess& access, const DeviceSetOptions& options,
              uint64_t seed)
       : random(seed), group(devices, access, options), collectives(group), streams(devices.size()) {
     DeviceGuard guard;
@@ -166,7 +166,7 @@ class LocalWorld {
   }
 
   std::mt19937_64 random;
-  DeviceGroup group;
+  DeviceSet group;
   LocalCollectives collectives;
   Streams streams;
 

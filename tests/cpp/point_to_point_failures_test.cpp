@@ -108,6 +108,41 @@ void test_leave(uint64_t seed) {
   }
 }
 
+/// Who waits for any rank, when all others have left, is not told that one of them is to blame that has
+/// sent what it was to send; but it is told of one that did not leave in good order.
+void test_leave_any(uint64_t seed) {
+  for (int round = 0; round < 12; ++round) {
+    const int size = round % 4 == 3 ? 2 : 4;
+    World world(size);
+    world.run([&](int rank) {
+      Communicator& group = world.at(rank);
+      auto data = pattern(round < 8 ? 8 : kSlotBytes, seed + rank);
+      if (rank != 0) {
+        if (rank != size - 1) expect_good(group, send(group, 0, 1, data));
+        const bool fails = round % 4 == 1 && rank == 2;
+        return group.leave(fails ? "failed with ValueError: 7" : "");
+      }
+      std::vector<char> got(data.size());
+      for (int other = 1; other < size - 1; ++other) {
+        expect_good(group, recv(group, PeerCall::kAnyRank, 1, got));
+      }
+      if (round % 4 == 2) pause(3000);
+      const Failure failure =
+          failure_of_call(group, [&] { return recv(group, PeerCall::kAnyRank, 1, got); });
+      EXPECT(failure.failed && failure.code == ErrorCode::kPeerLeft, failure.text);
+      if (round % 4 == 1) {
+        EXPECT(failure.text.find("[rank 0 of 4, peer 2, recv, ") == 0, failure.text);
+        EXPECT(failure.text.find("failed with ValueError: 7") != std::string::npos, failure.text);
+      } else if (size == 2) {
+        EXPECT(failure.text.find("[rank 0 of 2, peer 1, recv, ") == 0, failure.text);
+      } else {
+        EXPECT(failure.text.find("[rank 0 of 4, recv, ") == 0, failure.text);
+        EXPECT(failure.text.find("all other ranks") != std::string::npos, failure.text);
+      }
+    });
+  }
+}
+
 /// A death ends what waits, whatever it waits for; a full ring and a long message are no exceptions.
 void test_lost(uint64_t) {
   for (int round = 0; round < 5; ++round) {
@@ -203,6 +238,7 @@ int run(int argc, char** argv) {
                    {{"mismatch", test_mismatch},
                     {"timeout", test_timeout},
                     {"leave", test_leave},
+                    {"leave_any", test_leave_any},
                     {"lost", test_lost},
                     {"abort", test_abort},
                     {"cancelled_too_late", test_cancelled_too_late}});

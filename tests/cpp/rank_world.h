@@ -10,7 +10,7 @@
 
 #include "engines/cpu/communicator.h"
 #include "engines/cpu/progress_thread.h"
-#include "transport/local/thread_group.h"
+#include "transport/local/thread_transport.h"
 
 namespace fastcomm::testing {
 
@@ -24,9 +24,9 @@ struct Bells {
 };
 
 /// A group of threads that rings the doorbells of `bells` and believes its deaths.
-class RankGroup final : public PeerGroup {
+class RankGroup final : public Transport {
  public:
-  RankGroup(std::unique_ptr<PeerGroup> inner, std::shared_ptr<Bells> bells)
+  RankGroup(std::unique_ptr<Transport> inner, std::shared_ptr<Bells> bells)
       : inner_(std::move(inner)), bells_(std::move(bells)) {
     view_ = inner_->view();
     for (int peer = 0; peer < size(); ++peer) {
@@ -58,7 +58,7 @@ class RankGroup final : public PeerGroup {
   bool oversubscribed() const override { return inner_->oversubscribed(); }
 
  private:
-  std::unique_ptr<PeerGroup> inner_;
+  std::unique_ptr<Transport> inner_;
   std::shared_ptr<Bells> bells_;
 };
 
@@ -84,7 +84,7 @@ class RankWorld {
     traits.transport = "threads";
     traits.layout = layout;
     for (auto& group : communicators_) {
-      auto inner = make_thread_groups(
+      auto inner = make_thread_transports(
           size, layout.total() + (rings == Rings::kSome ? rings_bytes(size) : 0));
       for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flag(rank, 0) = first_base;
       for (int rank = 0; rank < size; ++rank) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kBytes = 100000;
 
-std::unique_ptr<PeerGroup> formed(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
+std::unique_ptr<Transport> formed(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
   auto result = form(store, rank, size, &endpoint);
   EXPECT(result.group != nullptr, result.reason);
   return std::move(result.group);

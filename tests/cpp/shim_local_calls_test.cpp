@@ -51,7 +51,7 @@ void threads(uint64_t seed) {
 #endif
   const std::vector<int> devices = each_device(kRanks);
   PeerAccess access(probe_peers, true);
-  DeviceGroup group(devices, access, little_staging());
+  DeviceSet group(devices, access, little_staging());
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kThreads; ++caller) {
     callers.emplace_back([&, caller] {
@@ -103,7 +103,7 @@ void refused(uint64_t) {
   configure(2, [](int, int) { return Link::kDirect; });
 #endif
   PeerAccess access(probe_peers, true);
-  DeviceGroup group(std::vector<int>(2, 0), access);
+  DeviceSet group(std::vector<int>(2, 0), access);
   LocalCollectives collectives(group);
   char byte = 0;
   const Tensors pair = {&byte, &byte};

@@ -231,7 +231,7 @@ constexpr uint64_t kMost = kOnDevice ? 1 << 20 : 24 << 10;  // bytes of a tensor
 constexpr int kSizes[] = {1, 2, 3, 4, 5, 8, 16};
 
 /// Two rounds of all operations on one group, which are checked when all have been issued.
-void random_operations(const std::vector<int>& devices, const DeviceGroupOptions& options,
+void random_operations(const std::vector<int>& devices, const DeviceSetOptions& options,
                        uint64_t seed, int repeats = 2) {
   PeerAccess access(probe_peers, true);
   LocalWorld world(devices, access, options, seed);
@@ -263,7 +263,7 @@ void staged(uint64_t seed) {
   on_links(seed, [](int, int) { return Link::kNone; });
 #endif
   for (const int ranks : {2, 5}) {  // ranks of one device, staged on request, in larger memory
-    DeviceGroupOptions options = ranks == 2 ? DeviceGroupOptions{} : little_staging();
+    DeviceSetOptions options = ranks == 2 ? DeviceSetOptions{} : little_staging();
     options.stage_all = true;
 #if defined(FC_SHIM)
     configure(1, [](int, int) { return Link::kNone; });

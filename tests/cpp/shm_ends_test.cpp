@@ -11,7 +11,7 @@
 namespace fastcomm::testing {
 namespace {
 
-GroupTraits traits_of(const ShmGroupResult& result, int size) {
+GroupTraits traits_of(const ShmTransportResult& result, int size) {
   GroupTraits traits;
   traits.size = size;
   traits.native = true;

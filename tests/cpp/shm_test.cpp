@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kSegment = size_t{64} << 20;
 
 /// A barrier by flags alone: publishes `value` and waits until every peer has.
-void meet(PeerGroup& group, uint32_t value) {
+void meet(Transport& group, uint32_t value) {
   store_flag(group.view().flag(group.rank(), 0), value);
   for (int peer = 0; peer < group.size(); ++peer) {
     const auto start = Clock::now();
@@ -24,7 +24,7 @@ void meet(PeerGroup& group, uint32_t value) {
 }
 
 /// Every rank writes its scratch, and reads everybody's.
-void exchange(PeerGroup& group, uint32_t round) {
+void exchange(Transport& group, uint32_t round) {
   const size_t bytes = scratch_of(kConfig, group.size());
   group.reserve_scratch(bytes);
   const auto content = [&](int rank) { return static_cast<char>(1 + 16 * rank + round % 16); };
@@ -113,7 +113,7 @@ void test_reuse(uint64_t) {
   ForkedStore store;
   run_processes(3, [&](int rank) {
     Endpoint endpoint("memfd");
-    std::vector<std::unique_ptr<PeerGroup>> groups;
+    std::vector<std::unique_ptr<Transport>> groups;
     int descriptors = 0;
     for (int i = 0; i < 8; ++i) {
       auto result = form(store, rank, 3, &endpoint);
@@ -195,8 +195,8 @@ void test_stale(uint64_t) {
     Endpoint endpoint("memfd");
     const std::string text = error_of(
         [&] {
-          make_shm_group(store, rank, 3, &endpoint, "", kConfig, scratch_of,
-                         Clock::now() + Milliseconds(300));
+          make_shm_transport(store, rank, 3, &endpoint, "", kConfig, scratch_of,
+                             Clock::now() + Milliseconds(300));
         },
         &code);
     EXPECT(code == ErrorCode::kTimeout, text);

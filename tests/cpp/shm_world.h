@@ -16,9 +16,9 @@ inline size_t scratch_of(const GroupConfig& config, int size) {
 /// For what takes far less.
 inline Deadline soon() { return Clock::now() + std::chrono::seconds(30); }
 
-inline ShmGroupResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                           const std::string& why_not = "") {
-  return make_shm_group(store, rank, size, endpoint, why_not, kConfig, scratch_of, soon());
+inline ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,
+                               const std::string& why_not = "") {
+  return make_shm_transport(store, rank, size, endpoint, why_not, kConfig, scratch_of, soon());
 }
 
 }  // namespace fastcomm::testing

@@ -14,7 +14,9 @@ FAILURES = "point_to_point_failures_test"
 VALUE_CASES = [
     *("sizes", "random", "full", "background", "any_source", "order", "threads", "hand_over"),
 ]
-FAILURE_CASES = ["mismatch", "timeout", "leave", "lost", "abort", "cancelled_too_late"]
+FAILURE_CASES = [
+    *("mismatch", "timeout", "leave", "leave_any", "lost", "abort", "cancelled_too_late"),
+]
 CASES = [
     *((NAME, case) for case in VALUE_CASES),
     *((FAILURES, case) for case in FAILURE_CASES),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from faults.expect import ANYBODY, Expectation
+from faults.messages_oracle import nobody_is_left
 from faults.report import EXTRA, Result, Run
 from faults.schedule import PATIENT, Schedule
 
@@ -35,7 +36,12 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
         fits = ("CollectiveTimeoutError", victim) in expected.errors and bool(
             re.search(rf"not arrived: .*\brank {victim} \(pid", error.text)
         )
-    if not fits:
+    alone = (
+        (error.kind, blamed) == ("PeerLeftError", None)
+        and "all other ranks destroyed their process groups" in error.text
+        and nobody_is_left(run, rank, result.group)
+    )
+    if not (fits or alone):
         return [f"{error}, and not one of {expected.errors}"]
     wrong = []
     if found := re.search("gloo|engine|stock", error.text, re.IGNORECASE):
@@ -44,8 +50,12 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
         wrong.append(f"does not tell what the victim called: {error}")
     named = run.struck is not None and f"(pid {run.struck.pid})" in error.text
     anybody = (error.kind, ANYBODY) in expected.errors
-    if rank != victim and error.kind in _NAMING and not (named or anybody):
+    if rank != victim and error.kind in _NAMING and not (named or anybody or alone):
         wrong.append(f"does not name the victim's process: {error}")
+    if rank != victim and run.schedule.fault.kind == "extra" and error.kind == "PeerLeftError":
+        # Nobody but the victim misses who has left: what others are told is what it found.
+        found_by_victim = f" gave the group up: [rank {members.index(victim)} of {len(members)}, "
+        wrong += [] if found_by_victim in error.text else [f"does not tell what it found: {error}"]
     delay = lateness(run, rank, result)
     if delay is not None and delay > SLACK:
         wrong.append(f"was told {delay:.2f} s late: {error.kind}")
@@ -94,6 +104,7 @@ def lateness(run: Run, rank: int, result: Result) -> float | None:
         happened = max(r.interrupted for r in run.ended[fault.victim].results)
     if fault.kind in ("leave", "raise and leave") and fault.victim in run.ended:
         happened = run.ended[fault.victim].left
-    if fault.kind in ("extra", "skip") and result.error.kind == "PeerLeftError":
+    everybody = fault.kind in ("extra", "skip") or result.error.peer is None
+    if everybody and result.error.kind == "PeerLeftError":
         happened = max(ended.left for ended in run.ended.values())
     return result.ended - max(happened, result.waited)

@@ -1,8 +1,8 @@
 """What is right for sends and receives, where ranks fail. Pure.
 
 The freedom that is left: messages of different pairs have no order, so one between two that are
-well fails or arrives, as it happens, once any rank of the group is gone; and a short send to one
-that receives no more ends well if it was early enough. What is certain is here.
+well fails or arrives, as it happens, once any rank of the group is gone or has given it up; and a
+short send to one that receives no more ends well if it was early enough. What is certain is here.
 """
 
 from __future__ import annotations
@@ -48,6 +48,29 @@ def must_arrive(run: Run, rank: int, result: Result, before: list[Result]) -> bo
     called = next(step for step in schedule.steps[rank] if step.op == result.op)
     idle = all(not one.failed and one.ended <= result.issued for one in before)
     return result.op < fault.at and not called.asynchronous and idle
+
+
+def nobody_is_left(run: Run, rank: int, group: int) -> bool:
+    """Whether a receive from any rank may blame nobody, since all have left, each in good order.
+
+    They have then ended all that they were to do, and nothing of it in an error.
+    """
+    schedule, fault = run.schedule, run.schedule.fault
+    if fault.kind not in ("leave", "raise and leave") or len(schedule.groups[group]) <= 2:
+        return False
+    others = [one for one in schedule.groups[group] if one not in (rank, fault.victim)]
+    done = [result for one in others for result in run.ended[one].results]
+    if any(result.failed for result in done if result.group == group):
+        return False
+    return any(
+        result.failed
+        and result.group == group
+        and schedule.ops[result.op].kind == "any_source"
+        and schedule.ops[result.op].root == rank
+        and must_fail(run, rank, result)
+        and result.ended >= max((each.ended for each in done), default=0.0)
+        for result in run.ended[rank].results
+    )
 
 
 def must_be_untouched(run: Run, rank: int, result: Result) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from faults.oracle import judge
-from faults.report import Ended, Fresh, Now, Resources, Result, Run, Told
+from faults.report import EXTRA, Ended, Fresh, Now, Resources, Result, Run, Told
 from faults.schedule import DEADLY, Fault, Op, Schedule, Step
 
 PID = 77
@@ -25,13 +25,15 @@ OPS = (
 GROUPS = ((0, 1, 2),)
 
 
-def schedule(fault: Fault, asynchronous: tuple[int, ...] = ()) -> Schedule:
+def schedule(
+    fault: Fault, asynchronous: tuple[int, ...] = (), ops: tuple[Op, ...] = OPS
+) -> Schedule:
     """Three ranks, of which 1 is the victim. The others wait for some in the end only."""
-    plan = Schedule(1, 3, "default", GROUPS, OPS, ((),) * 3, fault)
+    plan = Schedule(1, 3, "default", GROUPS, ops, ((),) * 3, fault)
     steps = tuple(
         tuple(
             Step(op, rank != 1 and op in asynchronous, False)
-            for op in range(len(OPS))
+            for op in range(len(ops))
             if rank in plan.players(op)
         )
         for rank in range(3)
@@ -51,6 +53,8 @@ def played(plan: Schedule, failed: dict[int, tuple[int, ...]], told: Told) -> Ru
             continue
         results = []
         for step in steps:
+            if rank == fault.victim and fault.kind == "leave" and step.op >= fault.at:
+                continue
             waited = float(len(OPS) if step.asynchronous else step.op)
             error = told if step.op in failed.get(rank, ()) else None
             results.append(Result(step.op, 0, float(step.op), waited, waited + 0.1, error))
@@ -82,6 +86,35 @@ def misfit() -> Run:
     return played(plan, {0: (2, 3, 4, 5, 6, 7), 1: (3, 5, 6, 7), 2: (4, 5, 6, 7)}, MISFIT)
 
 
+LEFT = Told(
+    "PeerLeftError",
+    f"[rank 0 of 3, peer 2, recv, sequence 2] rank 1 (pid {PID}) gave the group up: "
+    "[rank 1 of 3, peer 2, barrier, sequence 2] rank 2 (pid 78) destroyed its process group",
+    2,
+    2,
+)
+ALONE = Told(
+    "PeerLeftError",
+    "[rank 2 of 3, recv, sequence 1] all other ranks destroyed their process groups, and none sent "
+    "this message",
+    None,
+    1,
+)
+
+
+def one_too_many(asynchronous: tuple[int, ...] = (4,)) -> Run:
+    """Rank 1 calls one more than the others, finds that they have left, and gives the group up."""
+    other = Op(0, "barrier")
+    run = played(schedule(Fault("extra", 1, len(OPS), other=other), asynchronous), {0: (4,)}, LEFT)
+    run.ended[1].results.append(Result(EXTRA, 0, 7.5, 7.5, 8.0, replace(LEFT, sequence=2)))
+    return run
+
+
+def left_alone() -> Run:
+    """Rank 1 leaves before operation 5, in which rank 2 gets no more than rank 0's message."""
+    return played(schedule(Fault("leave", 1, 5), ops=OPS[:6]), {2: (5,)}, ALONE)
+
+
 def _result(run: Run, rank: int, op: int) -> Result:
     return next(result for result in run.ended[rank].results if result.op == op)
 
@@ -94,7 +127,7 @@ def _set(rank: int, op: int, **changes: object) -> Callable[[Run], None]:
     return change
 
 
-@pytest.mark.parametrize("make", [killed, misfit])
+@pytest.mark.parametrize("make", [killed, misfit, one_too_many, left_alone])
 def test_what_is_right_passes(make: Callable[[], Run]) -> None:
     assert judge(make()) == []
 
@@ -155,6 +188,36 @@ WRONG = {
     ),
     "a misfit without the calls": (
         misfit, _set(0, 2, error=replace(MISFIT, text=LOST.text)), "does not tell",
+    ),
+    "a message that was over before the call too many": (
+        lambda: one_too_many(()), lambda run: None, "was to end well",
+    ),
+    "a death that there was not": (
+        one_too_many, _set(0, 4, error=replace(LOST, sequence=2)), "not one of",
+    ),
+    "one that left, and nobody misses": (
+        one_too_many,
+        _set(0, 4, error=replace(LEFT, text="[rank 0 of 3, peer 2, recv, sequence 2] rank 2 left")),
+        "does not tell what it found",
+    ),
+    "one that left and has sent its message": (
+        left_alone, _set(2, 5, error=replace(ALONE, peer=0)), "not one of",
+    ),
+    "nobody left, while one is at work": (left_alone, _set(0, 5, ended=30.0), "not one of"),
+    "nobody left, while one has failed": (
+        left_alone, _set(0, 5, error=replace(LOST, kind="PeerLeftError")), "not one of",
+    ),
+    "nobody to blame, and nothing told": (
+        left_alone,
+        _set(2, 5, error=replace(ALONE, text="[rank 2 of 3, recv, sequence 1] it failed")),
+        "not one of",
+    ),
+    "nobody to blame for a message of one rank": (
+        lambda: played(
+            schedule(Fault("leave", 1, 2), ops=OPS[:3]), {0: (2,)}, replace(ALONE, sequence=1)
+        ),
+        lambda run: None,
+        "not one of",
     ),
     "a collective behind a misfit": (misfit, _set(2, 7, error=None), "was to fail"),
 }  # fmt: skip

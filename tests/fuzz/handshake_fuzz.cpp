@@ -4,7 +4,7 @@
 //   answer     a message to a rank that connected           (await_answer, then Endpoint::adopt)
 //   connect    a message to a rank that listens             (answer_introduction, then adopt)
 //   header     the file behind a segment                    (Mapping)
-//   form       the store and the sockets of a whole group   (make_shm_group)
+//   form       the store and the sockets of a whole group   (make_shm_transport)
 //
 // What must hold, whatever the input: nothing but fastcomm::Error is raised; a message that was
 // changed is not taken, one that was not is; no descriptor and no mapping stays behind; nothing
@@ -119,8 +119,8 @@ void run_form(Stage& stage, Input& input) {
       input.empty() ? std::chrono::milliseconds(10000) : std::chrono::milliseconds(0);
   bool formed = false;
   try {
-    const auto result = make_shm_group(store, rank, size, &stage.own, "", kConfig, scratch_of,
-                                       Clock::now() + patience);
+    const auto result = make_shm_transport(store, rank, size, &stage.own, "", kConfig, scratch_of,
+                                           Clock::now() + patience);
     formed = result.group != nullptr;
     must(formed || !result.reason.empty(), "no group, and no reason");
   } catch (const Error&) {

@@ -11,7 +11,7 @@
 #include "raw_socket.h"
 #include "transport/bootstrap.h"
 #include "transport/shm/forming.h"
-#include "transport/shm/shm_group.h"
+#include "transport/shm/shm_transport.h"
 
 namespace fastcomm::testing {
 

@@ -44,7 +44,7 @@ SUITES = {
         ("race", "norms"),
     ),
     "all_reduce": Suite(("sums", "race", "failures"), ("race",)),
-    "device_group": Suite(
+    "device_set": Suite(
         ("verdicts", "meet", "staging", "guard", "errors", "setting", "fork"),
         ("meet", "staging"),
     ),

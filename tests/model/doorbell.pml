@@ -1,5 +1,5 @@
 /* The doorbell: csrc/transport/doorbell.h, wait.h (wait_until), kernels/span_cpu.h (publish),
- * transport/peer_group.h (wake_peers). N ranks meet ROUNDS times: each publishes its flag, then
+ * transport/transport.h (wake_peers). N ranks meet ROUNDS times: each publishes its flag, then
  * waits for all others', asleep as soon as it may. A wake-up that is lost is a deadlock here.
  *
  * Modelled: a store goes into the store buffer of its rank first, which has one place for each

@@ -4,11 +4,12 @@
  * schedule.h (run_steps), operation.cpp (poll_staged, poll_direct, read_headers, awaits),
  * communicator.cpp (drive, leave, abort); schedules.pml is the steps, notices.pml how it fails.
  *
- * Modelled: the schedules' steps, waits and slots; flags that wrap (MODULUS stands for 2^32);
- * headers and calls that differ (ODD_CALL); a process that dies between any two accesses; leave()
- * and abort() between any two steps, by another thread; a rank that never comes (LATE) and timeouts
- * that fire whenever a rank waits; the end of a program: leave notice, then the end of the process.
- * Programs end right after their last operation, or after the first that fails.
+ * Modelled: the schedules' steps, waits and slots, and how many steps there are, where that is known
+ * only in step 1; flags that wrap (MODULUS stands for 2^32); headers and calls that differ
+ * (ODD_CALL); a process that dies between any two accesses; leave() and abort() between any two
+ * steps, by another thread; a rank that never comes (LATE) and timeouts that fire whenever a rank
+ * waits; the end of a program: leave notice, then the end of the process. Programs end right after
+ * their last operation, or after the first that fails.
  *
  * Memory: what a step writes is torn until its publication makes it whole. A release store may not
  * become visible before what came earlier, nor an acquire load be done after what comes later;
@@ -42,6 +43,9 @@
 #ifndef BLOCKS
 #define BLOCKS 3
 #endif
+#ifndef MOST_BLOCKS
+#define MOST_BLOCKS 2
+#endif
 #ifndef MODULUS
 #define MODULUS 8
 #endif
@@ -56,6 +60,9 @@
 #endif
 #ifndef HEADER_SLOTS
 #define HEADER_SLOTS 2
+#endif
+#ifndef TABLE_SLOTS
+#define TABLE_SLOTS 2
 #endif
 #ifndef STAGE_SLOTS
 #define STAGE_SLOTS 2
@@ -73,7 +80,7 @@
 
 /* Shared memory. */
 byte flag[N];
-byte header[2 * N], payload[2 * N], stage[2 * N], result[2 * N];
+byte header[2 * N], payload[2 * N], table[2 * N], stage[2 * N], result[2 * N];
 byte poison[N]; /* 1 + the first operation that failed there, or 0 */
 byte cause[N], blame[N];
 byte leave_notice[N]; /* 1 + the operations finished, or 0 */
@@ -86,9 +93,10 @@ byte fault, faulty = 9;
 bool struck, in_the_middle;
 byte odd = 99;
 byte well[N];
+byte bases[N]; /* of the operation that a rank is in */
 bool stir; /* a notice is about to be given, or has been: no look finds anything before */
 bool fresh[N];
-hidden byte q;
+hidden byte q, sent; /* sent: blocks of q's stream */
 
 /* core/hd.h */
 #ifdef UNSIGNED_COMPARE
@@ -98,7 +106,13 @@ hidden byte q;
 #endif
 
 #define op well[me]
+#define base bases[me]
 #define end_of(base) (((base) + steps - 1) % MODULUS)
+#ifdef BASE_AT_ISSUE
+#define next_base (kind == EXCHANGE -> (base + own + 1) % MODULUS : end_of(base))
+#else
+#define next_base end_of(base)
+#endif
 #define target (direct -> end_of(base) : (base + k) % MODULUS)
 #define awaits(p) \
   (((p) != me && in_wait_set(p) && !reached(flag[p], target)) || stuck == (p) + 1)
@@ -115,7 +129,8 @@ hidden byte q;
 #include "notices.pml"
 
 proctype Rank(byte me) {
-  byte k, base = start, kind;
+  byte k, kind;
+  byte own, agreed; /* blocks of an EXCHANGE: of this rank; of who has most, once that is known */
   bool is_odd, ordinary, in_place; /* the call; whether all ranks' tensors can be reached */
   bool direct, differs, clean, expired;
   byte stuck; /* 1 + the peer whose notice keeps this rank from publishing, or 0 */
@@ -125,11 +140,13 @@ proctype Rank(byte me) {
 idle: /* between two operations; step 0 begins with the next */
   if
   :: d_step {
-       op < OPS ->
+       op < OPS && kind_of(op) != EXCHANGE ->
        kind = kind_of(op);
        if :: kind == DIRECT -> set_tensor(INPUT) :: else fi;
        tear()
      }
+  :: atomic { op < OPS && kind_of(op) == EXCHANGE -> select(own : 0 .. MOST_BLOCKS) };
+     d_step { kind = EXCHANGE; tear() }
   :: d_step { /* a tensor that peers cannot reach: one rank of choice is enough */
        op < OPS && kind_of(op) == DIRECT && me == N - 1 ->
        kind = DIRECT;
@@ -198,7 +215,11 @@ wait: /* for the peers to publish step k, or for a notice */
      if
      :: d_step { differs -> found = MISMATCH; stir = true }; goto fail
      :: !differs && in_place -> goto reduce
-     :: d_step { !differs && !in_place -> tear() }
+     :: d_step {
+          !differs && !in_place ->
+          if :: kind == EXCHANGE -> read_tables() :: else fi;
+          tear()
+        }
      fi
   :: d_step { !direct && k > 1 -> tear() }
   :: d_step { strikes(DEATH) -> struck = true; stir = true }; goto die
@@ -223,11 +244,11 @@ reduce: /* step 0 of the direct schedule */
 end_well:
   atomic {
     check_end();
-    base = end_of(base);
+    base = next_base;
     if :: direct -> check_tensor() :: else fi;
     if :: kind == DIRECT -> set_tensor(YOURS) :: else fi;
     op++;
-    k = 0; kind = 0; direct = false; ordinary = false; in_place = false
+    k = 0; kind = 0; own = 0; agreed = 0; direct = false; ordinary = false; in_place = false
   }
   goto idle;
 
@@ -304,7 +325,7 @@ init {
     :: start = MODULUS - 2 :: start = MODULUS - 1
     fi;
 #endif
-    for (q : 0 .. N - 1) { flag[q] = start }
+    for (q : 0 .. N - 1) { flag[q] = start; bases[q] = start }
     for (q : 0 .. N - 1) { run Rank(q) }
   }
 }

@@ -87,9 +87,14 @@ inline check_failure() {
 /* An operation ends well where every rank, dead or alive, has ended all before it well, and has
  * called this one alike. Hence one operation f for all: what comes before f ends well everywhere,
  * nothing behind it does anywhere, and f itself ends well, with the right result, or in an error.
- */
+ * And every rank ends an operation at the same flag, having read all blocks of all others. */
 inline check_end() {
-  for (q : 0 .. N - 1) { assert(well[q] >= op) }
+  for (q : 0 .. N - 1) {
+    assert(well[q] >= op);
+    assert(bases[q] == (well[q] > op -> next_base : base));
+    sent = blocks_of(q);
+    assert(kind != EXCHANGE || k > sent)
+  }
   q = 0;
   assert(op != odd)
 }

@@ -28,6 +28,8 @@ def kinds(*names: str) -> str:
 # rank that never comes, which only timeouts make end.
 EVERY_FAULT = "-DTIMEOUTS=1 -DFAULTS=62"
 IN_PLACE = f"{kinds('DIRECT', 'ONE', 'DIRECT', 'DIRECT')} -DMODULUS=16"
+# Each rank has 0 to 2 blocks, whatever the others have.
+EXCHANGES = f"-DOPS=3 {kinds('TWO', 'EXCHANGE', 'EXCHANGE', 'ONE')}"
 RUNS = {
     "two": "-DN=2",
     "two_wrap": "-DN=2 -DANY_START",
@@ -36,12 +38,23 @@ RUNS = {
     "two_in_place_timeouts": f"-DN=2 {IN_PLACE} {EVERY_FAULT}",
     "two_fused": f"-DN=2 {kinds('TWO', 'FUSED', 'ONE', 'FUSED')}",
     "two_fused_first": f"-DN=2 {kinds('FUSED', 'CAST', 'FUSED', 'GATHER')}",
+    "two_exchange": f"-DN=2 {EXCHANGES}",
+    "two_exchange_timeouts": f"-DN=2 -DOPS=2 {EVERY_FAULT} "
+    + kinds("EXCHANGE", "CAST", "ONE", "ONE"),
+    "two_exchange_slots": f"-DN=2 -DFAULTS=0 {kinds('EXCHANGE', 'ONE', 'EXCHANGE', 'EXCHANGE')}",
+    "two_exchange_among_others": "-DN=2 -DFAULTS=0 -DMODULUS=16 "
+    + kinds("FUSED", "EXCHANGE", "DIRECT", "EXCHANGE"),
+    "two_exchange_first": f"-DN=2 -DFAULTS=0 {kinds('EXCHANGE', 'FUSED', 'EXCHANGE', 'GATHER')}",
     "three": "-DN=3",
     "three_broadcasts": f"-DN=3 {kinds('CAST', 'GATHER', 'CAST', 'TWO')}",
     "three_timeouts": "-DN=3 -DOPS=3 -DBLOCKS=1 -DTIMEOUTS=1 -DFAULTS=32 "
     + kinds("ONE", "CAST", "ONE", "ONE"),
     "three_in_place": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("ONE", "DIRECT", "ONE", "ONE"),
     "three_fused": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("TWO", "FUSED", "TWO", "ONE"),
+    "three_exchange": "-DN=3 -DOPS=3 -DBLOCKS=1 -DFAULTS=0 "
+    + kinds("CAST", "EXCHANGE", "EXCHANGE", "ONE"),
+    "three_exchange_faults": "-DN=3 -DOPS=2 -DBLOCKS=1 -DMOST_BLOCKS=1 "
+    + kinds("EXCHANGE", "CAST", "ONE", "ONE"),
 }
 SMALL = [run for run in RUNS if run.startswith("two")]
 OTHER_RUNS = {
@@ -86,6 +99,10 @@ CONTROLS = {
     ),
     "blame_the_messenger": (PROTOCOL, "-DN=3 -DBLAME_MESSENGER -DFAULTS=8", "blamed"),
     "no_second_look": (PROTOCOL, f"-DNO_SECOND_LOOK {IN_PLACE}", "tensor"),
+    "own_number_of_blocks": (PROTOCOL, f"-DOWN_BLOCKS {EXCHANGES}", "k>sent"),
+    "one_table_slot": (PROTOCOL, f"-DTABLE_SLOTS=1 {EXCHANGES}", "table"),
+    "tables_behind_a_wait_for_one": (PROTOCOL, f"-DN=3 -DWAIT_FOR_NEXT {EXCHANGES}", "table"),
+    "base_before_it_is_agreed": (PROTOCOL, f"-DBASE_AT_ISSUE {EXCHANGES}", "bases"),
     "late_without_timeouts": (PROTOCOL, "-DFAULTS=32", STUCK),
     "no_fence_in_publish": (DOORBELL, "-DNO_FENCE_IN_PUBLISH", STUCK),
     "no_fence_in_sleep": (DOORBELL, "-DNO_FENCE_IN_SLEEP", STUCK),
@@ -97,7 +114,9 @@ CONTROLS = {
 }
 
 
-ENDING = {f"{run}_ends": RUNS[run] for run in ("two", "two_timeouts", "two_in_place")}
+ENDING = {
+    f"{run}_ends": RUNS[run] for run in ("two", "two_timeouts", "two_in_place", "two_exchange")
+}
 SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
     **{run: (PROTOCOL, macros, {"large": run not in SMALL}) for run, macros in RUNS.items()},
     **{run: (PROTOCOL, macros, {"cycles": True}) for run, macros in ENDING.items()},

@@ -120,7 +120,7 @@ LOCAL = (
     *("csrc/core/cuda_host.cpp", "csrc/core/env.cpp", ERROR),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     "csrc/devices/peer_probe.cu",
-    *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_group", "exchange")),
+    *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_set", "exchange")),
     *(f"csrc/devices/{name}.cpp" for name in ("exchange_plan", "local_collectives")),
 )
 CPU_LOOPS = (
@@ -190,7 +190,7 @@ PROGRAMS = (
         ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
     Program(
-        *("shim_device_group_test", "devices/test_device_group.py", (SHIM, WATCHED)),
+        *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),
         LOCAL,
     ),
     Program(

@@ -34,7 +34,7 @@ bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
 
 }  // namespace
 
-Communicator::Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
+Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
                            ProgressThread& progress_thread)
     : peers_(std::move(peers)),
       traits_(std::move(traits)),

@@ -37,7 +37,7 @@ class ProgressThread;
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   /// `progress_thread` drives asynchronous operations and outlives the communicator.
-  Communicator(std::unique_ptr<PeerGroup> peers, GroupTraits traits,
+  Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
                ProgressThread& progress_thread);
   ~Communicator();
 
@@ -141,6 +141,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Failure> evidence(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.
   Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
+  /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one to blame is
+  /// known only if it did not leave in good order.
+  Failure departure_of_all(const Subject& subject) const;
   /// The timeout of an operation of the queue, whose head is `operation`.
   std::optional<Failure> overdue(const Operation& operation) const;
   /// Who is dead, gone or failed, whatever it had done before.
@@ -167,7 +170,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void spread_failure();
   std::string where(const Subject& subject, int peer) const;
 
-  std::unique_ptr<PeerGroup> peers_;
+  std::unique_ptr<Transport> peers_;
   GroupTraits traits_;
   ProgressThread& progress_thread_;
   WaitPolicy policy_;

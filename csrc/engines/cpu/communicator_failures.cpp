@@ -66,6 +66,17 @@ Communicator::Failure Communicator::departure_of(int peer, const Subject& subjec
       where(subject, peer) + concat(peers_->describe(peer), " ", control.leave_text(), what, hint)};
 }
 
+Communicator::Failure Communicator::departure_of_all(const Subject& subject) const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && peers_->control_block(peer).reason[0] != '\0') {
+      return departure_of(peer, subject, ", and all other ranks have left: none sent this message");
+    }
+  }
+  return Failure{ErrorCode::kPeerLeft, -1,
+                 where(subject, -1) +
+                     "all other ranks destroyed their process groups, and none sent this message"};
+}
+
 std::optional<Communicator::Failure> Communicator::evidence(const Operation& operation) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;

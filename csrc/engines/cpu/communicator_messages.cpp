@@ -210,6 +210,8 @@ void Communicator::examine_messages() {
       give_up(told_by(poisoned, subject));
     } else if (dead >= 0) {
       give_up(death_of(dead, subject));
+    } else if (waiting->peer < 0) {
+      give_up(departure_of_all(subject));
     } else {
       give_up(departure_of(waiting->peer, subject,
                            waiting->call.is_send ? " and did not receive this message"

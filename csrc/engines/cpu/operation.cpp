@@ -43,7 +43,7 @@ uint32_t publications(const AnySchedule& schedule) {
   return visit_steps(schedule, 0u, [](const auto& s) { return s.steps() - 1; });
 }
 
-Operation::Operation(const Call& call, PeerGroup& peers, const GroupTraits& group,
+Operation::Operation(const Call& call, Transport& peers, const GroupTraits& group,
                      uint64_t sequence, Milliseconds timeout)
     : peers_(peers),
       header_(make_header(call, sequence, static_cast<uint8_t>(algorithm_of(call, group)))),
@@ -130,7 +130,7 @@ bool Operation::poll_direct() {
 
 bool Operation::find_quitter() {
   // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
-  // PeerGroup::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
+  // Transport::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
   // what the user wrote, the mark is seen. Then nothing is published, and nobody ends with this sum.
   std::atomic_thread_fence(std::memory_order_acquire);
   for (int peer = 0; peer < peers_.size(); ++peer) {

@@ -14,7 +14,7 @@
 #include "coll/select.h"
 #include "core/clock.h"
 #include "kernels/span_cpu.h"
-#include "transport/peer_group.h"
+#include "transport/transport.h"
 
 namespace fastcomm {
 
@@ -25,7 +25,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
  public:
   using OnFinish = std::function<void(const Operation&, const std::exception_ptr&)>;
 
-  Operation(const Call& call, PeerGroup& peers, const GroupTraits& group, uint64_t sequence,
+  Operation(const Call& call, Transport& peers, const GroupTraits& group, uint64_t sequence,
             Milliseconds timeout);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -96,7 +96,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }
 
-  PeerGroup& peers_;
+  Transport& peers_;
   CallHeader header_;
   std::string detail_;
   const AlgorithmRow* row_;  // nullptr where nothing is exchanged

@@ -4,7 +4,7 @@
 
 namespace fastcomm {
 
-RingEnd::RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes)
+RingEnd::RingEnd(Transport& peers, size_t base, int peer, size_t bytes)
     : doorbell_(peers.doorbells()[peer]), slot_bytes_(ring_slot_bytes(peers.size())) {
   const size_t own = at(base, peers.rank(), peer, peers.size());
   const size_t theirs = at(base, peer, peers.rank(), peers.size());
@@ -18,7 +18,7 @@ RingEnd::RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes)
   theirs_ = reinterpret_cast<RingMemory*>(peers.view().scratch[peer] + theirs);
 }
 
-RingSender::RingSender(PeerGroup& peers, size_t base, int peer)
+RingSender::RingSender(Transport& peers, size_t base, int peer)
     : RingEnd(peers, base, peer, sizeof(RingMemory)),
       peers_(peers),
       slots_at_(at(base, peers.rank(), peer, peers.size()) + sizeof(RingMemory)) {
@@ -50,7 +50,7 @@ void RingSender::fill(const char* data, size_t bytes) {
   ring_peer();
 }
 
-RingReceiver::RingReceiver(PeerGroup& peers, size_t base, int peer)
+RingReceiver::RingReceiver(Transport& peers, size_t base, int peer)
     : RingEnd(peers, base, peer, sizeof(RingWords)) {}
 
 bool RingReceiver::grant(uint32_t number) {

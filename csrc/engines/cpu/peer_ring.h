@@ -52,7 +52,7 @@
 #include "coll/plan.h"
 #include "core/hd.h"
 #include "core/types.h"
-#include "transport/peer_group.h"
+#include "transport/transport.h"
 
 namespace fastcomm {
 
@@ -116,7 +116,7 @@ class RingEnd {
  protected:
   /// `base`: where the rings begin in every rank's scratch. Backs this rank's part up to `bytes`, and
   /// makes sure that the peer's words can be read. Raises Error(kSystem).
-  RingEnd(PeerGroup& peers, size_t base, int peer, size_t bytes);
+  RingEnd(Transport& peers, size_t base, int peer, size_t bytes);
 
   /// Where the part towards `peer` lies in the scratch of `owner`, which has none towards itself.
   static size_t at(size_t base, int owner, int peer, int size) {
@@ -134,7 +134,7 @@ class RingEnd {
 /// Not thread-safe, neither of the two: PointToPoint's lock is around them.
 class RingSender : private RingEnd {
  public:
-  RingSender(PeerGroup& peers, size_t base, int peer);
+  RingSender(Transport& peers, size_t base, int peer);
 
   /// Makes room for messages that are longer than kEagerBytes.
   void back_slots();
@@ -166,7 +166,7 @@ class RingSender : private RingEnd {
   void fill(const char* data, size_t bytes);
 
  private:
-  PeerGroup& peers_;
+  Transport& peers_;
   size_t slots_at_;  // in this rank's scratch
   bool slots_backed_ = false;
   uint32_t posted_ = 0, taken_ = 0, granted_ = 0, filled_ = 0, drained_ = 0;
@@ -174,7 +174,7 @@ class RingSender : private RingEnd {
 
 class RingReceiver : private RingEnd {
  public:
-  RingReceiver(PeerGroup& peers, size_t base, int peer);
+  RingReceiver(Transport& peers, size_t base, int peer);
 
   /// The next announcement, or nullptr. It stays until take().
   const Cell* next() {

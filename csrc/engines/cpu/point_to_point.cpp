@@ -5,7 +5,7 @@
 
 namespace fastcomm {
 
-PointToPoint::PointToPoint(PeerGroup& peers, size_t base)
+PointToPoint::PointToPoint(Transport& peers, size_t base)
     : peers_(peers), base_(base), lock_(peers.own_doorbell()), ring_peers_(peers.size()) {}
 
 PointToPoint::~PointToPoint() = default;

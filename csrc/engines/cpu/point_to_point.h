@@ -42,7 +42,7 @@ class PointToPoint {
   using Pointer = std::shared_ptr<PeerOperation>;
 
   /// `base`: where the rings begin in every rank's scratch.
-  PointToPoint(PeerGroup& peers, size_t base);
+  PointToPoint(Transport& peers, size_t base);
   ~PointToPoint();
 
   /// Takes an operation and does at once what can be done; false once it was stopped. Raises
@@ -72,7 +72,7 @@ class PointToPoint {
   /// used. Nothing if another thread is at work just now: look again.
   struct Waiting {
     PeerCall call;
-    int peer;  // of `gone`
+    int peer;  // of `gone`; PeerCall::kAnyRank where each of several might have sent it
   };
   std::optional<Waiting> waits_for(uint64_t gone);
   /// What a peer has done about an operation so far, as messages show it.
@@ -131,7 +131,7 @@ class PointToPoint {
   bool grant_more(Peer& peer);
   void end(const Pointer& operation, const std::exception_ptr& error);
 
-  PeerGroup& peers_;
+  Transport& peers_;
   size_t base_;
   LookLock lock_;
 

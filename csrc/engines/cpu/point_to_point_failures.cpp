@@ -57,12 +57,12 @@ std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
   const uint64_t everybody = (peers_.size() == 64 ? 0 : uint64_t{1} << peers_.size()) - 1;
   gone &= everybody;
   const bool all_gone = (gone | uint64_t{1} << peers_.rank()) == everybody;
-  int somebody = 0;
-  while (somebody < peers_.size() && (gone >> somebody & 1) == 0) ++somebody;
+  // The only other rank is whom a receive from any rank waits for.
+  const int anyone = peers_.size() == 2 ? 1 - peers_.rank() : PeerCall::kAnyRank;
   for (const Pointer& operation : posted_) {
     const int from = operation->call().peer;
     if (from >= 0 ? (gone >> from & 1) != 0 : all_gone) {
-      return Waiting{operation->call(), from >= 0 ? from : somebody};
+      return Waiting{operation->call(), from >= 0 ? from : anyone};
     }
   }
   for (int rank = 0; rank < peers_.size(); ++rank) {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "transport/shm/shm_group.h"
+#include "transport/shm/shm_transport.h"
 
 namespace fastcomm {
 namespace {
@@ -145,13 +145,14 @@ class Forming {
     return complaint_.empty() ? kOk : complaint_;
   }
 
-  std::unique_ptr<PeerGroup> finish(const std::vector<Record>& records) {
+  std::unique_ptr<Transport> finish(const std::vector<Record>& records) {
     has_window_ = false;  // the group's now
     std::vector<Seat> seats;
     for (int peer = 0; peer < size_; ++peer) {
       seats.push_back({std::move(peers_[peer]), records[peer].window});
     }
-    return std::make_unique<ShmGroup>(*endpoint_, rank_, nonce_, window_bytes_, std::move(seats));
+    return std::make_unique<ShmTransport>(*endpoint_, rank_, nonce_, window_bytes_,
+                                          std::move(seats));
   }
 
  private:
@@ -216,17 +217,17 @@ class Forming {
 
 }  // namespace
 
-ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                              const std::string& why_not, const GroupConfig& wanted,
-                              size_t (*scratch_bytes)(const GroupConfig&, int size),
-                              Deadline deadline) {
+ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endpoint* endpoint,
+                                      const std::string& why_not, const GroupConfig& wanted,
+                                      size_t (*scratch_bytes)(const GroupConfig&, int size),
+                                      Deadline deadline) {
   FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
   // With the nonce comes rank 0's configuration: the size of a window depends on it.
   const Agreement agreed = agree(store, rank, size, to_bytes(wanted), deadline);
   const GroupConfig config = parse_config(agreed.told);
   const uint64_t nonce = agreed.nonce;
   Rounds rounds(store, nonce, rank, size, deadline);
-  ShmGroupResult result;
+  ShmTransportResult result;
   result.config = config;
 
   Forming forming(endpoint, rank, size, nonce, deadline);

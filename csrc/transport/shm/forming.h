@@ -5,14 +5,14 @@
 #include <string>
 
 #include "transport/bootstrap.h"
-#include "transport/peer_group.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/record.h"
+#include "transport/transport.h"
 
 namespace fastcomm {
 
-struct ShmGroupResult {
-  std::unique_ptr<PeerGroup> group;  // nullptr: the ranks do not all share memory
+struct ShmTransportResult {
+  std::unique_ptr<Transport> group;  // nullptr: the ranks do not all share memory
   std::string reason;                // why not, the same text on every rank
   GroupConfig config;                // rank 0's
 };
@@ -23,9 +23,9 @@ struct ShmGroupResult {
 /// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for
 /// `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
 /// fails or holds nonsense, Error(kInvalidArgument) where ranks differ about the size.
-ShmGroupResult make_shm_group(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                              const std::string& why_not, const GroupConfig& wanted,
-                              size_t (*scratch_bytes)(const GroupConfig&, int size),
-                              Deadline deadline);
+ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endpoint* endpoint,
+                                      const std::string& why_not, const GroupConfig& wanted,
+                                      size_t (*scratch_bytes)(const GroupConfig&, int size),
+                                      Deadline deadline);
 
 }  // namespace fastcomm

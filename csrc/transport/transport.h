@@ -13,12 +13,12 @@
 
 namespace fastcomm {
 
-class PeerGroup {
+class Transport {
  public:
-  PeerGroup() = default;
-  PeerGroup(const PeerGroup&) = delete;
-  PeerGroup& operator=(const PeerGroup&) = delete;
-  virtual ~PeerGroup() = default;
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual ~Transport() = default;
 
   int rank() const { return view_.rank; }
   int size() const { return view_.size; }

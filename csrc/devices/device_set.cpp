@@ -1,5 +1,5 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "devices/device_group.h"
+#include "devices/device_set.h"
 
 #include <unistd.h>
 
@@ -18,8 +18,7 @@ constexpr Control dropped_wait(Mark mark) {
 
 }  // namespace
 
-DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access,
-                         const DeviceGroupOptions& options)
+DeviceSet::DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceSetOptions& options)
     : devices_(std::move(devices)),
       most_half_bytes_(std::max(options.most_staging_bytes, kLeastStagingBytes) / 8192 * 4096),
       owner_(getpid()) {
@@ -44,7 +43,7 @@ DeviceGroup::DeviceGroup(std::vector<int> devices, PeerAccess& access,
   }
 }
 
-DeviceGroup::~DeviceGroup() {
+DeviceSet::~DeviceSet() {
   if (getpid() != owner_) {  // CUDA does not work here: what the parent made is not ours to free
     for (Event& event : events_) static_cast<void>(event.release());
     for (Pinned& memory : pinned_) static_cast<void>(memory.release());
@@ -58,7 +57,7 @@ DeviceGroup::~DeviceGroup() {
   }
 }
 
-void DeviceGroup::check(const Streams& streams) const {
+void DeviceSet::check(const Streams& streams) const {
   FC_CHECK(streams.size() == devices_.size(), "a group of ", size(), " ranks was given ",
            streams.size(), " streams");
   if (getpid() != owner_) {
@@ -67,25 +66,25 @@ void DeviceGroup::check(const Streams& streams) const {
   }
 }
 
-void DeviceGroup::mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard) {
+void DeviceSet::mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard) {
   guard.set(devices_[rank]);  // stream 0 is the current device's
   FC_CUDA(cudaEventRecord(event(mark, rank), streams[rank]), "rank ", rank, " on device ",
           devices_[rank], ": is its stream of another device?");
 }
 
-void DeviceGroup::await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard) {
+void DeviceSet::await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard) {
   if (!same_stream(rank, peer, streams)) await_earlier(mark, rank, peer, streams, guard);
 }
 
-void DeviceGroup::await_earlier(Mark mark, int rank, int peer, const Streams& streams,
-                                DeviceGuard& guard) {
+void DeviceSet::await_earlier(Mark mark, int rank, int peer, const Streams& streams,
+                              DeviceGuard& guard) {
   if (FC_LEFT_OUT(dropped_wait(mark))) return;
   guard.set(devices_[rank]);
   FC_CUDA(cudaStreamWaitEvent(streams[rank], event(mark, peer), 0), "rank ", rank, " on device ",
           devices_[rank], " waits for rank ", peer);
 }
 
-void DeviceGroup::meet(Mark mark, const Streams& streams, DeviceGuard& guard) {
+void DeviceSet::meet(Mark mark, const Streams& streams, DeviceGuard& guard) {
   if (size() == 1) return;
   for (int rank = 1; rank < size(); ++rank) {
     if (same_stream(0, rank, streams)) continue;
@@ -96,7 +95,7 @@ void DeviceGroup::meet(Mark mark, const Streams& streams, DeviceGuard& guard) {
   for (int rank = 1; rank < size(); ++rank) await(mark, rank, 0, streams, guard);
 }
 
-Staging& DeviceGroup::staging(uint64_t wanted) {
+Staging& DeviceSet::staging(uint64_t wanted) {
   if (staging_.half_bytes < std::min(wanted, most_half_bytes_)) {
     uint64_t half = kLeastStagingBytes / 2;
     while (half < wanted) half *= 2;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/peer_group.h"
 #include "transport/shm/endpoint.h"
+#include "transport/transport.h"
 
 namespace fastcomm {
 
@@ -24,12 +24,12 @@ struct Seat {
   uint64_t window;
 };
 
-class ShmGroup final : public PeerGroup {
+class ShmTransport final : public Transport {
  public:
   /// `seats` holds one a rank. Owns the own window, of `window_bytes`, from now on.
-  ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
-           std::vector<Seat> seats);
-  ~ShmGroup() override;
+  ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
+               std::vector<Seat> seats);
+  ~ShmTransport() override;
 
   void reserve_scratch(size_t bytes) override;
   void reserve_part(size_t offset, size_t bytes) override;

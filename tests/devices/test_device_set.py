@@ -1,6 +1,6 @@
 """Devices of one process without a GPU: streams, events, peer access and its probe, under the shim.
 
-The C++ program checks by itself (tests/cpp/shim_device_group_test.cpp). What leaves out
+The C++ program checks by itself (tests/cpp/shim_device_set_test.cpp). What leaves out
 a wait must be reported by ThreadSanitizer, and a probe that is blind must trust a broken link:
 else neither the sanitizer's silence nor the probe's word would mean anything.
 """
@@ -11,7 +11,7 @@ import pytest
 from support import programs
 from support.programs import SHIM, WATCHED
 
-TEST = "shim_device_group_test"
+TEST = "shim_device_set_test"
 CASES = ["streams", "strict", "verdicts", "meet", "staging", "guard", "errors", "fork"]
 
 

@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "transport/peer_group.h"
+#include "transport/transport.h"
 
 namespace fastcomm {
 
-/// One PeerGroup for each of `size` ranks, each with `scratch_bytes` of scratch. The groups share
+/// One Transport for each of `size` ranks, each with `scratch_bytes` of scratch. The groups share
 /// the memory and may be destroyed in any order, from any thread.
-std::vector<std::unique_ptr<PeerGroup>> make_thread_groups(int size, size_t scratch_bytes);
+std::vector<std::unique_ptr<Transport>> make_thread_transports(int size, size_t scratch_bytes);
 
 }  // namespace fastcomm

@@ -2,7 +2,7 @@
 // pinned memory, the guard of the current device, and what the execution shim promises of streams
 // and events. On the host under the shim, or on a GPU when compiled by nvcc.
 //
-//   shim_device_group_test [CASE [SEED]]    CASE: streams | strict | verdicts | meet | staging | guard
+//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | verdicts | meet | staging | guard
 //                                                 | errors | setting | fork
 #include <sys/wait.h>
 #include <unistd.h>
@@ -188,11 +188,11 @@ void staging(uint64_t) {
   configure(2, [](int, int) { return Link::kNone; });
 #endif
   PeerAccess access(counted_probe, false);
-  DeviceGroupOptions options;
+  DeviceSetOptions options;
   options.most_staging_bytes = 1 << 20;
-  DeviceGroup group({0, 0}, access, options);
+  DeviceSet group({0, 0}, access, options);
   const Staging small = group.staging(1);
-  EXPECT(small.half_bytes == DeviceGroup::kLeastStagingBytes / 2, small.half_bytes);
+  EXPECT(small.half_bytes == DeviceSet::kLeastStagingBytes / 2, small.half_bytes);
   EXPECT(group.staging(small.half_bytes).memory == small.memory, "large enough");
   const Staging large = group.staging(small.half_bytes + 1);
   EXPECT(large.half_bytes == 2 * small.half_bytes && large.memory != small.memory, "doubled");
@@ -226,7 +226,7 @@ void guard(uint64_t) {
   EXPECT(current() == 1, "restored after an error");
   {
     PeerAccess access(probe_peers, true);
-    DeviceGroup group({2, 0, 2}, access);
+    DeviceSet group({2, 0, 2}, access);
     EXPECT(current() == 1, "a group leaves the device as it was");
   }
   EXPECT(current() == 1, "also when it goes");
@@ -242,14 +242,14 @@ void errors(uint64_t) {
   const auto wrong_ranks = [&](int ranks) {
     ErrorCode code = ErrorCode::kSystem;
     const std::string text =
-        error_of([&] { DeviceGroup group(std::vector<int>(ranks, 0), access); }, &code);
+        error_of([&] { DeviceSet group(std::vector<int>(ranks, 0), access); }, &code);
     EXPECT(code == ErrorCode::kInvalidArgument && text.find("1 to 16 ranks") != std::string::npos,
            ranks, " ranks: ", text);
   };
   wrong_ranks(0);
   wrong_ranks(17);
 #if defined(FC_SHIM)
-  DeviceGroup group({0, 1}, access);
+  DeviceSet group({0, 1}, access);
   shim::Runtime::get().most_bytes = 4096;
   const std::string poor = error_of([&] { group.staging(1 << 20); });
   shim::Runtime::get().most_bytes = size_t{1} << 40;
@@ -287,7 +287,7 @@ void fork_child(uint64_t) {
   configure(2, [](int, int) { return Link::kNone; });
 #endif
   PeerAccess access(probe_peers, true);
-  auto group = std::make_unique<DeviceGroup>(std::vector<int>(2, 0), access);
+  auto group = std::make_unique<DeviceSet>(std::vector<int>(2, 0), access);
   group->staging(1);
   const pid_t child = fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-#include "transport/shm/shm_group.h"
+#include "transport/shm/shm_transport.h"
 
 #include "core/error.h"
 #include "transport/cores.h"
@@ -6,8 +6,8 @@
 
 namespace fastcomm {
 
-ShmGroup::ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
-                   std::vector<Seat> seats)
+ShmTransport::ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
+                           std::vector<Seat> seats)
     : endpoint_(endpoint), nonce_(nonce), window_bytes_(window_bytes), seats_(std::move(seats)) {
   view_.rank = rank;
   view_.size = static_cast<int>(seats_.size());
@@ -23,7 +23,7 @@ ShmGroup::ShmGroup(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_b
   }
 }
 
-ShmGroup::~ShmGroup() {
+ShmTransport::~ShmTransport() {
   if (forked_from_endpoint()) return;  // a child of fork() has no mapping, and nothing to say
   ControlBlock& control = own_control_block();
   if (control.left.load() == 0) control.left.store(1);
@@ -32,46 +32,46 @@ ShmGroup::~ShmGroup() {
   endpoint_.free_later(seats_[view_.rank].window, window_bytes_, peers_are_gone());
 }
 
-void ShmGroup::reserve_scratch(size_t bytes) {
+void ShmTransport::reserve_scratch(size_t bytes) {
   if (bytes <= reserved_) return;
   endpoint_.segment().reserve(seats_[view_.rank].window, sizeof(WindowHeader) + bytes);
   reserved_ = bytes;
 }
 
-void ShmGroup::reserve_part(size_t offset, size_t bytes) {
+void ShmTransport::reserve_part(size_t offset, size_t bytes) {
   endpoint_.segment().reserve(seats_[view_.rank].window + sizeof(WindowHeader) + offset, bytes);
 }
 
-bool ShmGroup::readable(int peer, size_t offset, size_t bytes) const {
+bool ShmTransport::readable(int peer, size_t offset, size_t bytes) const {
   const Seat& seat = seats_[peer];
   return seat.process->mapping->readable(seat.window + sizeof(WindowHeader) + offset, bytes);
 }
 
-uint64_t ShmGroup::locate(const void* data, size_t bytes) const {
+uint64_t ShmTransport::locate(const void* data, size_t bytes) const {
   return endpoint_.segment().mapping().offset_of(data, bytes);
 }
 
-char* ShmGroup::reach(int peer, uint64_t where, size_t bytes) const {
+char* ShmTransport::reach(int peer, uint64_t where, size_t bytes) const {
   const Mapping& mapping = *seats_[peer].process->mapping;
   const bool inside = where <= mapping.bytes() && bytes <= mapping.bytes() - where;
   return inside ? mapping.at(where) : nullptr;
 }
 
-void ShmGroup::quarantine(uint64_t where, size_t bytes) {
+void ShmTransport::quarantine(uint64_t where, size_t bytes) {
   endpoint_.quarantine(where, bytes, peers_are_gone());
 }
 
-bool ShmGroup::lost(int peer) const {
+bool ShmTransport::lost(int peer) const {
   return seats_[peer].process->dead->load(std::memory_order_acquire);
 }
 
-std::string ShmGroup::describe(int rank) const {
+std::string ShmTransport::describe(int rank) const {
   return concat("rank ", rank, " (pid ", seats_[rank].process->pid, ")");
 }
 
-bool ShmGroup::oversubscribed() const { return size() > usable_cores(); }
+bool ShmTransport::oversubscribed() const { return size() > usable_cores(); }
 
-std::function<bool()> ShmGroup::peers_are_gone() const {
+std::function<bool()> ShmTransport::peers_are_gone() const {
   return [windows = windows_, seats = seats_, nonce = nonce_, rank = view_.rank] {
     for (int peer = 0; peer < static_cast<int>(seats.size()); ++peer) {
       if (peer == rank || seats[peer].process->dead->load()) continue;

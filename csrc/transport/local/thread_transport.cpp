@@ -1,4 +1,4 @@
-#include "transport/local/thread_group.h"
+#include "transport/local/thread_transport.h"
 
 #include <new>
 #include <string>
@@ -39,9 +39,10 @@ class Windows {
   std::unique_ptr<char, Free> memory_;
 };
 
-class ThreadGroup final : public PeerGroup {
+class ThreadTransport final : public Transport {
  public:
-  ThreadGroup(int rank, int size, std::shared_ptr<Windows> windows) : windows_(std::move(windows)) {
+  ThreadTransport(int rank, int size, std::shared_ptr<Windows> windows)
+      : windows_(std::move(windows)) {
     view_.rank = rank;
     view_.size = size;
     for (int peer = 0; peer < size; ++peer) {
@@ -74,12 +75,12 @@ class ThreadGroup final : public PeerGroup {
 
 }  // namespace
 
-std::vector<std::unique_ptr<PeerGroup>> make_thread_groups(int size, size_t scratch_bytes) {
+std::vector<std::unique_ptr<Transport>> make_thread_transports(int size, size_t scratch_bytes) {
   FC_CHECK(size >= 1 && size <= kMaxRanks, "a group has 1 to ", kMaxRanks, " ranks, not ", size);
   auto windows = std::make_shared<Windows>(size, scratch_bytes);
-  std::vector<std::unique_ptr<PeerGroup>> groups;
+  std::vector<std::unique_ptr<Transport>> groups;
   for (int rank = 0; rank < size; ++rank) {
-    groups.push_back(std::make_unique<ThreadGroup>(rank, size, windows));
+    groups.push_back(std::make_unique<ThreadTransport>(rank, size, windows));
   }
   return groups;
 }

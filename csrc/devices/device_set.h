@@ -1,14 +1,14 @@
-// A group whose ranks are CUDA devices of this process: what its operations share. Devices and
+// CUDA devices of this process that work together: what its operations share. Devices and
 // their access to each other, events that order the ranks' streams, pinned memory for what cannot
 // go directly.
 //
 // One host thread works for all ranks, so nothing is published and nobody waits on a flag: this is
-// no PeerGroup. A rank is a place in the list of devices, and the same device may stand there
+// no Transport. A rank is a place in the list of devices, and the same device may stand there
 // several times. Each call brings one stream a rank, of the rank's device (0: its default stream).
 //
 // Ordering contract. mark(m, r) stands for all work that has been given to rank r's stream so far;
 // await(m, r, peer) lets what is given to rank r's stream from now on wait for the peer's mark m.
-// Both only enqueue. Marks are the group's and used again by its next call: whoever holds mutex()
+// Both only enqueue. Marks are the set's and used again by its next call: whoever holds mutex()
 // issues one operation as a whole.
 //
 // Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated but in the
@@ -55,22 +55,22 @@ struct Staging {
   uint32_t readers[2] = {};  // bit r: rank r has left a mark
 };
 
-struct DeviceGroupOptions {
+struct DeviceSetOptions {
   uint64_t most_staging_bytes = uint64_t{32} << 20;
   bool stage_all = false;  // as if no rank reached another's memory: to try that way on one device
 };
 
-class DeviceGroup {
+class DeviceSet {
  public:
-  /// Asks `access` about every pair of different devices: the first group of a process probes.
-  /// `access` outlives the group. Raises Error: no such device, not 1 to kMaxLocalRanks ranks
+  /// Asks `access` about every pair of different devices: the first set of a process probes.
+  /// `access` outlives the set. Raises Error: no such device, not 1 to kMaxLocalRanks ranks
   /// (kInvalidArgument); CUDA fails (kSystem).
-  DeviceGroup(std::vector<int> devices, PeerAccess& access, const DeviceGroupOptions& options = {});
-  DeviceGroup(const DeviceGroup&) = delete;
-  DeviceGroup& operator=(const DeviceGroup&) = delete;
+  DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceSetOptions& options = {});
+  DeviceSet(const DeviceSet&) = delete;
+  DeviceSet& operator=(const DeviceSet&) = delete;
 
   /// Waits for what still uses the pinned memory, if there is any.
-  ~DeviceGroup();
+  ~DeviceSet();
 
   int size() const { return static_cast<int>(devices_.size()); }
   int device(int rank) const { return devices_[rank]; }
@@ -95,8 +95,8 @@ class DeviceGroup {
   /// rank: 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
   void meet(Mark mark, const Streams& streams, DeviceGuard& guard);
 
-  /// The group's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
-  /// of two; memory that it grew out of is kept until the group goes, since devices may still use
+  /// the set's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
+  /// of two; memory that it grew out of is kept until the set goes, since devices may still use
   /// it. Raises Error(kSystem).
   Staging& staging(uint64_t wanted);
 
