@@ -69,6 +69,22 @@ WorkPtr NativeEngine::allgather(TensorLists& outputs, Tensors& inputs,
   });
 }
 
+void NativeEngine::gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
+                                std::string what_for) {
+  Call call;
+  call.kind = OpKind::kAllGather;
+  call.dtype = DType::kOther;
+  call.count = bytes;
+  call.input = own;
+  for (int rank = 0; rank < getSize(); ++rank) {
+    call.outputs.push_back(static_cast<char*>(all) + static_cast<size_t>(rank) * bytes);
+  }
+  call.signature = signature;
+  call.detail = std::move(what_for);
+  const auto done = group()->run(call, options_->timeout, g_interrupt_check);
+  if (const auto error = done->error()) std::rethrow_exception(error);
+}
+
 WorkPtr NativeEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
                                       const ::c10d::AllgatherOptions& opts) {
   return translating([&] {

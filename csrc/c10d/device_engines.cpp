@@ -130,16 +130,9 @@ std::string DeviceEngines::why_not(c10::Device device) {
   const int size = host_.getSize();
   const Vote mine = vote(device);
   std::vector<Vote> votes(static_cast<size_t>(size));
-  Call call;
-  call.kind = OpKind::kAllGather;
-  call.dtype = DType::kOther;
-  call.count = sizeof(Vote);
-  call.input = &mine;
-  for (Vote& each : votes) call.outputs.push_back(&each);
-  call.signature = mix(0x76f1, static_cast<uint64_t>(device.type()));
-  call.detail = concat("to agree what serves tensors on ", type_name(device));
-  const auto agreed = host_.group()->run(call, options_->timeout, g_interrupt_check);
-  if (const auto error = agreed->error()) std::rethrow_exception(error);
+  host_.gather_bytes(&mine, votes.data(), sizeof(Vote),
+                     mix(0x76f1, static_cast<uint64_t>(device.type())),
+                     concat("to agree what serves tensors on ", type_name(device)));
   for (int rank = 0; rank < size; ++rank) {
     const Vote& each = votes[static_cast<size_t>(rank)];
     if (each.has_backend == 0) return concat("rank ", rank, ": ", each.text);

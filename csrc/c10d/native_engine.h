@@ -101,6 +101,11 @@ class NativeEngine final : public Engine {
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
+  /// What every rank has to say, `bytes` of each, behind one another in the order of ranks; a call of the
+  /// group like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.
+  void gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
+                    std::string what_for);
+
  private:
   /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
   /// does without, so it is made on demand.
