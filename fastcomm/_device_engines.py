@@ -56,6 +56,11 @@ def known(device_type: str) -> bool:
     return device_type in _factories
 
 
+def name_of(device_type: str) -> str | None:
+    """Return the name of the backend for devices of this type, None without one."""
+    return _factories[device_type].name if device_type in _factories else None
+
+
 def identify(device: torch.device) -> str:
     """Return a text that no other device of any machine has."""
     return _factories[device.type].identify(device)

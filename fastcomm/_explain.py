@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
+from fastcomm import _device_engines
 from fastcomm import backend as _backend
 from fastcomm.memory import is_shared
 
@@ -19,7 +20,8 @@ class Explanation:
         operation: name of the operation, as in ``torch.distributed``.
         native: True for shared memory.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
-            ``"nothing"``; where it is not native ``"gloo"`` (the whole group is Gloo's) or
+            ``"nothing"``; where it is not native the name of another backend of torch's
+            (``"gloo"``, which serves the whole group; ``"nccl"``, tensors on its devices) or
             ``"refused"``, as a reduction of a type that it is not defined for.
         bytes: size of one rank's message.
         reason: why.
@@ -32,7 +34,7 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
-        other = "Gloo" if self.algorithm == "gloo" else self.algorithm
+        other = {"gloo": "Gloo", "nccl": "NCCL"}.get(self.algorithm, self.algorithm)
         path = f"native, {self.algorithm}" if self.native else other
         return f"{self.operation} of {self.bytes} bytes: {path} ({self.reason})"
 
@@ -80,12 +82,19 @@ def explain(
         backend = _backend.backend_of(group, behind_checks=True)
         if backend is None:
             raise ValueError("explain() needs a process group of backend fastcomm")
-        answer = backend.explain(operation, elements, name, reduction)
+        answer = backend.explain(device, operation, elements, name, reduction)
+        decided = answer is not None
+        if answer is None:
+            answer = backend.explain("cpu", operation, elements, name, reduction)
+            assert answer is not None
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
+        decided = False
     explanation = Explanation(operation, **answer)
-    if explanation.native and device != "cpu":
+    if explanation.native and device not in ("cpu", "meta"):
         reason = f"{explanation.reason}; copied from and to {device} through the host's memory"
+        if not decided and (other := _device_engines.name_of(device)) is not None:
+            reason += f", unless the first collective finds that {other} serves every rank"
         explanation = replace(explanation, reason=reason)
     if dtype.is_complex and "reduction of bytes" in explanation.reason:
         reason = "complex numbers have sum, avg and premul_sum only"

@@ -1,9 +1,11 @@
-// What fastcomm/*.py needs of the native code; with futures.cpp the only pybind11 here.
+// What fastcomm/*.py needs of the native code.
 
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "bindings/device_backends.h"
+#include "bindings/explain.h"
 #include "bindings/futures.h"
 #include "c10d/backend.h"
 #include "c10d/exception.h"
@@ -47,88 +49,6 @@ std::string failure_of_program(bool at_the_end) {
   } catch (const std::exception&) {
     return "";
   }
-}
-
-/// How backends for devices are made: by fastcomm/_device_engines.py.
-DeviceBackends device_backends() {
-  const auto python = [](const char* name) {
-    return py::module_::import("fastcomm._device_engines").attr(name);
-  };
-  const auto type_name = [](c10::DeviceType type) { return c10::DeviceTypeName(type, true); };
-  DeviceBackends backends;
-  backends.any = [python] {
-    const py::gil_scoped_acquire gil;
-    return py::cast<bool>(python("any_known")());
-  };
-  backends.known = [python, type_name](c10::DeviceType type) {
-    const py::gil_scoped_acquire gil;
-    return py::cast<bool>(python("known")(type_name(type)));
-  };
-  backends.identify = [python](c10::Device device) {
-    const py::gil_scoped_acquire gil;
-    return py::cast<std::string>(python("identify")(device));
-  };
-  backends.make = [python](c10::Device device, const c10::intrusive_ptr<::c10d::Store>& store,
-                           int rank, int size, Milliseconds timeout) {
-    const py::gil_scoped_acquire gil;
-    const py::tuple made = python("make")(device, store, rank, size, timeout.count() / 1000.0);
-    return DeviceBackends::Made{py::cast<std::string>(made[0]),
-                                py::cast<Engine::BackendPtr>(made[1])};
-  };
-  backends.say_why_not = [python, type_name](c10::DeviceType type, int size,
-                                             const std::string& why) {
-    const py::gil_scoped_acquire gil;
-    python("say_why_not")(type_name(type), size, why);
-  };
-  return backends;
-}
-
-py::dict explain(const GroupTraits& traits, const std::string& operation, uint64_t count,
-                 const std::string& dtype, const std::string& op) {
-  Query query;
-  query.kind = OpKind::kOther;
-  for (int number = 1; number < kNumOpKinds; ++number) {
-    const auto kind = static_cast<OpKind>(number);
-    if (operation == op_kind_name(kind)) {  // the first of its name
-      query.kind = kind;
-      break;
-    }
-  }
-  query.dtype = DType::kOther;
-  for (int i = 0; i < kNumDTypes; ++i) {
-    if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
-  }
-  const OperationRow& row = row_of(query.kind);
-  if (row.reduces) {
-    query.op = ReduceOp::kOther;
-    for (int number = 1; number < kNumReduceOps; ++number) {
-      const auto reduction = static_cast<ReduceOp>(number);
-      if (op == reduce_op_name(reduction)) query.op = reduction;
-    }
-  }
-  query.bytes = row.has_data ? count * dtype_size(query.dtype) : 0;
-  const Selection selection = explain_selection(traits, query);
-  py::dict result;
-  result["native"] = selection.algorithm != Algorithm::kDelegated;
-  const bool refused = selection.algorithm == Algorithm::kDelegated && traits.native;
-  result["algorithm"] = refused ? "refused" : algorithm_name(selection.algorithm);
-  result["bytes"] = query.bytes;
-  result["reason"] = selection.reason;
-  return result;
-}
-
-/// The traits of a group that does not exist: `size` ranks on this machine, by this environment.
-GroupTraits imagined_group(int size) {
-  const Environment& env = environment();
-  GroupTraits traits;
-  traits.size = size;
-  traits.native = env.transport != "gloo" && size <= kMaxRanks;
-  traits.why_not_native = env.transport == "gloo"
-                              ? "FASTCOMM_TRANSPORT=gloo"
-                              : concat("a native group has at most ", kMaxRanks, " ranks");
-  traits.transport = "shared memory, if a probe confirms it";
-  traits.layout = scratch_layout(env.payload_bytes, env.block_bytes, size);
-  return traits;
 }
 
 py::dict environment_dict() {
@@ -285,8 +205,9 @@ PYBIND11_MODULE(_C, module) {
   });
 
   py::module_::import("torch.distributed");  // binds the base class
-  py::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>, ::c10d::Backend>(
-      module, "FastcommBackend")
+  py::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>, ::c10d::Backend> backend(
+      module, "FastcommBackend");
+  backend
       .def_property_readonly("native", [](const FastcommBackend& b) { return b.traits().native; })
       .def_property_readonly("transport",
                              [](const FastcommBackend& b) { return b.traits().transport; })
@@ -296,10 +217,6 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to)
       .def("get_error", &FastcommBackend::getError)
-      .def("explain",
-           [](const FastcommBackend& b, const std::string& operation, uint64_t count,
-              const std::string& dtype,
-              const std::string& op) { return explain(b.traits(), operation, count, dtype, op); })
       // fused_all_reduce, or with shards fused_reduce_scatter.
       .def("fused_reduce",
            [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,
@@ -352,26 +269,13 @@ PYBIND11_MODULE(_C, module) {
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
       py::arg("lane_store"), py::arg("kept"));
 
-  module.def("explain", [](int size, const std::string& operation, uint64_t count,
-                           const std::string& dtype, const std::string& op) {
-    return explain(imagined_group(size), operation, count, dtype, op);
-  });
-  // Names of all operations.
-  module.def("operations", [] {
-    std::vector<std::string> names;
-    for (int number = 1; number < kNumOpKinds; ++number) {
-      const OperationRow& row = row_of(static_cast<OpKind>(number));
-      const bool known = std::find(names.begin(), names.end(), row.name) != names.end();
-      if (row.kind != OpKind::kOther && !known) names.emplace_back(row.name);
-    }
-    return names;
-  });
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return shared_empty(sizes, dtype);
   });
   module.def("is_shared", is_shared);
 
   bind_futures(module);
+  bind_explain(module, backend);
   bind_lists(module);
   bind_fused(module);
   module.def("empty_cache", [] { HostCache::instance().clear(); });

@@ -36,6 +36,11 @@ class FastcommBackend final : public ::c10d::Backend {
   void delegate_to(BackendPtr whole);
   /// That backend; nullptr where the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
+  /// The engine of collectives on such devices; nullptr while that is not decided.
+  const Engine* engine_of(c10::DeviceType type) const {
+    const bool host = type == c10::DeviceType::CPU || type == c10::DeviceType::Meta;
+    return host || devices_ == nullptr ? cpu_.get() : devices_->decided(type);
+  }
 
   // Operations: of the engine of their tensors' device.
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {

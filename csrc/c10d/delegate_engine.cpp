@@ -38,6 +38,13 @@ void DelegateEngine::abandon() {
   static_cast<void>(inner_.release());
 }
 
+Selection DelegateEngine::explain(const Query& query) const {
+  if (row_of(query.kind).algorithms.empty()) {
+    return {Algorithm::kDelegated, "there is no such operation"};
+  }
+  return {Algorithm::kDelegated, concat("a backend of torch's serves the group: ", name())};
+}
+
 template <class Start>
 WorkPtr DelegateEngine::submit(const char* name, OpType type, const Tensors& outputs,
                                Milliseconds timeout, const Start& start) {

@@ -23,7 +23,8 @@ class DelegateEngine final : public Engine {
                  Continuations::Ptr continuations, std::shared_ptr<Communicator> beside = nullptr);
   ~DelegateEngine() override;
 
-  std::string why_not(const Query&) const override { return ""; }
+  std::string name() const override { return delegate_->kind().name; }
+  Selection explain(const Query& query) const override;
   std::exception_ptr failure() const override { return delegate_->failure(); }
   void fail(const std::exception_ptr& why) override;
   void leave(const std::string& how) override;

@@ -55,6 +55,11 @@ class DeviceEngines {
   Engine& for_collective(const at::Tensor& tensor);
   Engine& for_message(const at::Tensor& tensor);
 
+  /// The engine of collectives on such devices; nullptr while that is not decided.
+  const Engine* decided(c10::DeviceType type) const {
+    const auto& slot = slots_.at(static_cast<size_t>(type));
+    return slot.collectives.load(std::memory_order_acquire);
+  }
   /// Those that there are.
   std::vector<DelegateEngine*> all();
   /// What ends the calling thread's block of coalesced operations, besides the host's own work for it.

@@ -41,9 +41,12 @@ class Engine : public ::c10d::Backend {
         options_(std::move(options)),
         continuations_(std::move(continuations)) {}
 
-  /// Why this engine does not take such a call; "" if it does, or finds out only when it is called.
-  /// The same on every rank. Does not look at the group's state.
-  virtual std::string why_not(const Query& query) const = 0;
+  /// What serves the calls, for messages: "shared memory", "Gloo".
+  virtual std::string name() const = 0;
+
+  /// How it would carry such a call out, or why it does not take it. The same on every rank. Does not look
+  /// at the group's state.
+  virtual Selection explain(const Query& query) const = 0;
 
   /// Why nothing can be submitted any more; nullptr while something can. Waits for nobody.
   virtual std::exception_ptr failure() const = 0;

@@ -33,13 +33,11 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_p
     : Engine(group->rank(), group->size(), std::move(options), std::move(continuations)),
       lanes_(std::move(group), std::move(lane_store), continuations_) {}
 
-std::string NativeEngine::why_not(const Query& query) const {
-  const Selection selection = explain_selection(traits(), query);
-  return selection.algorithm == Algorithm::kDelegated ? selection.reason : "";
-}
-
 void NativeEngine::fail(const std::exception_ptr& why) {
-  group()->failed("none", code_of(why), what_of(why));
+  const std::string text = what_of(why);
+  const size_t front =
+      text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets one of its own
+  group()->failed("none", code_of(why), front == std::string::npos ? text : text.substr(front + 2));
 }
 
 void NativeEngine::abort() { lanes_.abort(concat("rank ", getRank(), " called abort()")); }

@@ -32,7 +32,10 @@ class NativeEngine final : public Engine {
   /// The communicator of what users issue.
   const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
 
-  std::string why_not(const Query& query) const override;
+  std::string name() const override { return "shared memory"; }
+  Selection explain(const Query& query) const override {
+    return explain_selection(traits(), query);
+  }
   std::exception_ptr failure() const override { return group()->failure(); }
   void fail(const std::exception_ptr& why) override;
   void leave(const std::string& how) override { lanes_.leave(how); }

@@ -19,6 +19,7 @@ from support.caught import Caught, catch
 from support.ranks import World, run_outcomes, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
+import fastcomm
 from fastcomm import _device_engines
 from fastcomm._device_engines import Factory
 
@@ -92,7 +93,15 @@ def _each(world: World, device: torch.device) -> None:
 
 
 def _on_the_backend(world: World) -> dict[str, int]:
-    _each(world, _init(world))
+    device = _init(world)
+    x = torch.ones(3, device=device)
+    undecided = fastcomm.explain("all_reduce", x)
+    assert undecided.native and "unless the first collective finds that simccl" in str(undecided)
+    _each(world, device)
+    decided = fastcomm.explain("all_reduce", x)
+    assert not decided.native and decided.algorithm == "simccl"
+    assert not fastcomm.explain("gossip", x).native
+    assert fastcomm.explain("all_reduce", torch.ones(3)).algorithm == "one-shot"
     (backend,) = _made
     assert not _said
     calls: dict[str, int] = backend.calls()
@@ -113,6 +122,8 @@ def _through_the_host(world: World, how: str) -> list[str]:
         device = _init(world, known=world.rank != 1)
     _each(world, device)
     assert not any(count for backend in _made for count in backend.calls().values())
+    path = fastcomm.explain("all_reduce", torch.ones(3, device=device))
+    assert path.native and path.reason.endswith("from and to sim through the host's memory")
     return _said
 
 

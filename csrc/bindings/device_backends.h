@@ -1,0 +1,11 @@
+// How backends for tensors on devices are made: in Python.
+#pragma once
+
+#include "c10d/device_engines.h"
+
+namespace fastcomm {
+
+/// The functions of fastcomm/_device_engines.py. They take the GIL.
+DeviceBackends device_backends();
+
+}  // namespace fastcomm

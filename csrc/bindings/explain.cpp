@@ -1,0 +1,114 @@
+#include "bindings/explain.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coll/operations.h"
+#include "coll/select.h"
+#include "core/env.h"
+
+namespace py = pybind11;
+
+namespace fastcomm {
+namespace {
+
+Query query_of(const std::string& operation, uint64_t count, const std::string& dtype,
+               const std::string& op) {
+  Query query;
+  query.kind = OpKind::kOther;
+  for (int number = 1; number < kNumOpKinds; ++number) {
+    const auto kind = static_cast<OpKind>(number);
+    if (operation == op_kind_name(kind)) {  // the first of its name
+      query.kind = kind;
+      break;
+    }
+  }
+  query.dtype = DType::kOther;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
+  }
+  const OperationRow& row = row_of(query.kind);
+  if (row.reduces) {
+    query.op = ReduceOp::kOther;
+    for (int number = 1; number < kNumReduceOps; ++number) {
+      const auto reduction = static_cast<ReduceOp>(number);
+      if (op == reduce_op_name(reduction)) query.op = reduction;
+    }
+  }
+  query.bytes = row.has_data ? count * dtype_size(query.dtype) : 0;
+  return query;
+}
+
+/// `engine` is another backend's name; "": this code, or nothing.
+py::dict explanation_of(const Query& query, const Selection& selection, std::string engine) {
+  py::dict result;
+  const bool delegated = selection.algorithm == Algorithm::kDelegated;
+  std::transform(engine.begin(), engine.end(), engine.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  result["native"] = !delegated;
+  result["algorithm"] = !delegated       ? algorithm_name(selection.algorithm)
+                        : engine.empty() ? "refused"
+                                         : engine;
+  result["bytes"] = query.bytes;
+  result["reason"] = selection.reason;
+  return result;
+}
+
+/// Nothing where it is not decided yet which engine serves such tensors.
+std::optional<py::dict> explain(const FastcommBackend& backend, const std::string& device,
+                                const Query& query) {
+  const Engine* engine = backend.engine_of(c10::Device(device).type());
+  if (engine == nullptr) return std::nullopt;
+  Selection selection = engine->explain(query);
+  if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
+  const bool native = dynamic_cast<const NativeEngine*>(engine) != nullptr;
+  return explanation_of(query, selection, native ? "" : engine->name());
+}
+
+/// The traits of a group that does not exist: `size` ranks on this machine, by this environment.
+GroupTraits imagined_group(int size) {
+  const Environment& env = environment();
+  GroupTraits traits;
+  traits.size = size;
+  traits.native = env.transport != "gloo" && size <= kMaxRanks;
+  traits.why_not_native = env.transport == "gloo"
+                              ? "FASTCOMM_TRANSPORT=gloo"
+                              : concat("a native group has at most ", kMaxRanks, " ranks");
+  traits.transport = "shared memory, if a probe confirms it";
+  traits.layout = scratch_layout(env.payload_bytes, env.block_bytes, size);
+  return traits;
+}
+
+}  // namespace
+
+void bind_explain(
+    py::module_& module,
+    py::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>, ::c10d::Backend>& backend) {
+  backend.def("explain", [](const FastcommBackend& backend, const std::string& device,
+                            const std::string& operation, uint64_t count, const std::string& dtype,
+                            const std::string& op) {
+    return explain(backend, device, query_of(operation, count, dtype, op));
+  });
+
+  module.def("explain", [](int size, const std::string& operation, uint64_t count,
+                           const std::string& dtype, const std::string& op) {
+    const GroupTraits group = imagined_group(size);
+    const Query query = query_of(operation, count, dtype, op);
+    return explanation_of(query, explain_selection(group, query), group.native ? "" : "Gloo");
+  });
+  // Names of all operations.
+  module.def("operations", [] {
+    std::vector<std::string> names;
+    for (int number = 1; number < kNumOpKinds; ++number) {
+      const OperationRow& row = row_of(static_cast<OpKind>(number));
+      const bool known = std::find(names.begin(), names.end(), row.name) != names.end();
+      if (row.kind != OpKind::kOther && !known) names.emplace_back(row.name);
+    }
+    return names;
+  });
+}
+
+}  // namespace fastcomm
