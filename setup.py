@@ -101,7 +101,7 @@ def units() -> dict[str, list[Path]]:
     csrc = ROOT / "csrc"
     return {
         "bindings": sorted((csrc / "bindings").glob("*.cpp")),
-        "c10d": sorted((csrc / "c10d").glob("*.cpp")),
+        "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
         "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
     }
 

@@ -53,7 +53,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
     # of processes that are gone.
     name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
-    # For what continuations of futures issue (csrc/c10d/lanes.h), from other threads.
+    # For what continuations of futures issue (csrc/c10d/native/lanes.h), from other threads.
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),

@@ -7,10 +7,10 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/held.h"
-#include "c10d/delegate_work.h"
+#include "c10d/delegate/delegate_work.h"
 #include "c10d/exception.h"
-#include "c10d/peer_work.h"
-#include "c10d/work.h"
+#include "c10d/native/peer_work.h"
+#include "c10d/native/work.h"
 #include "c10d/work_of_many.h"
 
 namespace py = pybind11;

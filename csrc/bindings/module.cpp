@@ -10,6 +10,7 @@
 #include "c10d/backend.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
+#include "c10d/hooks.h"
 #include "c10d/shared_tensor.h"
 #include "c10d/store_bootstrap.h"
 #include "core/env.h"

@@ -7,9 +7,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/compat.h"
-#include "c10d/delegate_engine.h"
+#include "c10d/delegate/delegate_engine.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
+#include "c10d/hooks.h"
 #include "c10d/shared_tensor.h"
 #include "c10d/store_bootstrap.h"
 #include "c10d/work_of_many.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "c10d/device_engines.h"
-#include "c10d/native_engine.h"
+#include "c10d/native/native_engine.h"
 
 namespace fastcomm {
 

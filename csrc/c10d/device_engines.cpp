@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/exception.h"
-#include "c10d/work.h"
 #include "core/signature.h"
 
 namespace fastcomm {

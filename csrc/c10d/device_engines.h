@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "c10d/delegate_engine.h"
-#include "c10d/native_engine.h"
+#include "c10d/delegate/delegate_engine.h"
+#include "c10d/native/native_engine.h"
 
 namespace fastcomm {
 

@@ -15,8 +15,12 @@
 #include "c10d/continuations.h"
 #include "coll/select.h"
 #include "core/clock.h"
+#include "core/error.h"
 
 namespace fastcomm {
+
+using Tensors = std::vector<at::Tensor>;
+using TensorLists = std::vector<Tensors>;
 
 /// Operations are submitted through c10d::Backend's own methods; one that an engine does not override is
 /// refused there. For them all:
@@ -68,6 +72,12 @@ class Engine : public ::c10d::Backend {
   void setTimeout(std::chrono::milliseconds) override {}
 
  protected:
+  /// Raises Error(kInvalidArgument) unless `peer` is another rank of the group.
+  void check_peer(const char* operation, int peer) const {
+    FC_CHECK(peer >= 0 && peer < getSize(), operation, ": rank ", peer, " is not in a group of ",
+             getSize());
+    FC_CHECK(peer != getRank(), operation, ": the peer is this rank itself, ", peer);
+  }
   Milliseconds timeout_or_default(Milliseconds timeout) const {
     return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;
   }

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "c10d/work.h"
+#include "c10d/hooks.h"
 #include "core/env.h"
 #include "core/error.h"
 #include "engines/cpu/progress_thread.h"

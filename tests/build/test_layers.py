@@ -67,6 +67,12 @@ def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | Non
     return None
 
 
+@pytest.mark.parametrize(("one", "other"), [("native", "delegate"), ("delegate", "native")])
+def test_engines_do_not_see_each_other(root, one, other):
+    for path in (root / "csrc/c10d" / one).iterdir():
+        assert f'"c10d/{other}/' not in path.read_text(), path
+
+
 def test_includes_point_down(root):
     assert violations(root / "csrc") == []
 

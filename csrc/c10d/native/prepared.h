@@ -4,16 +4,14 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "c10d/convert.h"
-#include "c10d/work.h"
+#include "c10d/engine.h"
+#include "c10d/native/convert.h"
+#include "c10d/native/work.h"
 #include "coll/call.h"
 #include "coll/messages.h"
 #include "coll/operations.h"
 
 namespace fastcomm {
-
-using Tensors = std::vector<at::Tensor>;
-using TensorLists = std::vector<std::vector<at::Tensor>>;
 
 struct Prepared {
   Call call;
@@ -47,8 +45,6 @@ void note_type(Call& call, const at::Tensor& tensor);
 const at::Tensor& only(const char* operation, const Tensors& tensors);
 /// Raises Error(kInvalidArgument) unless the root is a rank of the group.
 int checked_root(const char* operation, int64_t root, int size);
-/// Raises Error(kInvalidArgument) unless `peer` is another rank of the group.
-void check_peer(const char* operation, int peer, int rank, int size);
 /// Raises Error(kInvalidArgument) unless the two have one dtype.
 void check_dtype(const char* operation, const at::Tensor& a, const char* a_name,
                  const at::Tensor& b, const char* b_name);

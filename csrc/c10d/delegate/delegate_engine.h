@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "c10d/coalescing.h"
-#include "c10d/delegate.h"
-#include "c10d/delegate_work.h"
-#include "c10d/device_watch.h"
+#include "c10d/delegate/delegate.h"
+#include "c10d/delegate/delegate_work.h"
+#include "c10d/delegate/device_watch.h"
 #include "c10d/engine.h"
-#include "c10d/prepared.h"
 
 namespace fastcomm {
 

@@ -1,4 +1,4 @@
-#include "c10d/delegate_engine.h"
+#include "c10d/delegate/delegate_engine.h"
 
 #include "c10d/exception.h"
 #include "c10d/work_of_many.h"
@@ -212,12 +212,12 @@ void DelegateEngine::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool w
 }
 
 WorkPtr DelegateEngine::send(Tensors& tensors, int peer, int tag) {
-  translating([&] { check_peer("send", peer, getRank(), getSize()); });
+  translating([&] { check_peer("send", peer); });
   return exchange("send", peer, tensors, [&] { return inner_->send(tensors, peer, tag); });
 }
 
 WorkPtr DelegateEngine::recv(Tensors& tensors, int peer, int tag) {
-  translating([&] { check_peer("recv", peer, getRank(), getSize()); });
+  translating([&] { check_peer("recv", peer); });
   return exchange("recv", peer, tensors, [&] { return inner_->recv(tensors, peer, tag); });
 }
 

@@ -1,4 +1,4 @@
-#include "c10d/delegate_work.h"
+#include "c10d/delegate/delegate_work.h"
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/StreamGuard.h>
@@ -8,9 +8,9 @@
 #include <system_error>
 #include <thread>
 
+#include "c10d/delegate/wait_slices.h"
 #include "c10d/exception.h"
-#include "c10d/wait_slices.h"
-#include "c10d/work.h"
+#include "c10d/hooks.h"
 
 namespace fastcomm {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "c10d/continuations.h"
-#include "c10d/convert.h"
+#include "c10d/native/convert.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {

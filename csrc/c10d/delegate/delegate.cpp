@@ -1,4 +1,4 @@
-#include "c10d/delegate.h"
+#include "c10d/delegate/delegate.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "c10d/continuations.h"
-#include "c10d/convert.h"
+#include "c10d/native/convert.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {
@@ -69,12 +69,5 @@ class NativeWork final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   uint64_t sequence_ = 0;
 };
-
-/// Called now and then while a caller waits; may throw. Set once, from bindings/module.cpp.
-extern std::function<void()> g_interrupt_check;
-
-/// The type and first line of the exception for which the calling thread leaves a group or, at the end
-/// of the program, of the one that ended it; "" if there is none. Set once, from bindings/module.cpp.
-extern std::function<std::string(bool at_the_end)> g_failure;
 
 }  // namespace fastcomm

@@ -1,7 +1,7 @@
-#include "c10d/native_engine.h"
+#include "c10d/native/native_engine.h"
 
 #include "c10d/exception.h"
-#include "c10d/launch.h"
+#include "c10d/native/launch.h"
 #include "c10d/work_of_many.h"
 
 namespace fastcomm {

@@ -1,4 +1,4 @@
-#include "c10d/device_watch.h"
+#include "c10d/delegate/device_watch.h"
 
 #include <algorithm>
 #include <system_error>

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "c10d/exception.h"
-#include "c10d/native_engine.h"
-#include "c10d/prepared.h"
+#include "c10d/hooks.h"
+#include "c10d/native/native_engine.h"
+#include "c10d/native/prepared.h"
 
 namespace fastcomm {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "c10d/launch.h"
+#include "c10d/native/launch.h"
 #include "core/numeric.h"
 #include "core/signature.h"
 

@@ -1,4 +1,4 @@
-#include "c10d/wait_slices.h"
+#include "c10d/delegate/wait_slices.h"
 
 #include <algorithm>
 #include <system_error>

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "c10d/joined_tensors.h"
-#include "c10d/launch.h"
+#include "c10d/native/joined_tensors.h"
+#include "c10d/native/launch.h"
 
 namespace fastcomm {
 

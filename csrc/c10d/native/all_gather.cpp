@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "c10d/launch.h"
+#include "c10d/native/launch.h"
 
 namespace fastcomm {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "c10d/joined_tensors.h"
-#include "c10d/launch.h"
+#include "c10d/native/joined_tensors.h"
+#include "c10d/native/launch.h"
 
 namespace fastcomm {
 

@@ -1,7 +1,8 @@
-#include "c10d/peer_work.h"
+#include "c10d/native/peer_work.h"
 
 #include "c10d/exception.h"
-#include "c10d/work.h"
+#include "c10d/hooks.h"
+#include "c10d/native/work.h"
 
 namespace fastcomm {
 

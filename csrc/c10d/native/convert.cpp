@@ -1,4 +1,4 @@
-#include "c10d/convert.h"
+#include "c10d/native/convert.h"
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>

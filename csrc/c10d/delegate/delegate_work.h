@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "c10d/continuations.h"
-#include "c10d/delegate.h"
+#include "c10d/delegate/delegate.h"
 #include "core/clock.h"
 
 namespace fastcomm {

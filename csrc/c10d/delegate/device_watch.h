@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/delegate.h"
-#include "c10d/delegate_work.h"
+#include "c10d/delegate/delegate.h"
+#include "c10d/delegate/delegate_work.h"
 #include "core/clock.h"
 
 namespace fastcomm {

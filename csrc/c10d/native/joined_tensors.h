@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "c10d/convert.h"
+#include "c10d/native/convert.h"
 
 namespace fastcomm {
 

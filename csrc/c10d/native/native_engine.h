@@ -13,9 +13,9 @@
 
 #include "c10d/coalescing.h"
 #include "c10d/engine.h"
-#include "c10d/lanes.h"
-#include "c10d/prepared.h"
-#include "c10d/work.h"
+#include "c10d/native/lanes.h"
+#include "c10d/native/prepared.h"
+#include "c10d/native/work.h"
 #include "engines/cpu/communicator.h"
 #include "tensors/gradients.h"
 

@@ -1,8 +1,8 @@
 // send, recv, and recv from any rank: over shared memory.
 
 #include "c10d/exception.h"
-#include "c10d/native_engine.h"
-#include "c10d/peer_work.h"
+#include "c10d/native/native_engine.h"
+#include "c10d/native/peer_work.h"
 
 namespace fastcomm {
 
@@ -22,7 +22,7 @@ const at::Tensor& checked(bool is_send, const Tensors& tensors, int tag) {
 
 WorkPtr NativeEngine::send(Tensors& tensors, int peer, int tag) {
   return translating([&]() -> WorkPtr {
-    check_peer("send", peer, getRank(), getSize());
+    check_peer("send", peer);
     return coalescing_.noted(PeerWork::start(group(), checked(true, tensors, tag), true, peer, tag,
                                              options_->timeout, continuations_));
   });
@@ -30,7 +30,7 @@ WorkPtr NativeEngine::send(Tensors& tensors, int peer, int tag) {
 
 WorkPtr NativeEngine::recv(Tensors& tensors, int peer, int tag) {
   return translating([&]() -> WorkPtr {
-    check_peer("recv", peer, getRank(), getSize());
+    check_peer("recv", peer);
     return coalescing_.noted(PeerWork::start(group(), checked(false, tensors, tag), false, peer,
                                              tag, options_->timeout, continuations_));
   });

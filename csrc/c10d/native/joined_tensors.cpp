@@ -1,4 +1,4 @@
-#include "c10d/joined_tensors.h"
+#include "c10d/native/joined_tensors.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,11 +1,9 @@
-#include "c10d/work.h"
+#include "c10d/native/work.h"
 
 #include "c10d/exception.h"
+#include "c10d/hooks.h"
 
 namespace fastcomm {
-
-std::function<void()> g_interrupt_check;
-std::function<std::string(bool)> g_failure;
 
 NativeWork::NativeWork(std::shared_ptr<Communicator> group, int rank, Payload payload,
                        std::shared_ptr<Continuations> continuations)

@@ -2,7 +2,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
-#include "c10d/launch.h"
+#include "c10d/native/launch.h"
 
 namespace fastcomm {
 

@@ -1,4 +1,4 @@
-#include "c10d/prepared.h"
+#include "c10d/native/prepared.h"
 
 #include <ATen/ATen.h>
 
@@ -64,11 +64,6 @@ int checked_root(const char* operation, int64_t root, int size) {
   FC_CHECK(root >= 0 && root < size, operation, ": root ", root, " is not a rank of a group of ",
            size);
   return static_cast<int>(root);
-}
-
-void check_peer(const char* name, int peer, int rank, int size) {
-  FC_CHECK(peer >= 0 && peer < size, name, ": rank ", peer, " is not in a group of ", size);
-  FC_CHECK(peer != rank, name, ": the peer is this rank itself, ", rank);
 }
 
 void check_dtype(const char* operation, const at::Tensor& a, const char* a_name,

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "c10d/exception.h"
-#include "c10d/launch.h"
-#include "c10d/native_engine.h"
+#include "c10d/native/launch.h"
+#include "c10d/native/native_engine.h"
 #include "tensors/gradients.h"
 
 namespace fastcomm {

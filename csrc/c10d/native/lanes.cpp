@@ -1,4 +1,4 @@
-#include "c10d/lanes.h"
+#include "c10d/native/lanes.h"
 
 #include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
