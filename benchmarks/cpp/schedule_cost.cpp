@@ -1,5 +1,5 @@
 // What the schedule template costs a CPU: all_reduce of float32 over two processes, once through
-// AllReduceOneShot / AllReduceTwoShot, advance() and CpuExecutor, once as loops that do the same
+// AllReduceOneShot / AllReduceTwoShot, run_steps() and CpuExecutor, once as loops that do the same
 // steps written out for two ranks. Same blocks, same slots, same flags, same reduction function.
 //
 //   schedule_cost SCHEDULE BYTES SAMPLES BATCH BLOCK_BYTES      SCHEDULE: one-shot | two-shot
@@ -93,7 +93,7 @@ void by_template(Rank& rank) {
   while (!done) {  // each step waits anew, with a spin of its own
     const uint32_t before = step;
     wait_until([&] {
-      done = advance(schedule, executor, rank.base, step, [](uint32_t) { return true; });
+      done = run_steps(schedule, executor, rank.base, step, [](uint32_t) { return true; });
       return done || step != before;
     });
   }

@@ -92,7 +92,8 @@ def test_checks_pass_and_see_an_operation_that_does_nothing(
 
 
 def test_every_operation_has_a_case() -> None:
-    assert set(_C.operations()) - set(CASES) == OWN
+    both = {"send", "recv"}  # one case, "send_recv"
+    assert set(_C.operations()) - set(CASES) - both == OWN and "send_recv" in CASES
 
 
 def test_a_last_rank_without_a_peer_is_idle() -> None:

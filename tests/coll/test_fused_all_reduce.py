@@ -25,7 +25,15 @@ def test_without_race() -> None:
 
 @pytest.mark.parametrize("control", ["weaken_publish", "weaken_wait"])
 def test_negative_control_is_reported(control: str) -> None:
-    output = programs.run(programs.get(TEST, WATCHED), "race", "5", control=control).stdout
-    assert programs.races(output)
-    for schedule in ("FusedAllReduce", "FusedDirect", "GatherShards"):
-        assert schedule in output, schedule
+    missing = {"FusedAllReduce", "FusedDirect", "GatherShards"}
+    for seed in range(
+        5, 13
+    ):  # which schedule races, and is not covered by others' races, is chance
+        output = programs.run(
+            programs.get(TEST, WATCHED), "race", str(seed), control=control
+        ).stdout
+        assert programs.races(output)
+        missing = {schedule for schedule in missing if schedule not in output}
+        if not missing:
+            break
+    assert not missing

@@ -76,7 +76,7 @@ def bind(
         found.append(result.found_inf)
         if one.norm is not None:
             assert result.total_norm is not None
-            found.extend([result.total_norm, result.parts])
+            found.extend([result.total_norm, result.partial_norms])
         return result.work
 
     return Bound(launch, tensors, own, lambda: right(one, number, members, op.average), found)
