@@ -30,7 +30,7 @@ class Coalescing {
   }
   /// The work, which end() returns, too, if the calling thread is in one.
   WorkPtr noted(WorkPtr work) {
-    if (threads_ == 0) return work;
+    if (threads_ == 0 || work == nullptr) return work;
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto open = issued_.find(std::this_thread::get_id());
     if (open != issued_.end()) open->second.push_back(work);

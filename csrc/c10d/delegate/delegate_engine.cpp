@@ -13,6 +13,13 @@ namespace {
 
 Tensors first(const TensorLists& lists) { return lists.empty() ? Tensors{} : lists[0]; }
 
+/// So that there is a work, which is watched: NCCL has none for a caller who does not ask for one.
+template <class Options>
+Options with_work(Options opts) {
+  opts.asyncOp = true;
+  return opts;
+}
+
 }  // namespace
 
 DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind,
@@ -88,6 +95,10 @@ WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, c
   const auto entry = watched ? watch_->begin(call.subject, timeout) : nullptr;
   try {
     WorkPtr inner = start();
+    if (inner == nullptr) {  // of a message in a block, whose end has the work
+      if (watched) watch_->drop(entry);
+      return nullptr;
+    }
     auto work = DelegateWork::start(call, std::move(inner));
     if (watched) watch_->follow(entry, work);
     return work;
@@ -99,58 +110,58 @@ WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, c
 
 WorkPtr DelegateEngine::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
   return submit("all_reduce", OpType::ALLREDUCE, tensors, opts.timeout,
-                [&] { return inner_->allreduce(tensors, opts); });
+                [&] { return inner_->allreduce(tensors, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
   return submit("broadcast", OpType::BROADCAST, tensors, opts.timeout,
-                [&] { return inner_->broadcast(tensors, opts); });
+                [&] { return inner_->broadcast(tensors, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
   return submit("reduce", OpType::REDUCE, tensors, opts.timeout,
-                [&] { return inner_->reduce(tensors, opts); });
+                [&] { return inner_->reduce(tensors, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::barrier(const ::c10d::BarrierOptions& opts) {
   return submit("barrier", OpType::BARRIER, {}, opts.timeout,
-                [&] { return inner_->barrier(opts); });
+                [&] { return inner_->barrier(with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::allgather(TensorLists& outputs, Tensors& inputs,
                                   const ::c10d::AllgatherOptions& opts) {
   return submit("all_gather", OpType::ALLGATHER, first(outputs), opts.timeout,
-                [&] { return inner_->allgather(outputs, inputs, opts); });
+                [&] { return inner_->allgather(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
                                         const ::c10d::AllgatherOptions& opts) {
   return submit("all_gather_into_tensor", OpType::_ALLGATHER_BASE, {output}, opts.timeout,
-                [&] { return inner_->_allgather_base(output, input, opts); });
+                [&] { return inner_->_allgather_base(output, input, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                        const ::c10d::ReduceScatterOptions& opts) {
   return submit("reduce_scatter", OpType::REDUCE_SCATTER, outputs, opts.timeout,
-                [&] { return inner_->reduce_scatter(outputs, inputs, opts); });
+                [&] { return inner_->reduce_scatter(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                              const ::c10d::ReduceScatterOptions& opts) {
   return submit("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, {output}, opts.timeout,
-                [&] { return inner_->_reduce_scatter_base(output, input, opts); });
+                [&] { return inner_->_reduce_scatter_base(output, input, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::gather(TensorLists& outputs, Tensors& inputs,
                                const ::c10d::GatherOptions& opts) {
   return submit("gather", OpType::GATHER, first(outputs), opts.timeout,
-                [&] { return inner_->gather(outputs, inputs, opts); });
+                [&] { return inner_->gather(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::scatter(Tensors& outputs, TensorLists& inputs,
                                 const ::c10d::ScatterOptions& opts) {
   return submit("scatter", OpType::SCATTER, outputs, opts.timeout,
-                [&] { return inner_->scatter(outputs, inputs, opts); });
+                [&] { return inner_->scatter(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -158,45 +169,46 @@ WorkPtr DelegateEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
                                       std::vector<int64_t>& input_splits,
                                       const ::c10d::AllToAllOptions& opts) {
   return submit("all_to_all_single", OpType::ALLTOALL_BASE, {output}, opts.timeout, [&] {
-    return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
+    return inner_->alltoall_base(output, input, output_splits, input_splits, with_work(opts));
   });
 }
 
 WorkPtr DelegateEngine::alltoall(Tensors& outputs, Tensors& inputs,
                                  const ::c10d::AllToAllOptions& opts) {
   return submit("all_to_all", OpType::ALLTOALL, outputs, opts.timeout,
-                [&] { return inner_->alltoall(outputs, inputs, opts); });
+                [&] { return inner_->alltoall(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::allreduce_coalesced(Tensors& tensors,
                                             const ::c10d::AllreduceCoalescedOptions& opts) {
   return submit("all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, tensors, opts.timeout,
-                [&] { return inner_->allreduce_coalesced(tensors, opts); });
+                [&] { return inner_->allreduce_coalesced(tensors, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                             const ::c10d::AllgatherOptions& opts) {
   return submit("all_gather_coalesced", OpType::ALLGATHER_COALESCED, first(outputs), opts.timeout,
-                [&] { return inner_->allgather_coalesced(outputs, inputs, opts); });
+                [&] { return inner_->allgather_coalesced(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                         const ::c10d::AllgatherOptions& opts) {
-  return submit("all_gather_into_tensor_coalesced", OpType::ALLGATHER_COALESCED, outputs,
-                opts.timeout,
-                [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, opts); });
+  return submit(
+      "all_gather_into_tensor_coalesced", OpType::ALLGATHER_COALESCED, outputs, opts.timeout,
+      [&] { return inner_->allgather_into_tensor_coalesced(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                         const ::c10d::ReduceScatterOptions& opts) {
   return submit("reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs,
-                opts.timeout,
-                [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, opts); });
+                opts.timeout, [&] {
+                  return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, with_work(opts));
+                });
 }
 
 WorkPtr DelegateEngine::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
   return submit("all_reduce", OpType::_ALLREDUCE_SPARSE, tensors, opts.timeout,
-                [&] { return inner_->allreduce_sparse(tensors, opts); });
+                [&] { return inner_->allreduce_sparse(tensors, with_work(opts)); });
 }
 
 void DelegateEngine::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
@@ -235,10 +247,12 @@ void DelegateEngine::startCoalescing() {
 WorkPtr DelegateEngine::endCoalescing() {
   std::vector<WorkPtr> works = coalescing_.end();
   if (coalesces_ && watch_ != nullptr) {
-    works = {translating([&] {
+    WorkPtr all = translating([&] {
       return started(call("coalesced", -1, OpType::COALESCED, {}), options_->timeout,
                      [&] { return inner_->endCoalescing(); });
-    })};
+    });
+    works.clear();
+    if (all != nullptr) works.push_back(std::move(all));  // else nothing was issued
   }
   return c10::make_intrusive<WorkOfMany>(getRank(), std::move(works), continuations_);
 }

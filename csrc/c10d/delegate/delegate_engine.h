@@ -76,7 +76,7 @@ class DelegateEngine final : public Engine {
   /// A send or a receive: what is wrong with the group is raised at once.
   template <class Start>
   WorkPtr exchange(const char* name, int peer, const Tensors& tensors, const Start& start);
-  /// What the backend makes of it, watched until it ends.
+  /// What the backend makes of it, watched until it ends; nullptr where that is no work.
   template <class Start>
   WorkPtr started(DelegateWork::Call call, Milliseconds timeout, const Start& start);
   DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type,

@@ -4,6 +4,7 @@
 // - Works complete asynchronously and in order; what is pending when the communicator fails, fails with it, and
 //   so does everything later.
 // - A communicator comes to be at the first operation, and refuses two ranks on one device of one machine.
+// - A call that is not asynchronous returns no work; nor does a message in a block, whose end has the work.
 // - A rank that dies is waited for, until the group's timeout.
 // - What does not fit together between ranks is not noticed.
 // The data goes through Gloo; of its operations only the plainest are used, as others differ between versions
@@ -95,11 +96,13 @@ class SimBackend final : public ::c10d::Backend {
   void startCoalescing() override {
     const std::lock_guard<std::mutex> lock(issue_mutex_);
     coalescing_ = true;
+    coalesced_calls_ = 0;
     coalesced_.clear();
   }
   WorkPtr endCoalescing() override {
     const std::lock_guard<std::mutex> lock(issue_mutex_);
     coalescing_ = false;
+    if (coalesced_calls_ == 0) return nullptr;
     Pending all;
     all.work = new_work(OpType::COALESCED, std::move(coalesced_), ::c10d::kUnsetTimeout);
     all.hangs = line_->hung();
@@ -108,31 +111,32 @@ class SimBackend final : public ::c10d::Backend {
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     only(tensors);
-    return issue("allreduce", OpType::ALLREDUCE, tensors, tensors, opts.timeout,
+    return issue("allreduce", OpType::ALLREDUCE, tensors, tensors, opts.timeout, opts.asyncOp,
                  [&](Pending& pending) { reduce_all(pending, tensors[0], opts.reduceOp); });
   }
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const ::c10d::AllreduceCoalescedOptions& opts) override {
     return issue("allreduce_coalesced", OpType::COALESCED, tensors, tensors, opts.timeout,
-                 [&](Pending& pending) {
+                 opts.asyncOp, [&](Pending& pending) {
                    for (const auto& each : tensors) reduce_all(pending, each, opts.reduceOp);
                  });
   }
   WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override {
     only(tensors);
     const bool root = getRank() == opts.rootRank;
-    return issue("reduce", OpType::REDUCE, tensors, tensors, opts.timeout, [&](Pending& pending) {
-      const auto copy = copy_of(tensors[0]);
-      Tensors numbers{numbers_of(copy)};
-      auto inner = opts;
-      inner.reduceOp = summed(pending, numbers[0], opts.reduceOp);
-      pending.inner.push_back(gloo_->reduce(numbers, inner));
-      if (root) give(pending, copy, tensors[0]);
-    });
+    return issue("reduce", OpType::REDUCE, tensors, tensors, opts.timeout, opts.asyncOp,
+                 [&](Pending& pending) {
+                   const auto copy = copy_of(tensors[0]);
+                   Tensors numbers{numbers_of(copy)};
+                   auto inner = opts;
+                   inner.reduceOp = summed(pending, numbers[0], opts.reduceOp);
+                   pending.inner.push_back(gloo_->reduce(numbers, inner));
+                   if (root) give(pending, copy, tensors[0]);
+                 });
   }
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
     only(tensors);
-    return issue("broadcast", OpType::BROADCAST, tensors, tensors, opts.timeout,
+    return issue("broadcast", OpType::BROADCAST, tensors, tensors, opts.timeout, opts.asyncOp,
                  [&](Pending& pending) {
                    const auto copy = copy_of(tensors[0]);
                    broadcast_copy(pending, copy, static_cast<int>(opts.rootRank));
@@ -146,7 +150,7 @@ class SimBackend final : public ::c10d::Backend {
     }
     const c10::DeviceGuard on(device);
     const Tensors tensors{at::zeros({1}, at::TensorOptions(device))};
-    return issue("barrier", OpType::BARRIER, tensors, {}, opts.timeout,
+    return issue("barrier", OpType::BARRIER, tensors, {}, opts.timeout, opts.asyncOp,
                  [&](Pending& pending) { pending.inner.push_back(gloo_->barrier()); });
   }
 
@@ -154,7 +158,7 @@ class SimBackend final : public ::c10d::Backend {
                     const ::c10d::AllgatherOptions& opts) override {
     only(inputs);
     require_list(outputs);
-    return issue("allgather", OpType::ALLGATHER, inputs, outputs[0], opts.timeout,
+    return issue("allgather", OpType::ALLGATHER, inputs, outputs[0], opts.timeout, opts.asyncOp,
                  [&](Pending& pending) {
                    for (int root = 0; root < getSize(); ++root) {
                      const auto& output = outputs[0][root];
@@ -167,12 +171,12 @@ class SimBackend final : public ::c10d::Backend {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const ::c10d::AllgatherOptions& opts) override {
     return issue("_allgather_base", OpType::_ALLGATHER_BASE, {input}, {output}, opts.timeout,
-                 [&](Pending& pending) { gather_into(pending, output, input); });
+                 opts.asyncOp, [&](Pending& pending) { gather_into(pending, output, input); });
   }
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::AllgatherOptions& opts) override {
     return issue("allgather_into_tensor_coalesced", OpType::COALESCED, inputs, outputs,
-                 opts.timeout, [&](Pending& pending) {
+                 opts.timeout, opts.asyncOp, [&](Pending& pending) {
                    for (size_t i = 0; i < inputs.size(); ++i) {
                      gather_into(pending, outputs.at(i), inputs[i]);
                    }
@@ -184,7 +188,7 @@ class SimBackend final : public ::c10d::Backend {
     only(outputs);
     require_list(inputs);
     return issue("reduce_scatter", OpType::REDUCE_SCATTER, inputs[0], outputs, opts.timeout,
-                 [&](Pending& pending) {
+                 opts.asyncOp, [&](Pending& pending) {
                    Tensors parts;
                    int64_t before = 0;
                    for (int rank = 0; rank < getSize(); ++rank) {
@@ -197,13 +201,13 @@ class SimBackend final : public ::c10d::Backend {
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const ::c10d::ReduceScatterOptions& opts) override {
     return issue("_reduce_scatter_base", OpType::_REDUCE_SCATTER_BASE, {input}, {output},
-                 opts.timeout,
+                 opts.timeout, opts.asyncOp,
                  [&](Pending& pending) { scatter_parts(pending, output, input, opts.reduceOp); });
   }
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override {
     return issue("reduce_scatter_tensor_coalesced", OpType::COALESCED, inputs, outputs,
-                 opts.timeout, [&](Pending& pending) {
+                 opts.timeout, opts.asyncOp, [&](Pending& pending) {
                    for (size_t i = 0; i < inputs.size(); ++i) {
                      scatter_parts(pending, outputs.at(i), inputs[i], opts.reduceOp);
                    }
@@ -216,12 +220,13 @@ class SimBackend final : public ::c10d::Backend {
     const bool root = getRank() == opts.rootRank;
     if (root) require_list(outputs);
     const Tensors written = root ? outputs[0] : Tensors{};
-    return issue("gather", OpType::GATHER, inputs, written, opts.timeout, [&](Pending& pending) {
-      Tensors sent(getSize()), received(getSize());
-      sent.at(opts.rootRank) = copy_of(inputs[0]);
-      if (root) received = copies_for(pending, written);
-      exchange(pending, sent, received);
-    });
+    return issue("gather", OpType::GATHER, inputs, written, opts.timeout, opts.asyncOp,
+                 [&](Pending& pending) {
+                   Tensors sent(getSize()), received(getSize());
+                   sent.at(opts.rootRank) = copy_of(inputs[0]);
+                   if (root) received = copies_for(pending, written);
+                   exchange(pending, sent, received);
+                 });
   }
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
                   const ::c10d::ScatterOptions& opts) override {
@@ -229,18 +234,19 @@ class SimBackend final : public ::c10d::Backend {
     const bool root = getRank() == opts.rootRank;
     if (root) require_list(inputs);
     const Tensors read = root ? inputs[0] : Tensors{};
-    return issue("scatter", OpType::SCATTER, read, outputs, opts.timeout, [&](Pending& pending) {
-      Tensors sent(getSize()), received(getSize());
-      if (root) sent = copies_of(read);
-      received.at(opts.rootRank) = copies_for(pending, outputs)[0];
-      exchange(pending, sent, received);
-    });
+    return issue("scatter", OpType::SCATTER, read, outputs, opts.timeout, opts.asyncOp,
+                 [&](Pending& pending) {
+                   Tensors sent(getSize()), received(getSize());
+                   if (root) sent = copies_of(read);
+                   received.at(opts.rootRank) = copies_for(pending, outputs)[0];
+                   exchange(pending, sent, received);
+                 });
   }
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const ::c10d::AllToAllOptions& opts) override {
     require_list({outputs});
     require_list({inputs});
-    return issue("alltoall", OpType::ALLTOALL, inputs, outputs, opts.timeout,
+    return issue("alltoall", OpType::ALLTOALL, inputs, outputs, opts.timeout, opts.asyncOp,
                  [&](Pending& pending) {
                    exchange(pending, copies_of(inputs), copies_for(pending, outputs));
                  });
@@ -251,7 +257,7 @@ class SimBackend final : public ::c10d::Backend {
     ::c10d::checkSplitSizes(output_splits, output, getSize());
     ::c10d::checkSplitSizes(input_splits, input, getSize());
     return issue("alltoall_base", OpType::ALLTOALL_BASE, {input}, {output}, opts.timeout,
-                 [&](Pending& pending) {
+                 opts.asyncOp, [&](Pending& pending) {
                    const auto received = copies_for(pending, {output})[0];
                    exchange(pending, rows_of(copy_of(input), input, input_splits),
                             rows_of(received, output, output_splits));
@@ -262,7 +268,7 @@ class SimBackend final : public ::c10d::Backend {
   WorkPtr send(Tensors& tensors, int peer, int) override {
     only(tensors);
     return issue(
-        "send", OpType::SEND, tensors, {}, ::c10d::kUnsetTimeout,
+        "send", OpType::SEND, tensors, {}, ::c10d::kUnsetTimeout, /*async=*/true,
         [&](Pending& pending) {
           Tensors bytes{bytes_of(copy_of(tensors[0]))};
           pending.message = true;
@@ -273,7 +279,7 @@ class SimBackend final : public ::c10d::Backend {
   WorkPtr recv(Tensors& tensors, int peer, int) override {
     only(tensors);
     return issue(
-        "recv", OpType::RECV, {}, tensors, ::c10d::kUnsetTimeout,
+        "recv", OpType::RECV, {}, tensors, ::c10d::kUnsetTimeout, /*async=*/true,
         [&](Pending& pending) {
           Tensors bytes{bytes_of(copies_for(pending, tensors)[0])};
           pending.message = true;
@@ -285,30 +291,42 @@ class SimBackend final : public ::c10d::Backend {
  private:
   static constexpr int kAll = Communicators::kAll;
 
-  /// Checks, then queues what `post` makes of a Pending: Gloo's operations over copies.
+  /// Checks, then queues what `post` makes of a Pending: Gloo's operations over copies. Of a call that is not
+  /// `async` there is no work: it is done.
   template <class Post>
   WorkPtr issue(const char* name, OpType type, const Tensors& read, const Tensors& written,
-                Milliseconds timeout, const Post& post, int peer = kAll) {
+                Milliseconds timeout, bool async, const Post& post, int peer = kAll) {
     const c10::Device device = device_of(read, written);
     line_->require_healthy();
     communicators_.join(device, coalescing_ ? kAll : peer, options_->timeout, *line_);
-    const std::lock_guard<std::mutex> lock(issue_mutex_);
-    ++calls_[name];
-    last_device_ = device;
-    Pending pending;
-    pending.work = new_work(type, written, timeout);
-    if (fail_next_.exchange(false)) {
-      line_->fail(nccl_error("unhandled cuda error", "ncclUnhandledCudaError",
-                             "Call to CUDA function failed.", "as the test asked for"),
-                  ::c10d::ErrorType::COMM_ERROR);
-    } else if (hang_next_.exchange(false) || line_->hung()) {
-      line_->hang();
-      pending.hangs = true;
-    } else {
-      post(pending);
+    WorkPtr work;
+    {
+      const std::lock_guard<std::mutex> lock(issue_mutex_);
+      ++calls_[name];
+      last_device_ = device;
+      Pending pending;
+      pending.work = new_work(type, written, timeout);
+      if (fail_next_.exchange(false)) {
+        line_->fail(nccl_error("unhandled cuda error", "ncclUnhandledCudaError",
+                               "Call to CUDA function failed.", "as the test asked for"),
+                    ::c10d::ErrorType::COMM_ERROR);
+      } else if (hang_next_.exchange(false) || line_->hung()) {
+        line_->hang();
+        pending.hangs = true;
+      } else {
+        post(pending);
+      }
+      if (coalescing_) {
+        ++coalesced_calls_;
+        coalesced_.insert(coalesced_.end(), written.begin(), written.end());
+      }
+      work = line_->add(std::move(pending));
     }
-    if (coalescing_) coalesced_.insert(coalesced_.end(), written.begin(), written.end());
-    return line_->add(std::move(pending));
+    const bool message = type == OpType::SEND || type == OpType::RECV;
+    if (coalescing_ && message) return nullptr;
+    if (async) return work;
+    if (!coalescing_) work->wait();
+    return nullptr;
   }
 
   c10::intrusive_ptr<SimWork> new_work(OpType type, Tensors outputs, Milliseconds timeout) {
@@ -433,6 +451,7 @@ class SimBackend final : public ::c10d::Backend {
   std::atomic<uint64_t> sequence_{0};
   std::optional<c10::Device> last_device_;
   std::atomic<bool> coalescing_{false};
+  int coalesced_calls_ = 0;
   Tensors coalesced_;
   std::atomic<bool> hang_next_{false};
   std::atomic<bool> fail_next_{false};
