@@ -258,6 +258,25 @@ def test_what_fails_there_fails_the_group_on_every_rank() -> None:
     assert {one.kind for one in others} <= {"GroupPoisonedError", "CommunicationSystemError"}
 
 
+def _crash_there(world: World) -> list[Caught]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    if world.rank == 0:
+        _made[0].spoil_next()
+    work: Any = dist.all_reduce(x, async_op=True)
+    time.sleep(0.3)  # the death watch asks
+    own = [catch(work.wait)] if world.rank == 0 else []
+    return [*own, catch(dist.all_reduce, x)]
+
+
+def test_a_device_that_has_crashed_fails_the_group_and_not_the_process() -> None:
+    (first, later), (other,) = run_ranks(2, _crash_there)
+    assert first.kind == later.kind == "CommunicationSystemError", first
+    assert "simccl: CUDA error: device-side assert triggered" in first.text
+    assert other.kind == "GroupPoisonedError", other
+
+
 def _mixed(world: World) -> Caught:
     device = _init(world)
     x = torch.ones(4, device=device if world.rank == 0 else "cpu")

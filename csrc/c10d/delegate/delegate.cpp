@@ -130,7 +130,10 @@ std::exception_ptr Delegate::failed_before(const char* operation) {
 }
 
 std::exception_ptr Delegate::failed(const Subject& subject, const std::exception_ptr& error) {
-  if (of_arguments(subject, error)) return error;
+  return of_arguments(subject, error) ? error : lost(subject, error);
+}
+
+std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_ptr& error) {
   if (const auto first = failure()) return first;  // which has ended this one, too
   const std::string text = what_of(error);
   const ErrorCode code = code_in(text);

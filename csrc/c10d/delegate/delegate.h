@@ -64,6 +64,9 @@ class Delegate {
   /// What `error`, which the backend raised, ends an operation with. The group has failed from here on,
   /// unless it is one of arguments.
   std::exception_ptr failed(const Subject& subject, const std::exception_ptr& error);
+  /// The same of one that is under way, of which `error` was raised when it was asked whether it is done: that
+  /// is never one of arguments, whatever its type.
+  std::exception_ptr lost(const Subject& subject, const std::exception_ptr& error);
   /// Gives the group up here, and ends what is under way. Returns the first failure: this, or an earlier one.
   std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
   std::exception_ptr give_up(ErrorCode code, const std::string& text);

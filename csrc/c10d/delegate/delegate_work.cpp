@@ -131,7 +131,14 @@ bool DelegateWork::isCompleted() {
   if (Work::isCompleted() || inner_ == nullptr || !on_device()) return Work::isCompleted();
   if (const auto failure = call_.delegate->failure()) {
     complete(failure, {});
-  } else if (inner_->isCompleted()) {
+    return Work::isCompleted();
+  }
+  bool done = false;
+  // CUDA raises of every event once a kernel has crashed: also on the watch's thread, which must not end the
+  // process.
+  if (const auto error = caught([&] { done = inner_->isCompleted(); })) {
+    complete(call_.delegate->lost(call_.subject, error), {});
+  } else if (done) {
     ended(inner_->exception(), c10::IValue(call_.outputs));
   }
   return Work::isCompleted();

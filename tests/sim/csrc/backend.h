@@ -71,6 +71,8 @@ class SimBackend final : public ::c10d::Backend {
   void hang_next() { hang_next_ = true; }
   /// The next operation fails, and with it the communicator.
   void fail_next() { fail_next_ = true; }
+  /// Who asks whether the next operation is done gets an exception, as after a kernel that has crashed.
+  void spoil_next() { spoil_next_ = true; }
 
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -320,6 +322,7 @@ class SimBackend final : public ::c10d::Backend {
         ++coalesced_calls_;
         coalesced_.insert(coalesced_.end(), written.begin(), written.end());
       }
+      if (spoil_next_.exchange(false)) pending.work->spoil();
       work = line_->add(std::move(pending));
     }
     const bool message = type == OpType::SEND || type == OpType::RECV;
@@ -455,6 +458,7 @@ class SimBackend final : public ::c10d::Backend {
   Tensors coalesced_;
   std::atomic<bool> hang_next_{false};
   std::atomic<bool> fail_next_{false};
+  std::atomic<bool> spoil_next_{false};
 };
 
 }  // namespace sim

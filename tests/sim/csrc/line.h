@@ -7,6 +7,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -63,6 +64,12 @@ class SimWork final : public ::c10d::Work {
     if (exception_) std::rethrow_exception(exception_);
     return true;
   }
+  /// From here on isCompleted() raises what CUDA raises of every event once a kernel has crashed.
+  void spoil() { spoilt_ = true; }
+  bool isCompleted() override {
+    TORCH_CHECK(!spoilt_, "CUDA error: device-side assert triggered");
+    return Work::isCompleted();
+  }
   void synchronize() override { wait(); }
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
@@ -81,6 +88,7 @@ class SimWork final : public ::c10d::Work {
   const Clock::time_point deadline_;
   const Tensors outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<bool> spoilt_{false};
 };
 
 /// One operation in the line.

@@ -51,5 +51,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("calls", &SimBackend::calls)
       .def("hang_next", &SimBackend::hang_next)
       .def("fail_next", &SimBackend::fail_next)
+      .def("spoil_next", &SimBackend::spoil_next)
       .def("get_error", &SimBackend::getError);
 }
