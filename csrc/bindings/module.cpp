@@ -8,6 +8,7 @@
 #include "bindings/explain.h"
 #include "bindings/futures.h"
 #include "c10d/backend.h"
+#include "c10d/delegate/device_watch.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
 #include "c10d/hooks.h"
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_C, module) {
       [] {
         stop_continuations();
         stop_progress();
+        stop_device_watches();
         stop_continuations();  // those that waited for what will never come
       },
       py::call_guard<py::gil_scoped_release>()));

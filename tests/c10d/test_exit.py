@@ -51,10 +51,37 @@ except dist.DistBackendError as error:
     print(time.monotonic(), type(error).__name__, error, flush=True)
 """
 
+# The death watch of a device drops a work, and its tensor, while nobody lets the GIL go: at the
+# very end, behind what fastcomm does there.
+WATCHED = """
+import atexit, sys, time
+def spin():
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        pass
+atexit.register(spin)
+import sim, torch, torch.distributed as dist
+from fastcomm import _device_engines
+rank, path = int(sys.argv[1]), sys.argv[2]
+sim.load()
+atexit.unregister(sim.loading._let_autograd_end)  # it lets the GIL go
+_device_engines.register("sim", _device_engines.Factory("simccl", sim.SimBackend, str))
+torch.sim.set_device(rank)
+store = dist.FileStore(path, 2)
+dist.init_process_group("cpu:fastcomm,sim:fastcomm", store=store, rank=rank, world_size=2)
+tensor = torch.ones(4, device="sim")
+dist.all_reduce(tensor)
+print("done", flush=True)
+sys.setswitchinterval(1000)
+dist.all_reduce(tensor)
+"""
+
 
 def _start(mode: str, folder: Path, program: str = PROGRAM) -> list[subprocess.Popen[str]]:
     command = [sys.executable, "-X", "faulthandler", "-c", program]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    tests = str(Path(__file__).parents[1])
+    paths = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     return [
         subprocess.Popen(
             [*command, str(rank), str(folder / mode), mode],
@@ -76,7 +103,15 @@ def _start(mode: str, folder: Path, program: str = PROGRAM) -> list[subprocess.P
     ],
 )
 def test_the_interpreter_exits_quietly(mode: str, tmp_path: Path) -> None:
-    processes = _start(mode, tmp_path)
+    _expect_quiet(_start(mode, tmp_path), mode)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_the_death_watch_of_a_device_ends_before_the_interpreter(tmp_path: Path) -> None:
+    _expect_quiet(_start("idle", tmp_path, WATCHED), "idle")
+
+
+def _expect_quiet(processes: list[subprocess.Popen[str]], mode: str) -> None:
     deadline = time.monotonic() + 60
     try:
         for rank, process in enumerate(processes):

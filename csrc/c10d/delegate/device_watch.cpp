@@ -1,11 +1,42 @@
 #include "c10d/delegate/device_watch.h"
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 
+#include "transport/fork.h"
+
 namespace fastcomm {
+namespace {
+
+/// Those that there are.
+struct Watches {
+  std::mutex mutex;  // before a watch's own; held while a thread ends
+  std::set<DeviceWatch*> all;
+};
+
+/// Never destroyed: a group may outlive the static objects.
+Watches& watches() {
+  static auto* shared = new Watches;
+  return *shared;
+}
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {
+  const std::lock_guard<std::mutex> lock(watches().mutex);
+  watches().all.insert(this);
+}
 
 DeviceWatch::~DeviceWatch() {
+  {
+    const std::lock_guard<std::mutex> lock(watches().mutex);
+    watches().all.erase(this);
+  }
+  stop();
+}
+
+void DeviceWatch::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -14,9 +45,15 @@ DeviceWatch::~DeviceWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
+void stop_device_watches() {
+  if (forked_from_endpoint()) return;
+  const std::lock_guard<std::mutex> lock(watches().mutex);
+  for (DeviceWatch* watch : watches().all) watch->stop();
+}
+
 DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!thread_.joinable()) {
+  if (!stop_ && !thread_.joinable()) {
     try {
       thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {

@@ -29,7 +29,7 @@ class DeviceWatch {
   };
   using Entry = std::shared_ptr<Watched>;
 
-  explicit DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {}
+  explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -39,6 +39,8 @@ class DeviceWatch {
   /// Watches it until it ends.
   void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
   void drop(const Entry& entry);
+  /// From here on nobody looks. Waits for the thread, which may want the GIL.
+  void stop();
 
  private:
   static constexpr Milliseconds kLook{20};
@@ -62,5 +64,9 @@ class DeviceWatch {
   std::thread thread_;
   std::optional<Deadline> stalled_since_;  // the thread's own
 };
+
+/// For the end of the interpreter: stops all. Their threads drop works, and the tensors in them, whose Python
+/// objects want the GIL: torch aborts the process where the interpreter ends meanwhile.
+void stop_device_watches();
 
 }  // namespace fastcomm
