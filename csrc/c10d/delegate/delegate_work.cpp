@@ -70,8 +70,10 @@ void DelegateWork::follow() {
     settles_later_ = true;
     return inner->addCallback([held](c10::ivalue::Future& future) {
       if (!future.hasError()) return held->settle(nullptr, future.value());
-      held->ended(future.exception_ptr());
-      held->settle(held->exception(), {});
+      // Not the work's own error: another thread may be about to set that.
+      const auto error = held->call_.delegate->failed(held->call_.subject, future.exception_ptr());
+      held->complete(error, {});
+      held->settle(as_torch_error(error), {});
     });
   }
   if (inner == nullptr) {
