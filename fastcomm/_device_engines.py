@@ -28,11 +28,13 @@ class Factory:
         name: what messages call it.
         make: called with store, rank, size and timeout; must not wait for other ranks.
         identify: returns a text that no other device of any machine has.
+        count: returns how many devices this process sees.
     """
 
     name: str
     make: Callable[[dist.Store, int, int, timedelta], Any]
     identify: Callable[[torch.device], str]
+    count: Callable[[], int] = lambda: 1
 
 
 _factories: dict[str, Factory] = {}
@@ -47,8 +49,13 @@ def register(device_type: str, factory: Factory | None) -> None:
 
 
 def any_known() -> bool:
-    """Tell whether there is a backend for any type of device but the CPU."""
-    return bool(_factories)
+    """Tell whether there is a backend for any device that this process sees.
+
+    torch's batches of messages differ where there is: an exception in one leaves the group unusable
+    for ``all_reduce``, in silence. Programs without devices do not get that from a build of torch
+    for CUDA.
+    """
+    return any(factory.count() for factory in _factories.values())
 
 
 def known(device_type: str) -> bool:
@@ -123,4 +130,4 @@ def _cuda_device(device: torch.device) -> str:
 
 
 if dist.is_nccl_available():
-    register("cuda", Factory("NCCL", _make_nccl, _cuda_device))
+    register("cuda", Factory("NCCL", _make_nccl, _cuda_device, torch.cuda.device_count))

@@ -120,7 +120,7 @@ class FastcommBackend final : public ::c10d::Backend {
   }
   void startCoalescing() override { cpu_->startCoalescing(); }
   WorkPtr endCoalescing() override;
-  /// Where there are backends for devices: batches of their messages need it.
+  /// Where there are devices, and backends for them: batches of their messages need it.
   bool supportsCoalescing() const override;
   /// As in NativeEngine. Nothing where there is no native path.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,

@@ -22,7 +22,7 @@ struct DeviceBackends {
     std::string name;  // for messages: "NCCL"
     Engine::BackendPtr backend;
   };
-  /// Whether there is one for any type of device but the CPU.
+  /// Whether there is one for any device that this process sees.
   std::function<bool()> any;
   /// Whether there is one for devices of this type.
   std::function<bool(c10::DeviceType)> known;

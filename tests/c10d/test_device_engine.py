@@ -152,6 +152,28 @@ def test_messages_need_no_agreement() -> None:
     run_ranks(2, _messages_first)
 
 
+def _batch_on_the_host(world: World, devices: int) -> tuple[int, list[float]]:
+    """Raise in a batch of messages; return how many works a good one has, and a sum behind both."""
+    _device_engines.register("sim", Factory("simccl", _make, str, lambda: devices))
+    world.init("cpu:fastcomm")
+    x, got = torch.full((2,), float(world.rank + 1)), torch.empty(2)
+    peer = 1 - world.rank
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, got, peer)]
+    )
+    for work in works:
+        work.wait()
+    assert got.tolist() == [peer + 1] * 2
+    refused = torch.eye(2).to_sparse_csr()
+    catch(dist.batch_isend_irecv, [dist.P2POp(dist.isend, refused, peer)])
+    dist.all_reduce(x)
+    return len(works), x.tolist()
+
+
+def test_batches_without_devices_are_those_of_a_build_without_them() -> None:
+    assert run_ranks(2, _batch_on_the_host, 0) == [(2, [3.0, 3.0])] * 2
+
+
 def _hang(world: World, how: str) -> tuple[list[Caught], float]:
     """Rank 1 dies, or does not come, while the others wait in an operation of the backend."""
     device = _init(world)
