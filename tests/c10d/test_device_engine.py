@@ -242,6 +242,43 @@ def test_abort_ends_it_and_another_group_can_be_formed() -> None:
     assert run_ranks(2, _another_group) == [[4.0] * 4] * 2
 
 
+def _destroy_first(world: World) -> list[float]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    work: Any = dist.all_reduce(x, async_op=True)
+    dist.destroy_process_group()
+    work.wait()
+    assert work.is_success()
+    values: list[float] = x.tolist()
+    return values
+
+
+def test_what_has_ended_before_the_group_was_destroyed_has_ended_well() -> None:
+    assert run_ranks(2, _destroy_first) == [[4.0] * 4] * 2
+
+
+def _destroy_while_a_peer_dies(world: World) -> tuple[Caught, float]:
+    device = _init(world)
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    if world.rank == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    work: Any = dist.all_reduce(x, async_op=True)
+    begun = time.monotonic()
+    dist.destroy_process_group()
+    return catch(work.wait), time.monotonic() - begun
+
+
+def test_a_peer_dies_while_a_group_is_destroyed() -> None:
+    outcome = run_outcomes(2, _destroy_while_a_peer_dies, timeout=30)[0]
+    assert outcome.error is None, outcome.error
+    caught, seconds = outcome.value
+    assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught
+    assert seconds < 2.3
+
+
 def _fail_natively(world: World) -> list[Caught]:
     device = _init(world)
     x = torch.ones(4, device=device)

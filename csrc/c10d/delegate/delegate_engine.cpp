@@ -262,6 +262,9 @@ void DelegateEngine::fail(const std::exception_ptr& why) {
 }
 
 void DelegateEngine::leave(const std::string&) {
+  // NCCL's shutdown() waits for what runs, behind a lock that its abort() wants: where a peer died meanwhile,
+  // both would wait for ever.
+  if (watch_ != nullptr) watch_->drain();
   if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended
   delegate_->leave({"none", -1, sequence_});
 }

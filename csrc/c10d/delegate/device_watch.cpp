@@ -79,13 +79,32 @@ void DeviceWatch::drop(const Entry& entry) {
   watched_.erase(std::remove(watched_.begin(), watched_.end(), entry), watched_.end());
 }
 
+DeviceWatch::Seen DeviceWatch::seen() {
+  Seen seen;
+  for (const Entry& each : watched_) seen.emplace_back(each, each->work);
+  return seen;
+}
+
+void DeviceWatch::drain() {
+  for (bool pending = true; pending;) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const Seen all = seen();
+    lock.unlock();
+    pending = false;
+    for (const auto& [entry, work] : all) {
+      if (work == nullptr || !work->isCompleted()) pending = true;
+    }
+    if (delegate_->failure() != nullptr) return;
+    if (pending) std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
 void DeviceWatch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !watched_.empty(); });
     if (stop_) return;
-    Seen seen;
-    for (const Entry& each : watched_) seen.emplace_back(each, each->work);
+    Seen seen = this->seen();
     lock.unlock();
     Seen pending;
     for (const auto& each : seen) {

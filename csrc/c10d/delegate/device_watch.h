@@ -39,6 +39,8 @@ class DeviceWatch {
   /// Watches it until it ends.
   void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
   void drop(const Entry& entry);
+  /// Returns once nothing is under way: all has ended, and its works have, or the group has failed.
+  void drain();
   /// From here on nobody looks. Waits for the thread, which may want the GIL.
   void stop();
 
@@ -50,6 +52,7 @@ class DeviceWatch {
   void run();
   /// An entry and its work, as they are for one look.
   using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
+  Seen seen();
   void look(const Seen& pending);
   /// Why these cannot go on; nullptr while they can.
   std::exception_ptr failure_of(const Seen& pending);

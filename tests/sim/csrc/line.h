@@ -167,7 +167,8 @@ class Line : public std::enable_shared_from_this<Line> {
   /// Returns once nothing is pending, or will ever be done.
   void drain(Milliseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, timeout, [this] { return pending_.empty() || failure_ || hung_; });
+    const auto drained = [this] { return pending_.empty() && !ending_; };
+    changed_.wait_for(lock, timeout, [&] { return drained() || failure_ || hung_; });
   }
 
   /// Whether Gloo may still be at something.
@@ -197,8 +198,12 @@ class Line : public std::enable_shared_from_this<Line> {
       }
       if (outcome == Outcome::kLate) fail(too_late(*first.work), ::c10d::ErrorType::TIMEOUT);
       if (outcome != Outcome::kDone || !write_back(first)) return;
-      changed_.notify_all();
       first.work->complete(nullptr);
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        ending_ = false;
+      }
+      changed_.notify_all();
     }
   }
 
@@ -239,6 +244,7 @@ class Line : public std::enable_shared_from_this<Line> {
     const at::NoGradGuard no_grad;
     for (const auto& [copy, user] : pending.results) user.copy_(copy);
     pending_.pop_front();
+    ending_ = true;
     return true;
   }
 
@@ -261,6 +267,7 @@ class Line : public std::enable_shared_from_this<Line> {
   std::exception_ptr failure_;
   ::c10d::ErrorType error_ = ::c10d::ErrorType::SUCCESS;
   bool hung_ = false;
+  bool ending_ = false;  // one that is pending no more, and not complete yet
   bool started_ = false;
   bool unsettled_ = false;
 };
