@@ -164,9 +164,14 @@ FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c1
   const auto under = [&store](const char* prefix) {
     return c10::make_intrusive<::c10d::PrefixStore>(prefix, store);
   };
-  return c10::make_intrusive<FastcommBackend>(
+  auto part = c10::make_intrusive<FastcommBackend>(
       under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
       opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_);
+  if (!part->traits().native) {  // nobody is here who could make another backend
+    throw TorchError(ErrorCode::kSystem, concat("split_group: ", part->traits().why_not_native,
+                                                ". new_group() makes one over Gloo"));
+  }
+  return part;
 }
 
 bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {

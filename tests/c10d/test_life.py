@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.caught import catch
+from support.caught import Caught, catch
 from support.ranks import World, run_ranks
 
 import fastcomm.backend
@@ -36,6 +36,22 @@ def _split(world: World) -> list[float]:
 
 def test_a_group_is_split() -> None:
     assert run_ranks(3, _split) == [[0, 2, 2.0], [], [1, 2, 2.0]]
+
+
+def _split_without_room(world: World) -> Caught:
+    world.init()
+    split = dist.group.WORLD.split_group  # type: ignore[union-attr]
+    caught = catch(lambda: [split([0, 1], None, None, f"part {i}") for i in range(9)])
+    value = torch.ones(2)
+    dist.all_reduce(value)
+    assert value.tolist() == [2, 2]
+    return caught
+
+
+def test_a_group_is_not_split_where_shared_memory_is_used_up() -> None:
+    for caught in run_ranks(2, _split_without_room, environment={"FASTCOMM_SEGMENT_MB": "16"}):
+        assert caught.kind == "CommunicationSystemError", caught
+        assert "raise FASTCOMM_SEGMENT_MB. new_group() makes one over Gloo" in caught.text
 
 
 def _fails(world: World) -> list[str]:
