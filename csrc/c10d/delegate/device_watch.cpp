@@ -4,6 +4,7 @@
 #include <set>
 #include <system_error>
 
+#include "c10d/hooks.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -88,8 +89,10 @@ DeviceWatch::Seen DeviceWatch::seen() {
 void DeviceWatch::drain() {
   for (bool pending = true; pending;) {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (stop_) return;  // nobody looks for deaths any more
     const Seen all = seen();
     lock.unlock();
+    if (g_interrupt_check) g_interrupt_check();
     pending = false;
     for (const auto& [entry, work] : all) {
       if (work == nullptr || !work->isCompleted()) pending = true;

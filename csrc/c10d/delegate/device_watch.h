@@ -39,7 +39,8 @@ class DeviceWatch {
   /// Watches it until it ends.
   void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
   void drop(const Entry& entry);
-  /// Returns once nothing is under way: all has ended, and its works have, or the group has failed.
+  /// Returns once nothing is under way: all has ended, and its works have, or the group has failed. Raises
+  /// what g_interrupt_check raises.
   void drain();
   /// From here on nobody looks. Waits for the thread, which may want the GIL.
   void stop();
