@@ -220,6 +220,8 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to)
       .def("get_error", &FastcommBackend::getError)
+      // torch's new_group() calls it on who is no member, where the default group is bound to a device.
+      .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
       // fused_all_reduce, or with shards fused_reduce_scatter.
       .def("fused_reduce",
            [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,

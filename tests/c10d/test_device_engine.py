@@ -152,6 +152,23 @@ def test_messages_need_no_agreement() -> None:
     run_ranks(2, _messages_first)
 
 
+def _new_group_of_a_bound_one(world: World) -> bool:
+    sim.load()
+    store = dist.FileStore(f"{world.directory}/store", world.size)
+    dist.init_process_group(
+        "cpu:fastcomm,sim:fastcomm",
+        store=store,
+        rank=world.rank,
+        world_size=world.size,
+        device_id=torch.device("sim", world.rank),
+    )
+    return dist.new_group([0]) is dist.GroupMember.NON_GROUP_MEMBER
+
+
+def test_new_group_in_a_group_that_is_bound_to_a_device() -> None:
+    assert run_ranks(2, _new_group_of_a_bound_one) == [False, True]
+
+
 def _batch_on_the_host(world: World, devices: int) -> tuple[int, list[float]]:
     """Raise in a batch of messages; return how many works a good one has, and a sum behind both."""
     _device_engines.register("sim", Factory("simccl", _make, str, lambda: devices))
