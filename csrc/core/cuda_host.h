@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
+#include <cstdint>
 #include <string>
 
 #include "core/error.h"
@@ -53,6 +54,21 @@ T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch t
 #if defined(FC_SHIM)
   const shim::Use use = touch == Touch::kRead ? shim::Use::kRead : shim::Use::kWrite;
   return reinterpret_cast<T*>(shim::Runtime::get().view(device, pointer, use));
+#else
+  return pointer;
+#endif
+}
+
+/// What the kernel that is launched next on the current device finds at an address of which it uses
+/// so many bytes. As device_view; under the shim this is also how a launch says what it uses, in
+/// place of the launched kernel, which nobody could ask.
+template <class T>
+T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Touch touch) {
+#if defined(FC_SHIM)
+  if (pointer == nullptr || bytes == 0) return pointer;
+  shim::next_accesses.push_back(
+      {reinterpret_cast<uintptr_t>(pointer), bytes, touch == Touch::kWrite});
+  return device_view(shim::current_device, pointer, touch);
 #else
   return pointer;
 #endif

@@ -26,11 +26,6 @@ char* take(char*& at, uint64_t bytes, const char* like) {
   return slot;
 }
 
-CopySegment segment(int device, char* dst, const char* src, uint64_t bytes) {
-  return CopySegment{device_view(device, dst, Touch::kWrite),
-                     device_view(device, src, Touch::kRead), bytes};
-}
-
 }  // namespace
 
 void RoundWork::clear() {
@@ -166,15 +161,14 @@ uint64_t ExchangePlan::place(const CopyJob& job, uint64_t done, Room& room) {
     if (piece > most) piece = most / kLineBytes * kLineBytes;
     if (piece == 0) return 0;
     char* slot = take(room.at, piece, src);
-    work_[job.from].stage.push_back(segment(group_.device(job.from), slot, src, piece));
+    work_[job.from].stage.push_back(CopySegment{slot, src, piece});
     staged = slot;
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (job.dst[rank] == nullptr) continue;
     const bool reaches = direct(rank, job.from);
     RoundWork& work = work_[rank];
-    work.pull.push_back(
-        segment(group_.device(rank), job.dst[rank] + done, reaches ? src : staged, piece));
+    work.pull.push_back(CopySegment{job.dst[rank] + done, reaches ? src : staged, piece});
     if (!reaches) work.staged_by |= rank_bit(job.from);
   }
   return piece;
@@ -205,17 +199,16 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
     if (piece == 0) return 0;
   }
 
-  const int device = group_.device(owner);
   RoundWork& work = work_[owner];
   for (int rank = 0; rank < size_; ++rank) {
     const char* source = job.sources[rank] + done * in;
     if (!direct(owner, rank)) {
       char* slot = take(room.at, piece * in, source);
-      work_[rank].stage.push_back(segment(group_.device(rank), slot, source, piece * in));
+      work_[rank].stage.push_back(CopySegment{slot, source, piece * in});
       work.staged_by |= rank_bit(rank);
       source = slot;
     }
-    work.sources.push_back(device_view(device, source, Touch::kRead));
+    work.sources.push_back(source);
   }
   int destinations = 0;
   char* result = nullptr;
@@ -224,15 +217,15 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
     char* dst = job.dst[rank] + done * out;
     if (!direct(owner, rank)) {
       if (result == nullptr) result = take(room.at, piece * out, dst);
-      work_[rank].fetch.push_back(segment(group_.device(rank), dst, result, piece * out));
+      work_[rank].fetch.push_back(CopySegment{dst, result, piece * out});
       work_[rank].fetch_from |= rank_bit(owner);
       continue;
     }
-    work.destinations.push_back(device_view(device, dst, Touch::kWrite));
+    work.destinations.push_back(dst);
     ++destinations;
   }
   if (result != nullptr) {
-    work.destinations.push_back(device_view(device, result, Touch::kWrite));
+    work.destinations.push_back(result);
     work.stages_results = true;
     ++destinations;
   }

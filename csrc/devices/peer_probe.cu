@@ -183,8 +183,8 @@ class Probe {
       const DeviceGuard guard(side.device);
       ProbeArgs args;
       args.side = static_cast<uint32_t>(s);
-      args.own_box = side.boxes;
-      args.own_inbox = side.boxes + kBoxWords;
+      args.own_box = device_view(side.device, side.boxes, Touch::kWrite);
+      args.own_inbox = args.own_box + kBoxWords;
       args.peer_box = device_view<const uint32_t>(side.device, peer.boxes, Touch::kRead);
       args.peer_inbox = device_view(side.device, peer.boxes + kBoxWords, Touch::kWrite);
       args.own_flag = &flags_[s].word;

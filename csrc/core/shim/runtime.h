@@ -10,8 +10,13 @@
 //
 // As strict as CUDA where code may err: launching in a stream of another than the current device,
 // recording an event of another device than its stream's, enabling access twice.
+//
+// Everything that a stream is given names the bytes that it uses, and core/shim/order.h tells
+// whether they are in order: a copy names its own, a kernel's are those that its launcher has asked
+// a view of (kernel_view in core/cuda_host.h).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -23,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/shim/capture.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -37,6 +43,9 @@ constexpr cudaError_t cudaErrorPeerAccessUnsupported = 217;
 constexpr cudaError_t cudaErrorInvalidResourceHandle = 400;
 constexpr cudaError_t cudaErrorNotReady = 600;
 constexpr cudaError_t cudaErrorPeerAccessAlreadyEnabled = 704;
+constexpr cudaError_t cudaErrorStreamCaptureUnsupported = 900;
+constexpr cudaError_t cudaErrorStreamCaptureUnjoined = 904;
+constexpr cudaError_t cudaErrorStreamCaptureIsolation = 905;
 constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaHostAllocPortable = 1;
@@ -59,8 +68,20 @@ enum class Link {
 };
 enum class Use { kRead, kWrite };
 
+/// Where the devices' memory comes from: the host's, unless somebody has a better one.
+struct MemorySource {
+  void* (*allocate)(size_t bytes) = [](size_t bytes) { return std::aligned_alloc(256, bytes); };
+  void (*free)(void* memory) = std::free;
+  /// Where the host finds what lies there on a device.
+  char* (*on_host)(const void* memory) = [](const void* memory) {
+    return static_cast<char*>(const_cast<void*>(memory));
+  };
+};
+
 inline thread_local int current_device = 0;
 inline thread_local cudaError_t last_error = cudaSuccess;
+/// What the kernel that this thread launches next will use.
+inline thread_local std::vector<Access> next_accesses;
 
 class Runtime {
  public:
@@ -69,15 +90,25 @@ class Runtime {
     return runtime;
   }
 
-  /// links[a][b]: what device a can do with the memory of device b. Before any stream is used.
-  void configure(const std::vector<std::vector<Link>>& links) {
+  /// links[a][b]: what device a can do with the memory of device b. `queues` is how many a device
+  /// has, which streams take in turn; 0: each has its own. Before any stream is used.
+  void configure(const std::vector<std::vector<Link>>& links, int queues = 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     links_ = links;
     enabled_.assign(links.size(), std::vector<bool>(links.size(), false));
+    queues_.assign(links.size(), std::vector<Queue*>(queues));
+    made_streams_.assign(links.size(), 0);
     default_streams_.clear();
     for (size_t d = 0; d < links.size(); ++d) {
-      default_streams_.push_back(new Stream(static_cast<int>(d)));
+      default_streams_.push_back(make_stream_locked(static_cast<int>(d)));
     }
+  }
+  /// Before anything is allocated.
+  void set_memory_source(const MemorySource& source) { source_ = source; }
+
+  Stream* make_stream(int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return make_stream_locked(device);
   }
 
   int devices() const { return links_.empty() ? 1 : static_cast<int>(links_.size()); }
@@ -102,9 +133,11 @@ class Runtime {
   void* allocate(size_t bytes, int device) {
     const size_t size = (bytes + 255) / 256 * 256;
     if (size < bytes || size > most_bytes) return nullptr;
-    void* memory = std::aligned_alloc(256, size);
+    void* memory = device == -1 ? std::aligned_alloc(256, size) : source_.allocate(size);
     if (memory == nullptr) return nullptr;
-    std::memset(memory, 0xa5, size);  // whatever was there before
+    // Whatever was there before; of much memory only so much as is quickly written.
+    std::memset(device == -1 ? memory : source_.on_host(memory), 0xa5,
+                std::min(size, size_t{1} << 22));
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device, nullptr};
     ++allocations;
@@ -115,24 +148,43 @@ class Runtime {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
     if (found == ranges_.end()) return cudaErrorInvalidValue;
+    Order::get().freed(memory, found->second.bytes);
     std::free(found->second.shadow);
-    std::free(memory);
+    if (found->second.device == -1) {
+      std::free(memory);
+    } else {
+      source_.free(memory);
+    }
     ranges_.erase(found);
     return cudaSuccess;
+  }
+
+  /// Where the host finds memory of a device; other addresses are the host's own.
+  char* on_host(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto range = ranges_.upper_bound(address);
+    if (range != ranges_.begin() && (--range)->second.device != -1 &&
+        address - range->first <= range->second.bytes) {
+      return source_.on_host(pointer);
+    }
+    return static_cast<char*>(const_cast<void*>(pointer));
   }
 
   /// Where a kernel on `device` ends up that uses `pointer`. Raises what a GPU reports later.
   char* view(int device, const void* pointer, Use use) {
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     std::lock_guard<std::mutex> lock(mutex_);
+    if (links_.empty()) return static_cast<char*>(const_cast<void*>(pointer));  // ranks are threads
     auto range = ranges_.upper_bound(address);
     if (range == ranges_.begin()) illegal(device, pointer, "which nobody allocated");
     --range;
     const uintptr_t offset = address - range->first;
     Range& there = range->second;
     if (offset > there.bytes) illegal(device, pointer, "which nobody allocated");
-    char* real = reinterpret_cast<char*>(address);  // NOLINT(performance-no-int-to-ptr)
-    if (there.device == -1 || there.device == device) return real;
+    if (there.device == -1) return static_cast<char*>(const_cast<void*>(pointer));
+    char* const real = source_.on_host(pointer);
+    if (there.device == device) return real;
     if (!enabled_[device][there.device]) illegal(device, pointer, "of a device out of its reach");
     const Link link = links_[device][there.device];
     const bool broken = (link == Link::kBrokenReads && use == Use::kRead) ||
@@ -157,8 +209,18 @@ class Runtime {
                            std::to_string(reinterpret_cast<uintptr_t>(pointer)) + ", " + what);
   }
 
+  Stream* make_stream_locked(int device) {
+    if (links_.empty() || queues_[device].empty()) return new Stream(device);
+    Queue*& queue = queues_[device][made_streams_[device]++ % queues_[device].size()];
+    if (queue == nullptr) queue = new Queue;
+    return new Stream(device, queue);
+  }
+
   std::mutex mutex_;  // of host threads alone
+  MemorySource source_;
   std::vector<std::vector<Link>> links_;
+  std::vector<std::vector<Queue*>> queues_;
+  std::vector<uint64_t> made_streams_;
   std::vector<std::vector<bool>> enabled_;
   std::vector<Stream*> default_streams_;
   std::map<uintptr_t, Range> ranges_;
@@ -167,16 +229,30 @@ class Runtime {
 inline cudaError_t fail(cudaError_t error) { return last_error = error; }
 
 /// Runs `work` in a stream of the current device, or in the caller where there are no streams.
+/// `what` says what it is, in words, and `accesses` what it uses.
 template <class Work>
-cudaError_t submit(cudaStream_t stream, Work work) {
+cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> accesses, Work work) {
   Stream* const target = Runtime::get().resolve(stream);
   if (target == nullptr) {
     work();
     return cudaSuccess;
   }
   if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
+  std::string words = concat(what, " (device ", target->device(), ", stream ", target->actor, ")");
+  if (target->capture != nullptr) {
+    target->capture->add(target, {std::move(work), std::move(accesses), std::move(words)});
+    return cudaSuccess;
+  }
+  Order::get().submit(target->actor, target->clock, accesses, words);
   target->enqueue(std::move(work));
   return cudaSuccess;
+}
+
+inline Access reads(const void* memory, uint64_t bytes) {
+  return {reinterpret_cast<uintptr_t>(memory), bytes, false};
+}
+inline Access writes(const void* memory, uint64_t bytes) {
+  return {reinterpret_cast<uintptr_t>(memory), bytes, true};
 }
 
 }  // namespace fastcomm::shim

@@ -21,6 +21,12 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureUnjoined:
+      return "capturing stream has unjoined work";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
     default:
       return "unknown error";
   }
@@ -74,28 +80,50 @@ inline cudaError_t cudaFreeHost(void* memory) {
 }
 inline cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {
-  return fastcomm::shim::submit(stream, [=] { std::memcpy(dst, src, bytes); });
+  using fastcomm::shim::Runtime;
+  return fastcomm::shim::submit(
+      stream, "cudaMemcpyAsync",
+      {fastcomm::shim::reads(src, bytes), fastcomm::shim::writes(dst, bytes)},
+      [to = Runtime::get().on_host(dst), from = Runtime::get().on_host(src), bytes] {
+        std::memcpy(to, from, bytes);
+      });
 }
 inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream) {
-  return fastcomm::shim::submit(stream, [=] { std::memset(dst, value, bytes); });
+  return fastcomm::shim::submit(stream, "cudaMemsetAsync", {fastcomm::shim::writes(dst, bytes)},
+                                [to = fastcomm::shim::Runtime::get().on_host(dst), value, bytes] {
+                                  std::memset(to, value, bytes);
+                                });
 }
 
 // Streams.
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new fastcomm::shim::Stream(fastcomm::shim::current_device);
+  *stream = fastcomm::shim::Runtime::get().make_stream(fastcomm::shim::current_device);
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  stream->close();
   delete stream;
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
+  if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   auto* const done = new fastcomm::shim::Signal;  // not freed: raise() touches it to the end
   target->enqueue([done] { done->raise(); });
   done->wait();
+  Order::get().host_saw(clock);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  using fastcomm::shim::Order;
+  fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
+  if (target == nullptr) return cudaSuccess;
+  if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  const fastcomm::shim::Clock clock = Order::get().now(target->clock);
+  if (!target->idle()) return fastcomm::shim::fail(cudaErrorNotReady);
+  Order::get().host_saw(clock);
   return cudaSuccess;
 }
 
@@ -110,28 +138,115 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
   if (event->device != target->device()) {
     return fastcomm::shim::fail(cudaErrorInvalidResourceHandle);
   }
+  event->capture = target->capture;
+  if (target->capture != nullptr) {
+    target->capture->order.record(target->capture_clock, event->clock);
+    return cudaSuccess;
+  }
   auto* const done = new fastcomm::shim::Signal;
+  Order::get().record(target->clock, event->clock);
   event->recorded.store(done);
   target->enqueue([done] { done->raise(); });
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  using fastcomm::shim::Order;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
+  if (target == nullptr) return cudaSuccess;
+  if (event->capture != nullptr) {
+    event->capture->join(target);
+    event->capture->order.wait(target->capture_clock, event->clock);
+    return cudaSuccess;
+  }
   const fastcomm::shim::Signal* const awaited = event->recorded.load();
-  if (target != nullptr && awaited != nullptr) target->enqueue([awaited] { awaited->wait(); });
+  if (awaited == nullptr) return cudaSuccess;
+  if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureIsolation);
+  Order::get().wait(target->clock, event->clock);
+  target->enqueue([awaited] { awaited->wait(); });
   return cudaSuccess;
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   const fastcomm::shim::Signal* const awaited = event->recorded.load();
-  return awaited == nullptr || awaited->raised() ? cudaSuccess : cudaErrorNotReady;
+  if (awaited == nullptr) return cudaSuccess;
+  if (!awaited->raised()) return cudaErrorNotReady;
+  fastcomm::shim::Order::get().host_saw(event->clock);
+  return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   const fastcomm::shim::Signal* const awaited = event->recorded.load();
-  if (awaited != nullptr) awaited->wait();
+  if (awaited == nullptr) return cudaSuccess;
+  awaited->wait();
+  fastcomm::shim::Order::get().host_saw(event->clock);
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  const fastcomm::shim::Signal* const from = begin->recorded.load();
+  const fastcomm::shim::Signal* const to = end->recorded.load();
+  if (from == nullptr || to == nullptr) {
+    return fastcomm::shim::fail(cudaErrorInvalidResourceHandle);
+  }
+  if (!from->raised() || !to->raised()) return fastcomm::shim::fail(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(to->when() - from->when()).count();
+  return cudaSuccess;
+}
+
+// Graphs.
+using cudaGraph_t = fastcomm::shim::Graph*;
+using cudaGraphExec_t = const fastcomm::shim::Graph*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
+
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
+  const bool captured = target != nullptr && target->capture != nullptr;
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+/// Not a device's default stream.
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (stream == nullptr || stream->capture != nullptr) {
+    return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
+  }
+  new fastcomm::shim::Capture(stream);  // not freed: events may still name it
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  fastcomm::shim::Capture* const capture = stream->capture;
+  if (capture == nullptr || capture->origin != stream) {
+    return fastcomm::shim::fail(cudaErrorInvalidValue);
+  }
+  const bool joined = capture->joined();
+  capture->release();
+  fastcomm::shim::Order::get().add_hazards(capture->order.take_hazards());
+  *graph = joined ? capture->graph : nullptr;
+  return joined ? cudaSuccess : fastcomm::shim::fail(cudaErrorStreamCaptureUnjoined);
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, uint64_t) {
+  *exec = new fastcomm::shim::Graph(*graph);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  for (const fastcomm::shim::Graph::Node& node : exec->nodes) {
+    const cudaError_t result = fastcomm::shim::submit(
+        stream, ("replay of " + node.what).c_str(), node.accesses, [work = node.work] { work(); });
+    if (result != cudaSuccess) return result;
+  }
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+/// Its launches may still be under way: they have copies of what they do.
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
   return cudaSuccess;
 }

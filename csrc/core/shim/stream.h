@@ -1,5 +1,5 @@
 // Streams and events of the execution shim: what is enqueued runs later, in order, on a thread of
-// the stream's own.
+// the stream's own, or of a hardware queue that several streams share.
 //
 // ThreadSanitizer must see the order that CUDA gives and no other. A mutex would give more: whoever
 // locks it comes after whoever unlocked it before, so a worker that takes its next piece of work
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <functional>
@@ -26,6 +27,7 @@
 #include <utility>
 
 #include "core/interleave.h"
+#include "core/shim/order.h"
 
 namespace fastcomm::shim {
 
@@ -33,6 +35,7 @@ namespace fastcomm::shim {
 class Signal {
  public:
   void raise() {
+    when_ = std::chrono::steady_clock::now();
     word_.store(1, std::memory_order_release);
     syscall(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
@@ -40,19 +43,24 @@ class Signal {
   void wait() const {
     while (!raised()) syscall(SYS_futex, &word_, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
   }
+  /// When it was raised; of one that has been seen raised.
+  std::chrono::steady_clock::time_point when() const { return when_; }
 
  private:
+  std::chrono::steady_clock::time_point when_;
   std::atomic<uint32_t> word_{0};
 };
 
-class Stream {
+/// A hardware queue: does what it is given, one thing after the other, on a thread of its own.
+/// Streams that share one wait for each other, as on a device with fewer queues than streams
+/// ($CUDA_DEVICE_MAX_CONNECTIONS): behind a wait for an event stands everything that was issued
+/// later, whatever its stream.
+class Queue {
  public:
-  explicit Stream(int device) : device_(device), last_(new Node) {
+  Queue() : last_(new Node) {
     // Detached: a destroyed stream finishes its work, as on a device, and nobody waits for it.
     std::thread(work_off, last_).detach();
   }
-
-  int device() const { return device_; }
 
   void enqueue(std::function<void()> work) {
     std::lock_guard<std::mutex> lock(callers_);  // the worker never takes it
@@ -96,9 +104,54 @@ class Stream {
     }
   }
 
-  const int device_;
   std::mutex callers_;
   Node* last_;
+};
+
+struct Capture;
+
+class Stream {
+ public:
+  /// With a queue of its own, or with one that others use too, which outlives it.
+  explicit Stream(int device, Queue* queue = nullptr)
+      : actor(Order::get().new_actor()),
+        device_(device),
+        own_(queue == nullptr),
+        queue_(own_ ? new Queue : queue),
+        finished_(new std::atomic<uint64_t>{0}) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  /// What it was given is still done.
+  ~Stream() {
+    if (!own_) return;
+    queue_->close();
+    // Not freed, like the queue: its thread may still be at work, and a count of users would order.
+  }
+
+  int device() const { return device_; }
+
+  void enqueue(std::function<void()> work) {
+    ++issued_;
+    queue_->enqueue([work = std::move(work), finished = finished_] {
+      work();
+      finished->store(finished->load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    });
+  }
+
+  /// Whether everything is done that it was given so far.
+  bool idle() const { return finished_->load(std::memory_order_acquire) == issued_; }
+
+  const Actor actor;
+  Clock clock;                 // of Order::get()
+  Capture* capture = nullptr;  // what it is given goes there instead (core/shim/capture.h)
+  Clock capture_clock;         // of the capture's order
+
+ private:
+  const int device_;
+  const bool own_;
+  Queue* const queue_;
+  std::atomic<uint64_t> issued_{0};
+  std::atomic<uint64_t>* const finished_;  // written by the queue's thread alone
 };
 
 struct Event {
@@ -108,6 +161,8 @@ struct Event {
   // The latest record. Never freed: streams that wait for it may outlive the event, and a count of
   // its users would order them.
   std::atomic<Signal*> recorded{nullptr};
+  Clock clock;                 // of that record
+  Capture* capture = nullptr;  // which it is part of, if any
 };
 
 }  // namespace fastcomm::shim

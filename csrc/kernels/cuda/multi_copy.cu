@@ -9,6 +9,7 @@
 // shim (FC_SHIM).
 #include "kernels/cuda/multi_copy.h"
 
+#include "core/cuda_host.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
 
@@ -63,8 +64,10 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
   for (; taken < count && table.count < kCapacity; ++taken) {
     const CopySegment& segment = segments[taken];
     if (segment.bytes == 0 || segment.dst == segment.src) continue;
-    table.dst[table.count] = static_cast<char*>(segment.dst);
-    table.src[table.count] = static_cast<const char*>(segment.src);
+    table.dst[table.count] =
+        kernel_view(static_cast<char*>(segment.dst), segment.bytes, Touch::kWrite);
+    table.src[table.count] =
+        kernel_view(static_cast<const char*>(segment.src), segment.bytes, Touch::kRead);
     table.bytes[table.count] = segment.bytes;
     table.first_chunk[table.count] = static_cast<uint32_t>(chunks);
     ++table.count;

@@ -292,7 +292,7 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     static_cast<SegmentHead&>(head) = head_of(one.segment->memory, plain);
     head.segment = one.index;
     head.first_block = one.first_block;
-    table.add(head, one.segment->memory, blocks_of(*one.segment));
+    table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
   FC_LAUNCH(kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources),
             dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream, table);

@@ -182,7 +182,7 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
     const ReduceSegment& segment = segments[taken];
     if (segment.count == 0) continue;
     const SegmentHead head = head_of(segment, spec);
-    table.add(head, segment, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
+    table.add(head, segment, spec, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
   FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream,

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "core/cuda_host.h"
 #include "core/hd.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
@@ -60,7 +61,7 @@ struct ReduceTable {
   }
   bool full() const { return count == kWords / stride(); }
   /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).
-  void add(Head head, const ReduceSegment& segment, uint64_t its_chunks) {
+  void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
     head.first_chunk = chunks;
     FC_CHECK(chunks + its_chunks < uint64_t{1} << 31,
              "a reduction of more elements than one launch can count");
@@ -68,8 +69,14 @@ struct ReduceTable {
     uint64_t* record = words + count++ * stride();
     memcpy(record, &head, sizeof(head));
     record += kHeadWords;
-    for (int j = 0; j < num_sources; ++j) *record++ = address_of(segment.sources[j]);
-    for (int d = 0; d < num_destinations; ++d) *record++ = address_of(segment.destinations[d]);
+    for (int j = 0; j < num_sources; ++j) {
+      *record++ = address_of(kernel_view(static_cast<const char*>(segment.sources[j]),
+                                         segment.count * dtype_size(spec.in), Touch::kRead));
+    }
+    for (int d = 0; d < num_destinations; ++d) {
+      *record++ = address_of(kernel_view(static_cast<char*>(segment.destinations[d]),
+                                         segment.count * dtype_size(spec.out), Touch::kWrite));
+    }
   }
 
   /// Words of a record.

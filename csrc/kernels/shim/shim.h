@@ -121,9 +121,11 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
 
 /// Arguments are copied, as a launch copies them.
 template <class Kernel, class... Args>
-void launch(Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream, const Args&... args) {
+void launch(const char* name, Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream,
+            const Args&... args) {
   if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
-  submit(stream, [=] { run_grid(kernel, grid, threads, args...); });
+  submit(stream, name, std::exchange(next_accesses, {}),
+         [=] { run_grid(kernel, grid, threads, args...); });
 }
 
 }  // namespace fastcomm::shim
@@ -136,7 +138,7 @@ inline int __syncthreads_and(int vote) { return fastcomm::shim::block->barrier(v
   type* const name = ::fastcomm::shim::shared_array<type>(&name##_key, count)
 
 #define FC_LAUNCH(kernel, grid, block, stream, ...) \
-  ::fastcomm::shim::launch(kernel, grid, block, stream, __VA_ARGS__)
+  ::fastcomm::shim::launch(#kernel, kernel, grid, block, stream, __VA_ARGS__)
 
 // What launchers ask about a kernel.
 struct cudaFuncAttributes {};

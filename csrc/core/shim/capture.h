@@ -1,0 +1,63 @@
+// Stream capture: what streams are given while they are captured becomes a graph, and is done
+// whenever that is launched.
+//
+// As CUDA has it: a stream is captured from the begin of the capture on, or from its wait for an
+// event that was recorded in a captured stream; it has to be joined again, by an event, before the
+// end. Waiting for what lies outside, or asking for a captured stream's end, is refused. The order
+// inside is looked at while it is captured, by an Order of the capture's own; a launched graph's
+// parts are then done one after the other, in the order in which they were issued.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/shim/order.h"
+#include "core/shim/stream.h"
+
+namespace fastcomm::shim {
+
+struct Graph {
+  struct Node {
+    std::function<void()> work;
+    std::vector<Access> accesses;
+    std::string what;
+  };
+  std::vector<Node> nodes;
+};
+
+struct Capture {
+  explicit Capture(Stream* stream) : origin(stream) { join(stream); }
+
+  void join(Stream* stream) {
+    if (!streams.insert(stream).second) return;
+    stream->capture = this;
+    stream->capture_clock = Clock();
+  }
+  void add(Stream* stream, Graph::Node node) {
+    order.submit(stream->actor, stream->capture_clock, node.accesses, node.what);
+    graph->nodes.push_back(std::move(node));
+  }
+  /// Whether the first stream is ordered behind everything.
+  bool joined() const {
+    for (const Stream* stream : streams) {
+      const uint64_t last = stream->capture_clock.seen(stream->actor);
+      if (origin->capture_clock.seen(stream->actor) < last) return false;
+    }
+    return true;
+  }
+  /// The streams are as they were before.
+  void release() {
+    for (Stream* stream : streams) stream->capture = nullptr;
+    streams.clear();
+  }
+
+  Stream* const origin;
+  Graph* graph = new Graph;
+  std::set<Stream*> streams;
+  Order order;
+};
+
+}  // namespace fastcomm::shim
