@@ -7,6 +7,7 @@
 #include "bindings/device_backends.h"
 #include "bindings/explain.h"
 #include "bindings/futures.h"
+#include "bindings/held.h"
 #include "c10d/backend.h"
 #include "c10d/delegate/device_watch.h"
 #include "c10d/exception.h"
@@ -19,14 +20,11 @@
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
+#include "ops/tensor_access.h"
 #include "ops/tensor_lists.h"
+#include "tensors/accelerator.h"
 #include "transport/bootstrap.h"
 #include "transport/cores.h"
-
-#if defined(FC_WITH_CUDA)
-#include "core/cuda_host.h"
-#include "devices/peer_probe.h"
-#endif
 
 namespace py = pybind11;
 
@@ -66,8 +64,17 @@ py::dict environment_dict() {
   return result;
 }
 
-/// The CUDA devices of this process, and how each reaches each other's memory, which is tried where
-/// nobody has yet.
+/// The type of the devices that the kernels serve, "" where the library was built for none.
+std::string accelerator_type() {
+#if defined(FC_DEVICES)
+  return c10::DeviceTypeName(kAccelerator, /*lower_case=*/true);
+#else
+  return "";
+#endif
+}
+
+/// The CUDA devices of this process, and how each reaches the tensors on each other, which is tried
+/// where nobody has yet.
 struct CudaDevices {
   std::string reason;  // why there are none; else empty
   std::vector<std::string> names;
@@ -76,7 +83,7 @@ struct CudaDevices {
 
 CudaDevices cuda_devices() {
   CudaDevices found;
-#if defined(FC_WITH_CUDA)
+#if defined(FC_DEVICES)
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess || count == 0) {
@@ -86,12 +93,10 @@ CudaDevices cuda_devices() {
     return found;
   }
   for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties;
-    FC_CUDA(cudaGetDeviceProperties(&properties, device), "device ", device);
-    found.names.emplace_back(properties.name);
+    found.names.push_back(device_name(device));
     found.access.emplace_back();
     for (int peer = 0; peer < count; ++peer) {
-      const Access& access = peer_access().between(device, peer);
+      const Access& access = tensor_access().between(device, peer);
       found.access.back().emplace_back(access_kind_name(access.kind), access.reason);
     }
   }
@@ -286,6 +291,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
+  module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", [] {
     CudaDevices found;
     {

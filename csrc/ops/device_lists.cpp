@@ -1,6 +1,7 @@
 #include "ops/device_lists.h"
 
-#if defined(FC_WITH_CUDA)
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -71,7 +72,7 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
   if (!can_meet(sources.size()) || count == 0) return std::nullopt;
   std::vector<int> ranks;
   for (const TensorList& list : sources) {
-    if (!list[0].is_cuda() || !are_on(list, list[0].get_device())) return std::nullopt;
+    if (!is_on_accelerator(list[0]) || !are_on(list, list[0].get_device())) return std::nullopt;
     ranks.push_back(static_cast<int>(list[0].get_device()));
   }
   const auto root = std::find(ranks.begin(), ranks.end(), static_cast<int>(destination));

@@ -1,9 +1,6 @@
-#if defined(FC_WITH_CUDA)
-#include "ops/device_ranks.h"
-
-#include <ATen/cuda/PeerToPeerAccess.h>
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <algorithm>
 #include <map>
@@ -11,7 +8,8 @@
 #include <mutex>
 #include <utility>
 
-#include "devices/peer_probe.h"
+#include "ops/device_ranks.h"
+#include "ops/tensor_access.h"
 
 namespace fastcomm {
 namespace {
@@ -30,52 +28,74 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
   return tensor;
 }
 
+using KnownRanks = std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
+
+bool capturing(const std::vector<int>& devices) {
+  return std::any_of(devices.begin(), devices.end(), is_capturing);
+}
+
+/// Devices that meet for the first time probe each other, which waits for them.
+void check_first_meeting(const KnownRanks& known, const std::vector<int>& devices) {
+  const auto all_in = [&](const std::vector<int>& list) {
+    return std::all_of(devices.begin(), devices.end(), [&](int device) {
+      return std::find(list.begin(), list.end(), device) != list.end();
+    });
+  };
+  const bool have_met =
+      all_in({devices[0]}) ||
+      std::any_of(known.begin(), known.end(), [&](auto& k) { return k.second && all_in(k.first); });
+  if (have_met || !capturing(devices)) return;
+  throw Error(ErrorCode::kUnsupported,
+              "the first operation on these devices cannot be captured into a graph: they try "
+              "whether they reach each other's memory. Run one before the capture");
+}
+
+/// What goes through pinned memory waits for events of earlier calls, which are in no graph.
+void check_capture(const DeviceSet& set, const std::vector<int>& devices) {
+  for (int rank = 0; rank < set.size(); ++rank) {
+    for (int peer = 0; peer < set.size(); ++peer) {
+      if (set.direct(rank, peer)) continue;
+      if (!capturing(devices)) return;
+      throw Error(
+          ErrorCode::kUnsupported,
+          concat("an operation on devices ", devices[rank], " and ", devices[peer],
+                 " cannot be captured into a graph: they do not reach each other's memory (",
+                 set.access(rank, peer).reason, ")"));
+    }
+  }
+}
+
 }  // namespace
 
 DeviceRanks::DeviceRanks(const std::vector<int>& devices)
-    : set(devices, peer_access()), collectives(set) {}
+    : set(devices, tensor_access()), collectives(set) {}
 
 DeviceRanks& device_ranks(const std::vector<int>& devices) {
   static auto& mutex = *new std::mutex;
-  static auto& known = *new std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
+  static auto& known = *new KnownRanks;
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<DeviceRanks>& found = known[devices];
-  if (found) return *found;
-  auto made = std::make_unique<DeviceRanks>(devices);
-  const int size = made->set.size();
-  for (int rank = 0; rank < size; ++rank) {
-    for (int peer = 0; peer < size; ++peer) {
-      // Memory that torch maps piece by piece (expandable segments) is mapped for others on demand.
-      if (devices[rank] != devices[peer] && made->set.direct(rank, peer)) {
-        at::cuda::get_p2p_access(static_cast<at::DeviceIndex>(devices[rank]),
-                                 static_cast<at::DeviceIndex>(devices[peer]));
-      }
-    }
+  if (!found) {
+    check_first_meeting(known, devices);
+    found = std::make_unique<DeviceRanks>(devices);
   }
-  found = std::move(made);
+  check_capture(found->set, devices);
   return *found;
-}
-
-c10::cuda::CUDAStream current_stream(int device) {
-  return c10::cuda::getCurrentCUDAStream(static_cast<at::DeviceIndex>(device));
 }
 
 Streams current_streams(const std::vector<int>& devices) {
   Streams streams;
-  for (const int device : devices) streams.push_back(current_stream(device).stream());
+  for (const int device : devices) streams.push_back(native_stream(current_stream(device)));
   return streams;
 }
 
 void record_use(const TensorList& tensors, int device) {
-  const c10::cuda::CUDAStream stream = current_stream(device);
-  for (const at::Tensor& tensor : tensors) {
-    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream);
-  }
+  const c10::Stream stream = current_stream(device);
+  for (const at::Tensor& tensor : tensors) record_use(tensor, stream);
 }
 
 TensorList allocate_like(const TensorList& models, int device, bool apart) {
-  const auto options = at::TensorOptions(at::kByte).device(
-      at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
+  const auto options = at::TensorOptions(at::kByte).device(accelerator_device(device));
   TensorList made;
   made.reserve(models.size());
   size_t first = 0;
@@ -96,8 +116,8 @@ TensorList allocate_like(const TensorList& models, int device, bool apart) {
 
 bool are_on(const TensorList& tensors, int64_t device) {
   return std::all_of(tensors.begin(), tensors.end(), [device](const at::Tensor& tensor) {
-    return tensor.is_cuda() && tensor.get_device() == device && tensor.layout() == at::kStrided &&
-           tensor.has_storage() && !tensor.is_quantized() &&
+    return is_on_accelerator(tensor) && tensor.get_device() == device &&
+           tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
            !tensor.unsafeGetTensorImpl()->is_python_dispatch();
   });
 }

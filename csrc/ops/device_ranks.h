@@ -1,15 +1,14 @@
-// What operations on lists of tensors on CUDA devices share: the devices of an operation as ranks
-// of a group, torch's current streams, its memory.
+// What operations on lists of tensors on devices share: the devices of an operation as ranks of a
+// group, torch's current streams, its memory.
 //
-// Only in builds with FC_WITH_CUDA. Any thread may call.
+// Only in builds with FC_DEVICES. Any thread may call.
 #pragma once
-
-#include <c10/cuda/CUDAStream.h>
 
 #include <vector>
 
 #include "devices/local_collectives.h"
 #include "ops/device_lists.h"
+#include "tensors/accelerator.h"
 
 namespace fastcomm {
 
@@ -21,7 +20,8 @@ struct DeviceRanks {
   LocalCollectives collectives;
 };
 
-/// One for each list of devices, for good: CUDA may be gone before destructors run.
+/// One for each list of devices, for good: CUDA may be gone before destructors run. Raises
+/// Error(kUnsupported) where a graph is being captured that cannot hold what these devices do.
 DeviceRanks& device_ranks(const std::vector<int>& devices);
 
 inline bool can_meet(size_t ranks) {
@@ -31,11 +31,10 @@ inline std::vector<int> as_ranks(const DeviceIndices& devices) {
   return {devices.begin(), devices.end()};
 }
 
-c10::cuda::CUDAStream current_stream(int device);
+/// The calling thread's.
 Streams current_streams(const std::vector<int>& devices);
 
-/// Memory that was allocated for another stream is not given out again before the current one of
-/// the device is done.
+/// As record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
 /// New tensors like `models`, which are plain, on a device: many in a block, or each in its own.

@@ -1,12 +1,12 @@
 #include "ops/fused_device.h"
 
 #include "core/error.h"
-
-#if defined(FC_WITH_CUDA)
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/view_as_real.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <iterator>
@@ -18,10 +18,6 @@
 
 namespace fastcomm {
 namespace {
-
-at::Device cuda_device(int index) {
-  return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
-}
 
 /// Enqueues what `spec` says on the gradients' device; sources[k][i] are the terms of gradient i.
 /// Returns the three results.
@@ -40,15 +36,16 @@ TensorList launch(const TensorList& tensors, const std::vector<Gradient>& gradie
         {{terms[i].data(), &destinations[i], gradient.count}, gradient.dtype, gradient.wire});
   }
   const auto bytes = gradient_scratch_bytes(segments.data(), static_cast<int>(count));
-  const at::Tensor scratch = at::empty({static_cast<int64_t>(bytes)},
-                                       at::TensorOptions(at::kByte).device(cuda_device(device)));
-  TensorList results = make_gradient_results(tensors, cuda_device(device));
+  const at::Tensor scratch =
+      at::empty({static_cast<int64_t>(bytes)},
+                at::TensorOptions(at::kByte).device(accelerator_device(device)));
+  TensorList results = make_gradient_results(tensors, accelerator_device(device));
   const bool wide = results[0].scalar_type() == at::kDouble;
   const NormResults into{results[2].mutable_data_ptr<double>(), results[0].mutable_data_ptr(),
                          wide ? DType::kFloat64 : DType::kFloat32,
                          results[1].mutable_data_ptr<float>()};
   launch_multi_gradient(segments.data(), static_cast<int>(count), spec, scratch.mutable_data_ptr(),
-                        into, current_stream(device).stream());
+                        into, native_stream(current_stream(device)));
   return results;
 }
 
@@ -71,7 +68,8 @@ std::vector<int> devices_of(const std::vector<TensorList>& sources) {
            kMaxReduceSources, " on CUDA devices");
   std::vector<int> devices;
   for (size_t k = 0; k < sources.size(); ++k) {
-    const int device = sources[k][0].is_cuda() ? static_cast<int>(sources[k][0].get_device()) : -1;
+    const at::Tensor& first = sources[k][0];
+    const int device = is_on_accelerator(first) ? static_cast<int>(first.get_device()) : -1;
     FC_CHECK(device >= 0 && are_on(sources[k], device), "fused_reduce_add_coalesced: list ", k,
              " is not of dense tensors on one CUDA device");
     devices.push_back(device);
@@ -150,10 +148,10 @@ TensorList fused_sum_device_lists(const std::vector<TensorList>& sources,
                                   const GradientOptions& options) {
   const std::vector<int> devices = devices_of(sources);
   const int device = devices[0];
-  const c10::cuda::CUDAGuard guard(static_cast<at::DeviceIndex>(device));
+  const c10::DeviceGuard guard(accelerator_device(device));
   std::vector<TensorList> terms{all_plain(sources[0])};
   TensorList results = allocate_like(terms[0], device);
-  const GradientTensors gradients(results, options, cuda_device(device));
+  const GradientTensors gradients(results, options, accelerator_device(device));
   for (size_t k = 1; k < sources.size(); ++k) {
     terms.push_back(all_plain(sources[k]));
     for (size_t i = 0; i < results.size(); ++i) {
@@ -177,8 +175,8 @@ TensorList fused_sum_device_lists(const std::vector<TensorList>& sources,
 
 TensorList device_gradient_norms(const TensorList& gradients, NormKind kind) {
   const int device = static_cast<int>(gradients[0].get_device());
-  const c10::cuda::CUDAGuard guard(static_cast<at::DeviceIndex>(device));
-  const GradientTensors tensors(gradients, {{false, 1, kind}, {}}, cuda_device(device));
+  const c10::DeviceGuard guard(accelerator_device(device));
+  const GradientTensors tensors(gradients, {{false, 1, kind}, {}}, accelerator_device(device));
   TensorList results = launch_norms(gradients, tensors, kind, device);
   record_use(gradients, device);
   return results;
@@ -186,10 +184,10 @@ TensorList device_gradient_norms(const TensorList& gradients, NormKind kind) {
 
 at::Tensor device_norm_of(const at::Tensor& parts, NormKind kind) {
   const int device = static_cast<int>(parts.get_device());
-  const c10::cuda::CUDAGuard guard(static_cast<at::DeviceIndex>(device));
+  const c10::DeviceGuard guard(accelerator_device(device));
   at::Tensor total = at::empty({}, parts.options());
   launch_norm_of_parts(parts.const_data_ptr<double>(), static_cast<int>(parts.numel()), kind,
-                       total.mutable_data_ptr<double>(), current_stream(device).stream());
+                       total.mutable_data_ptr<double>(), native_stream(current_stream(device)));
   record_use({parts}, device);
   return total;
 }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "ops/addends.h"
 #include "ops/fused_device.h"
+#include "tensors/accelerator.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -27,14 +28,16 @@ void for_all_units(const GradientList& list, const Work& work) {
 }
 
 /// Where a list is that goes to the CPU's loops or a device's kernels as a whole.
-bool begins_on_cuda(const TensorList& list) { return !list.empty() && list[0].is_cuda(); }
+bool begins_on_device(const TensorList& list) {
+  return !list.empty() && is_on_accelerator(list[0]);
+}
 
 }  // namespace
 
 TensorList fused_sum_lists(const std::vector<TensorList>& sources, const GradientOptions& options) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   check_addends(sources);
-  if (begins_on_cuda(sources[0])) return fused_sum_device_lists(sources, options);
+  if (begins_on_device(sources[0])) return fused_sum_device_lists(sources, options);
   FC_CHECK(sources.size() <= kMaxRanks, "fused_reduce_add_coalesced: ", sources.size(),
            " lists, but at most ", kMaxRanks);
   const size_t count = sources[0].size();
@@ -59,7 +62,7 @@ TensorList fused_sum_lists(const std::vector<TensorList>& sources, const Gradien
 
 TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (begins_on_cuda(gradients)) return device_gradient_norms(gradients, kind);
+  if (begins_on_device(gradients)) return device_gradient_norms(gradients, kind);
   const GradientTensors tensors(gradients, {{false, 1, kind}, {}, {}, {}});
   GradientList& list = *tensors.list();
   for_all_units(list, [&](uint32_t begin, uint32_t end) { note_norms(list, begin, end); });
@@ -70,10 +73,10 @@ TensorList gradient_norms(const TensorList& gradients, NormKind kind) {
 
 at::Tensor norm_of(const at::Tensor& parts, NormKind kind) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  FC_CHECK((parts.is_cpu() || parts.is_cuda()) && parts.scalar_type() == at::kDouble &&
+  FC_CHECK((parts.is_cpu() || is_on_accelerator(parts)) && parts.scalar_type() == at::kDouble &&
                parts.dim() == 1 && parts.is_contiguous(),
            "the parts of a norm are a vector of float64 on the CPU or a CUDA device");
-  if (parts.is_cuda()) return device_norm_of(parts, kind);
+  if (is_on_accelerator(parts)) return device_norm_of(parts, kind);
   at::Tensor norm = at::empty({}, parts.options());
   *norm.mutable_data_ptr<double>() =
       norm_of_parts(parts.const_data_ptr<double>(), static_cast<size_t>(parts.numel()), kind);

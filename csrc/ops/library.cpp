@@ -1,8 +1,8 @@
 // The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake implementations
 // and their derivatives are in fastcomm/_operators.py.
 //
-// A device is its index, -1 for the CPU. Where neither our CPU path nor our CUDA path applies, torch's
-// own functions do the work, in the same order.
+// A device is its index, -1 for the CPU. Where neither our CPU path nor that for devices applies,
+// torch's own functions do the work, in the same order.
 #include <torch/library.h>
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 #include "ops/addends.h"
 #include "ops/device_lists.h"
 #include "ops/tensor_lists.h"
+#include "tensors/accelerator.h"
 
 namespace fastcomm {
 namespace {
 
 at::Device device_of(int64_t index) {
-  return index == -1 ? at::Device(at::kCPU)
-                     : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  return index == -1 ? at::Device(at::kCPU) : accelerator_device(index);
 }
 
 TensorList in_one_list(std::vector<TensorList> lists) {
@@ -34,7 +34,7 @@ TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef device
   if (to_cpu && are_plain_cpu(tensors)) {
     return in_one_list(copy_lists(tensors, static_cast<int64_t>(devices.size())));
   }
-  if (!tensors.empty() && tensors[0].is_cuda() &&
+  if (!tensors.empty() && is_on_accelerator(tensors[0]) &&
       std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device >= 0; })) {
     DeviceIndices places{tensors[0].get_device()};
     places.insert(places.end(), devices.begin(), devices.end());
@@ -90,7 +90,7 @@ TORCH_LIBRARY_IMPL(fastcomm, CPU, library) {
   library.impl("reduce_add_coalesced", reduce_add_coalesced);
 }
 
-TORCH_LIBRARY_IMPL(fastcomm, CUDA, library) {
+TORCH_LIBRARY_IMPL(fastcomm, FC_ACCELERATOR_KEY, library) {
   library.impl("broadcast_coalesced", broadcast_coalesced);
   library.impl("reduce_add_coalesced", reduce_add_coalesced);
 }

@@ -1,0 +1,29 @@
+#include "ops/tensor_access.h"
+
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
+#include <string>
+
+#include "core/env.h"
+#include "devices/peer_probe.h"
+
+namespace fastcomm {
+namespace {
+
+/// A PeerProbe. Memory that torch maps piece by piece (expandable segments) is mapped for others on
+/// demand only, and some allocators do not know how.
+std::string probe_tensors(int device, int peer) {
+  std::string wrong = probe_peers(device, peer);
+  if (wrong.empty() && map_for_peers(device, peer, wrong)) map_for_peers(peer, device, wrong);
+  return wrong;
+}
+
+}  // namespace
+
+PeerAccess& tensor_access() {
+  static auto& access = *new PeerAccess(probe_tensors, environment().peer_access);
+  return access;
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,80 @@
+// The devices that this library's kernels serve, as torch sees them: CUDA, or in builds on the execution
+// shim (FC_SHIM) the simulated accelerator of tests, a PrivateUse1 device type of torch. What is above the
+// CUDA runtime uses devices, streams and memory through this header and torch's generic classes
+// (c10::DeviceGuard, c10::StreamGuard, c10::Event), and so is the same code on both.
+//
+// FC_DEVICES is defined where there are kernels for devices. Without them the type is CUDA too: its
+// tensors go to torch's own functions. What torch has no generic form for is implemented once for
+// each: for CUDA in tensors/accelerator_cuda.cpp, for a simulation by the simulation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <string>
+
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#define FC_DEVICES 1
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "core/cuda_host.h"
+#endif
+
+/// torch's dispatch key of these devices, for TORCH_LIBRARY_IMPL.
+#if defined(FC_SHIM)
+#define FC_ACCELERATOR_KEY PrivateUse1
+#else
+#define FC_ACCELERATOR_KEY CUDA
+#endif
+
+namespace fastcomm {
+
+#if defined(FC_SHIM)
+constexpr at::DeviceType kAccelerator = at::kPrivateUse1;
+#else
+constexpr at::DeviceType kAccelerator = at::kCUDA;
+#endif
+
+inline bool is_on_accelerator(const at::Tensor& tensor) {
+  return tensor.device().type() == kAccelerator;
+}
+
+inline at::Device accelerator_device(int64_t index) {
+  return at::Device(kAccelerator, static_cast<at::DeviceIndex>(index));
+}
+
+#if defined(FC_DEVICES)
+
+/// The calling thread's.
+inline c10::Stream current_stream(int device) {
+  return c10::impl::VirtualGuardImpl(kAccelerator).getStream(accelerator_device(device));
+}
+
+inline cudaStream_t native_stream(const c10::Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native_handle());
+}
+
+/// Memory that was allocated for another stream is not given out again before `stream` has done what
+/// it was given until the memory is freed.
+inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
+  c10::impl::VirtualGuardImpl(kAccelerator)
+      .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+// One implementation each.
+
+/// Lets kernels of `device` reach what torch allocates on `peer`, now and later; their access to each
+/// other is enabled already. False, with the reason, where torch's allocator cannot: then nothing has
+/// failed, and data goes through the host. Never raises.
+bool map_for_peers(int device, int peer, std::string& why_not);
+
+/// Whether the current stream of the device is being captured into a graph.
+bool is_capturing(int device);
+
+/// As its maker calls it.
+std::string device_name(int device);
+
+#endif
+
+}  // namespace fastcomm

@@ -1,0 +1,65 @@
+// What tensors/accelerator.h leaves to an implementation, for CUDA.
+#if defined(FC_WITH_CUDA)
+#include "tensors/accelerator.h"
+
+#include <ATen/cuda/PeerToPeerAccess.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace fastcomm {
+namespace {
+
+/// The first line: torch's errors go on with a trace of their own calls.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Returns "" or why not.
+std::string ask_torch(int device, int peer) {
+  try {
+    // Whose memory may come from anywhere.
+    if (c10::cuda::CUDACachingAllocator::name() == "pluggable") {
+      return "torch's allocator is a pluggable one, which maps nothing for other devices";
+    }
+    if (at::cuda::get_p2p_access(static_cast<at::DeviceIndex>(device),
+                                 static_cast<at::DeviceIndex>(peer))) {
+      return "";
+    }
+    return concat("torch finds no access from device ", device, " to device ", peer);
+  } catch (const std::exception& error) {
+    static_cast<void>(cudaGetLastError());  // somebody else's next launch would find it
+    return concat("torch does not map memory of device ", peer, " for device ", device, ": ",
+                  first_line(error.what()));
+  }
+}
+
+}  // namespace
+
+bool map_for_peers(int device, int peer, std::string& why_not) {
+  // torch notes that it has mapped before it does: after a failure it would say yes.
+  static auto& mutex = *new std::mutex;
+  static auto& known = *new std::map<std::pair<int, int>, std::string>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto [found, is_new] = known.try_emplace({device, peer});
+  if (is_new) found->second = ask_torch(device, peer);
+  why_not = found->second;
+  return why_not.empty();
+}
+
+bool is_capturing(int device) {
+  const DeviceGuard guard(device);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  FC_CUDA(cudaStreamIsCapturing(native_stream(current_stream(device)), &status), "device ", device);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+std::string device_name(int device) {
+  cudaDeviceProp properties;
+  FC_CUDA(cudaGetDeviceProperties(&properties, device), "device ", device);
+  return properties.name;
+}
+
+}  // namespace fastcomm
+#endif
