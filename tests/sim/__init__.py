@@ -8,9 +8,10 @@
 
 For the ranks that tests with the fixture ``simulated`` start: torch would keep the device type in
 pytest's own process, and other tests would see it. What the library does lies in
-``tests/sim/csrc``. Its devices do at once what they are told to; operators run on the CPU. But a
-tensor's address is the device's: who reads or writes there as if it were the host's is killed by
-SIGSEGV.
+``tests/sim/csrc``. Devices do what they are given later, each stream in its order; operators run on
+the CPU's kernels. A tensor's address is the device's: who reads or writes there as if it were the
+host's is killed by SIGSEGV. What uses the same bytes without an order between them is a hazard,
+which is found whatever the timing: a rank that leaves one fails (`check`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,21 @@ from typing import Any
 
 from sim import build
 from sim.build import missing
-from sim.loading import load
+from sim.loading import load, loaded
 
 NAME = "simccl"
 
-__all__ = ["NAME", "SimBackend", "build", "load", "missing", "register_backend"]
+__all__ = [
+    "NAME",
+    "SimBackend",
+    "build",
+    "check",
+    "hazards",
+    "load",
+    "loaded",
+    "missing",
+    "register_backend",
+]
 
 
 def SimBackend(
@@ -44,6 +55,18 @@ def SimBackend(
         machine: where the rank's devices are. Two ranks of one machine need different devices.
     """
     return load().SimBackend(store, rank, size, timeout, machine)
+
+
+def hazards() -> list[str]:
+    """Return what was found to be without order since the last call, in words."""
+    found: list[str] = load().hazards()
+    return found
+
+
+def check() -> None:
+    """Raise if something was found; nothing in a process without the simulation."""
+    if loaded() and (found := hazards()):
+        raise AssertionError(f"{len(found)} uses of memory without order:\n" + "\n".join(found))
 
 
 def register_backend() -> None:

@@ -1,9 +1,12 @@
-"""Compile the library of the simulated accelerator, once for each torch and Python."""
+"""Compile the product, with the execution shim in place of CUDA, and the simulation, together.
+
+One library, because the shim's devices, streams and clocks must exist once. It is ``fastcomm._C``
+and the simulation's own module ``_sim`` at the same time. Everything is compiled quickly rather
+than well, for one instruction set, with the negative controls of ``csrc/core/control.h``.
+"""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shlex
 import shutil
@@ -13,71 +16,104 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import native_build  # noqa: E402
+
 SOURCES = Path(__file__).resolve().parent / "csrc"
-MODULE = "_sim"
-# Nothing in it is worth a compiler's time.
-FLAGS = ["-std=c++20", "-O0", "-g0", "-fPIC", "-shared", "-Wall", "-Wno-attributes"]
+LIBRARY = "_C_sim.so"
+FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
+FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", "-DFC_CONTROLS", f"-I{native_build.CSRC}"]
+# Loops are worth a compiler's time; what hands tensors over is not.
+LOOPS, REST = "-O1", "-O0"
 
 
 def missing() -> str:
     """Return why the library cannot be built here, "" if it can."""
-    if shutil.which(compiler()[0]) is None:
-        return f"no C++ compiler: {compiler()[0]} is not there"
+    compiler = native_build.compiler()[0]
+    if shutil.which(compiler) is None:
+        return f"no C++ compiler: {compiler} is not there"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "no headers of Python to compile with"
     return ""
 
 
-def compiler() -> list[str]:
-    """Return the C++ compiler's command: ``$CXX``, else g++."""
-    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+def folder() -> Path:
+    """Return where it is built: for each torch, Python and compiler its own."""
+    import torch
+
+    tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
+    return ROOT / "build" / "sim" / f"{tag}-{Path(native_build.compiler()[0]).name}"
 
 
 def library() -> Path:
-    """Return the library's path; compiles it unless that was done, half a minute.
+    """Return the library's path; compiles what has changed, the first time more than a minute.
 
     Raises:
         RuntimeError: it does not compile; the compiler's words are in the text.
     """
+    place = folder()
+    with native_build.locked(place):
+        text = "\n".join(ninja_lines(place))
+        ninja_file = place / "build.ninja"
+        if not ninja_file.exists() or ninja_file.read_text() != text:
+            ninja_file.write_text(text)
+        result = subprocess.run(
+            native_build.ninja_command(place), capture_output=True, text=True, check=False
+        )
+    if result.returncode != 0:
+        raise RuntimeError(f"the simulated accelerator does not compile:\n{result.stdout[-6000:]}")
+    return place / LIBRARY
+
+
+def units() -> dict[str, list[Path]]:
+    """Return what is compiled together: the same headers, which take most of the time."""
+    csrc = native_build.CSRC
+    portable = [
+        path for path in native_build.native_sources() if native_build.variant_of(path) is None
+    ]
+    return {
+        **native_build.units_of(portable),
+        "bindings": sorted((csrc / "bindings").glob("*.cpp")),
+        "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
+        "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
+    }
+
+
+def ninja_lines(place: Path) -> list[str]:
+    """Return the lines of ``build.ninja``."""
     import torch
 
-    folder = ROOT / "build" / "sim" / f"torch{torch.__version__}-{sys.implementation.cache_tag}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path, stamp = folder / f"{MODULE}.so", folder / "stamp"
-    command = [*compiler(), *FLAGS, *torch_flags(Path(torch.__file__).parent)]
-    state = digest(command)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
-        if path.exists() and stamp.exists() and stamp.read_text() == state:
-            return path
-        made = path.with_suffix(".new")  # processes may have the old one mapped
-        command += ["-o", str(made)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise RuntimeError(f"{shlex.join(command)}\n{result.stderr[-4000:]}")
-        made.replace(path)
-        stamp.write_text(state)
-    return path
-
-
-def torch_flags(torch: Path) -> list[str]:
-    """Return what compiles and links ``module.cpp`` with an installed torch."""
-    include, libraries = torch / "include", torch / "lib"
-    folders = [
-        include,
-        include / "torch" / "csrc" / "api" / "include",
-        sysconfig.get_path("include"),
+    torch_folder = Path(torch.__file__).parent
+    include, libraries = torch_folder / "include", torch_folder / "lib"
+    headers = [include, include / "torch" / "csrc" / "api" / "include"]
+    headers.append(Path(sysconfig.get_path("include")))
+    above = [*(f"-isystem{header}" for header in headers), "-fopenmp"]
+    above.append("-DTORCH_EXTENSION_NAME=_C")
+    command = native_build.compiler()
+    cxx = shlex.join([*native_build.launcher(), *command])
+    lines = [
+        f"flags = {shlex.join(FLAGS)}",
+        "rule cxx",
+        f"  command = {cxx} $flags $more -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule link",
+        f"  command = {shlex.join(command)} -shared -o $out.new $in -L{libraries}"
+        " -ltorch_python -ltorch_cpu -ltorch -lc10 -pthread && mv $out.new $out",
     ]
-    return [
-        *(f"-isystem{folder}" for folder in folders),
-        f"-DTORCH_EXTENSION_NAME={MODULE}",
-        str(SOURCES / "module.cpp"),
-        f"-L{libraries}",
-        *("-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"),
-    ]
+    objects = []
+    sources = native_build.write_units(place / "units", units())
+    for source in [SOURCES / "module.cpp", *sources, *native_build.cuda_sources()]:
+        with_torch = source.stem in ("module", "bindings", "c10d", "ops")
+        more = [REST, *above] if with_torch else [LOOPS]
+        more += ["-x", "c++"] if source.suffix == ".cu" else []
+        objects.append(f"{source.stem}.o")
+        lines += [f"build {objects[-1]}: cxx {source}", f"  more = {shlex.join(more)}"]
+    lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"default {LIBRARY}", ""]
+    return lines
 
 
-def digest(command: list[str]) -> str:
-    """Return what the library's content depends on, as one word."""
-    parts = [shlex.join(command), *(path.read_text() for path in sorted(SOURCES.iterdir()))]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+if __name__ == "__main__":
+    os.environ.setdefault("MAX_JOBS", "2")
+    print(library())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -66,7 +66,27 @@ def device(place: Place) -> Iterator[None]:
 
 
 def synchronize(place: Place = None) -> None:
-    """Return at once: so does everything that a device does."""
+    native.synchronize(_index(place))
+
+
+def memory_allocated(place: Place = None) -> int:
+    """Return how many bytes torch has now."""
+    count: int = native.memory_allocated(_index(place))
+    return count
+
+
+def max_memory_allocated(place: Place = None) -> int:
+    """Return how many bytes torch had at most, since reset_peak_memory_stats()."""
+    count: int = native.max_memory_allocated(_index(place))
+    return count
+
+
+def reset_peak_memory_stats(place: Place = None) -> None:
+    native.reset_peak_memory_stats(_index(place))
+
+
+def empty_cache() -> None:
+    pass
 
 
 def Stream(device: Place = None, priority: int = 0) -> torch.Stream:
@@ -92,6 +112,23 @@ def stream(new: torch.Stream | None) -> Iterator[None]:
         return
     with new:
         yield
+
+
+@contextmanager
+def graph(stream: torch.Stream) -> Iterator[Any]:
+    """Capture what is given to a stream, and to those that it is joined with, into a graph.
+
+    It has ``replay()``, in the current stream.
+    """
+    with stream:
+        captured = native.CapturedGraph(stream.device_index, stream.stream_id)
+        try:
+            yield captured
+        except BaseException:
+            with suppress(RuntimeError):
+                captured.end()
+            raise
+        captured.end()
 
 
 # Operators draw from the CPU's generator.

@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib.machinery
 import importlib.util
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,47 @@ from sim import build
 def load() -> Any:
     """Build the library if need be, and give torch the device type "sim" and ``torch.sim``.
 
-    Returns the library's module. For the life of the process: torch forgets no device type.
+    The library is ``fastcomm._C`` from then on: nothing native may have been loaded before. Returns
+    the simulation's own module. For the life of the process: torch forgets no device type.
     """
     import torch
 
     from sim import device
 
+    if "fastcomm._C" in sys.modules:
+        raise RuntimeError("sim.load() comes too late: fastcomm's library is loaded already")
     path = str(build.library())
-    loader = importlib.machinery.ExtensionFileLoader(build.MODULE, path)
-    spec = importlib.util.spec_from_file_location(build.MODULE, path, loader=loader)
-    assert spec
-    native = importlib.util.module_from_spec(spec)
-    loader.exec_module(native)
+    native = _module("_sim", path)
     device.native = native
     torch.utils.rename_privateuse1_backend("sim")
     torch._register_device_module("sim", device)
     torch.utils.generate_methods_for_privateuse1_backend()
-    atexit.register(_let_autograd_end)
+    import fastcomm
+
+    sys.modules["fastcomm._C"] = fastcomm._C = _module("fastcomm._C", path)  # type: ignore[attr-defined]
+    atexit.register(_end)
     return native
+
+
+def loaded() -> bool:
+    """Tell whether this process has the simulation."""
+    return load.cache_info().currsize > 0
+
+
+def _module(name: str, path: str) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _end() -> None:
+    _let_autograd_end()
+    native = load()
+    for index in range(native.device_count()):
+        native.synchronize(index)
 
 
 def _let_autograd_end() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import native_build
 import pytest
 import torch
 from support.ranks import World, run_outcomes, run_ranks
@@ -114,6 +115,7 @@ def _memory(_: World) -> None:
         assert torch.sim.current_stream(2) == stream != before
         event = torch.sim.Event()
         event.record()
+        event.synchronize()
         assert event.query()
     assert torch.sim.current_stream(2) == before
 
@@ -198,9 +200,11 @@ def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sources = tmp_path / "csrc"
     sources.mkdir()
+    (sources / "module.cpp").write_text("int broken(")
     monkeypatch.setattr(sim.build, "SOURCES", sources)
     monkeypatch.setattr(sim.build, "ROOT", tmp_path)
-    (sources / "module.cpp").write_text("int broken(")
+    monkeypatch.setattr(sim.build, "units", dict)
+    monkeypatch.setattr(native_build, "cuda_sources", list)
     with pytest.raises(RuntimeError, match="broken"):
         sim.build.library()
     (sources / "module.cpp").write_text("")

@@ -10,6 +10,7 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -80,6 +81,7 @@ def _main(
     torch.set_num_threads(1)
     try:
         value = function(world, *arguments)
+        _check_simulation()
         payload = pickle.dumps((value, None))
     except BaseException:
         payload = pickle.dumps((None, traceback.format_exc()))
@@ -87,6 +89,13 @@ def _main(
     pipe.close()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _check_simulation() -> None:
+    """Fail where simulated devices used memory without order."""
+    simulation = sys.modules.get("sim")
+    if simulation is not None:
+        simulation.check()
 
 
 def run_outcomes(

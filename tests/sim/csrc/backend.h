@@ -7,6 +7,7 @@
 // - A call that is not asynchronous returns no work; nor does a message in a block, whose end has the work.
 // - A rank that dies is waited for, until the group's timeout.
 // - What does not fit together between ranks is not noticed.
+// - Unlike NCCL it has no stream: it waits for the user's before it begins, and wait() is the host's.
 // The data goes through Gloo; of its operations only the plainest are used, as others differ between versions
 // of torch. Unlike NCCL it sums no numbers that Gloo does not sum, and knows no PREMUL_SUM.
 #pragma once
@@ -301,6 +302,10 @@ class SimBackend final : public ::c10d::Backend {
     const c10::Device device = device_of(read, written);
     line_->require_healthy();
     communicators_.join(device, coalescing_ ? kAll : peer, options_->timeout, *line_);
+    {
+      const WithoutGil no_gil;
+      synchronize(current_stream(device.index()));
+    }
     WorkPtr work;
     {
       const std::lock_guard<std::mutex> lock(issue_mutex_);

@@ -29,6 +29,14 @@ inline c10::Device device_of(const Tensors& read, const Tensors& written) {
   return *device;
 }
 
+/// The memory of a tensor on a device as a tensor on the CPU, which keeps it alive.
+inline at::Tensor on_host(const at::Tensor& tensor) {
+  return at::from_blob(
+      Arena::get().on_host(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
+      [kept = tensor.storage()](void*) {}, tensor.options().device(at::kCPU).pinned_memory(false),
+      at::Device(at::kCPU));
+}
+
 /// The user's memory itself.
 inline at::Tensor memory_of(const at::Tensor& tensor) {
   return on_host(tensor).as_strided({tensor.numel()}, {1});

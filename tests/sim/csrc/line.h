@@ -38,8 +38,7 @@ inline std::exception_ptr communication_error(const std::string& text) {
   }
 }
 
-/// Complete when the data is there: a device on which everything is done at once has no stream that could
-/// wait in the user's place.
+/// Complete when the data is there: the host waits, in the place of the user's stream.
 class SimWork final : public ::c10d::Work {
  public:
   SimWork(int rank, ::c10d::OpType type, uint64_t sequence, Tensors outputs, c10::Device device,

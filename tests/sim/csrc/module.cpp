@@ -6,8 +6,8 @@
 
 #include <pybind11/chrono.h>
 
+#include "accelerator.h"
 #include "backend.h"
-#include "device.h"
 #include "operators.h"
 
 namespace py = pybind11;
@@ -15,8 +15,8 @@ namespace py = pybind11;
 namespace sim {
 namespace {
 
-Memory memory;
-REGISTER_ALLOCATOR(kSim, &memory)
+const bool kSetUp = (set_up_devices(), true);
+REGISTER_ALLOCATOR(kSim, &Memory::get())
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 const bool kRegistered = (at::RegisterPrivateUse1HooksInterface(new Hooks), true);
 
@@ -38,13 +38,57 @@ c10::intrusive_ptr<SimBackend> make_backend(const c10::intrusive_ptr<::c10d::Sto
 }  // namespace
 }  // namespace sim
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+namespace sim {
+namespace {
+
+/// What a stream was given while it was captured.
+class CapturedGraph {
+ public:
+  CapturedGraph(int device, c10::StreamId stream) : device_(device), stream_(stream) {
+    must(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeThreadLocal),
+         "cudaStreamBeginCapture");
+  }
+  void end() {
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamEndCapture(origin(), &graph), "cudaStreamEndCapture");
+    must(cudaGraphInstantiate(&exec_, graph, 0), "cudaGraphInstantiate");
+  }
+  void replay() const {
+    const OnDevice on(device_);
+    must(cudaGraphLaunch(exec_, native(current_stream(device_))), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaStream_t origin() const { return native(stream_of(device_, stream_)); }
+
+  const int device_;
+  const c10::StreamId stream_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace
+}  // namespace sim
+
+PYBIND11_MODULE(_sim, module) {
   using sim::SimBackend;
   py::module_::import("torch.distributed");
   module.def("device_count", [] { return sim::kDevices; });
-  module.def("current_device", [] { return sim::current_device; });
+  module.def("current_device", [] { return sim::shim::current_device; });
   module.def("set_device",
              [](c10::DeviceIndex index) { sim::Guard().setDevice(c10::Device(sim::kSim, index)); });
+  module.def(
+      "synchronize", [](c10::DeviceIndex index) { sim::Guard().synchronizeDevice(index); },
+      py::call_guard<py::gil_scoped_release>());
+  module.def("hazards", [] { return sim::shim::Order::get().take_hazards(); });
+  module.def("operators",
+             [] { return std::make_pair(sim::counts().late.load(), sim::counts().waited.load()); });
+  module.def("memory_allocated", [](int device) { return sim::Memory::get().allocated(device); });
+  module.def("max_memory_allocated", [](int device) { return sim::Memory::get().peak(device); });
+  module.def("reset_peak_memory_stats", [](int device) { sim::Memory::get().reset_peak(device); });
+  py::class_<sim::CapturedGraph>(module, "CapturedGraph")
+      .def(py::init<int, int64_t>(), py::arg("device"), py::arg("stream"))
+      .def("end", &sim::CapturedGraph::end)
+      .def("replay", &sim::CapturedGraph::replay);
   py::class_<SimBackend, c10::intrusive_ptr<SimBackend>, ::c10d::Backend>(module, "SimBackend")
       .def(py::init(&sim::make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("timeout"), py::arg("machine") = "machine")

@@ -1,9 +1,7 @@
-// torch's operators on the simulated device: memory and views here, the rest by the CPU's kernels.
+// torch's operators on the simulated device: memory, views and copies here, the rest as late.h says.
 #pragma once
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
@@ -11,12 +9,12 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/Event.h>
 #include <torch/library.h>
 
 #include <optional>
-#include <tuple>
 
-#include "device.h"
+#include "late.h"
 
 namespace sim {
 
@@ -55,6 +53,17 @@ inline const at::Tensor& resize_(const at::Tensor& tensor, c10::IntArrayRef size
   return tensor;
 }
 
+inline void LateCall::resize_outputs() const {
+  for (size_t i = 0; i < count_; ++i) {
+    const auto* info = schema_.arguments()[i].alias_info();
+    if (info == nullptr || !info->isWrite() || !arguments_[i].isTensor()) continue;
+    const at::Tensor &tensor = arguments_[i].toTensor(), &form = meta_arguments_[i].toTensor();
+    if (is_sim(tensor) && tensor.sizes() != form.sizes()) {
+      reshape_to(tensor, form.sizes(), form.strides());
+    }
+  }
+}
+
 inline at::Tensor& set_view(at::Tensor& tensor, at::Storage source, int64_t offset,
                             c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   at::native::checkSetStorage(tensor, std::move(source), offset, sizes, strides);
@@ -86,10 +95,85 @@ inline at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return at::cpu::as_strided(tensor, sizes, strides, offset);
 }
 
+/// Between two devices as CUDA copies: in the source's stream, which waits for the other's, and it
+/// for that.
+inline void copy_between(const at::Tensor& from, const at::Tensor& to) {
+  const auto stream = current_stream(from.get_device()), other = current_stream(to.get_device());
+  const auto order = [](const c10::Stream& first, const c10::Stream& second) {
+    c10::Event event(kSim);
+    event.record(first);
+    event.block(second);
+  };
+  const bool apart = from.get_device() != to.get_device();
+  if (apart) order(other, stream);
+  Accesses accesses;
+  add_accesses(accesses, from, /*write=*/false);
+  add_accesses(accesses, to, /*write=*/true);
+  launch(stream, "aten::copy_", std::move(accesses),
+         [source = view_on_host(from), target = view_on_host(to)] {
+           const at::AutoDispatchBelowADInplaceOrView below;
+           target.copy_(source);
+         });
+  if (apart) order(stream, other);
+}
+
+/// A view of host memory that does not keep it alive.
+inline at::Tensor without_keeping(const at::Tensor& tensor) {
+  auto view = at::for_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes())
+                  .strides(tensor.strides())
+                  .options(tensor.options().pinned_memory(false))
+                  .target_device(at::kCPU)
+                  .make_tensor();
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
+  return view;
+}
+
+/// As CUDA: done when it returns, unless the caller does not want to block; then what is not pinned
+/// is read at once, and pinned memory when the stream is there.
+inline void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const auto stream = current_stream(to.get_device());
+  const bool late = non_blocking && from.is_pinned();
+  Accesses accesses;
+  if (late) add_accesses(accesses, from, /*write=*/false);
+  add_accesses(accesses, to, /*write=*/true);
+  launch(stream, "aten::copy_", std::move(accesses),
+         [source = late ? without_keeping(from) : copy_on_host(from), target = view_on_host(to)] {
+           const at::AutoDispatchBelowADInplaceOrView below;
+           target.copy_(source);
+         });
+  if (late) PinnedMemory::get().record(from.const_data_ptr(), stream);
+  if (!non_blocking) synchronize(stream);
+}
+
+inline void copy_to_host(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const auto stream = current_stream(from.get_device());
+  const bool late = non_blocking && to.is_pinned();
+  Accesses accesses;
+  add_accesses(accesses, from, /*write=*/false);
+  if (to.is_pinned()) add_accesses(accesses, to, /*write=*/true);
+  launch(stream, "aten::copy_", std::move(accesses),
+         [source = view_on_host(from), target = without_keeping(to)] {
+           const at::AutoDispatchBelowADInplaceOrView below;
+           target.copy_(source);
+         });
+  if (late) {
+    PinnedMemory::get().record(to.const_data_ptr(), stream);
+  } else {
+    synchronize(stream);
+  }
+}
+
 inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const at::NoGradGuard no_grad;
-  auto target = is_sim(to) ? on_host(to) : to;
-  target.copy_(is_sim(from) ? on_host(from) : from, non_blocking);
+  if (to.numel() == 0) return to;
+  if (is_sim(from) && is_sim(to)) {
+    copy_between(from, to);
+  } else if (is_sim(to)) {
+    copy_to_device(from, to, non_blocking);
+  } else {
+    copy_to_host(from, to, non_blocking);
+  }
   return to;
 }
 
@@ -98,7 +182,11 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor&
   return to.copy_(from);
 }
 
-inline void record_stream(at::Tensor&, c10::Stream) {}
+inline at::Scalar item(const at::Tensor& tensor) { return tensor.cpu().item(); }
+
+inline void record_stream(at::Tensor& tensor, c10::Stream stream) {
+  Memory::get().record(tensor.storage().data_ptr().get_context(), stream);
+}
 
 // A convolution on a device that torch does not know arrives under names of its own.
 inline c10::OperatorHandle named(const char* name) {
@@ -106,7 +194,7 @@ inline c10::OperatorHandle named(const char* name) {
 }
 
 inline void convolution(const c10::OperatorHandle&, torch::jit::Stack* stack) {
-  at::native::cpu_fallback(named("aten::convolution"), stack);
+  run_operator(named("aten::convolution"), stack);
 }
 
 /// The CPU's operator has the bias's sizes behind the weight.
@@ -118,26 +206,11 @@ inline void convolution_backward(const c10::OperatorHandle&, torch::jit::Stack* 
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   stack->insert(stack->begin() + static_cast<std::ptrdiff_t>(first) + 3,
                 c10::List<int64_t>({channels}));
-  at::native::cpu_fallback(named("aten::convolution_backward"), stack);
+  run_operator(named("aten::convolution_backward"), stack);
 }
 
-/// Changes the running statistics, which its schema does not say: the fallback would lose that.
-inline std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
-    const at::Tensor& input, const std::optional<at::Tensor>& weight,
-    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
-    const std::optional<at::Tensor>& variance, bool training, double momentum, double epsilon) {
-  const auto maybe = [](const std::optional<at::Tensor>& tensor) {
-    return tensor && tensor->defined() ? std::optional<at::Tensor>(on_host(*tensor)) : tensor;
-  };
-  const auto [output, saved_mean, saved_deviation] =
-      at::native_batch_norm(on_host(input), maybe(weight), maybe(bias), maybe(mean),
-                            maybe(variance), training, momentum, epsilon);
-  const auto device = input.device();
-  return {output.to(device), saved_mean.to(device), saved_deviation.to(device)};
-}
-
-inline void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  at::native::cpu_fallback(op, stack);
+inline void any_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_operator(op, stack);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -157,7 +230,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("record_stream", record_stream);
-  m.impl("native_batch_norm", native_batch_norm);
+  m.impl("_local_scalar_dense", item);
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable",
          torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
@@ -172,7 +245,7 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) {
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&any_operator>());
 }
 
 }  // namespace sim
