@@ -189,6 +189,7 @@ PROGRAMS = (
         *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
         ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
+    Program(*("shim_order_test", "core/test_shim.py", (SHIM, WATCHED)), LOCAL),
     Program(
         *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),
         LOCAL,

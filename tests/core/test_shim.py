@@ -1,0 +1,20 @@
+"""What the execution shim says of uses of memory without an order, and what it does not say."""
+
+from __future__ import annotations
+
+import pytest
+from support import programs
+from support.programs import SHIM, WATCHED
+
+TEST = "shim_order_test"
+
+
+@pytest.mark.parametrize("case", ["shadow", "streams", "kernels", "host", "capture", "queues"])
+def test_order(case: str) -> None:
+    programs.check(programs.get(TEST, SHIM), case, "3")
+
+
+def test_the_shim_itself_has_no_data_race() -> None:
+    # What the cases above leave without order is a race: these have none.
+    for case in ("shadow", "queues"):
+        assert "ThreadSanitizer" not in programs.check(programs.get(TEST, WATCHED), case, "3")
