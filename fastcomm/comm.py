@@ -85,7 +85,7 @@ def broadcast(
                 f"{list(target.shape)}"
             )
     for target in out:
-        target.copy_(tensor, non_blocking=True)
+        _copy_into(target, tensor)
     return tuple(out)
 
 
@@ -325,7 +325,7 @@ def _scatter_out(
             f"{sum(sizes)}"
         )
     for chunk, target in zip(tensor.split_with_sizes(sizes, dim), out, strict=True):
-        target.copy_(chunk, non_blocking=True)
+        _copy_into(target, chunk)
     return tuple(out)
 
 
@@ -401,7 +401,7 @@ def gather(
         )
     sizes = [value.size(dim) for value in values]
     for part, value in zip(out.split_with_sizes(sizes, dim), values, strict=True):
-        part.copy_(value, non_blocking=True)
+        _copy_into(part, value)
     return out
 
 
@@ -435,6 +435,11 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
             f"but got {dim})"
         )
     return dim % rank
+
+
+def _copy_into(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy; what goes to the host is there on return, since nothing says when else it would be."""
+    target.copy_(value, non_blocking=target.device != CPU)
 
 
 def _copy_to(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
