@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from fastcomm import backend as _backend
+from fastcomm._slots import served
 
 _backend.load()
 
 Tensors = Sequence[torch.Tensor]
 OPERATORS = torch.ops.fastcomm
+SERVED = served()
 
 
 def _device(index: int) -> torch.device:
-    return torch.device("cpu") if index == -1 else torch.device("cuda", index)
+    return torch.device("cpu") if index == -1 else torch.device(SERVED, index)
 
 
 @torch.library.register_fake("fastcomm::broadcast_coalesced")

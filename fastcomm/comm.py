@@ -124,10 +124,11 @@ def broadcast_coalesced(
         made = _lists.device_copies(values, targets)
         if made is not None:
             return [values, *made]
-        copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
-            values, [index_of(target) for target in targets], buffer_size
-        )
-        return copied
+        if targets[0].type == "cuda":
+            copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
+                values, [index_of(target) for target in targets], buffer_size
+            )
+            return copied
     on_cpu = iter(_lists.copies(values, targets[1:].count(CPU)))
     return [
         values,

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import Function
 
 from fastcomm import comm
-from fastcomm._slots import CPU, Device, slot, slots
+from fastcomm._slots import CPU, Device, served, slot, slots
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
 
@@ -115,7 +115,7 @@ class ReduceAddCoalesced(Function):
 class Scatter(Function):
     """``Scatter.apply(devices, chunk_sizes, dim, tensor)``: a chunk for each device, or fewer.
 
-    From the CPU to CUDA devices it copies on streams of its own, and the current ones wait. The
+    From the CPU to devices it copies on streams of its own, and the current ones wait. The
     derivative is `Gather`.
     """
 
@@ -129,10 +129,8 @@ class Scatter(Function):
     ) -> _Tensors:
         targets = slots(devices)
         ctx.dim, ctx.source = dim, tensor.device
-        streams = [
-            _copy_stream(target) if target.type == "cuda" and tensor.device == CPU else None
-            for target in targets
-        ]
+        kind = served() if tensor.device == CPU and any(t != CPU for t in targets) else None
+        streams = [_copy_stream(t) if t.type == kind else None for t in targets]
         chunks = comm.scatter(tensor, targets, chunk_sizes, dim, streams)
         # Slots after the first get memory of their own, as other devices do: else what one replica
         # does to its input in place would spoil what another has saved of it.
@@ -142,7 +140,7 @@ class Scatter(Function):
         )
         for chunk, stream in zip(chunks, streams, strict=False):
             if stream is not None:
-                current = torch.cuda.current_stream(chunk.device)
+                current = torch.accelerator.current_stream(chunk.device)
                 current.wait_stream(stream)
                 chunk.record_stream(current)
         return tuple(torch.view_as_complex(c) if tensor.is_complex() else c for c in chunks)
@@ -190,11 +188,11 @@ def as_before(values: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> l
     ]
 
 
-_copy_streams: dict[torch.device, torch.cuda.Stream] = {}
+_copy_streams: dict[torch.device, torch.Stream] = {}
 
 
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+def _copy_stream(device: torch.device) -> torch.Stream:
     """Return the stream on which copies from the CPU to a device run."""
     if device not in _copy_streams:
-        _copy_streams[device] = torch.cuda.Stream(device)
+        _copy_streams[device] = torch.Stream(device)
     return _copy_streams[device]

@@ -18,7 +18,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 from fastcomm import backend as _backend
 from fastcomm import comm
 from fastcomm._compile import is_wrapper, rebind
-from fastcomm._slots import CPU, Device, slots
+from fastcomm._slots import CPU, Device, served, slots
 from fastcomm.functions import Broadcast, as_before, handed_out, summed_back
 
 __all__ = ["Replicator", "replicate"]
@@ -44,11 +44,11 @@ def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> li
 
 
 class Replicator:
-    """Replicas of one module that last, with their memory, on CPU slots or on CUDA devices.
+    """Replicas of one module that last, with their memory, on CPU slots or on devices.
 
     Each call of `replicas` gives all of them the module's present state. On CPU slots parameters
-    and buffers are compared, and only what differs is written; on CUDA devices all is written, by
-    one launch a device. Memory that a graph still holds is not written to but replaced. Not
+    and buffers are compared, and only what differs is written; on devices all is written, by one
+    launch a device. Memory that a graph still holds is not written to but replaced. Not
     thread-safe.
 
     Args:
@@ -74,7 +74,8 @@ class Replicator:
             )
         self.network = network
         self.devices = slots(devices)
-        self.lasting = lasting and {device.type for device in self.devices} in ({"cpu"}, {"cuda"})
+        kinds = {device.type for device in self.devices}
+        self.lasting = lasting and (kinds == {"cpu"} or kinds == {served()})
         self.share_buffers = share_buffers
         self.zeros = zeros
         self.written_bytes = 0  # by the last call of replicas()
