@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from fastcomm import _streams
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU, index_of, served
 
@@ -82,6 +83,8 @@ def sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[
     with torch.no_grad():
         for places in by_dtype.values():
             columns = [[values[i] for i in places] for values in lists]
+            for column in columns:
+                _streams.use(column)
             total = tree_sum([_flatten_dense_tensors(column) for column in columns], target)
             parts = _unflatten_dense_tensors(total, columns[0])
             result.update((i, part.data) for i, part in zip(places, parts, strict=True))

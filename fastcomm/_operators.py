@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fastcomm import _streams
 from fastcomm import backend as _backend
 from fastcomm._slots import served
 
@@ -53,7 +54,10 @@ def _derive_broadcast(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[A
     result: list[torch.Tensor | None] = [None] * ctx.count
     if wanted and lists:
         flat = [grad for each in lists for grad in each]
+        real = all(type(grad) is torch.Tensor for grad in flat)  # and nothing that is traced
+        forked = _streams.fork(grad.device for grad in flat) if real else []
         sums = OPERATORS.reduce_add_coalesced(flat, ctx.copies, ctx.source)
+        _streams.join(forked)
         for i, total in zip(wanted, sums, strict=True):
             result[i] = total
     return result, None

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import comm as _torch_comm
 
-from fastcomm import _lists
+from fastcomm import _lists, _streams
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU, Device, index_of, slot, slots
 from fastcomm.fused import fused_reduce_add_coalesced
@@ -203,6 +203,7 @@ def reduce_add_coalesced(
     for place in zip(*lists, strict=True):
         _check_place(place, target)
         if all(value.is_sparse for value in place):
+            _streams.use(place)
             result.append(_lists.tree_sum([value.detach() for value in place], target))
         else:
             result.append(None)

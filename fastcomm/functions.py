@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from fastcomm import comm
+from fastcomm import _streams, comm
 from fastcomm._slots import CPU, Device, served, slot, slots
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
@@ -79,12 +79,14 @@ def summed_back(
     if not places:
         return result
     flat = []
+    forked = _streams.fork([ctx.source, *ctx.targets])
     for k, target in enumerate(ctx.targets):
         for i in places:
             grad = grads[k * count + i]
             shape, dtype = ctx.like[i]
             flat.append(torch.zeros(shape, dtype=dtype, device=target) if grad is None else grad)
     sums = ReduceAddCoalesced.apply(ctx.source, len(places), *flat)
+    _streams.join(forked)
     for i, total in zip(places, sums, strict=True):
         result[i] = total
     return result
@@ -109,7 +111,10 @@ class ReduceAddCoalesced(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return (None, None, *Broadcast.apply(ctx.sources, *grads))
+        forked = _streams.fork(ctx.sources)
+        copies = Broadcast.apply(ctx.sources, *grads)
+        _streams.join(forked)
+        return (None, None, *copies)
 
 
 class Scatter(Function):
@@ -147,7 +152,11 @@ class Scatter(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return None, None, None, Gather.apply(ctx.source, ctx.dim, *grads)
+        forked = _streams.fork([ctx.source, *(grad.device for grad in grads)])
+        _streams.use(grads)
+        joined = Gather.apply(ctx.source, ctx.dim, *grads)
+        _streams.join(forked)
+        return None, None, None, joined
 
 
 class Gather(Function):
@@ -176,7 +185,9 @@ class Gather(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        forked = _streams.fork([grad.device, *ctx.sources])
         chunks = Scatter.apply(ctx.sources, ctx.sizes, ctx.dim, grad)
+        _streams.join(forked)
         return (None, None, *(chunk[0] if ctx.scalars else chunk for chunk in chunks))
 
 
