@@ -15,7 +15,7 @@ from torch.nn import Module, SyncBatchNorm
 
 from fastcomm._division import check_placement
 from fastcomm._losses import LossFunction
-from fastcomm._slots import Device, accelerator, check_list, slots
+from fastcomm._slots import Device, accelerator, check_list, served, slots
 from fastcomm.data_parallel import DataParallel
 
 # They have hooks on parameters or modules of which each process must have one.
@@ -77,5 +77,5 @@ def replicas_of(
 def _kind(device: Device) -> str:
     """Return a device's type, also of one that is not here."""
     if isinstance(device, int):
-        return "cpu" if device == -1 else accelerator() or "cuda"
+        return "cpu" if device == -1 else accelerator() or served()
     return str(torch.device(device).type)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from fastcomm import _streams
 from fastcomm import backend as _backend
-from fastcomm._slots import CPU, index_of
+from fastcomm._slots import CPU, index_of, served
 
 
 def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
@@ -36,11 +37,12 @@ def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
 def device_copies(
     tensors: list[torch.Tensor], targets: list[torch.device]
 ) -> list[list[torch.Tensor]] | None:
-    """Return copies on the CUDA devices behind the first, which has the tensors.
+    """Return copies on the devices behind the first, which has the tensors.
 
     None where our kernels cannot do it: torch does then.
     """
-    if any(target.type != "cuda" for target in targets):
+    kind = _served()
+    if any(target.type != kind for target in targets):
         return None
     indices = [index_of(target) for target in targets]
     if torch.compiler.is_compiling():
@@ -60,14 +62,14 @@ def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Te
     if not lists or not lists[0]:
         return []
     totals: list[torch.Tensor] | None = None
-    kind = target.type
+    kind, ours = target.type, _served()
     if all(value.device.type == kind for values in lists for value in values):
-        if torch.compiler.is_compiling() and kind in ("cpu", "cuda"):
+        if torch.compiler.is_compiling() and kind in ("cpu", ours):
             flat = [value for values in lists for value in values]
             totals = _operators().reduce_add_coalesced(flat, len(lists), index_of(target))
         elif kind == "cpu":
             totals = _backend.load().sum_lists(lists)
-        elif kind == "cuda":
+        elif kind == ours:
             totals = _backend.load().sum_device_lists(lists, index_of(target))
     return sums_of_flat(lists, target) if totals is None else totals
 
@@ -81,6 +83,8 @@ def sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[
     with torch.no_grad():
         for places in by_dtype.values():
             columns = [[values[i] for i in places] for values in lists]
+            for column in columns:
+                _streams.use(column)
             total = tree_sum([_flatten_dense_tensors(column) for column in columns], target)
             parts = _unflatten_dense_tensors(total, columns[0])
             result.update((i, part.data) for i, part in zip(places, parts, strict=True))
@@ -98,7 +102,18 @@ def tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
     return terms[0].to(dtype)
 
 
+def _served() -> str:
+    if not torch.compiler.is_compiling():
+        return served()
+    kind: str = _constants().SERVED  # what is traced must not ask the library
+    return kind
+
+
 def _operators() -> Any:
+    return _constants().OPERATORS
+
+
+def _constants() -> Any:
     from fastcomm import _operators
 
-    return _operators.OPERATORS
+    return _operators

@@ -12,16 +12,19 @@ from typing import Any
 
 import torch
 
+from fastcomm import _streams
 from fastcomm import backend as _backend
+from fastcomm._slots import served
 
 _backend.load()
 
 Tensors = Sequence[torch.Tensor]
 OPERATORS = torch.ops.fastcomm
+SERVED = served()
 
 
 def _device(index: int) -> torch.device:
-    return torch.device("cpu") if index == -1 else torch.device("cuda", index)
+    return torch.device("cpu") if index == -1 else torch.device(SERVED, index)
 
 
 @torch.library.register_fake("fastcomm::broadcast_coalesced")
@@ -51,7 +54,10 @@ def _derive_broadcast(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[A
     result: list[torch.Tensor | None] = [None] * ctx.count
     if wanted and lists:
         flat = [grad for each in lists for grad in each]
+        real = all(type(grad) is torch.Tensor for grad in flat)  # and nothing that is traced
+        forked = _streams.fork(grad.device for grad in flat) if real else []
         sums = OPERATORS.reduce_add_coalesced(flat, ctx.copies, ctx.source)
+        _streams.join(forked)
         for i, total in zip(wanted, sums, strict=True):
             result[i] = total
     return result, None

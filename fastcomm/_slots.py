@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
+
+from fastcomm import _native
 
 Device: TypeAlias = int | str | torch.device
 CPU = torch.device("cpu")
@@ -17,6 +20,15 @@ def accelerator() -> str | None:
         return None
     current = torch.accelerator.current_accelerator()
     return None if current is None else current.type
+
+
+@functools.cache
+def served() -> str:
+    """Return the type of the devices that our kernels serve: ``"cuda"``, but in simulations of it.
+
+    A library without kernels for devices has none; there torch does the work, on ``"cuda"``.
+    """
+    return _native.load().accelerator_type() or "cuda"
 
 
 def slot(device: Device | None) -> torch.device:

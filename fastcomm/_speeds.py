@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fastcomm._compile import untraced
+from fastcomm._slots import served
 from fastcomm.parallel_apply import get_a_var
 
 _RESOLUTION = 1000  # weights are integers
@@ -18,7 +19,7 @@ _RESOLUTION = 1000  # weights are integers
 class Speeds:
     """Rows a second of each replica's forward passes: the mean of the last one and of those before.
 
-    On CUDA devices the time is taken by events, and read once they have come. Thread-safe.
+    On devices the time is taken by events, and read once they have come. Thread-safe.
     """
 
     def __init__(self, count: int) -> None:
@@ -45,16 +46,18 @@ class Speeds:
         @untraced
         def run(*arguments: Any, **options: Any) -> Any:
             tensor = get_a_var((arguments, options))
-            on_cuda = tensor is not None and tensor.is_cuda
-            if on_cuda:
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
+            stream = None
+            if tensor is not None and tensor.device.type == served():
+                device = tensor.device
+                stream = torch.accelerator.current_stream(device)
+                begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+                begin.record(stream)
             start = time.perf_counter()
             result = work(*arguments, **options)
             seconds = time.perf_counter() - start
             with self._lock:
-                if on_cuda:
-                    end.record()
+                if stream is not None:
+                    end.record(stream)
                     self._pending.append((replica, rows, begin, end))
                 else:
                     self._note(replica, rows, seconds)

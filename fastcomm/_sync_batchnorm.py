@@ -18,6 +18,7 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fastcomm import _streams
 from fastcomm._compile import untraced
 
 __all__ = ["Party", "synchronize"]
@@ -27,6 +28,7 @@ class _Moments(NamedTuple):
     size: int  # elements of one channel
     mean: torch.Tensor
     variance: torch.Tensor  # biased
+    stream: torch.Stream | None  # that computes them; None on the CPU
 
 
 class Party:
@@ -134,6 +136,8 @@ class Watched:
 
 def _combine(parts: Sequence[_Moments]) -> _Moments:
     """Combine moments as Chan, Golub and LeVeque (1979) do."""
+    for part in parts:
+        _streams.receive(part.stream, part.mean, part.variance)
     device = parts[0].mean.device
     count = sum(part.size for part in parts)
     means = torch.stack([part.mean.to(device) for part in parts])
@@ -141,7 +145,8 @@ def _combine(parts: Sequence[_Moments]) -> _Moments:
     weights = torch.tensor([part.size / count for part in parts], dtype=means.dtype, device=device)
     weights = weights.view(-1, 1)
     mean = (weights * means).sum(0)
-    return _Moments(count, mean, (weights * (variances + (means - mean).square())).sum(0))
+    variance = (weights * (variances + (means - mean).square())).sum(0)
+    return _Moments(count, mean, variance, _streams.current(device))
 
 
 def synchronize(replicas: Sequence[Module]) -> Party:
@@ -167,7 +172,9 @@ def _forward(
     wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
     rest = [dim for dim in range(x.dim()) if dim != 1]
     variance, mean = torch.var_mean(wide, rest, correction=0)
-    moments = party.meet(replica, place, _Moments(x.numel() // x.size(1), mean, variance))
+    own = _Moments(x.numel() // x.size(1), mean, variance, _streams.current(x.device))
+    moments = party.meet(replica, place, own)
+    _streams.receive(moments.stream, moments.mean, moments.variance)
     mean, variance = moments.mean.to(x.device), moments.variance.to(x.device)
     if module.training and module.running_mean is not None:
         _track(module, moments.size, mean, variance)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import comm as _torch_comm
 
-from fastcomm import _lists
+from fastcomm import _lists, _streams
 from fastcomm import backend as _backend
 from fastcomm._slots import CPU, Device, index_of, slot, slots
 from fastcomm.fused import fused_reduce_add_coalesced
@@ -85,7 +85,7 @@ def broadcast(
                 f"{list(target.shape)}"
             )
     for target in out:
-        target.copy_(tensor, non_blocking=True)
+        _copy_into(target, tensor)
     return tuple(out)
 
 
@@ -124,10 +124,11 @@ def broadcast_coalesced(
         made = _lists.device_copies(values, targets)
         if made is not None:
             return [values, *made]
-        copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
-            values, [index_of(target) for target in targets], buffer_size
-        )
-        return copied
+        if targets[0].type == "cuda":
+            copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
+                values, [index_of(target) for target in targets], buffer_size
+            )
+            return copied
     on_cpu = iter(_lists.copies(values, targets[1:].count(CPU)))
     return [
         values,
@@ -202,6 +203,7 @@ def reduce_add_coalesced(
     for place in zip(*lists, strict=True):
         _check_place(place, target)
         if all(value.is_sparse for value in place):
+            _streams.use(place)
             result.append(_lists.tree_sum([value.detach() for value in place], target))
         else:
             result.append(None)
@@ -325,7 +327,7 @@ def _scatter_out(
             f"{sum(sizes)}"
         )
     for chunk, target in zip(tensor.split_with_sizes(sizes, dim), out, strict=True):
-        target.copy_(chunk, non_blocking=True)
+        _copy_into(target, chunk)
     return tuple(out)
 
 
@@ -401,7 +403,7 @@ def gather(
         )
     sizes = [value.size(dim) for value in values]
     for part, value in zip(out.split_with_sizes(sizes, dim), values, strict=True):
-        part.copy_(value, non_blocking=True)
+        _copy_into(part, value)
     return out
 
 
@@ -435,6 +437,11 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
             f"but got {dim})"
         )
     return dim % rank
+
+
+def _copy_into(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy; what goes to the host is there on return, since nothing says when else it would be."""
+    target.copy_(value, non_blocking=target.device != CPU)
 
 
 def _copy_to(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:

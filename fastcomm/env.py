@@ -71,7 +71,9 @@ def _cuda_devices(native: Any) -> dict[str, str] | str:
     """Return each device's name, and how it reaches the others' memory; or why there is none."""
     import torch
 
-    if torch.cuda._is_in_bad_fork():
+    from fastcomm._slots import served
+
+    if torch.get_device_module(served())._is_in_bad_fork():
         return "not asked: CUDA does not work in a child of fork()"
     try:
         seen = native.cuda_devices()

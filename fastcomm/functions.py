@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from fastcomm import comm
-from fastcomm._slots import CPU, Device, slot, slots
+from fastcomm import _streams, comm
+from fastcomm._slots import CPU, Device, served, slot, slots
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
 
@@ -79,12 +79,14 @@ def summed_back(
     if not places:
         return result
     flat = []
+    forked = _streams.fork([ctx.source, *ctx.targets])
     for k, target in enumerate(ctx.targets):
         for i in places:
             grad = grads[k * count + i]
             shape, dtype = ctx.like[i]
             flat.append(torch.zeros(shape, dtype=dtype, device=target) if grad is None else grad)
     sums = ReduceAddCoalesced.apply(ctx.source, len(places), *flat)
+    _streams.join(forked)
     for i, total in zip(places, sums, strict=True):
         result[i] = total
     return result
@@ -109,13 +111,16 @@ class ReduceAddCoalesced(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return (None, None, *Broadcast.apply(ctx.sources, *grads))
+        forked = _streams.fork(ctx.sources)
+        copies = Broadcast.apply(ctx.sources, *grads)
+        _streams.join(forked)
+        return (None, None, *copies)
 
 
 class Scatter(Function):
     """``Scatter.apply(devices, chunk_sizes, dim, tensor)``: a chunk for each device, or fewer.
 
-    From the CPU to CUDA devices it copies on streams of its own, and the current ones wait. The
+    From the CPU to devices it copies on streams of its own, and the current ones wait. The
     derivative is `Gather`.
     """
 
@@ -129,10 +134,8 @@ class Scatter(Function):
     ) -> _Tensors:
         targets = slots(devices)
         ctx.dim, ctx.source = dim, tensor.device
-        streams = [
-            _copy_stream(target) if target.type == "cuda" and tensor.device == CPU else None
-            for target in targets
-        ]
+        kind = served() if tensor.device == CPU and any(t != CPU for t in targets) else None
+        streams = [_copy_stream(t) if t.type == kind else None for t in targets]
         chunks = comm.scatter(tensor, targets, chunk_sizes, dim, streams)
         # Slots after the first get memory of their own, as other devices do: else what one replica
         # does to its input in place would spoil what another has saved of it.
@@ -142,14 +145,18 @@ class Scatter(Function):
         )
         for chunk, stream in zip(chunks, streams, strict=False):
             if stream is not None:
-                current = torch.cuda.current_stream(chunk.device)
+                current = torch.accelerator.current_stream(chunk.device)
                 current.wait_stream(stream)
                 chunk.record_stream(current)
         return tuple(torch.view_as_complex(c) if tensor.is_complex() else c for c in chunks)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return None, None, None, Gather.apply(ctx.source, ctx.dim, *grads)
+        forked = _streams.fork([ctx.source, *(grad.device for grad in grads)])
+        _streams.use(grads)
+        joined = Gather.apply(ctx.source, ctx.dim, *grads)
+        _streams.join(forked)
+        return None, None, None, joined
 
 
 class Gather(Function):
@@ -178,7 +185,9 @@ class Gather(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        forked = _streams.fork([grad.device, *ctx.sources])
         chunks = Scatter.apply(ctx.sources, ctx.sizes, ctx.dim, grad)
+        _streams.join(forked)
         return (None, None, *(chunk[0] if ctx.scalars else chunk for chunk in chunks))
 
 
@@ -190,11 +199,11 @@ def as_before(values: Sequence[torch.Tensor], like: Sequence[torch.Tensor]) -> l
     ]
 
 
-_copy_streams: dict[torch.device, torch.cuda.Stream] = {}
+_copy_streams: dict[torch.device, torch.Stream] = {}
 
 
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+def _copy_stream(device: torch.device) -> torch.Stream:
     """Return the stream on which copies from the CPU to a device run."""
     if device not in _copy_streams:
-        _copy_streams[device] = torch.cuda.Stream(device)
+        _copy_streams[device] = torch.Stream(device)
     return _copy_streams[device]

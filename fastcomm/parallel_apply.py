@@ -14,7 +14,7 @@ from torch._utils import ExceptionWrapper
 
 from fastcomm import _first_calls
 from fastcomm._compile import traced, untraced
-from fastcomm._slots import CPU, Device, index_of, slot
+from fastcomm._slots import CPU, Device, accelerator, index_of, slot
 
 __all__ = ["get_a_var", "parallel_apply"]
 
@@ -39,7 +39,7 @@ class _ThreadContext:
     autocast: dict[str, tuple[bool, torch.dtype]] = field(
         default_factory=lambda: {
             kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in ("cpu", "cuda")
+            for kind in ("cpu", accelerator() or "cuda")
         }
     )
 

@@ -18,7 +18,7 @@ from torch.nn.parallel.replicate import _replicatable_module
 from fastcomm import backend as _backend
 from fastcomm import comm
 from fastcomm._compile import is_wrapper, rebind
-from fastcomm._slots import CPU, Device, slots
+from fastcomm._slots import CPU, Device, served, slots
 from fastcomm.functions import Broadcast, as_before, handed_out, summed_back
 
 __all__ = ["Replicator", "replicate"]
@@ -44,12 +44,12 @@ def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> li
 
 
 class Replicator:
-    """Replicas of one module that last, with their memory, on CPU slots or on CUDA devices.
+    """Replicas of one module that last, with their memory, on CPU slots or on devices.
 
     Each call of `replicas` gives all of them the module's present state. On CPU slots parameters
-    and buffers are compared, and only what differs is written; on CUDA devices all is written, by
-    one launch a device. Memory that a graph still holds is not written to but replaced. Not
-    thread-safe.
+    and buffers are compared, and only what differs is written; on devices all is written, by one
+    launch a device. Memory that a graph still holds is not written to but replaced, and so is all
+    where other streams are current than the last time. Not thread-safe.
 
     Args:
         network: as in `replicate`.
@@ -74,7 +74,8 @@ class Replicator:
             )
         self.network = network
         self.devices = slots(devices)
-        self.lasting = lasting and {device.type for device in self.devices} in ({"cpu"}, {"cuda"})
+        kinds = {device.type for device in self.devices}
+        self.lasting = lasting and (kinds == {"cpu"} or kinds == {served()})
         self.share_buffers = share_buffers
         self.zeros = zeros
         self.written_bytes = 0  # by the last call of replicas()
@@ -186,6 +187,7 @@ class _BroadcastBuffers:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
         self._lists: Copies = []
+        self._streams: list[torch.Stream] = []  # in which they were written last
 
     def refresh(self, tensors: list[torch.Tensor]) -> tuple[Copies, int]:
         """Return copies that share the lasting memory, and how many bytes were written to it."""
@@ -203,6 +205,9 @@ class _BroadcastBuffers:
 
     def _refresh_devices(self, reals: list[torch.Tensor]) -> int:
         indices = [device.index for device in self._devices]
+        streams = [torch.accelerator.current_stream(device) for device in self._devices[1:]]
+        if streams != self._streams:  # what the others were given may still read the copies
+            self._lists, self._streams = [], streams
         written: int | None
         lists, written = _backend.load().refresh_device_lists(reals, indices, self._lists)
         if written is None:  # not plain memory of the first device: torch copies, or says why not

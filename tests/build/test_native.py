@@ -74,6 +74,13 @@ def test_cpu_only_library_does_not_ask_for_cuda(run_python, package_copy):
     assert done.stdout.startswith("fastcomm's native library is missing."), done.stderr
 
 
+def test_library_names_the_devices_that_it_serves():
+    from fastcomm import _build_info, _native, _slots
+
+    assert _native.load().accelerator_type() == {"cpu": "", "cuda": "cuda"}[_build_info.FLAVOUR]
+    assert _slots.served() == "cuda"  # without kernels of ours torch serves it
+
+
 def test_without_torch_the_error_says_so(run_python, package_copy):
     done = run_python(f"import sys\nsys.modules['torch'] = None\n{LOAD}", path=package_copy)
     assert done.stdout.startswith("fastcomm needs torch"), done.stdout + done.stderr

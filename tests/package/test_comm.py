@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling
 from torch.cuda import comm as torch_comm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastcomm import _lists, comm
 
@@ -292,6 +293,30 @@ def test_gather(dim: int) -> None:
     for match, call in errors:
         with pytest.raises(RuntimeError, match=match):
             call()
+
+
+class _CopiesToTheHost(TorchDispatchMode):
+    """Notes of every copy to the CPU whether it may still be under way when the call returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default and args[0].device.type == "cpu":
+            self.under_way.append(len(args) > 2 and args[2])
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_goes_to_the_host_is_there_on_return() -> None:
+    a, b = torch.randn(2, 3), torch.randn(4, 3)
+    both = torch.cat([a, b])
+    with _CopiesToTheHost() as copies:
+        assert torch.equal(comm.gather([a, b], destination="cpu", out=None), both)
+        comm.gather([a, b], out=torch.empty(6, 3))
+        comm.broadcast(a, out=[torch.empty(2, 3), torch.empty(2, 3)])
+        comm.scatter(both, out=[torch.empty(2, 3), torch.empty(4, 3)])
+    assert copies.under_way == [False] * 6
 
 
 def test_memory_formats_are_kept() -> None:
