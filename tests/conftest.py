@@ -16,7 +16,7 @@ from typing import Any
 import durations
 import pytest
 import sim
-from support import nvcc, programs
+from support import nvcc, places, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
@@ -28,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests marked release, which take long, and no others",
     )
+    parser.addoption(
+        "--accelerator",
+        choices=["sim"],
+        help="run the tests for accelerators, and no others, on simulated devices",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,11 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
         handle, os.environ[TURNS] = tempfile.mkstemp(prefix="fastcomm-tests-")
         os.close(handle)
         config.add_cleanup(lambda: os.unlink(os.environ.pop(TURNS)))
+    if config.getoption("--accelerator"):
+        sim.load()  # for good, and before anything of fastcomm is loaded
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("--release")
     chosen = [item for item in items if bool(item.get_closest_marker("release")) == wanted]
+    if config.getoption("--accelerator"):
+        chosen = [item for item in chosen if is_for_accelerators(item)]
     if left_out := [item for item in items if item not in set(chosen)]:
         config.hook.pytest_deselected(items=left_out)
     expected = durations.expected()
@@ -58,6 +67,33 @@ def simulated() -> None:
     if reason := sim.missing():
         pytest.skip(f"no simulated accelerator: {reason}")
     sim.build.library()
+
+
+def is_for_accelerators(item: pytest.Item) -> bool:
+    """Tell whether accelerators run a test: not its variant for the CPU."""
+    call = getattr(item, "callspec", None)
+    place = call.params.get("place") if call else None
+    return place == "accelerator" or (
+        place is None and item.get_closest_marker("accelerator") is not None
+    )
+
+
+@pytest.fixture(autouse=True)
+def _ordered(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves uses of simulated memory without order."""
+    yield
+    if request.config.getoption("--accelerator"):
+        sim.check()
+
+
+@pytest.fixture(params=["cpu", pytest.param("accelerator", marks=pytest.mark.accelerator)])
+def place(request: pytest.FixtureRequest) -> places.Place:
+    """Where a test's tensors and replicas live: slots of the CPU, or devices of an accelerator."""
+    if request.param == "cpu":
+        return places.CPU
+    if places.kind() is None:
+        pytest.skip("no accelerator here; simulated ones run this in tests/sim/test_on_devices.py")
+    return places.ACCELERATOR
 
 
 def is_serial(item: pytest.Item) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.places import Place
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling
 from torch.cuda import comm as torch_comm
@@ -109,6 +110,23 @@ def test_reduce_add_coalesced_is_the_sum_in_the_order_of_the_tree(
         assert all(total.data_ptr() != term.data_ptr() or total.numel() == 0 for term in terms)
         if len(terms) > 1:
             assert same_bits(comm.reduce_add(terms), total)
+
+
+def test_sums_and_copies_of_devices_have_the_bits_of_the_cpu(place: Place) -> None:
+    devices = place.devices(5)
+    lists = [
+        [cancelling(dtype, 3000, rank) for dtype in (*FLOATS, torch.int64)] for rank in range(5)
+    ]
+    there = [
+        [value.to(device) for value in values]
+        for values, device in zip(lists, devices, strict=True)
+    ]
+    sums = comm.reduce_add_coalesced(there, devices[1])
+    for total, *terms in zip(sums, *lists, strict=True):
+        assert total.device == devices[1] and same_bits(total.cpu(), tree_sum(terms))
+    for device, values in zip(devices, comm.broadcast_coalesced(there[0], devices), strict=True):
+        for value, source in zip(values, lists[0], strict=True):
+            assert value.device == device and same_bits(value.cpu(), source)
 
 
 def test_what_serves_other_devices_gives_the_same_bits() -> None:

@@ -1,0 +1,72 @@
+"""Where tests of one process put tensors and replicas: CPU slots, or an accelerator's devices.
+
+The accelerator is a GPU, or with ``pytest --accelerator sim`` the simulated one. A test with the
+fixture ``place`` runs once on each; one that is marked ``accelerator`` only there. CPU slots are
+one device that stands several times in a list; an accelerator's devices are its own, in turn, where
+the machine has several.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import sim
+import torch
+
+
+@functools.cache
+def kind() -> str | None:
+    """Return the accelerator's device type; None without one. Not before pytest is configured."""
+    if sim.loaded():
+        return "sim"
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def module() -> Any:
+    """Return ``torch.cuda``, or what the simulation has in its place."""
+    return torch.get_device_module(kind())
+
+
+def count() -> int:
+    """Return how many devices the accelerator has; 0 without one."""
+    return 0 if kind() is None else int(module().device_count())
+
+
+@dataclass(frozen=True)
+class Place:
+    """One kind of place: "cpu", or "accelerator"."""
+
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """The device type."""
+        found = "cpu" if self.name == "cpu" else kind()
+        assert found is not None, "no accelerator here"
+        return found
+
+    @property
+    def first(self) -> torch.device:
+        """The device that everything begins on."""
+        return self.devices(1)[0]
+
+    def devices(self, many: int) -> list[torch.device]:
+        """Return so many, in order; where there are fewer, they are repeated."""
+        if self.name == "cpu":
+            return [torch.device("cpu")] * many
+        return [torch.device(self.kind, i % count()) for i in range(many)]
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the first device."""
+        return tensor.to(self.first)
+
+    def synchronize(self) -> None:
+        """Wait for all devices."""
+        for index in range(count() if self.name != "cpu" else 0):
+            module().synchronize(index)
+
+
+CPU = Place("cpu")
+ACCELERATOR = Place("accelerator")
