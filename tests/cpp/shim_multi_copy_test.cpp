@@ -1,9 +1,10 @@
 // The batched copy, byte for byte, guards included; on the host under the execution shim, or on a
 // GPU when compiled by nvcc.
 //
-//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | tables | exact | race | refused | large
+//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | race | refused
+//                                         | large
 //
-// exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
+// division is arithmetic: which bytes of a copy between unlike ends do not move in packs. exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
 // that ThreadSanitizer watches. large needs a GPU, and does nothing without one.
 #include <algorithm>
 #include <cstdio>
@@ -76,6 +77,36 @@ void alignments(uint64_t seed) {
       std::vector<Piece> pieces;
       for (const uint64_t size : sizes) pieces.push_back({size, src, dst});
       copy_pieces(pieces, random);
+    }
+  }
+}
+
+/// Between ends of different alignment, only a segment's own ends go byte by byte, and no source pack
+/// sticks out of what may be read.
+void division(uint64_t) {
+  alignas(kPackBytes) static char to[2 * kPackBytes], from[2 * kPackBytes];
+  constexpr uint64_t kSizes[] = {0,  1,  15,  16,         17,     31,
+                                 32, 33, 100, kChunk - 1, kChunk, kChunk + 16};
+  for (int ends = 0; ends < 256; ++ends) {
+    const uint64_t dst = ends % 16, src = ends / 16;
+    if (src == dst) continue;
+    for (const uint64_t bytes : kSizes) {
+      for (const uint64_t before : {0, 7, 15, 4096}) {
+        for (const uint64_t behind : {0, 7, 15, 16, 4096}) {
+          const ShiftedPacks part(to + dst, from + src, bytes, {before, behind});
+          const auto say = concat(bytes, " bytes from ", src, " to ", dst, " between ", before,
+                                  " and ", behind, ": packs ", part.begin, " to ", part.end);
+          EXPECT(part.begin <= part.end, say);
+          if (part.begin < part.end) {
+            EXPECT(part.head + part.end * kPackBytes <= bytes, say);
+            EXPECT(before + part.head + part.begin * kPackBytes >= part.shift, say);
+            EXPECT(part.head + (part.end + 1) * kPackBytes - part.shift <= bytes + behind, say);
+          }
+          const bool inside = before >= 15 && behind >= 15;
+          const uint64_t whole = bytes < part.head ? 0 : (bytes - part.head) / kPackBytes;
+          EXPECT(part.end - part.begin + (inside ? 0 : 2) >= whole, say);
+        }
+      }
     }
   }
 }
@@ -156,6 +187,7 @@ int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
                    {{"alignments", alignments},
+                    {"division", division},
                     {"tables", tables},
                     {"exact", exact},
                     {"race", race},

@@ -2,8 +2,9 @@
 //
 // A chunk is what a block moves with all loads of a thread in flight at once. Chunks of a segment
 // end at multiples of 128 bytes of the destination, so every block but the outer ones writes whole
-// lines. Cost: one launch, each byte read once and written once; about 29 KB of parameters where a
-// launch has more than kSmallTable segments, 2 KB otherwise.
+// lines; a block may read a pack of the source beyond its chunk, but not beyond the segment. Cost:
+// one launch, each byte read once and written once; about 29 KB of parameters where a launch has
+// more than kSmallTable segments, 2 KB otherwise.
 //
 // Memory ordering: none (kernels/cuda/chunks.h). Also compiled for the host, under the execution
 // shim (FC_SHIM).
@@ -48,8 +49,9 @@ __global__ void __launch_bounds__(kTableThreads)
     const uint64_t at = (chunk - table.first_chunk[segment]) * kChunkBytes;
     const uint64_t begin = at < lead ? 0 : at - lead;
     uint64_t end = at + kChunkBytes - lead;
-    if (end > table.bytes[segment]) end = table.bytes[segment];
-    copy_by_block(dst + begin, table.src[segment] + begin, end - begin);
+    const uint64_t bytes = table.bytes[segment];
+    if (end > bytes) end = bytes;
+    copy_by_block(dst + begin, table.src[segment] + begin, end - begin, {begin, bytes - end});
   }
 }
 
