@@ -60,6 +60,20 @@ FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
   return pack;
 }
 
+/// The 16 bytes that begin `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
+/// time: words move by two, by one and by bits, since an array that such a number indexes would lie
+/// in local memory.
+FC_HD uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
+  uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  FC_UNROLL
+  for (int i = 0; i < 6; ++i) words[i] = (shift & 8) != 0 ? words[i + 2] : words[i];
+  FC_UNROLL
+  for (int i = 0; i < 5; ++i) words[i] = (shift & 4) != 0 ? words[i + 1] : words[i];
+  const uint4 first = {words[0], words[1], words[2], words[3]};
+  const uint4 second = {words[4], 0, 0, 0};
+  return pack_between<0>(first, second, shift % sizeof(uint32_t) * 8);
+}
+
 /// to[i] = the pack that begins 4 * kWord + bits / 8 bytes into from[i], for i in [begin, end).
 template <int kWord>
 FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, uint64_t end,
