@@ -56,8 +56,16 @@ void copy_pieces(const std::vector<Piece>& pieces, std::mt19937_64& random) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     std::copy_n(arena.host(src[i]), pieces[i].bytes, arena.host(dst[i]));
   }
+#if defined(FC_SHIM)
+  shim::last_launch = {};
+#endif
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), nullptr);
   const long wrong = arena.first_difference();
+#if defined(FC_SHIM)
+  const size_t most = pieces.size() <= 64 ? 2048 : pieces.size() <= 256 ? 8192 : 32764;
+  EXPECT(shim::last_launch.parameter_bytes <= most, pieces.size(), " pieces take ",
+         shim::last_launch.parameter_bytes, " bytes of parameters");
+#endif
   EXPECT(wrong < 0, pieces.size(), " pieces, the first of ", pieces.empty() ? 0 : pieces[0].bytes,
          " bytes: byte ", wrong);
 }
@@ -120,7 +128,7 @@ Piece random_piece(uint64_t most, std::mt19937_64& random) {
 /// Tables around the capacities of the kernels' parameters.
 void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<int> counts = {0, 1, 2, 63, 64, 65, 1023, 1024, 1025, 2048, 3000};
+  std::vector<int> counts = {0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2048, 3000};
   for (int i = 0; i < 4; ++i) counts.push_back(static_cast<int>(random() % 3001));
   for (const int count : counts) {
     std::vector<Piece> pieces;

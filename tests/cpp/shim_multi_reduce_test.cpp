@@ -89,8 +89,17 @@ void reduce_tensors(const std::vector<Tensor>& tensors, const ReduceSpec& spec,
       std::copy(wanted.begin(), wanted.end(), arena.host(at));
     }
   }
+#if defined(FC_SHIM)
+  shim::last_launch = {};
+#endif
   launch_multi_reduce(segments.data(), static_cast<int>(segments.size()), spec, nullptr);
   const long wrong = arena.first_difference();
+#if defined(FC_SHIM)
+  if (spec.num_sources + spec.num_destinations <= 3 && tensors.size() <= 256) {
+    EXPECT(shim::last_launch.parameter_bytes <= 10400, tensors.size(), " tensors take ",
+           shim::last_launch.parameter_bytes, " bytes of parameters");
+  }
+#endif
   EXPECT(wrong < 0, describe(spec), ": ", tensors.size(), " tensors, the first of ",
          tensors.empty() ? 0 : tensors[0].count, ": byte ", wrong);
 }
@@ -223,7 +232,12 @@ void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (const auto& [n, destinations] : {std::pair{1, 1}, {2, 1}, {4, 2}, {8, 8}, {16, 16}}) {
     const int most = max_reduce_segments(n, destinations);
-    std::vector<int> counts = {0, 1, most / 8, most / 8 + 1, most - 1, most, most + 1};
+    std::vector<int> counts = {0, 1, most - 1, most, most + 1};
+    const int words = record_words<SegmentHead>(n, destinations);
+    for (const int table : {kSmallTable, kMediumTable}) {
+      counts.push_back(table / words);
+      counts.push_back(table / words + 1);
+    }
     counts.push_back(static_cast<int>(random() % (n <= 2 ? 3001 : 300)));
     for (const int count : counts) {
       ReduceSpec spec = random_spec(DType::kFloat32, DType::kFloat32, n, random);

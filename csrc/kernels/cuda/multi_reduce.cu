@@ -12,8 +12,7 @@
 //   single   a destination is a source, and is unlike the first: element by element
 //
 // The edges of a segment are reduced element by element in any case. Cost: one launch; n sources
-// read once, every destination written once; 4 KB of parameters, or about 32 KB for a table that
-// does not fit those.
+// read once, every destination written once; 4, 10 or 32 KB of parameters.
 //
 // Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before it
 // writes it, and no other thread writes it, so a destination may be a source. What a shifted load
@@ -258,12 +257,13 @@ void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceS
                          cudaStream_t stream) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");
   check_spec(spec);
-  const int small =
-      kSmallTable / record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
+  const int words = record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
   for (int done = 0; done < count;) {
     const int rest = count - done;
-    done += rest <= small ? launch_table<kSmallTable>(segments + done, rest, spec, stream)
-                          : launch_table<kLargeTable>(segments + done, rest, spec, stream);
+    const ReduceSegment* const next = segments + done;
+    done += rest <= kSmallTable / words    ? launch_table<kSmallTable>(next, rest, spec, stream)
+            : rest <= kMediumTable / words ? launch_table<kMediumTable>(next, rest, spec, stream)
+                                           : launch_table<kLargeTable>(next, rest, spec, stream);
   }
 }
 

@@ -33,8 +33,9 @@ struct SegmentHead {
   uint64_t count;   // elements, more than 0
 };
 
-constexpr int kSmallTable = 500;   // words: 4 KB of parameters with what stands beside them
-constexpr int kLargeTable = 4088;  // 32 KB
+constexpr int kSmallTable = 500;    // words: 4 KB of parameters with what stands beside them
+constexpr int kMediumTable = 1280;  // 10 KB: 256 segments of two sources and one destination
+constexpr int kLargeTable = 4088;   // 32 KB
 
 template <class Head>
 FC_HD constexpr int record_words(int num_sources, int num_destinations) {

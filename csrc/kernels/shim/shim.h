@@ -119,10 +119,18 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   for (std::thread& thread : running) thread.join();
 }
 
+/// What a test may ask about the last launch of its thread.
+struct Launch {
+  unsigned blocks;
+  size_t parameter_bytes;
+};
+inline thread_local Launch last_launch{};
+
 /// Arguments are copied, as a launch copies them.
 template <class Kernel, class... Args>
 void launch(Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream, const Args&... args) {
   if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
+  last_launch = {grid.x, (sizeof(Args) + ...)};
   submit(stream, [=] { run_grid(kernel, grid, threads, args...); });
 }
 
