@@ -232,7 +232,7 @@ void test_refused_arguments() {
   args.block_bytes = kLayout.block_bytes;
   args.peers.size = kMaxCudaRanks + 1;
   EXPECT(refused(args, launch) == ErrorCode::kUnsupported, "ranks");
-  if (!kOnDevice) EXPECT(max_all_reduce_channels(2, 4, 2) == 512, "half of the shim's device");
+  if (!kOnDevice) EXPECT(max_all_reduce_channels(2, 4, 3) == 1, "a third of the shim's device");
 }
 
 void test_failures(uint64_t) {

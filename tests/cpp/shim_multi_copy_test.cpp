@@ -1,8 +1,8 @@
 // The batched copy, byte for byte, guards included; on the host under the execution shim, or on a
 // GPU when compiled by nvcc.
 //
-//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | race | refused
-//                                         | large
+//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | grid | race
+//                                         | refused | large
 //
 // division is arithmetic: which bytes of a copy between unlike ends do not move in packs. exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
 // that ThreadSanitizer watches. large needs a GPU, and does nothing without one.
@@ -166,6 +166,35 @@ void exact(uint64_t seed) {
   (void)seed;
 }
 
+#if defined(FC_SHIM)
+void one_kernel(int) {}
+void other_kernel(int) {}
+
+/// A grid has the blocks that a device holds at once, and the runtime is asked about it once for each
+/// kernel, size of a block, and device.
+void grid(uint64_t) {
+  const auto say = [] { return concat(shim::occupancy_questions.load(), " questions"); };
+  shim::occupancy_questions = 0;
+  EXPECT(resident_blocks(one_kernel, 4) == 3 && resident_blocks(one_kernel, 4) == 3, say());
+  EXPECT(shim::occupancy_questions == 1, say());
+  shim::blocks_per_processor = 2;
+  EXPECT(resident_blocks(one_kernel, 4) == 3, "remembered");
+  EXPECT(resident_blocks(other_kernel, 4) == 6 && shim::occupancy_questions == 2, say());
+  EXPECT(resident_blocks(one_kernel, 2) == 6 && shim::occupancy_questions == 3, say());
+  shim::current_device = 1;
+  EXPECT(resident_blocks(one_kernel, 4) == 6 && shim::occupancy_questions == 4, say());
+  std::vector<char> from(20 * kChunk), to(20 * kChunk);
+  const CopySegment segment{to.data(), from.data(), from.size()};
+  launch_multi_copy(&segment, 1, nullptr);  // not asked before about this device
+  EXPECT(shim::last_launch.blocks == 6, shim::last_launch.blocks, " blocks");
+  shim::blocks_per_processor =
+      0;  // as for a kernel that does not fit: its launch is to fail, not this
+  EXPECT(blocks_for_chunks(other_kernel, 9) == 1, "at least one");
+  shim::blocks_per_processor = 1;
+  shim::current_device = 0;
+}
+#endif
+
 void race(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int repeat = 0; repeat < 3; ++repeat) {
@@ -198,6 +227,9 @@ int main(int argc, char** argv) {
                     {"division", division},
                     {"tables", tables},
                     {"exact", exact},
+#if defined(FC_SHIM)
+                    {"grid", grid},
+#endif
                     {"race", race},
                     {"refused", refused},
                     {"large", large}});

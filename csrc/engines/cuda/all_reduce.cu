@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
+#include "kernels/cuda/residency.h"
 #include "kernels/span_cuda.h"
 
 namespace fastcomm {
@@ -108,19 +109,6 @@ Kernel kernel_for(DType dtype, int size, bool one_shot) {
     default:
       return nullptr;
   }
-}
-
-/// Blocks of the kernel that the current device holds at once.
-int resident_blocks(Kernel kernel, int threads) {
-  int device = 0;
-  int processors = 0;
-  int each = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0),
-             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return processors * each;
 }
 
 void check_arguments(const CudaAllReduceArgs& args, const CudaLaunch& launch) {

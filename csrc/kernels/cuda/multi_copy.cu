@@ -77,8 +77,8 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
   }
   if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
-  FC_LAUNCH(multi_copy_kernel<kCapacity>, dim3(blocks_for_chunks(chunks)), dim3(kTableThreads),
-            stream, table);
+  const auto kernel = multi_copy_kernel<kCapacity>;
+  FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream, table);
   check_cuda(cudaGetLastError(), "multi_copy: launch");
   return taken;
 }

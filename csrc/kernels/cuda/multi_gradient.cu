@@ -294,8 +294,9 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     head.first_block = one.first_block;
     table.add(head, one.segment->memory, blocks_of(*one.segment));
   }
-  FC_LAUNCH(kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources),
-            dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream, table);
+  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
+  FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads), stream,
+            table);
   check_cuda(cudaGetLastError(), "multi_gradient: launch");
   return taken;
 }

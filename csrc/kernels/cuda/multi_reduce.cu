@@ -240,8 +240,8 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
     table.add(head, segment, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
-  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream,
-            table);
+  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
+            dim3(kTableThreads), stream, table);
   check_cuda(cudaGetLastError(), "multi_reduce: launch");
   return taken;
 }
