@@ -254,7 +254,7 @@ __global__ void sum_of_block(int* out, int* votes) {
 
 void test_shim(uint64_t) {
   std::vector<int> out(12), votes(12);
-  FC_LAUNCH(sum_of_block, dim3(3), dim3(4), nullptr, out.data(), votes.data());
+  EXPECT(FC_LAUNCH(sum_of_block, dim3(3), dim3(4), nullptr, out.data(), votes.data()) == 0, "ran");
   for (int i = 0; i < 12; ++i) {
     EXPECT(out[i] == 6 + i / 4 * 40, "thread ", i);
     EXPECT(votes[i] == 0, "each block has one thread that votes no");

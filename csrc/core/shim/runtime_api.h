@@ -25,6 +25,7 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "unknown error";
   }
 }
+inline cudaError_t cudaPeekAtLastError() { return fastcomm::shim::last_error; }
 inline cudaError_t cudaGetLastError() {
   return std::exchange(fastcomm::shim::last_error, cudaSuccess);
 }

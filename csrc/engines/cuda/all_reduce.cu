@@ -8,7 +8,6 @@
 #include "coll/all_reduce.h"
 #include "core/error.h"
 #include "core/numeric.h"
-#include "kernels/cuda/chunks.h"
 #include "kernels/cuda/residency.h"
 #include "kernels/span_cuda.h"
 
@@ -153,8 +152,8 @@ void launch_all_reduce(const CudaAllReduceArgs& args, const CudaLaunch& launch,
                 concat("all_reduce: no CUDA kernel for ", dtype_name(launch.dtype), " over ",
                        args.peers.size, " ranks (2 to ", kMaxCudaRanks, ")"));
   }
-  FC_LAUNCH(kernel, dim3(launch.channels), dim3(launch.threads), stream, args);
-  check_cuda(cudaGetLastError(), "all_reduce: launch");
+  FC_CUDA(FC_LAUNCH(kernel, dim3(launch.channels), dim3(launch.threads), stream, args),
+          "all_reduce over ", args.peers.size, " ranks");
 }
 
 int max_all_reduce_channels(int ranks, int threads, int sharing) {
@@ -164,7 +163,7 @@ int max_all_reduce_channels(int ranks, int threads, int sharing) {
       const Kernel kernel = kernel_for(static_cast<DType>(dtype), ranks, one_shot);
       if (kernel == nullptr) continue;
       cudaFuncAttributes attributes;
-      check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+      FC_CUDA(cudaFuncGetAttributes(&attributes, kernel), "all_reduce over ", ranks, " ranks");
       const int resident = resident_blocks(kernel, threads) / sharing;
       channels = resident < channels ? resident : channels;
     }

@@ -52,13 +52,6 @@ FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t
   return low;
 }
 
-/// Raises Error(kSystem) unless `result` is success.
-inline void check_cuda(cudaError_t result, const char* call) {
-  if (result != cudaSuccess) {
-    throw Error(ErrorCode::kSystem, concat(call, ": ", cudaGetErrorString(result)));
-  }
-}
-
 /// Blocks of kTableThreads threads for so many chunks: no more than the current device holds of this
 /// kernel at once, but at least one.
 template <class Kernel>

@@ -78,8 +78,9 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
   if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
   const auto kernel = multi_copy_kernel<kCapacity>;
-  FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream, table);
-  check_cuda(cudaGetLastError(), "multi_copy: launch");
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream,
+                    table),
+          "multi_copy of ", table.count, " segments");
   return taken;
 }
 

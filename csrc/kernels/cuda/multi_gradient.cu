@@ -295,9 +295,9 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     table.add(head, one.segment->memory, blocks_of(*one.segment));
   }
   const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
-  FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads), stream,
-            table);
-  check_cuda(cudaGetLastError(), "multi_gradient: launch");
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          "multi_gradient of ", table.count, " segments");
   return taken;
 }
 
@@ -317,9 +317,9 @@ void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& sp
 
 void launch_join(const NormNotes& notes, uint32_t blocks, int count, NormKind kind,
                  const NormResults& results, cudaStream_t stream) {
-  FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes, blocks,
-            static_cast<uint32_t>(count), kind, results);
-  check_cuda(cudaGetLastError(), "gradient_norm: launch");
+  FC_CUDA(FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes, blocks,
+                    static_cast<uint32_t>(count), kind, results),
+          "the norm of ", count, " gradients");
 }
 
 void check_spec(const GradientReduceSpec& spec) {

@@ -240,9 +240,9 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
     table.add(head, segment, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
-  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
-            dim3(kTableThreads), stream, table);
-  check_cuda(cudaGetLastError(), "multi_reduce: launch");
+  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
+                    dim3(kTableThreads), stream, table),
+          "multi_reduce of ", table.count, " segments");
   return taken;
 }
 

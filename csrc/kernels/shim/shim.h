@@ -127,12 +127,13 @@ struct Launch {
 };
 inline thread_local Launch last_launch{};
 
-/// Arguments are copied, as a launch copies them.
+/// Arguments are copied, as a launch copies them. Returns the launch's own error.
 template <class Kernel, class... Args>
-void launch(Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream, const Args&... args) {
+cudaError_t launch(Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream,
+                   const Args&... args) {
   if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
   last_launch = {grid.x, (sizeof(Args) + ...)};
-  submit(stream, [=] { run_grid(kernel, grid, threads, args...); });
+  return submit(stream, [=] { run_grid(kernel, grid, threads, args...); });
 }
 
 }  // namespace fastcomm::shim
