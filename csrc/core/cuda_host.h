@@ -17,10 +17,26 @@
 
 namespace fastcomm {
 
-/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Clears
-/// the runtime's last error, which somebody else's next launch would find otherwise.
+// Errors. The runtime keeps the last error of a thread until somebody asks for it. Several libraries
+// use one thread, so what lies there may be anybody's, and the rules are:
+//
+//   - An error that is reported is the one that our own call returned, launches too (FC_LAUNCH). The
+//     last error is never asked whether something of ours has failed.
+//   - An error that a call of ours left behind is taken away, reported or not (forget_error), since
+//     whoever asks next would take it for his own. One that was there before stays, for whoever
+//     looks for it.
+//   - Errors that CUDA keeps for good, as an illegal address, cannot be taken away, and every later
+//     call returns them: ours report them, as everybody's do.
+
+/// Takes `error`, which a call of ours returned, out of the runtime's last error. Another one stays.
+inline void forget_error(cudaError_t error) {
+  if (cudaPeekAtLastError() == error) static_cast<void>(cudaGetLastError());
+}
+
+/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Forgets the
+/// error.
 inline std::string cuda_error_text(cudaError_t error, const char* expression) {
-  static_cast<void>(cudaGetLastError());
+  forget_error(error);
   const std::string call(expression);
   int device = -1;
   static_cast<void>(cudaGetDevice(&device));

@@ -19,7 +19,7 @@ void enable(int device, int peer) {
   const DeviceGuard guard(device);
   const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
   if (result == cudaErrorPeerAccessAlreadyEnabled) {
-    static_cast<void>(cudaGetLastError());  // torch enables it too
+    forget_error(result);  // torch enables it too
     return;
   }
   if (result != cudaSuccess) {

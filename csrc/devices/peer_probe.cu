@@ -190,8 +190,8 @@ class Probe {
       args.own_flag = &flags_[s].word;
       args.peer_flag = &flags_[1 - s].word;
       args.report = &reports_[s];
-      FC_LAUNCH(peer_probe_kernel, dim3(1), dim3(kProbeThreads), side.stream, args);
-      FC_CUDA(cudaGetLastError(), "a peer probe from device ", side.device);
+      FC_CUDA(FC_LAUNCH(peer_probe_kernel, dim3(1), dim3(kProbeThreads), side.stream, args),
+              "a peer probe from device ", side.device);
       FC_CUDA(cudaEventRecord(side.done, side.stream), "a peer probe");
       side.stuck = !await_end(side);
     } catch (...) {
@@ -207,7 +207,7 @@ class Probe {
       if (state != cudaErrorNotReady) {
         throw Error(ErrorCode::kSystem, cuda_error_text(state, "a kernel that tries peer access"));
       }
-      static_cast<void>(cudaGetLastError());
+      forget_error(state);
       if (std::chrono::steady_clock::now() - begin > kGiveUp) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }

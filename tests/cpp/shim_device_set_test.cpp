@@ -2,7 +2,7 @@
 // pinned memory, the guard of the current device, and what the execution shim promises of streams
 // and events. On the host under the shim, or on a GPU when compiled by nvcc.
 //
-//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | verdicts | meet | staging | guard
+//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | stale | verdicts | meet | staging | guard
 //                                                 | errors | setting | fork
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +72,8 @@ void strict(uint64_t) {
   EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle, "the last error stays");
   EXPECT(cudaGetLastError() == cudaSuccess, "once");
   EXPECT(cudaSetDevice(2) == cudaErrorInvalidDevice, "no such device");
+  EXPECT(cudaPeekAtLastError() == cudaErrorInvalidDevice, "it can be looked at");
+  EXPECT(cudaGetLastError() == cudaErrorInvalidDevice, "and stays meanwhile");
   const auto illegal = [&](int device, const void* pointer) {
     try {
       device_view(device, pointer, Touch::kRead);
@@ -88,6 +90,39 @@ void strict(uint64_t) {
   EXPECT(!illegal(0, memory), "enabled");
   EXPECT(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled, "twice");
   static_cast<void>(cudaGetLastError());
+}
+#endif
+
+#if defined(FC_SHIM)
+/// Somebody else's error is not taken for ours, and stays for whoever looks for it; what we report is
+/// our own, and leaves nothing behind.
+void stale(uint64_t) {
+  configure(2, [](int, int) { return Link::kDirect; });
+  void* memory = nullptr;
+  FC_CUDA(cudaMalloc(&memory, 64), "a test");
+  char* const bytes = static_cast<char*>(memory);
+  const CopySegment segment{bytes + 32, bytes, 16};
+  const auto copy = [&](cudaStream_t stream) {
+    return error_of([&] { launch_multi_copy(&segment, 1, stream); });
+  };
+  cudaStream_t other = nullptr;
+  {
+    const DeviceGuard guard(1);
+    FC_CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "a test");
+  }
+  EXPECT(copy(nullptr).empty(), "nothing is wrong");
+  EXPECT(cudaMalloc(&memory, ~size_t{0}) == cudaErrorMemoryAllocation, "somebody else's error");
+  EXPECT(copy(nullptr).empty(), copy(nullptr));
+  PeerAccess access(probe_peers, true);
+  EXPECT(access.between(0, 1).kind == AccessKind::kDirect, access.between(0, 1).reason);
+  EXPECT(cudaGetLastError() == cudaErrorMemoryAllocation, "it is still there");
+  const std::string text = copy(other);
+  EXPECT(text.find("invalid resource handle (device 0): multi_copy of 1 segments") !=
+             std::string::npos,
+         text);
+  EXPECT(cudaGetLastError() == cudaSuccess, "and taken away");
+  FC_CUDA(cudaStreamSynchronize(nullptr), "a test");
+  FC_CUDA(cudaStreamDestroy(other), "a test");
 }
 #endif
 
@@ -316,6 +351,7 @@ int main(int argc, char** argv) {
 #if defined(FC_SHIM)
                        {"streams", streams},
                        {"strict", strict},
+                       {"stale", stale},
 #endif
                        {"verdicts", verdicts},
                        {"meet", meet},

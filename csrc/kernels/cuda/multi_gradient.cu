@@ -4,7 +4,7 @@
 // (kernels/cuda/reduce_table.h), leaving each result in shared memory too. Then 32 threads take a
 // lane of the norm each. The lanes are chains of additions, which other thread blocks of the
 // processor work beside. Cost: n sources read once, the destination written once, 16 bytes of norm
-// a block; 4 KB of parameters, or about 32 KB. A tensor without elements has one empty block, so
+// a block; 4, 10 or 32 KB of parameters. A tensor without elements has one empty block, so
 // that it has a norm.
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a lane is
@@ -294,29 +294,32 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     head.first_block = one.first_block;
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
-  FC_LAUNCH(kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources),
-            dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream, table);
-  check_cuda(cudaGetLastError(), "multi_gradient: launch");
+  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          "multi_gradient of ", table.count, " segments");
   return taken;
 }
 
 void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& spec,
                  const NormNotes& notes, cudaStream_t stream) {
   const int words = record_words<GradientHead>(spec.num_sources, spec.num_destinations);
-  const size_t small = kSmallGradients / words;
   for (size_t done = 0; done < placed.size();) {
     const Placed* const next = placed.data() + done;
     const size_t rest = placed.size() - done;
-    done += rest <= small ? launch_table<kSmallGradients>(next, rest, spec, notes, stream)
-                          : launch_table<kLargeGradients>(next, rest, spec, notes, stream);
+    done += rest <= size_t(kSmallGradients / words)
+                ? launch_table<kSmallGradients>(next, rest, spec, notes, stream)
+            : rest <= size_t(kMediumTable / words)
+                ? launch_table<kMediumTable>(next, rest, spec, notes, stream)
+                : launch_table<kLargeGradients>(next, rest, spec, notes, stream);
   }
 }
 
 void launch_join(const NormNotes& notes, uint32_t blocks, int count, NormKind kind,
                  const NormResults& results, cudaStream_t stream) {
-  FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes, blocks,
-            static_cast<uint32_t>(count), kind, results);
-  check_cuda(cudaGetLastError(), "gradient_norm: launch");
+  FC_CUDA(FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes, blocks,
+                    static_cast<uint32_t>(count), kind, results),
+          "the norm of ", count, " gradients");
 }
 
 void check_spec(const GradientReduceSpec& spec) {
