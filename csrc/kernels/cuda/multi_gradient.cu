@@ -104,15 +104,21 @@ FC_DEVICE double join_columns(NormKind kind, const NormTree& tree, const T* valu
   }
 }
 
+/// Packs of a source that a thread loads at once: of more than two sources one of each is enough.
+template <class T, int N>
+FC_HD constexpr int packs_in_flight() {
+  constexpr uint64_t kOfChunk = kNormBlock / Shape<T, T, N>::kPackElements / kTableThreads;
+  constexpr int kMost = kOfChunk < kPacksInFlight ? static_cast<int>(kOfChunk) : kPacksInFlight;
+  return N == 1 || N == 2 ? kMost : 1;
+}
+
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
 template <class T, int N, int kWords>
 __global__ void __launch_bounds__(kTableThreads)
     multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
-  // No more than a chunk has, and few enough that several thread blocks share a processor: while
-  // one sums columns, the others move data.
-  constexpr int kPacks = Shape<T, T, N>::kPacks < 2 ? 1 : 2;
+  constexpr int kPacks = packs_in_flight<T, N>();
   FC_SHARED(uint4, packs, kNormBlock / kElements + 1);  // one more: a segment may begin within one
   FC_SHARED(double, leaves, NormTree::kPlaces);
   const NormTree tree(leaves);
@@ -157,7 +163,7 @@ __global__ void __launch_bounds__(kTableThreads)
 template <int kWords>
 using Kernel = void (*)(GradientTable<kWords>);
 
-/// For the types that most gradients have; the others have one kernel for any number of sources.
+/// For the types that most gradients have; fp64 has one kernel for any number of sources.
 template <class T, int kWords>
 Kernel<kWords> kernel_for_sources(int num_sources) {
   switch (num_sources) {
@@ -180,11 +186,11 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
 template <int kWords>
 Kernel<kWords> kernel_for(DType dtype, DType wire, int num_sources) {
   if (dtype == DType::kFloat32 && wire == DType::kBFloat16) {
-    return multi_gradient_kernel<Through<BFloat16>, 0, kWords>;
+    return kernel_for_sources<Through<BFloat16>, kWords>(num_sources);
   }
 #if !defined(FC_FEW_KERNELS)
   if (dtype == DType::kFloat32 && wire == DType::kFloat16) {
-    return multi_gradient_kernel<Through<Half>, 0, kWords>;
+    return kernel_for_sources<Through<Half>, kWords>(num_sources);
   }
 #endif
   if (dtype != wire) return nullptr;
