@@ -30,10 +30,11 @@ def part(gradient: torch.Tensor, norm_type: float) -> float:
         return float(flat.abs().max()) if flat.numel() else 0.0
     blocks = torch.zeros(math.ceil(len(flat) / BLOCK), BLOCK, dtype=torch.float64)
     blocks.view(-1)[: len(flat)] = flat * flat if norm_type == 2 else flat.abs()
+    pieces = blocks.view(len(blocks), BLOCK // PIECE, PIECE // LANES, LANES)
     columns = torch.zeros(len(blocks), BLOCK // PIECE, LANES, dtype=torch.float64)
-    for row in blocks.view(len(blocks), -1, PIECE // LANES, LANES).unbind(2):
+    for row in pieces.unbind(2):
         columns = columns + row  # the zeros behind a last block change nothing
-    leaves = columns.transpose(1, 2).reshape(len(blocks), -1)  # lane by lane, each its pieces
+    leaves = columns.transpose(1, 2).flatten(1)  # lane by lane, each its pieces
     while leaves.shape[1] > 1:
         leaves = leaves[:, ::2] + leaves[:, 1::2]
     return _tree(leaves[:, 0].tolist())
