@@ -16,7 +16,7 @@ enum class Control : uint8_t {
   kWeakenPublish,       // a flag is published with relaxed order
   kWeakenWait,          // a flag is read with relaxed order
   kNoBarrier,           // a block publishes, or agrees, without its barrier
-  kNoLaneBarrier,       // the tree over a block's lanes has no barrier between its widths
+  kNoLaneBarrier,       // the tree over the columns of a norm has no barriers
   kShareChunks,         // two blocks work on the same chunks
   kBlindProbe,          // a probe of peer access does not look at what it found
   kForgetHelloLength,   // a handshake's length is not looked at

@@ -40,7 +40,7 @@ SUITES = {
         ("race", "negative_zeros"),
     ),
     "multi_gradient": Suite(
-        ("sums", "norms", "special", "tables", "race", "refused", "large"),
+        ("sums", "norms", "joins", "long", "special", "tables", "race", "refused", "large"),
         ("race", "norms"),
     ),
     "all_reduce": Suite(("sums", "race", "failures"), ("race",)),

@@ -10,9 +10,9 @@ import re
 import pytest
 from support import nvcc
 
-SOURCES = [
-    f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "multi_gradient")
-]
+MOVING = ["multi_copy", "multi_reduce", "multi_gradient"]
+NORMS = ["multi_gradient", "gradient_norm"]
+SOURCES = [f"csrc/kernels/cuda/{name}.cu" for name in (*MOVING, "gradient_norm")]
 pytestmark = pytest.mark.nvcc
 
 

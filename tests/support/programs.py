@@ -183,7 +183,10 @@ PROGRAMS = (
     Program(
         *("shim_multi_gradient_test", "kernels/test_cuda_multi_gradient.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
-        ("csrc/kernels/cuda/multi_gradient.cu", ERROR, *CPU_LOOPS),
+        (
+            *("csrc/kernels/cuda/multi_gradient.cu", "csrc/kernels/cuda/gradient_norm.cu"),
+            *(ERROR, *CPU_LOOPS),
+        ),
     ),
     Program(
         *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
