@@ -169,7 +169,12 @@ void bind_lists(py::module_& module) {
     return std::make_pair(std::move(copies), written);
   });
   module.def("copy_device_lists", copy_device_lists, py::call_guard<py::gil_scoped_release>());
-  module.def("sum_device_lists", sum_device_lists, py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "sum_device_lists",
+      [](const Lists& sources, int64_t destination) {
+        return sum_device_lists(sources, destination);
+      },
+      py::call_guard<py::gil_scoped_release>());
   module.def("refresh_device_lists",
              [](const TensorList& tensors, const DeviceIndices& devices, Lists copies) {
                std::optional<int64_t> written;
