@@ -34,6 +34,8 @@ enum class Control : uint8_t {
   kRelaxTakenLook,
   kRelaxFilledLook,
   kRelaxDrainedLook,
+  kForgetUse,  // memory of another stream is used and not recorded (tensors/accelerator.h)
+  kFreeEarly,  // tensors that operations on devices make for themselves go before they are used
 };
 
 constexpr const char* kControlNames[] = {
@@ -59,6 +61,8 @@ constexpr const char* kControlNames[] = {
     "relax_taken_look",
     "relax_filled_look",
     "relax_drained_look",
+    "forget_use",
+    "free_early",
 };
 
 }  // namespace fastcomm
