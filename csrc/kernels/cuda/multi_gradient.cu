@@ -104,21 +104,16 @@ FC_DEVICE double join_columns(NormKind kind, const NormTree& tree, const T* valu
   }
 }
 
-/// Packs of a source that a thread loads at once: of more than two sources one of each is enough.
-template <class T, int N>
-FC_HD constexpr int packs_in_flight() {
-  constexpr uint64_t kOfChunk = kNormBlock / Shape<T, T, N>::kPackElements / kTableThreads;
-  constexpr int kMost = kOfChunk < kPacksInFlight ? static_cast<int>(kOfChunk) : kPacksInFlight;
-  return N == 1 || N == 2 ? kMost : 1;
-}
-
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
 template <class T, int N, int kWords>
 __global__ void __launch_bounds__(kTableThreads)
     multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
-  constexpr int kPacks = packs_in_flight<T, N>();
+  // No more than a thread has of a chunk.
+  constexpr uint64_t kOfChunk = kNormBlock / kElements / kTableThreads;
+  constexpr int kPacks =
+      kOfChunk < Shape<T, T, N>::kPacks ? static_cast<int>(kOfChunk) : Shape<T, T, N>::kPacks;
   FC_SHARED(uint4, packs, kNormBlock / kElements + 1);  // one more: a segment may begin within one
   FC_SHARED(double, leaves, NormTree::kPlaces);
   const NormTree tree(leaves);
