@@ -187,6 +187,10 @@ PROGRAMS = (
         ("csrc/kernels/cuda/multi_gradient.cu", ERROR, *CPU_LOOPS),
     ),
     Program(
+        *("benchmark_calls_test", "bench/test_cuda_kernels.py", (SHIM_BOUNDS,)),
+        (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), ERROR),
+    ),
+    Program(
         *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
         ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
