@@ -22,6 +22,15 @@ def test_env_names_the_device_and_what_it_reaches() -> None:
     assert torch.cuda.get_device_name(0) in text
 
 
+def _touched(world: World) -> bool:
+    return torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()
+
+
+def test_ranks_find_the_device_untouched() -> None:
+    """They are forked from a server with torch loaded, which must not have used the device."""
+    assert run_ranks(2, _touched) == [False, False]
+
+
 def _on_one_device(world: World) -> tuple[list[float], list[float], str]:
     world.init()
     total = torch.full((1000,), float(world.rank + 1), device="cuda")
