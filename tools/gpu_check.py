@@ -131,7 +131,7 @@ def _run_command(
         if output:
             output.close()
     if ended.left:
-        print(f"{ended.left} processes were left behind, and killed", file=log)
+        print(f"processes left behind, and killed: {ended.left}", file=log)
     if ended.status is None:
         return Verdict("red", f"killed after {ended.seconds:.0f} s, with what it had started")
     ran_tests = "pytest" in command and ended.status == 1  # the judge says which of them failed

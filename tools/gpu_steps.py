@@ -200,7 +200,7 @@ STEPS = (
         needs_device=False,
     ),
     Step("tests", "pytest -m gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
-    Step("memory", "the programs under compute-sanitizer", 120, 400, *_MEMORY, needs="build"),
+    Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
     Step(
         *("kernels", "bandwidth of the kernels beside a copy", 60, 300, _kernels, _judge_kernels),
         output="cuda-kernels.jsonl",
