@@ -185,7 +185,7 @@ _MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
 _REST = _tests("tests", "-k", "not memory_is_used", "tests/gpu")
 _FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
 _SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", "--device", "cuda")
-_BUILT = ("fastcomm/_C.*.so", "fastcomm/_build_info.py")
+_BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
 _MADE = tuple(f"build/gpu/{name}" for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK))
 
 STEPS = (

@@ -80,6 +80,13 @@ def test_what_a_step_leaves_must_be_there(
     assert "earlier" not in check(built)["built"]
 
 
+def test_the_library_of_this_python_is_what_a_build_leaves() -> None:
+    (build,) = gpu_check.chosen_steps("build")
+    # The tests run with a library; what another Python left does not count.
+    assert all(any(gpu_steps.ROOT.glob(pattern)) for pattern in build.leaves)
+    assert sys.implementation.cache_tag in build.leaves[0]
+
+
 def test_the_log_is_kept_and_its_end_shown(
     check: Check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
