@@ -92,7 +92,7 @@ def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
             print(f"$ {' '.join(command)}", file=log, flush=True)
             last = number == len(commands) - 1
             left = max(0.0, limit - (time.monotonic() - begin))
-            verdict = _run_command(step, place, command, log, left, last)
+            verdict = _run_command(step, place, command, log, left, last, limit < step.limit)
             if verdict:
                 break
     if verdict is None:
@@ -115,7 +115,13 @@ def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
 
 
 def _run_command(
-    step: Step, place: Place, command: Sequence[str], log: Any, limit: float, last: bool
+    step: Step,
+    place: Place,
+    command: Sequence[str],
+    log: Any,
+    limit: float,
+    last: bool,
+    limit_is_budget: bool,
 ) -> Verdict | None:
     """Run one command; returns a verdict where it is the step's."""
     output = None
@@ -133,7 +139,10 @@ def _run_command(
     if ended.left:
         print(f"processes left behind, and killed: {ended.left}", file=log)
     if ended.status is None:
-        return Verdict("red", f"killed after {ended.seconds:.0f} s, with what it had started")
+        killed = f"killed after {ended.seconds:.0f} s, with what it had started"
+        if limit_is_budget:
+            return Verdict("not run", f"{killed}: --budget was used up; run it again")
+        return Verdict("red", killed)
     ran_tests = "pytest" in command and ended.status == 1  # the judge says which of them failed
     if ended.status == 0 or ran_tests:
         return None

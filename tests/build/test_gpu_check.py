@@ -105,6 +105,12 @@ def test_a_step_over_its_limit_is_red_and_the_next_runs(check: Check) -> None:
     assert outcomes["slow"]["reason"].startswith("killed after 1 s")
 
 
+def test_a_step_that_the_budget_ends_is_not_red(check: Check) -> None:
+    outcome = check(Step("long", "a test", 1, 60, lambda place: [["sleep", "60"]]), budget=1)
+    assert outcome["long"]["state"] == "not run" and "--budget" in outcome["long"]["reason"]
+    assert gpu_check.exit_status(outcome) == 3
+
+
 def test_commands_share_the_limit(check: Check) -> None:
     both = Step("both", "a test", 1, 2, lambda place: [["sleep", "1.5"], ["sleep", "60"]])
     outcome = check(both)["both"]
