@@ -270,6 +270,7 @@ def _on_cpu(result: FusedResult) -> FusedResult:
 def test_three_launches_instead_of_many() -> None:
     bench = script.load("fused_reduce_cuda")
     lists = [[torch.randn(n, device="cuda") for n in SIZES * 20] for _ in range(4)]
+    # Counted in captured graphs: profilers need more of a system than a device.
     fused = bench.launches(lambda: comm.fused_reduce_add_coalesced(lists, True, bench.UNSCALE))
     stock = bench.launches(lambda: bench.stock(lists))
     print(f"launches: {fused} fused, {stock} stock")
