@@ -24,6 +24,8 @@
 #include "transport/cores.h"
 
 #if defined(FC_WITH_CUDA)
+#include <ATen/cuda/PeerToPeerAccess.h>
+
 #include "core/cuda_host.h"
 #include "devices/peer_probe.h"
 #endif
@@ -178,10 +180,21 @@ void bind_lists(py::module_& module) {
 
 }  // namespace
 
+#if defined(FC_WITH_CUDA)
+/// Memory that torch maps piece by piece (expandable segments) is mapped for others on demand.
+void map_for_peer(int device, int peer) {
+  at::cuda::get_p2p_access(static_cast<at::DeviceIndex>(device),
+                           static_cast<at::DeviceIndex>(peer));
+}
+#endif
+
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
   g_failure = failure_of_program;
   g_device_backends = device_backends();
+#if defined(FC_WITH_CUDA)
+  PeerAccess::map_late_access_with(map_for_peer);
+#endif
 
   // A thread that comes from C++ into an interpreter that is going down aborts the process.
   py::module_::import("atexit").attr("register")(py::cpp_function(

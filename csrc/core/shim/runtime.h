@@ -181,4 +181,5 @@ cudaError_t submit(cudaStream_t stream, Work work) {
 
 }  // namespace fastcomm::shim
 
+#include "core/shim/capture.h"      // IWYU pragma: export
 #include "core/shim/runtime_api.h"  // IWYU pragma: export
