@@ -62,6 +62,21 @@ class DeviceGuard {
   int now_ = 0;
 };
 
+/// Lets this thread allocate and query events while another one captures a stream, which would make
+/// that capture fail else. What this thread does is part of no capture.
+class BesideCaptures {
+ public:
+  BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() { exchange(); }
+
+ private:
+  void exchange() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 /// What a kernel on `device` finds at an address. Here on a machine with GPUs: the same memory. The
 /// shim has one memory for all, and models in this place what a device cannot reach or sees wrong.
 enum class Touch { kRead, kWrite };

@@ -30,7 +30,6 @@ constexpr int kProbeThreads = 512;
 constexpr uint64_t kBoxWords = 64 * 1024;
 #endif
 constexpr uint32_t kRounds = 6;
-constexpr int kTries = 3;                    // to find both devices free at once
 constexpr uint64_t kMeetNs = 1'000'000'000;  // how long one device waits for the other
 constexpr std::chrono::seconds kGiveUp{30};  // how long the host waits for both
 
@@ -180,6 +179,7 @@ class Probe {
     Side& side = sides_[s];
     const Side& peer = sides_[1 - s];
     try {
+      const BesideCaptures beside;  // of this thread: the first side's has one already
       const DeviceGuard guard(side.device);
       ProbeArgs args;
       args.side = static_cast<uint32_t>(s);
@@ -230,21 +230,21 @@ class Probe {
 
 }  // namespace
 
-std::string probe_peers(int first, int second) {
+ProbeResult probe_peers(int first, int second, int tries) {
   Probe probe(first, second);
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < tries; ++attempt) {
     const uint32_t findings = probe.run();
     if (probe.stuck()) {
-      return concat("a probe on devices ", first, " and ", second, " did not end within ",
-                    kGiveUp.count(), " s");
+      return {concat("a probe on devices ", first, " and ", second, " did not end within ",
+                     kGiveUp.count(), " s")};
     }
     const uint32_t believed = FC_LEFT_OUT(Control::kBlindProbe) ? 0 : findings;
-    if (believed & kWrongReads) return "a probe read wrong bits from the other device";
-    if (believed & kWrongWrites) return "what a probe wrote to the other device did not arrive";
-    if ((findings & kApart) == 0) return "";
+    if (believed & kWrongReads) return {"a probe read wrong bits from the other device"};
+    if (believed & kWrongWrites) return {"what a probe wrote to the other device did not arrive"};
+    if ((findings & kApart) == 0) return {};
   }
-  return concat("it is unproved: devices ", first, " and ", second,
-                " were too busy to run a probe at once");
+  return {concat("devices ", first, " and ", second, " were too busy to run a probe at once"),
+          true};
 }
 
 PeerAccess& peer_access() {

@@ -202,7 +202,14 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, 
 // Graphs.
 using cudaGraph_t = fastcomm::shim::Graph*;
 using cudaGraphExec_t = const fastcomm::shim::Graph*;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+namespace fastcomm::shim {
+inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+}  // namespace fastcomm::shim
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -249,5 +256,10 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 /// Its launches may still be under way: they have copies of what they do.
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
+  return cudaSuccess;
+}
+/// Of the thread; the shim is as strict as in relaxed mode always.
+inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;
 }
