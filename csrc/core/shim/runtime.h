@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/shim/contexts.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -59,7 +60,6 @@ enum class Link {
 };
 enum class Use { kRead, kWrite };
 
-inline thread_local int current_device = 0;
 inline thread_local cudaError_t last_error = cudaSuccess;
 
 class Runtime {
@@ -174,6 +174,7 @@ cudaError_t submit(cudaStream_t stream, Work work) {
     work();
     return cudaSuccess;
   }
+  need_context();
   if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
   target->enqueue(std::move(work));
   return cudaSuccess;
