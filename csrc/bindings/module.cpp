@@ -178,8 +178,6 @@ void bind_lists(py::module_& module) {
              });
 }
 
-}  // namespace
-
 #if defined(FC_WITH_CUDA)
 /// Memory that torch maps piece by piece (expandable segments) is mapped for others on demand.
 void map_for_peer(int device, int peer) {
@@ -187,6 +185,8 @@ void map_for_peer(int device, int peer) {
                            static_cast<at::DeviceIndex>(peer));
 }
 #endif
+
+}  // namespace
 
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
