@@ -45,7 +45,8 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
 }
 
 /// Makes a device current and, when it goes, the one that was. Within a guard cudaSetDevice may be
-/// called freely.
+/// called freely. Where the device that was current has no context, none is created for it, unless
+/// cudaSetDevice was called in between (core/cuda_context.h).
 class DeviceGuard {
  public:
   DeviceGuard();
@@ -58,8 +59,13 @@ class DeviceGuard {
   void set(int device);
 
  private:
+  void pop();
+
   int before_ = 0;
   int now_ = 0;
+  bool moved_ = false;
+  bool bare_ = false;    // contexts are pushed
+  bool pushed_ = false;  // one is
 };
 
 /// Lets this thread allocate and query events while another one captures a stream, which would make

@@ -125,6 +125,7 @@ Staging& DeviceSet::staging(uint64_t wanted) {
     uint64_t half = kLeastStagingBytes / 2;
     while (half < wanted) half *= 2;
     half = std::min(half, most_half_bytes_);
+    const DeviceGuard guard(devices_[0]);  // pinned memory belongs to a context
     void* memory = nullptr;
     // Portable: pinned for every device. Mapped: kernels use it by its own address.
     FC_CUDA(cudaHostAlloc(&memory, 2 * half, cudaHostAllocPortable | cudaHostAllocMapped), 2 * half,

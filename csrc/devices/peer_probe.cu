@@ -154,13 +154,13 @@ class Probe {
 
  private:
   void set_up() {
+    DeviceGuard guard(sides_[0].device);
     void* pinned = nullptr;
     FC_CUDA(cudaHostAlloc(&pinned, 2 * (sizeof(ProbeFlag) + sizeof(ProbeReport)),
                           cudaHostAllocPortable | cudaHostAllocMapped),
             "flags of a peer probe");
     flags_ = static_cast<ProbeFlag*>(pinned);
     reports_ = reinterpret_cast<ProbeReport*>(flags_ + 2);
-    DeviceGuard guard;
     for (Side& side : sides_) {
       guard.set(side.device);
       void* boxes = nullptr;

@@ -2,7 +2,8 @@
 // pinned memory, the guard of the current device, and what the execution shim promises of streams
 // and events. On the host under the shim, or on a GPU when compiled by nvcc.
 //
-//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | stale | busy | verdicts | meet | staging | guard
+//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | stale | busy | contexts
+//                                                 | verdicts | meet | staging | guard
 //                                                 | errors | setting | fork
 #include <sys/wait.h>
 #include <unistd.h>
@@ -336,6 +337,60 @@ void guard(uint64_t) {
 #endif
 }
 
+#if defined(FC_SHIM)
+/// Work on other devices gives none to the one that is current by default.
+void contexts(uint64_t seed) {
+  configure(4, [](int, int) { return Link::kDirect; });
+  std::thread([&] {  // a thread whose device nobody has set
+    for (std::atomic<bool>& context : shim::contexts) context = false;
+    const auto current = [] {
+      int device = -1;
+      FC_CUDA(cudaGetDevice(&device), "a test");
+      return device;
+    };
+    {
+      DeviceGuard guard(2);
+      EXPECT(current() == 2 && shim::contexts[2], "set");
+      guard.set(1);
+      {
+        DeviceGuard inner(3);
+        EXPECT(current() == 3, "within another");
+      }
+      EXPECT(current() == 1, "back in the other");
+      guard.set(0);
+      EXPECT(current() == 0, "back itself");
+      guard.set(1);
+    }
+    EXPECT(current() == 0 && shim::runtime_device == 0, "restored");
+    error_of([] { DeviceGuard guard(7); });
+    EXPECT(current() == 0, "restored after an error");
+    {
+      PeerAccess access(probe_peers, true);
+      LocalWorld world({1, 2}, access, {}, seed);
+      EXPECT(world.group.direct(0, 1), access.between(1, 2).reason);
+      Buffer& from = world.add(0, 5000, 1);
+      Buffer& to = world.add(1, 5000, 3);
+      to.want(from.content());
+      world.run("broadcast", [&] {
+        world.collectives.broadcast({{from.data()}, {to.data()}}, {5000}, 0, world.streams);
+      });
+      world.group.staging(1);
+    }
+    EXPECT(current() == 0 && !shim::contexts[0], "device 0 is as it was");
+    {
+      DeviceGuard guard(2);
+      FC_CUDA(cudaSetDevice(3), "what somebody else may do");
+    }
+    EXPECT(current() == 0 && shim::contexts[0], "the right device all the same");
+    {
+      DeviceGuard guard(2);
+    }
+    EXPECT(current() == 0 && shim::runtime_device == 0, "with a context");
+  })
+      .join();
+}
+#endif
+
 void errors(uint64_t) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });
@@ -420,6 +475,7 @@ int main(int argc, char** argv) {
                        {"strict", strict},
                        {"stale", stale},
                        {"busy", busy},
+                       {"contexts", contexts},
 #endif
                        {"verdicts", verdicts},
                        {"meet", meet},

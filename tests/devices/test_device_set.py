@@ -17,6 +17,7 @@ CASES = [
     "strict",
     "stale",
     "busy",
+    "contexts",
     "verdicts",
     "meet",
     "staging",

@@ -118,7 +118,8 @@ class Program:
 ERROR = "csrc/core/error.cpp"
 # What runs on several devices of one process.
 LOCAL = (
-    *("csrc/core/cuda_host.cpp", "csrc/core/env.cpp", ERROR),
+    *("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp"),
+    *("csrc/core/env.cpp", ERROR),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     "csrc/devices/peer_probe.cu",
     *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_set", "exchange")),

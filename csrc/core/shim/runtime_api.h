@@ -49,7 +49,7 @@ inline cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fastcomm::shim::Runtime::get().devices()) {
     return fastcomm::shim::fail(cudaErrorInvalidDevice);
   }
-  fastcomm::shim::current_device = device;
+  fastcomm::shim::set_device(device);
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
@@ -61,6 +61,7 @@ inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  fastcomm::shim::need_context();
   const cudaError_t result =
       fastcomm::shim::Runtime::get().enable(fastcomm::shim::current_device, peer);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
@@ -68,10 +69,12 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 
 // Memory. Freed at once: nothing may be under way.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, fastcomm::shim::current_device);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
 inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, -1);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
@@ -98,6 +101,7 @@ inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStrea
 
 // Streams.
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  fastcomm::shim::need_context();
   *stream = fastcomm::shim::Runtime::get().make_stream(fastcomm::shim::current_device);
   return cudaSuccess;
 }
@@ -130,6 +134,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 // Events.
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  fastcomm::shim::need_context();
   *event = new fastcomm::shim::Event(fastcomm::shim::current_device);
   ++fastcomm::shim::Runtime::get().allocations;
   return cudaSuccess;

@@ -63,7 +63,7 @@ FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
 /// The 16 bytes that begin `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
 /// time: words move by two, by one and by bits, since an array that such a number indexes would lie
 /// in local memory.
-FC_HD uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
+FC_DEVICE uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
   uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   FC_UNROLL
   for (int i = 0; i < 6; ++i) words[i] = (shift & 8) != 0 ? words[i + 2] : words[i];

@@ -61,8 +61,8 @@ template <class Raw_>
 struct PlainLoad {
   using Raw = Raw_;
   using Fetched = Raw;
+  static constexpr bool kShifts = false;
   FC_DEVICE static Fetched fetch(const char* from) { return *reinterpret_cast<const Raw*>(from); }
-  FC_DEVICE static Raw raw(const Fetched& fetched, const char*) { return fetched; }
 };
 
 /// A pack by two loads; by one where it is aligned, so that nothing but the pack itself is read.
@@ -71,6 +71,7 @@ struct ShiftedLoad {
   struct Fetched {
     uint4 low, high;
   };
+  static constexpr bool kShifts = true;
   FC_DEVICE static uint32_t shift(const char* from) {
     return static_cast<uint32_t>(address_of(from) % kPackBytes);
   }
@@ -105,7 +106,11 @@ FC_DEVICE void sum_sources(int first, int n, const Active& active, const From& f
       typename Load::Raw raw[kWidth] = {};
       FC_UNROLL
       for (int j = 0; j < kWidth; ++j) {
-        if (j < n && active(k)) raw[j] = Load::raw(fetched[k][j], from(first + j, k));
+        if constexpr (Load::kShifts) {
+          if (j < n && active(k)) raw[j] = Load::raw(fetched[k][j], from(first + j, k));
+        } else {
+          raw[j] = fetched[k][j];
+        }
       }
       sums[k] = sum_leaves<T, 0, kWidth>(raw, n);
     }
