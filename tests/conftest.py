@@ -20,6 +20,7 @@ from support import nvcc, places, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
+NO_ACCELERATOR = "no accelerator here; simulated ones run this in tests/sim/test_on_devices.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in chosen:
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
             item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
+        if is_for_accelerators(item) and places.kind() is None:
+            item.add_marker(pytest.mark.skip(reason=NO_ACCELERATOR))
     items[:] = chosen
 
 
@@ -89,11 +92,7 @@ def _ordered(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(params=["cpu", pytest.param("accelerator", marks=pytest.mark.accelerator)])
 def place(request: pytest.FixtureRequest) -> places.Place:
     """Where a test's tensors and replicas live: slots of the CPU, or devices of an accelerator."""
-    if request.param == "cpu":
-        return places.CPU
-    if places.kind() is None:
-        pytest.skip("no accelerator here; simulated ones run this in tests/sim/test_on_devices.py")
-    return places.ACCELERATOR
+    return places.CPU if request.param == "cpu" else places.ACCELERATOR
 
 
 def is_serial(item: pytest.Item) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import sim
 import torch
+from hypothesis import HealthCheck, settings
 
 
 @functools.cache
@@ -32,6 +33,26 @@ def module() -> Any:
 def count() -> int:
     """Return how many devices the accelerator has; 0 without one."""
     return 0 if kind() is None else int(module().device_count())
+
+
+def examples(many: int) -> settings:
+    """Return how many examples a property is tried with: fewer where operators take a millisecond.
+
+    ``place`` is the same in all of them.
+    """
+    few = max(10, many // 4)
+    return settings(
+        max_examples=few if sim.loaded() else many,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+def laid_out(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a CPU tensor on a device: with its strides, offset and gaps, which ``to`` drops."""
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    whole = tensor.as_strided((size,), (1,), 0).to(device)
+    return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 @dataclass(frozen=True)
