@@ -37,7 +37,8 @@ Streams current_streams(const std::vector<int>& devices);
 /// As record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
-/// New tensors like `models`, which are plain, on a device: many in a block, or each in its own.
+/// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
+/// own.
 TensorList allocate_like(const TensorList& models, int device, bool apart = false);
 
 /// Whether all are tensors on that device, without wrappers around them.
