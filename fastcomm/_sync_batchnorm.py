@@ -153,7 +153,7 @@ def _combine(parts: Sequence[_Moments]) -> list[_Moments]:
     devices = [part.mean.device for part in parts]
     copies = Broadcast.apply(devices, mean, variance)
     return [
-        _Moments(count, *copies[2 * i : 2 * i + 2], _streams.current(place))
+        _Moments(count, copies[2 * i], copies[2 * i + 1], _streams.current(place))
         for i, place in enumerate(devices)
     ]
 
