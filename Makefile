@@ -16,6 +16,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 CUDA_TORCH ?= torch==2.14.1
 ARGS ?=
+# What the programs for a GPU are compiled for, as in TORCH_CUDA_ARCH_LIST.
+GPU_ARCHITECTURES ?= 9.0
 # Tests of several files run side by side; 0: in one process, as pytest -s and --pdb need it.
 WORKERS ?= 2
 
@@ -29,7 +31,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build gpu-build test release-check conformance soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build gpu-build gpu-programs test release-check conformance soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
@@ -72,19 +74,23 @@ format: $(STAMPS)/dev ## rewrite the sources in the project's format
 	  | xargs $(BIN)/clang-format -i
 
 # In a copy of the sources: the library of .venv, which lies beside the sources, stays what it is.
-gpu-build: ## with nvcc: compile the CUDA flavour for every architecture; writes docs/kernels.md
+gpu-build: gpu-programs ## with nvcc: compile the CUDA flavour for every architecture; writes docs/kernels.md
 	$(PYTHON) tools/copy_tree.py build/cuda-tree
 	FASTCOMM_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0;10.0;12.0+PTX" $(MAKE) -C build/cuda-tree build \
 	  VENV=$(CURDIR)/.venv-cuda TORCH=$(CUDA_TORCH)
 	.venv-cuda/bin/python build/cuda-tree/tools/kernel_table.py
 	cp build/cuda-tree/docs/kernels.md docs/kernels.md
 
+# They need no torch. build/gpu can be carried to a machine with a GPU, where gpu-check uses it.
+gpu-programs: ## with nvcc: compile into build/gpu what gpu-check runs; GPU_ARCHITECTURES="9.0"
+	PATH="$(abspath $(BIN)):$$PATH" $(PYTHON) tools/gpu_programs.py --architectures "$(GPU_ARCHITECTURES)"
+
 compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes it
 	@test -s compile_commands.json || { rm $(STAMPS)/build; $(MAKE) --no-print-directory build; }
 	@echo "compile_commands.json is up to date"
 
 # No .venv here: a machine that is lent with its GPU may have no network.
-gpu-check: ## with a GPU: build with what $(PYTHON) has, run pytest -m gpu, measure; arguments in ARGS
+gpu-check: ## with a GPU: build with what $(PYTHON) has, test, measure; goes on where it ended; ARGS="--list"
 	$(PYTHON) tools/gpu_check.py $(ARGS)
 
 clean: ## remove everything built, keep .venv

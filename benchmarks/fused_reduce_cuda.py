@@ -12,18 +12,17 @@ each replica; replicas share the first GPU. The sides:
                  them, norm as torch.nn.utils.get_total_norm
     copy         one flat tensor of as many bytes copied by torch
 
-Times are medians of CUDA events around a call, the sides in turn in another order in each round.
-Bandwidth counts what must be moved: n sources and the result; twice the bytes of a copy. Launches
-are what torch.profiler sees on the device.
+Times of the device and of the host are measured apart (device_time.py), the sides in turn in
+another order in each round: `median_ms` is the device's, `host_ms` what a call takes the host to
+queue. Bandwidth counts what must be moved: n sources and the result; twice the bytes of a copy.
+Launches are the nodes of a graph that captures the call. With ``--device cpu`` everything runs on
+the CPU, to try the benchmark; its figures say nothing then.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from device_time import Work, columns, in_turn, launches  # noqa: E402
 from model_shapes import resnet50, transformer  # noqa: E402
 
 from fastcomm import _native, comm  # noqa: E402
@@ -40,7 +40,6 @@ from fastcomm.bench.records import RecordWriter  # noqa: E402
 
 LISTS = {"ResNet-50": resnet50, "12 transformer layers": transformer}
 UNSCALE = 1 / 1024
-Work = Callable[[], Any]
 
 
 def stock(lists: list[list[torch.Tensor]]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -64,40 +63,8 @@ def ours(
     return sums, result.total_norm
 
 
-def launches(work: Work) -> int:
-    """Return how many kernels, copies and fills a call puts on the device."""
-    work()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        work()
-        torch.cuda.synchronize()
-    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
-
-
-def milliseconds(work: Work) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end))
-
-
-def in_turn(sides: dict[str, Work], repeats: int) -> dict[str, float]:
-    """Return each side's median time."""
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    order = random.Random(1)
-    for repeat in range(repeats + 3):
-        for side in order.sample(list(sides), len(sides)):
-            torch.cuda.synchronize()
-            ms = milliseconds(sides[side])
-            if repeat >= 3:
-                times[side].append(ms)
-    return {side: round(statistics.median(values), 4) for side, values in times.items()}
-
-
-def row_of(name: str, replicas: int, repeats: int) -> dict[str, Any]:
-    made = [torch.randn(shape, device="cuda") for shape in LISTS[name]()]
+def row_of(name: str, replicas: int, repeats: int, device: str) -> dict[str, Any]:
+    made = [torch.randn(shape, device=device) for shape in LISTS[name]()]
     lists = [[grad + k for grad in made] for k in range(replicas)]
     flat = _flatten_dense_tensors(made)
     standing = torch.empty_like(flat)
@@ -110,22 +77,39 @@ def row_of(name: str, replicas: int, repeats: int) -> dict[str, Any]:
         "copy": lambda: standing.copy_(flat),
     }
     size = flat.nbytes
-    ms = in_turn(sides, repeats)
+    times = columns(in_turn(sides, repeats, device))
+    ms = times["median_ms"]
     moved = {"fused": replicas + 1, "fused_bf16": replicas + 1, "norm": 1, "copy": 2}
-    gbps = {side: round(size * times / ms[side] / 1e6, 1) for side, times in moved.items()}
+    gbps = {side: round(size * parts / ms[side] / 1e6, 1) for side, parts in moved.items()}
     return {
         "operation": "fused_reduce_add_coalesced",
-        "device": torch.cuda.get_device_name(),
+        "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(),
         "gradients": name,
         "bytes": size,
         "replicas": replicas,
         "launches": {side: launches(work) for side, work in sides.items()},
-        "median_ms": ms,
-        "moved_bytes": {side: size * times for side, times in moved.items()},
+        **times,
+        "moved_bytes": {side: size * parts for side, parts in moved.items()},
         "gbps": gbps,
         "share_of_copy": {side: round(rate / gbps["copy"], 3) for side, rate in gbps.items()},
         "times_faster_than_stock": round(ms["stock"] / ms["fused"], 2),
     }
+
+
+def text_of(row: dict[str, Any]) -> list[str]:
+    """Return the lines that a row is printed as."""
+    head = f"{row['gradients']}, {row['bytes'] / 2**20:.0f} MiB, {row['replicas']} replicas"
+    lines = [f"{head}: median milliseconds of the device, and of the host"]
+    for side, ms in row["median_ms"].items():
+        text = f"  {side:12} {ms:9.3f} {row['host_ms'][side]:9.3f}"
+        text += f", {100 * row['spread'][side]:3.0f} % spread"
+        if row["launches"][side] is not None:
+            text += f", {row['launches'][side]:4} launches"
+        if side in row["gbps"]:
+            share = 100 * row["share_of_copy"][side]
+            text += f", {row['gbps'][side]:6.0f} GB/s, {share:4.0f} % of a copy"
+        lines.append(text)
+    return [*lines, f"  fused: {row['times_faster_than_stock']} times faster than stock"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -133,25 +117,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--repeats", type=int, default=30, help="rounds (default 30)")
     parser.add_argument("--lists", nargs="+", choices=list(LISTS), default=list(LISTS))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     chosen = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
+    if chosen.device == "cuda" and not torch.cuda.is_available():
         print("fused_reduce_cuda: there is no GPU to measure", file=sys.stderr)
         return 1
     writer = RecordWriter(chosen.json, sys.argv) if chosen.json else None
     for replicas in chosen.replicas:
         for name in chosen.lists:
-            row = row_of(name, replicas, chosen.repeats)
-            print(
-                f"{name}, {row['bytes'] / 2**20:.0f} MiB, {replicas} replicas: median milliseconds"
-            )
-            for side, ms in row["median_ms"].items():
-                text = f"  {side:12} {ms:9.3f}, {row['launches'][side]:4} launches"
-                if side in row["gbps"]:
-                    share = 100 * row["share_of_copy"][side]
-                    text += f", {row['gbps'][side]:6.0f} GB/s, {share:4.0f} % of a copy"
-                print(text)
-            print(f"  fused: {row['times_faster_than_stock']} times faster than stock")
+            row = row_of(name, replicas, chosen.repeats, chosen.device)
+            print("\n".join(text_of(row)), flush=True)
             if writer:
                 writer.write(row)
     if writer:

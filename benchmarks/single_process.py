@@ -4,8 +4,10 @@
 
 torch has no such path for the CPU, so the other side takes the steps that its code for CUDA
 devices takes, by torch's own functions: flatten into buckets of 10 MiB, copy or add, unflatten.
-With ``--device cuda`` the replicas share the first GPU, and the other side is torch's own.
-Both sides run in turn, in one process; times are medians.
+With ``--device cuda`` the replicas share the first GPU. The other side takes the same steps there:
+torch's own broadcast copies nothing to a device that has the tensors already. Both sides run in
+turn, in one process, and give the same values; times are medians. Those of lists on a GPU are the
+device's, and the host's apart (device_time.py); those of a training step are the wall's.
 
 "floor" is what moving the bytes costs alone: one flat tensor copied or added by torch into memory
 that stands already.
@@ -41,6 +43,8 @@ from torch._utils import (
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from device_time import columns  # noqa: E402
+from device_time import in_turn as in_turn_on_device  # noqa: E402
 from model_shapes import resnet50, transformer  # noqa: E402
 
 import fastcomm  # noqa: E402
@@ -172,15 +176,25 @@ def medians(times: dict[str, list[float]]) -> dict[str, float]:
     return {name: round(statistics.median(values), 4) for name, values in times.items()}
 
 
+def expect_copies(tensors: Tensors, sides: dict[str, Callable[[], Any]]) -> None:
+    """Raise unless both sides copy to memory of its own all that is to be copied."""
+    for side in ("torch", "fastcomm"):
+        for values in sides[side]()[1:]:
+            for value, tensor in zip(values, tensors, strict=True):
+                if value.data_ptr() == tensor.data_ptr() or not torch.equal(value, tensor):
+                    raise RuntimeError(f"{side} copies nothing, or wrong bits")
+
+
+def expect_sums(sides: dict[str, Callable[[], Any]]) -> None:
+    """Raise unless both sides sum the same; with more than two replicas in orders of their own."""
+    for theirs, own in zip(sides["torch"](), sides["fastcomm"](), strict=True):
+        torch.testing.assert_close(theirs, own)
+
+
 def measure_lists(name: str, replicas: int, repeats: int, device: str) -> list[dict[str, Any]]:
     tensors = [torch.randn(shape, device=device) for shape in LISTS[name]()]
     lists = [[t + i for t in tensors] for i in range(replicas)]
     devices = [device] * replicas
-    broadcast: Callable[[], Any] = lambda: plain_broadcast(tensors, replicas)  # noqa: E731
-    reduce: Callable[[], Any] = lambda: plain_reduce(lists)  # noqa: E731
-    if device != "cpu":
-        broadcast = partial(torch.cuda.comm.broadcast_coalesced, tensors, [0] * replicas)
-        reduce = partial(torch.cuda.comm.reduce_add_coalesced, lists, 0)
     flat = _flatten_dense_tensors(tensors)
     standing = [torch.empty_like(flat) for _ in range(replicas)]
 
@@ -196,26 +210,29 @@ def measure_lists(name: str, replicas: int, repeats: int, device: str) -> list[d
     sides: dict[str, dict[str, Callable[[], Any]]] = {
         "broadcast_coalesced": {
             "floor": copy_all,
-            "torch": broadcast,
+            "torch": lambda: plain_broadcast(tensors, replicas),
             "fastcomm": lambda: comm.broadcast_coalesced(tensors, devices),
         },
         "reduce_add_coalesced": {
             "floor": add_all,
-            "torch": reduce,
+            "torch": lambda: plain_reduce(lists),
             "fastcomm": lambda: comm.reduce_add_coalesced(lists, device),
         },
     }
     size = sum(t.nbytes for t in tensors)
     rows = []
+    expect_copies(tensors, sides["broadcast_coalesced"])
+    expect_sums(sides["reduce_add_coalesced"])
     for operation, both in sides.items():
-        ms = medians(in_turn(both, repeats, f"{operation} of {name}, {replicas}"))
+        times = columns(in_turn_on_device(both, repeats, device))
+        ms = times["median_ms"]
         rows.append(
             {
                 "operation": operation,
                 "tensors": name,
                 "bytes": size,
                 "replicas": replicas,
-                "median_ms": ms,
+                **times,
                 "times_faster": round(ms["torch"] / ms["fastcomm"], 2),
             }
         )
@@ -230,8 +247,6 @@ def measure_step(name: str, replicas: int, repeats: int, device: str) -> dict[st
     bare = [copy.deepcopy(model) for _ in range(replicas)]
     parallel: Any = fastcomm.DataParallel(model, [device] * replicas)
     stock: Any = partial(plain_step, model, x, replicas)
-    if device != "cpu":
-        stock = partial(torch.nn.DataParallel(model, [0] * replicas), x)
 
     def step_of(forward: Callable[[], torch.Tensor], modules: Sequence[nn.Module]) -> None:
         forward().sum().backward()
@@ -267,6 +282,14 @@ def measure_step(name: str, replicas: int, repeats: int, device: str) -> dict[st
     }
 
 
+def host_text(row: dict[str, Any]) -> str:
+    """Return the host's times, where they are not the device's."""
+    host = row["host_ms"]
+    if host == row["median_ms"]:
+        return ""
+    return f" [torch {host['torch']:.2f}, fastcomm {host['fastcomm']:.2f}]"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=15, help="of each side (default 15)")
@@ -277,7 +300,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     chosen = parser.parse_args(arguments)
     writer = RecordWriter(chosen.json, sys.argv) if chosen.json else None
-    print("median milliseconds              replicas      torch   fastcomm")
+    apart = "; of the host in brackets" if chosen.device == "cuda" else ""
+    print(f"median milliseconds              replicas      torch   fastcomm{apart}")
     for replicas in chosen.replicas:
         how = (replicas, chosen.repeats, "cpu" if chosen.device == "cpu" else "cuda:0")
         rows = [row for name in chosen.lists for row in measure_lists(name, *how)]
@@ -286,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
             ms = row["median_ms"]
             print(f"{row['operation']} of {row['tensors']}, {row['bytes'] / 2**20:.0f} MiB")
             result = (
-                f"{row['times_faster']} times faster; floor {ms['floor']:.2f}"
+                f"{row['times_faster']} times faster; floor {ms['floor']:.2f}{host_text(row)}"
                 if "times_faster" in row
                 else f"bare {ms['bare']:.2f}; overhead {row['overhead_ratio']} of torch's"
             )

@@ -148,10 +148,7 @@ class Scatter(Function):
             for i, chunk in enumerate(chunks)
         )
         for chunk, stream in zip(chunks, streams, strict=False):
-            if stream is not None:
-                current = torch.accelerator.current_stream(chunk.device)
-                current.wait_stream(stream)
-                chunk.record_stream(current)
+            _streams.receive(stream, chunk)
         return tuple(torch.view_as_complex(c) if tensor.is_complex() else c for c in chunks)
 
     @staticmethod

@@ -6,13 +6,14 @@ tree over the ranks, is divided by their number, multiplied by ``unscale``, and 
 ``wire_dtype`` is about gradients of fp32; others travel as they are.
 
 The norm is that of the gradients as they are written: of each, over blocks of 4,096 elements in
-fp64, combined in the order of the list. It has the same bits on every rank, in every run, and
-however the list is divided among several calls (`combined_norm`), on the CPU and on CUDA devices,
-so that clipping by it keeps what ranks have equal.
+fp64, which are combined as a fixed tree, and so are the gradients, in the order of the list. It has
+the same bits on every rank, in every run, and however the list is divided among several calls
+(`combined_norm`), on the CPU and on CUDA devices, so that clipping by it keeps what ranks have
+equal.
 
 `fused_reduce_add_coalesced`, `clip_grad_norm_` and `combined_norm` take tensors on CUDA devices
-too. There a list costs one kernel for each of its dtypes and a small one for the norm. Results stay
-on the device, nothing waits for it, and a graph can capture the calls.
+too. There a list costs one kernel for each of its dtypes and two small ones for the norm. Results
+stay on the device, nothing waits for it, and a graph can capture the calls.
 """
 
 from __future__ import annotations

@@ -1,128 +1,276 @@
 """Everything that a GPU must show, on a machine that has one: ``make gpu-check``.
 
 Builds with what is installed (torch with CUDA, nvcc, ninja, setuptools, pytest; nothing is
-fetched), runs ``pytest -m gpu``, then the GPU benchmarks, whose JSON lines go to a folder::
+fetched), runs ``pytest -m gpu``, then the GPU benchmarks::
 
-    python tools/gpu_check.py --out benchmarks/results
-    python tools/gpu_check.py --steps build,benchmark
+    python tools/gpu_check.py --list
+    python tools/gpu_check.py --steps build,programs,tests --budget 570
+    python tools/gpu_check.py                       # goes on where that ended
 
-Every step runs even if one before it failed; the exit status says whether all went well.
+A step that was green is not run again while sources, device, torch and Python are the same
+(``build/gpu-check/state.json``); ``--again`` runs it nevertheless. Every step runs even if one
+before it failed, but for what needs the build. Logs, records and ``summary.json`` go to ``--out``.
+The summary says of every step whether it is green, red, skipped with its reason, or not run.
+
+Exit status: 0 if no chosen step is red or not run, 1 if one is red, 3 if one was not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
-import os
-import re
-import subprocess
+import platform
+import signal
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import bounded_run
 import cuda_toolkit
+import gpu_device
+import source_digest
+from gpu_device import Device
+from gpu_steps import ROOT, STEPS, Place, Step, Verdict, environment
 
-ROOT = Path(__file__).resolve().parent.parent
-BENCHMARK = [
-    "benchmarks/cpp/cuda_kernels.cu",
-    "csrc/kernels/cuda/multi_copy.cu",
-    "csrc/kernels/cuda/multi_reduce.cu",
-    "csrc/core/error.cpp",
-]
-LARGE = 16 << 20  # from here on the memory sets the pace
+FOLDER = ROOT / "build" / "gpu-check"
+SOURCES = ("csrc", "fastcomm", "tests", "benchmarks", "tools", "setup.py", "pyproject.toml")
+SHOWN = 60  # lines of a red step's log
 
 
-def step(name: str, command: list[str], **environment: str) -> bool:
-    """Run one command in the project's folder; tells how it went."""
-    print(f"\n==== {name}: {' '.join(command)}", flush=True)
+class State:
+    """What steps came to, in a file: their newest outcome, and for which digest."""
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self.path = path
+        self.digest = digest
+        self.steps: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            try:
+                self.steps = json.loads(path.read_text())
+            except ValueError:  # cut off while it was written
+                print(f"{path} cannot be read: every step runs again", flush=True)
+
+    def green(self, step: Step) -> bool:
+        """Whether a step was green with this digest, and what it left is still there."""
+        known = self.steps.get(step.name, {})
+        there = all(any(ROOT.glob(pattern)) for pattern in step.leaves)
+        return known.get("digest") == self.digest and known.get("state") == "green" and there
+
+    def note(self, name: str, outcome: dict[str, Any]) -> None:
+        """Keep an outcome."""
+        self.steps[name] = {**outcome, "digest": self.digest}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".new")
+        partial.write_text(json.dumps(self.steps, indent=1) + "\n")
+        partial.replace(self.path)
+
+
+def versions() -> dict[str, str]:
+    """Return what else the outcome of a step depends on; torch itself is not imported."""
+    found = {"python": platform.python_version()}
+    for name in ("torch", "pytest", "setuptools", "ninja"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
+    """Run one step; returns its outcome."""
+    log_path = place.out / f"{step.name}.log"
     begin = time.monotonic()
-    try:
-        status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode
-    except FileNotFoundError as error:
-        print(f"==== {name}: {error}", flush=True)
-        return False
-    print(f"==== {name}: exit status {status} after {time.monotonic() - begin:.0f} s", flush=True)
-    return status == 0
-
-
-def benchmark(cuda_home: str, out: Path) -> bool:
-    """Compile and run the benchmark of the kernels, keep its records, and sum them up."""
-    program = ROOT / "build" / "cuda_kernels"
-    program.parent.mkdir(exist_ok=True)
-    nvcc = str(Path(cuda_home, "bin", "nvcc"))
-    flags = ["-std=c++17", "-O3", "-fmad=false", "-arch=native", "-Icsrc", "-o", str(program)]
-    if not step("compile the benchmark", [nvcc, *flags, *BENCHMARK]):
-        return False
-    print("\n==== the benchmark", flush=True)
-    result = subprocess.run([str(program)], stdout=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        print(f"==== the benchmark: exit status {result.returncode}", flush=True)
-        return False
-    records = [json.loads(line) for line in result.stdout.splitlines()]
-    slug = re.sub(r"[^a-z0-9]+", "-", records[0]["device"].lower()).strip("-")
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"cuda-kernels-{slug}.jsonl"
-    path.write_text(result.stdout)
-    print(f"wrote {path}\n" + "\n".join(summary(records)), flush=True)
-    return True
-
-
-def against_torch(out: Path) -> bool:
-    """Measure the primitives of one process against torch's, replicas sharing a GPU."""
-    out.mkdir(parents=True, exist_ok=True)
-    scripts = {
-        "single-process-cuda": ["benchmarks/single_process.py", "--device", "cuda"],
-        "fused-reduce-cuda": ["benchmarks/fused_reduce_cuda.py"],
+    verdict: Verdict | None = None
+    with log_path.open("w") as log:
+        commands = step.commands(place)
+        for number, command in enumerate(commands):
+            print(f"$ {' '.join(command)}", file=log, flush=True)
+            last = number == len(commands) - 1
+            left = max(0.0, limit - (time.monotonic() - begin))
+            verdict = _run_command(step, place, command, log, left, last, limit < step.limit)
+            if verdict:
+                break
+    if verdict is None:
+        try:
+            verdict = step.judge(place)
+        except (OSError, ValueError, KeyError, SyntaxError) as error:
+            verdict = Verdict("red", f"what it left cannot be read: {error!r}")
+    seconds = round(time.monotonic() - begin, 1)
+    for line in verdict.lines:
+        print(f"  {line}", flush=True)
+    if verdict.state == "red":
+        print("\n".join(["  ...", *log_path.read_text(errors="replace").splitlines()[-SHOWN:]]))
+    return {
+        "state": verdict.state,
+        "reason": verdict.reason,
+        "seconds": seconds,
+        "log": log_path.name,
+        "lines": list(verdict.lines),
     }
-    good = True
-    for name, script in scripts.items():
-        path = out / f"{name}.jsonl"
-        path.unlink(missing_ok=True)
-        good = step(name, [sys.executable, *script, "--json", str(path)]) and good
-    return good
 
 
-def summary(records: list[dict[str, Any]]) -> list[str]:
-    """Bandwidth of each method from 16 MiB up as a share of a plain device copy's; host times."""
-    rows = [row for row in records if row.get("kind") == "bandwidth" and row["bytes"] >= LARGE]
-    copies = {row["bytes"]: row["gbps"] for row in rows if row["method"] == "memcpy"}
-    lines = [
-        f"{row['method']:>20} of {row['sources']}, {row['dtype']:>8}, {row['bytes'] >> 20:5} MiB: "
-        f"{row['gbps']:6.0f} GB/s, {100 * row['gbps'] / copies[row['bytes']]:4.0f} % of a copy"
-        for row in rows
-    ]
-    lines += [
-        f"{row['method']:>20} of {row['segments']:4} segments: {row['median_us']:6.2f} us a call"
-        for row in records
-        if row.get("kind") == "launch"
-    ]
-    return lines
+def _run_command(
+    step: Step,
+    place: Place,
+    command: Sequence[str],
+    log: Any,
+    limit: float,
+    last: bool,
+    limit_is_budget: bool,
+) -> Verdict | None:
+    """Run one command; returns a verdict where it is the step's."""
+    output = None
+    try:
+        if last and step.output:
+            output = (place.out / step.output).open("w")
+        ended = bounded_run.run(
+            command, log, limit, cwd=ROOT, environment=environment(place), output=output
+        )
+    except OSError as error:
+        return Verdict("red", f"{command[0]} does not start: {error}")
+    finally:
+        if output:
+            output.close()
+    if ended.left:
+        print(f"processes left behind, and killed: {ended.left}", file=log)
+    if ended.status is None:
+        killed = f"killed after {ended.seconds:.0f} s, with what it had started"
+        if limit_is_budget:
+            return Verdict("not run", f"{killed}: --budget was used up; run it again")
+        return Verdict("red", killed)
+    ran_tests = "pytest" in command and ended.status == 1  # the judge says which of them failed
+    if ended.status == 0 or ran_tests:
+        return None
+    how = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+    return Verdict("red", f"{Path(command[0]).name}: {how}, see {step.name}.log")
 
 
-def main() -> int:
-    """Run all steps; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--steps", default="build,tests,benchmark", help="which of these to do")
-    parser.add_argument("--pytest", default="", help="further arguments of pytest")
-    options = parser.parse_args()
-    cuda_home = cuda_toolkit.find_cuda_home()
-    if cuda_home is None:
+def why_not_begun(
+    step: Step, place: Place, outcomes: dict[str, dict[str, Any]], left: float, first: bool
+) -> str | None:
+    """Return why a step cannot be begun, None if it can."""
+    if step.needs_device and isinstance(place.device, str):
+        return place.device
+    if outcomes.get(step.needs, {}).get("state") in ("red", "not run"):
+        return f"{step.needs} is {outcomes[step.needs]['state']}"
+    if left < step.expected and not first:
+        return f"{left:.0f} s of --budget are left, it takes about {step.expected}: run it again"
+    return None
+
+
+def check(
+    steps: Iterable[Step], place: Place, state: State, budget: float, again: bool
+) -> dict[str, dict[str, Any]]:
+    """Run what is not green yet; returns the outcome of every step."""
+    begin = time.monotonic()
+    outcomes: dict[str, dict[str, Any]] = {}
+    begun = 0
+    for step in steps:
+        left = budget - (time.monotonic() - begin)
+        if state.green(step) and not again:
+            known = state.steps[step.name]
+            outcomes[step.name] = {key: known[key] for key in known if key != "digest"}
+            outcomes[step.name]["earlier"] = True
+        elif reason := why_not_begun(step, place, outcomes, left, begun == 0):
+            outcomes[step.name] = {"state": "not run", "reason": reason, "seconds": 0.0}
+        else:
+            begun += 1
+            limit = min(step.limit, left)
+            print(f"\n==== {step.name}: {step.what}; at most {limit:.0f} s", flush=True)
+            outcome = outcomes[step.name] = run_step(step, place, limit)
+            state.note(step.name, outcome)
+            print(f"==== {step.name}: {outcome['state']} after {outcome['seconds']} s", flush=True)
+        write_summary(place, state, outcomes)
+    return outcomes
+
+
+def write_summary(place: Place, state: State, outcomes: dict[str, dict[str, Any]]) -> None:
+    """Write what is known so far: this process may be ended at any time."""
+    found = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": asdict(place.device) if isinstance(place.device, Device) else place.device,
+        "versions": versions(),
+        "digest": state.digest,
+        "steps": {
+            step.name: outcomes.get(step.name, {"state": "not run", "reason": "not chosen, or cut"})
+            for step in STEPS
+        },
+    }
+    (place.out / "summary.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def exit_status(outcomes: dict[str, dict[str, Any]]) -> int:
+    """Return what this program ends with."""
+    states = {outcome["state"] for outcome in outcomes.values()}
+    return 1 if "red" in states else 3 if "not run" in states else 0
+
+
+def chosen_steps(text: str) -> list[Step]:
+    """Return the steps of a list such as "build,tests", in their own order; all for "".
+
+    Raises:
+        SystemExit: there is no such step.
+    """
+    names = [name for name in text.split(",") if name]
+    known = [step.name for step in STEPS]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"gpu_check: no step {unknown[0]!r}; there are {', '.join(known)}")
+    return [step for step in STEPS if not names or step.name in names]
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=FOLDER / "out", help="logs, records, summary")
+    parser.add_argument("--state", type=Path, default=FOLDER / "state.json")
+    parser.add_argument("--steps", default="", help="which, with commas between; default: all")
+    parser.add_argument("--list", action="store_true", help="list the steps, and what is green")
+    parser.add_argument("--again", action="store_true", help="also what is green")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="seconds for all; the rest is not run"
+    )
+    return parser.parse_args(arguments)
+
+
+def _ended(signum: int, _: Any) -> None:
+    raise SystemExit(128 + signum)  # what runs is killed on the way out
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the steps; returns the exit status."""
+    options = parse(arguments)
+    device = gpu_device.ask()
+    place = Place(options.out.resolve(), device)
+    known = versions()
+    name = device.name if isinstance(device, Device) else "no device"
+    words = (name, place.architectures, known["torch"], known["python"])
+    state = State(options.state.resolve(), source_digest.digest(SOURCES, *words))
+    steps = chosen_steps(options.steps)
+    if options.list:
+        for step in steps:
+            done = "green" if state.green(step) else ""
+            print(f"{step.name:12} {done:6} {step.what}; {step.expected} s, at most {step.limit} s")
+        return 0
+    if cuda_toolkit.find_cuda_home() is None:
         print("nvcc is missing: install the CUDA toolkit or set CUDA_HOME", file=sys.stderr)
         return 1
-    steps = options.steps.split(",")
-    good = step("the device", ["nvidia-smi"])
-    if "build" in steps:
-        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-        good = step("build", build, FASTCOMM_CUDA="1") and good
-    if "tests" in steps:
-        pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu"]
-        good = step("tests", [*pytest, *options.pytest.split()]) and good
-    if "benchmark" in steps:
-        good = benchmark(cuda_home, options.out) and good
-        good = against_torch(options.out) and good
-    return 0 if good else 1
+    place.out.mkdir(parents=True, exist_ok=True)
+    print(f"device: {device}\n{known}", flush=True)
+    signal.signal(signal.SIGTERM, _ended)
+    outcomes = check(steps, place, state, options.budget, options.again)
+    print()
+    for name, outcome in outcomes.items():
+        when = " (earlier)" if outcome.get("earlier") else ""
+        print(
+            f"{name:12} {outcome['state'] + when:18} {outcome['seconds']:6} s  {outcome['reason']}"
+        )
+    print(f"logs, records and summary.json are in {place.out}")
+    return exit_status(outcomes)
 
 
 if __name__ == "__main__":

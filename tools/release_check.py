@@ -3,14 +3,15 @@
 First the tests marked ``release``, in the environment that runs this: repeated seeds, a thousand
 groups, models of three ranks, every float. Then other Pythons and other torches, each in a copy of
 the sources and an environment of its own under ``build/release``: built, and tested from the layers
-on torch upwards (the layers below see neither)::
+on torch upwards (the layers below see neither). Last the CUDA flavour with the oldest torch, which
+is compiled by nvcc, imported, and asked for ``env`` and ``explain``, without a device::
 
     python tools/release_check.py                     # everything
-    python tools/release_check.py --only release      # or one pair: --only 3.12
+    python tools/release_check.py --only release      # or one pair: --only 3.12; or --only cuda
     python tools/release_check.py --record            # and write docs/release-check.json
 
-Needs the Pythons named in `PAIRS`, on PATH or in pyenv's folder. Every part runs even if one before
-it failed; the exit status says whether all went well.
+Needs the Pythons named in `PAIRS`, on PATH or in pyenv's folder, and nvcc. Every part runs even if
+one before it failed; the exit status says whether all went well.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import copy_tree
+import cuda_toolkit
 import durations
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +37,14 @@ RECORD = ROOT / "docs" / "release-check.json"
 # The gate has 3.11 with 2.13, and with 2.14 and CUDA.
 PAIRS = {"3.10": "torch==2.11.0", "3.12": "torch==2.12.0", "3.13": "torch==2.14.1"}
 TESTS = "tests/build tests/c10d tests/package"
+CUDA_PAIR = ("3.12", "torch==2.11.0")  # from the usual index, whose wheels have CUDA
+ENV, EXPLAIN = (["-m", "fastcomm", word] for word in ("env", "explain"))
+IMPORTED = """
+from fastcomm import _build_info, _native
+_native.load()
+assert _build_info.FLAVOUR == "cuda", _build_info.FLAVOUR
+print(f"CUDA {_build_info.CUDA_VERSION} for {_build_info.CUDA_ARCHITECTURES}: imported")
+"""
 
 
 def interpreters(version: str) -> Iterator[str]:
@@ -54,13 +64,19 @@ def find_python(version: str) -> str | None:
     return None
 
 
-def run(name: str, command: Sequence[str], results: Path | None, **environment: str) -> Any:
+def run(
+    name: str,
+    command: Sequence[str],
+    results: Path | None,
+    cwd: Path = ROOT,
+    **environment: str,
+) -> Any:
     """Run one part; returns what is recorded of it."""
     print(f"\n==== {name}: {' '.join(command)}", flush=True)
     begin = time.monotonic()
     if results:
         results.unlink(missing_ok=True)
-    status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}).returncode
+    status = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}).returncode
     seconds = round(time.monotonic() - begin)
     print(f"==== {name}: exit status {status} after {seconds} s", flush=True)
     tests = dict(durations.read([results])[1]) if results and results.exists() else {}
@@ -83,6 +99,31 @@ def check_pair(version: str, torch: str) -> Any:
     return run(name, command, tree / "build" / "junit.xml", FASTCOMM_CUDA="0")
 
 
+def check_cuda() -> Any:
+    """Compile the CUDA flavour with the oldest torch, import it, and let it describe itself."""
+    version, torch = CUDA_PAIR
+    name = f"CUDA flavour, Python {version}, {torch}"
+    python = find_python(version)
+    missing = "nvcc" if cuda_toolkit.find_cuda_home() is None else ""
+    missing = missing or ("" if python else f"python{version}, on PATH or in pyenv's folder")
+    if missing:
+        print(f"\n==== {name}: there is no {missing}: install it")
+        return {"name": name, "status": 1, "seconds": 0, "tests": {}}
+    tree = ROOT / "build" / "release" / "cuda"
+    copy_tree.copy(tree)
+    architectures = os.environ.get("TORCH_CUDA_ARCH_LIST", "9.0")
+    options = {"FASTCOMM_CUDA": "1", "TORCH_CUDA_ARCH_LIST": architectures}
+    make = ["make", "-C", str(tree), "build", f"PYTHON={python}", "VENV=.venv", f"TORCH={torch}"]
+    built = run(name, make, None, ROOT, **options)
+    if built["status"] == 0:
+        own = str(tree / ".venv" / "bin" / "python")
+        for what, words in (("import", ["-c", IMPORTED]), ("env", ENV), ("explain", EXPLAIN)):
+            looked = run(f"{name}: {what}", [own, *words], None, tree)
+            built["seconds"] += looked["seconds"]
+            built["status"] = built["status"] or looked["status"]
+    return built
+
+
 def check_marked() -> Any:
     """Run the tests that are marked ``release``."""
     results = ROOT / "build" / "junit-release.xml"
@@ -94,7 +135,7 @@ def check_marked() -> Any:
 def main() -> int:
     """Run the parts; returns the exit status."""
     parser = argparse.ArgumentParser(description="What must hold before a release.")
-    parser.add_argument("--only", choices=["release", *PAIRS], help="one part")
+    parser.add_argument("--only", choices=["release", *PAIRS, "cuda"], help="one part")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
     options = parser.parse_args()
     parts = []
@@ -103,6 +144,8 @@ def main() -> int:
     for version, torch in PAIRS.items():
         if options.only in (None, version):
             parts.append(check_pair(version, torch))
+    if options.only in (None, "cuda"):
+        parts.append(check_cuda())
     total = sum(part["seconds"] for part in parts)
     print(f"\n==== {total} s together")
     for part in parts:

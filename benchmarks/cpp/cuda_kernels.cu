@@ -1,148 +1,89 @@
-// Bandwidth of the batched copy and reduction on one GPU, against cudaMemcpyAsync from device to
-// device in the same run, and what a launch costs the host.
+// Every batched kernel on one GPU beside cudaMemcpyAsync from device to device of as many bytes, in
+// the same run; and what a launch costs the host.
 //
-//   nvcc -std=c++17 -O3 -fmad=false -arch=native -Icsrc -o cuda_kernels \
-//     benchmarks/cpp/cuda_kernels.cu csrc/kernels/cuda/multi_copy.cu \
-//     csrc/kernels/cuda/multi_reduce.cu csrc/core/error.cpp
-//   ./cuda_kernels > cuda-kernels.jsonl
+//   python tools/gpu_programs.py --architectures 9.0     # compiles it, with the programs of tests
+//   build/gpu/cuda_kernels > cuda-kernels.jsonl
 //
 // Prints JSON lines: the environment, then a row for each measurement.
-//   "bandwidth"  `bytes` is what one source holds; `gbps` counts all that is read and written, at the
-//                median of kRounds samples by CUDA events; each round takes one sample of every
-//                method, in an order that turns. Every call moves on to the next place
-//                within 256 MiB of each buffer, so that the second-level cache helps no size. At the
-//                small sizes the host's time for a launch is the limit.
-//   "launch"     `us` is the host's time for one call, the median over batches that stay below the
-//                depth of the launch queue.
+//   "bandwidth"  `bytes` is what one source holds, in `segments` tensors; `gbps` counts all that must
+//                be read and written (`moved_bytes`), at the median of kRounds samples of the
+//                device's time (cuda_timing.h). `share_of_copy` is that over what a copy of half as
+//                many bytes, which moves the same, reached in the same rounds; `spread` the width of
+//                the middle half of the samples over their median. Each round takes one sample of
+//                every method, in an order that turns. Every call moves on through memory that is
+//                many times the second-level cache, which so helps no size.
+//                `layout` is "aligned" (to 16 bytes) or "differing" (no two of four neighbours
+//                alike).
+//   "launch"     `median_us` is the host's time for one call, over batches that stay below the depth
+//                of the launch queue.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "kernels/cuda/multi_copy.h"
+#include "core/error.h"
+#include "cuda_methods.h"
+#include "cuda_timing.h"
 #include "kernels/cuda/multi_reduce.h"
 
-namespace fastcomm {
+namespace fastcomm::benchmarks {
 namespace {
 
 constexpr int kRounds = 21;
-constexpr int kMaxSources = 8;
-constexpr uint64_t kSmallest = uint64_t{64} << 10;
-constexpr uint64_t kLargest = uint64_t{1} << 30;
-constexpr uint64_t kSpread = uint64_t{256} << 20;
+constexpr uint64_t kSizes[] = {uint64_t{256} << 10, uint64_t{4} << 20, uint64_t{64} << 20,
+                               uint64_t{256} << 20};
 
-void must(cudaError_t result, const char* call) {
-  if (result == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(result));
-  std::exit(1);
+/// Half of what a method moves, to the next of few sizes: one copy serves several methods.
+uint64_t size_of_copy(const Method& method) {
+  const uint64_t step = std::max<uint64_t>(kGap, method.bytes / 4);
+  return std::max(step, (method.moved / 2 + step / 2) / step * step);
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+void print_row(const Method& method, int repeats, const Spread& time, double copy_gbps) {
+  const double gbps = static_cast<double>(method.moved) / time.median_us / 1000;
+  std::printf(
+      "{\"type\": \"row\", \"kind\": \"bandwidth\", \"method\": \"%s\", \"sources\": %d, "
+      "\"dtype\": \"%s\", \"layout\": \"%s\", \"segments\": %d, \"bytes\": %llu, "
+      "\"moved_bytes\": %llu, \"repeats\": %d, \"rounds\": %d, \"min_us\": %.3f, "
+      "\"median_us\": %.3f, \"spread\": %.4f, \"gbps\": %.2f, \"share_of_copy\": %.4f}\n",
+      method.name.c_str(), method.sources, method.dtype.c_str(), method.layout.c_str(),
+      method.segments, static_cast<unsigned long long>(method.bytes),
+      static_cast<unsigned long long>(method.moved), repeats, kRounds, time.min_us, time.median_us,
+      time.spread, gbps, gbps / copy_gbps);
 }
 
-/// A row of kMaxSources + 1 buffers of kLargest bytes; as many of them as the device holds.
-struct Buffers {
-  std::vector<char*> sources;
-  char* destination = nullptr;
-};
-
-Buffers allocate_buffers() {
-  size_t free_bytes = 0, total = 0;
-  must(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
-  const auto buffer = [] {
-    void* memory = nullptr;
-    must(cudaMalloc(&memory, kLargest), "cudaMalloc");
-    must(cudaMemset(memory, 0, kLargest), "cudaMemset");
-    return static_cast<char*>(memory);
+/// Times every method and the copies beside them once a round.
+void measure_bandwidth(Device& device, DeviceClock& clock, uint64_t bytes) {
+  std::vector<Method> methods = methods_for(device, bytes);
+  std::map<uint64_t, size_t> copies;  // by size, where they stand
+  const size_t kernels = methods.size();
+  for (size_t k = 0; k < kernels; ++k) copies.emplace(size_of_copy(methods[k]), 0);
+  for (auto& [size, at] : copies) {
+    at = methods.size();
+    methods.push_back(plain_copy(device, size));
+  }
+  const auto repeats_of = [](const Method& method) {
+    return static_cast<int>(std::clamp<uint64_t>((uint64_t{64} << 20) / method.moved, 2, 100));
   };
-  Buffers buffers;
-  buffers.destination = buffer();
-  while (buffers.sources.size() < kMaxSources &&
-         free_bytes > (buffers.sources.size() + 3) * kLargest)
-    buffers.sources.push_back(buffer());
-  if (buffers.sources.empty()) must(cudaErrorMemoryAllocation, "a source of 1 GiB");
-  return buffers;
-}
-
-struct Method {
-  std::string name;
-  int sources;
-  std::string dtype;
-  std::function<void(uint64_t at)> call;  // works `at` bytes into every buffer
-  uint64_t place = 0;
-  std::vector<double> us = {};
-};
-
-/// Times every method once a round. A sample repeats the call until it has moved some bytes.
-void measure_bandwidth(std::vector<Method>& methods, uint64_t bytes, cudaStream_t stream) {
-  cudaEvent_t begin, end;
-  must(cudaEventCreate(&begin), "cudaEventCreate");
-  must(cudaEventCreate(&end), "cudaEventCreate");
-  const int repeats = static_cast<int>(std::clamp<uint64_t>((uint64_t{64} << 20) / bytes, 2, 100));
-  const uint64_t places = std::max<uint64_t>(1, kSpread / bytes);
   for (int round = -2; round < kRounds; ++round) {  // the first two warm up
     for (size_t k = 0; k < methods.size(); ++k) {
-      Method& method = methods[(k + round + 2) % methods.size()];
-      must(cudaEventRecord(begin, stream), "cudaEventRecord");
-      for (int i = 0; i < repeats; ++i) method.call(method.place++ % places * bytes);
-      must(cudaEventRecord(end, stream), "cudaEventRecord");
-      must(cudaEventSynchronize(end), "cudaEventSynchronize");
-      float ms = 0;
-      must(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-      if (round >= 0) method.us.push_back(ms * 1000 / repeats);
+      Method& method = methods[(k + 7 * (round + 2)) % methods.size()];
+      const double us = clock.microseconds(repeats_of(method), method.call);
+      if (round >= 0) method.us.push_back(us);
     }
   }
   for (const Method& method : methods) {
-    const double us = median(method.us);
-    std::printf(
-        "{\"type\": \"row\", \"kind\": \"bandwidth\", \"method\": \"%s\", \"sources\": %d, "
-        "\"dtype\": \"%s\", \"bytes\": %llu, \"repeats\": %d, \"rounds\": %d, "
-        "\"min_us\": %.3f, \"median_us\": %.3f, \"gbps\": %.2f}\n",
-        method.name.c_str(), method.sources, method.dtype.c_str(),
-        static_cast<unsigned long long>(bytes), repeats, kRounds,
-        *std::min_element(method.us.begin(), method.us.end()), us,
-        (method.sources + 1) * static_cast<double>(bytes) / us / 1000);
+    const bool copy = method.name == "memcpy";
+    const Method& beside = copy ? method : methods[copies.at(size_of_copy(method))];
+    const double copy_gbps =
+        static_cast<double>(beside.moved) / summed_up(beside.us).median_us / 1000;
+    print_row(method, repeats_of(method), summed_up(method.us), copy_gbps);
   }
   std::fflush(stdout);
-  must(cudaEventDestroy(begin), "cudaEventDestroy");
-  must(cudaEventDestroy(end), "cudaEventDestroy");
-}
-
-/// All methods for `bytes` of each source. The shifted copy's ends cannot be aligned to each other.
-std::vector<Method> methods_for(const Buffers& buffers, uint64_t bytes, cudaStream_t stream) {
-  char* const to = buffers.destination;
-  char* const from = buffers.sources[0];
-  std::vector<Method> methods;
-  methods.push_back(
-      {"memcpy", 1, "bytes", [=](uint64_t at) {
-         must(cudaMemcpyAsync(to + at, from + at, bytes, cudaMemcpyDeviceToDevice, stream),
-              "cudaMemcpyAsync");
-       }});
-  for (const uint64_t shift : {0, 3}) {
-    methods.push_back(
-        {shift == 0 ? "multi_copy" : "multi_copy_shifted", 1, "bytes", [=](uint64_t at) {
-           const CopySegment segment{to + at, from + at + shift, bytes - shift};
-           launch_multi_copy(&segment, 1, stream);
-         }});
-  }
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (int n = 1; n <= static_cast<int>(buffers.sources.size()); ++n) {
-      methods.push_back({"multi_reduce", n, dtype_name(dtype), [=, &buffers](uint64_t at) {
-                           const void* sources[kMaxSources];
-                           for (int j = 0; j < n; ++j) sources[j] = buffers.sources[j] + at;
-                           void* destination = to + at;
-                           const ReduceSegment segment{sources, &destination,
-                                                       bytes / dtype_size(dtype)};
-                           launch_multi_reduce(&segment, 1, ReduceSpec{dtype, dtype, n, 1}, stream);
-                         }});
-    }
-  }
-  return methods;
 }
 
 /// The host's time for a call of `count` small segments.
@@ -156,37 +97,28 @@ void measure_launch(const char* name, int count, const std::function<void()>& ca
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
     if (round >= 0) us.push_back(took.count() / kBatch);
   }
+  const Spread time = summed_up(us);
   std::printf(
       "{\"type\": \"row\", \"kind\": \"launch\", \"method\": \"%s\", \"segments\": %d, "
-      "\"batch\": %d, \"rounds\": %d, \"min_us\": %.3f, \"median_us\": %.3f}\n",
-      name, count, kBatch, kRounds, *std::min_element(us.begin(), us.end()), median(us));
+      "\"batch\": %d, \"rounds\": %d, \"min_us\": %.3f, \"median_us\": %.3f, \"spread\": %.4f}\n",
+      name, count, kBatch, kRounds, time.min_us, time.median_us, time.spread);
   std::fflush(stdout);
 }
 
-void measure_launches(const Buffers& buffers, cudaStream_t stream) {
+void measure_launches(Device& device) {
   constexpr uint64_t kBytes = 1024;
-  char* const to = buffers.destination;
-  char* const from = buffers.sources[0];
-  measure_launch("memcpy", 1, [&] {
-    must(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-  });
+  const Method copy = plain_copy(device, kBytes);
+  measure_launch("memcpy", 1, copy.call);
   for (const int count : {1, 64, 1024}) {
-    std::vector<CopySegment> copies;
-    std::vector<const void*> sources;
-    std::vector<void*> destinations;
-    for (int i = 0; i < count; ++i) {
-      sources.push_back(from + i * kBytes);
-      destinations.push_back(to + i * kBytes);
-      copies.push_back({destinations[i], sources[i], kBytes});
-    }
-    std::vector<ReduceSegment> reductions;
-    for (int i = 0; i < count; ++i) {
-      reductions.push_back({&sources[i], &destinations[i], kBytes / sizeof(float)});
-    }
-    measure_launch("multi_copy", count, [&] { launch_multi_copy(copies.data(), count, stream); });
-    const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 1, 1};
+    const uint64_t bytes = count * kBytes;
+    measure_launch("multi_copy", count, batched_copy(device, bytes + count * kGap, 0, count).call);
+    const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 2, 1};
+    Tables tables(device, 2, true, DType::kFloat32, false, count, bytes);
+    const std::vector<ReduceSegment>& segments = tables.next();
     measure_launch("multi_reduce", count,
-                   [&] { launch_multi_reduce(reductions.data(), count, spec, stream); });
+                   [&] { launch_multi_reduce(segments.data(), count, spec, device.stream); });
+    const Method fused = gradients(device, bytes, 2, DType::kFloat32, DType::kFloat32, count);
+    measure_launch("multi_gradient", count, fused.call);
   }
 }
 
@@ -207,21 +139,33 @@ void print_environment() {
       device.l2CacheSize, clock_khz, bus_bits, runtime, driver);
 }
 
-}  // namespace
-}  // namespace fastcomm
-
-int main() {
-  using namespace fastcomm;
+void measure() {
   print_environment();
-  const Buffers buffers = allocate_buffers();
+  size_t free_bytes = 0, total = 0;
+  must(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+  // The sources of the largest call, twice: 16 of the largest size are 4 GiB.
+  const uint64_t walk = std::min<uint64_t>(uint64_t{9} << 30, free_bytes / 5 * 2) / kGap * kGap;
   cudaStream_t stream = nullptr;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  Device device{Walk(walk, 1), Walk(walk, 2), stream};
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  measure_launches(buffers, stream);
-  for (uint64_t bytes = kSmallest; bytes <= kLargest; bytes *= 4) {
-    std::vector<Method> methods = methods_for(buffers, bytes, stream);
-    measure_bandwidth(methods, bytes, stream);
+  measure_launches(device);
+  DeviceClock clock(stream);
+  for (const uint64_t bytes : kSizes) {
+    if (17 * (bytes + kGap * (kManySegments + 1)) < walk) measure_bandwidth(device, clock, bytes);
   }
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+}  // namespace
+}  // namespace fastcomm::benchmarks
+
+int main() {
+  try {
+    fastcomm::benchmarks::measure();
+  } catch (const fastcomm::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
   return 0;
 }

@@ -87,7 +87,7 @@ CudaDevices cuda_devices() {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result != cudaSuccess || count == 0) {
-    static_cast<void>(cudaGetLastError());
+    forget_error(result);
     found.reason = "no CUDA device";
     if (result != cudaSuccess) found.reason += concat(": ", cudaGetErrorString(result));
     return found;

@@ -12,7 +12,6 @@ namespace fastcomm {
 template <class Executor, class Sources>
 BlockNorm reduce_unit(Executor& executor, GradientList& list, uint32_t u, int size,
                       const Sources& source, char* second) {
-  constexpr uint64_t kPiece = 256;  // elements; a multiple of NormLanes::kCount
   const GradientSpec& spec = list.spec();
   const GradientUnit& unit = list.unit(u);
   const Gradient& tensor = list.tensor_of(unit);
@@ -21,8 +20,8 @@ BlockNorm reduce_unit(Executor& executor, GradientList& list, uint32_t u, int si
   const auto typed = executor.typed(tensor.dtype, tensor.wire, spec.norm);
   NormLanes lanes;
   // In pieces: the norm of one is computed while the next one comes out of the peers' caches.
-  for (uint64_t done = 0; done < unit.count; done += kPiece) {
-    const uint64_t count = smaller(kPiece, unit.count - done);
+  for (uint64_t done = 0; done < unit.count; done += kNormPiece) {
+    const uint64_t count = smaller(kNormPiece, unit.count - done);
     char* own = list.data_of(unit) + done * element;
     char* other = second == nullptr ? nullptr : second + done * wire;
     executor.reduce_typed_span(

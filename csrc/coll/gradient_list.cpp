@@ -19,6 +19,21 @@ uint64_t result_slot(const ScratchLayout& layout, int size) {
   return room / (static_cast<uint64_t>(size) + 1) / kLineBytes * kLineBytes;
 }
 
+template <class Join, class Load>
+double joined(uint32_t count, const Load& load) {
+  double waiting[PartsTree<Join>::kLevels];
+  PartsTree<Join> tree(waiting);
+  for (uint32_t i = 0; i < count; ++i) tree.add(load(i));
+  return tree.total();
+}
+
+/// load(0), ..., load(count - 1), as kernels/norm.h joins them.
+template <class Load>
+double joined(NormKind kind, uint32_t count, const Load& load) {
+  return kind == NormKind::kInfinity ? joined<JoinLargest>(count, load)
+                                     : joined<JoinSums>(count, load);
+}
+
 }  // namespace
 
 GradientList::GradientList(std::vector<Gradient> tensors, const GradientSpec& spec)
@@ -165,14 +180,11 @@ uint32_t GradientList::run_from(uint32_t first, uint32_t end, uint64_t& elements
 
 std::vector<double> GradientList::parts() const {
   std::vector<double> result;
-  size_t place = 0;
+  const BlockNorm* norms = norms_.data();
   for (const Gradient& tensor : tensors_) {
-    double part = 0;
-    for (uint64_t k = ceil_div(tensor.count, kNormBlock); k > 0; --k) {
-      const double more = norms_[place++].part;
-      part = joined(spec_.norm, part, more);
-    }
-    result.push_back(part);
+    const auto blocks = static_cast<uint32_t>(ceil_div(tensor.count, kNormBlock));
+    result.push_back(joined(spec_.norm, blocks, [&](uint32_t i) { return norms[i].part; }));
+    norms += blocks;
   }
   return result;
 }
@@ -198,9 +210,8 @@ std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
 }
 
 double norm_of_parts(const double* parts, size_t count, NormKind kind) {
-  double total = 0;
-  for (size_t i = 0; i < count; ++i) total = joined(kind, total, parts[i]);
-  return norm_of_sum(kind, total);
+  const auto number = static_cast<uint32_t>(count);
+  return norm_of_sum(kind, joined(kind, number, [&](uint32_t i) { return parts[i]; }));
 }
 
 }  // namespace fastcomm

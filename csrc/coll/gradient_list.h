@@ -111,7 +111,8 @@ class GradientList {
 
   /// What whoever runs the operation finds out of a unit.
   void note(uint32_t index, const BlockNorm& norm) { norms_[units_[index].place] = norm; }
-  /// For every tensor the sum over its units, in order (kInfinity: the largest). Of all units noted.
+  /// For every tensor the sum over its units (kInfinity: the largest), as kernels/norm.h joins blocks. Of
+  /// all units noted.
   std::vector<double> parts() const;
   bool finite() const;
 
@@ -144,7 +145,7 @@ class GradientList {
 std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
                                    const std::vector<ShardOffsets>& offsets);
 
-/// The norm of a whole list from its tensors' parts, in their order; NaN where any is.
+/// The norm of a whole list from its tensors' parts, as kernels/norm.h joins them; NaN where any is.
 double norm_of_parts(const double* parts, size_t count, NormKind kind);
 
 }  // namespace fastcomm

@@ -16,7 +16,7 @@ enum class Control : uint8_t {
   kWeakenPublish,       // a flag is published with relaxed order
   kWeakenWait,          // a flag is read with relaxed order
   kNoBarrier,           // a block publishes, or agrees, without its barrier
-  kNoLaneBarrier,       // the tree over a block's lanes has no barrier between its widths
+  kNoLaneBarrier,       // the tree over the columns of a norm has no barriers
   kShareChunks,         // two blocks work on the same chunks
   kBlindProbe,          // a probe of peer access does not look at what it found
   kForgetHelloLength,   // a handshake's length is not looked at
@@ -34,6 +34,8 @@ enum class Control : uint8_t {
   kRelaxTakenLook,
   kRelaxFilledLook,
   kRelaxDrainedLook,
+  kForgetUse,  // memory of another stream is used and not recorded (tensors/accelerator.h)
+  kFreeEarly,  // tensors that operations on devices make for themselves go before they are used
 };
 
 constexpr const char* kControlNames[] = {
@@ -59,6 +61,8 @@ constexpr const char* kControlNames[] = {
     "relax_taken_look",
     "relax_filled_look",
     "relax_drained_look",
+    "forget_use",
+    "free_early",
 };
 
 }  // namespace fastcomm

@@ -1,7 +1,14 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "core/cuda_host.h"
 
+#include "core/cuda_context.h"
+
 namespace fastcomm {
+namespace {
+
+thread_local int contexts_pushed = 0;  // by guards that live
+
+}  // namespace
 
 DeviceGuard::DeviceGuard() {
   FC_CUDA(cudaGetDevice(&before_), "which device is current");
@@ -11,14 +18,40 @@ DeviceGuard::DeviceGuard() {
 DeviceGuard::DeviceGuard(int device) : DeviceGuard() { set(device); }
 
 DeviceGuard::~DeviceGuard() {
+  if (pushed_) {
+    pop();
+    // Else somebody called cudaSetDevice in between, and changed what the context was pushed upon.
+    int device = before_;
+    static_cast<void>(cudaGetDevice(&device));
+    now_ = device;
+  }
   // Fails only where nothing works any more, as while the process ends.
   if (now_ != before_) static_cast<void>(cudaSetDevice(before_));
 }
 
 void DeviceGuard::set(int device) {
   if (device == now_) return;
+  if (!moved_) bare_ = contexts_pushed > 0 || !has_context(before_);
+  moved_ = true;
+  if (bare_) {  // the way back must not be by cudaSetDevice, so this is not either
+    if (pushed_) pop();
+    if (device == before_) return;
+    if (push_context(device)) {
+      pushed_ = true;
+      ++contexts_pushed;
+      now_ = device;
+      return;
+    }
+  }
   FC_CUDA(cudaSetDevice(device), "to make device ", device, " current");
   now_ = device;
+}
+
+void DeviceGuard::pop() {
+  pop_context();
+  --contexts_pushed;
+  pushed_ = false;
+  now_ = before_;
 }
 
 }  // namespace fastcomm

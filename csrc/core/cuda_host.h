@@ -17,10 +17,26 @@
 
 namespace fastcomm {
 
-/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Clears
-/// the runtime's last error, which somebody else's next launch would find otherwise.
+// Errors. The runtime keeps the last error of a thread until somebody asks for it. Several libraries
+// use one thread, so what lies there may be anybody's, and the rules are:
+//
+//   - An error that is reported is the one that our own call returned, launches too (FC_LAUNCH). The
+//     last error is never asked whether something of ours has failed.
+//   - An error that a call of ours left behind is taken away, reported or not (forget_error), since
+//     whoever asks next would take it for his own. One that was there before stays, for whoever
+//     looks for it.
+//   - Errors that CUDA keeps for good, as an illegal address, cannot be taken away, and every later
+//     call returns them: ours report them, as everybody's do.
+
+/// Takes `error`, which a call of ours returned, out of the runtime's last error. Another one stays.
+inline void forget_error(cudaError_t error) {
+  if (cudaPeekAtLastError() == error) static_cast<void>(cudaGetLastError());
+}
+
+/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Forgets the
+/// error.
 inline std::string cuda_error_text(cudaError_t error, const char* expression) {
-  static_cast<void>(cudaGetLastError());
+  forget_error(error);
   const std::string call(expression);
   int device = -1;
   static_cast<void>(cudaGetDevice(&device));
@@ -29,7 +45,8 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
 }
 
 /// Makes a device current and, when it goes, the one that was. Within a guard cudaSetDevice may be
-/// called freely.
+/// called freely. Where the device that was current has no context, none is created for it, unless
+/// cudaSetDevice was called in between (core/cuda_context.h).
 class DeviceGuard {
  public:
   DeviceGuard();
@@ -42,8 +59,28 @@ class DeviceGuard {
   void set(int device);
 
  private:
+  void pop();
+
   int before_ = 0;
   int now_ = 0;
+  bool moved_ = false;
+  bool bare_ = false;    // contexts are pushed
+  bool pushed_ = false;  // one is
+};
+
+/// Lets this thread allocate and query events while another one captures a stream, which would make
+/// that capture fail else. What this thread does is part of no capture.
+class BesideCaptures {
+ public:
+  BesideCaptures() { exchange(); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() { exchange(); }
+
+ private:
+  void exchange() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 /// What a kernel on `device` finds at an address. Here on a machine with GPUs: the same memory. The

@@ -29,6 +29,13 @@
 #define FC_DEVICE_COLD inline
 #endif
 
+/// What the device's compiler may take for granted.
+#if defined(__CUDA_ARCH__)
+#define FC_ASSUME(condition) __builtin_assume(condition)
+#else
+#define FC_ASSUME(condition) ((void)0)
+#endif
+
 #if defined(__CUDACC__)
 #define FC_UNROLL _Pragma("unroll")
 #define FC_NO_UNROLL _Pragma("unroll 1")

@@ -20,6 +20,8 @@ constexpr Control dropped_wait(Mark mark) {
 
 DeviceSet::DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceSetOptions& options)
     : devices_(std::move(devices)),
+      peers_(access),
+      access_(devices_.size() * devices_.size()),
       most_half_bytes_(std::max(options.most_staging_bytes, kLeastStagingBytes) / 8192 * 4096),
       owner_(getpid()) {
   FC_CHECK(size() >= 1 && size() <= kMaxLocalRanks, "a group of devices has 1 to ", kMaxLocalRanks,
@@ -28,7 +30,9 @@ DeviceSet::DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceS
   for (int rank = 0; rank < size(); ++rank) {
     for (int peer = 0; peer < size(); ++peer) {
       const bool stage = options.stage_all && rank != peer;
-      access_.push_back(stage ? &kAsked : &access.between(devices_[rank], devices_[peer]));
+      const Access& found = stage ? kAsked : access.between(devices_[rank], devices_[peer]);
+      access_[rank * size() + peer] = &found;
+      unproved_ = unproved_ || found.unproved;
     }
   }
   DeviceGuard guard;
@@ -66,6 +70,27 @@ void DeviceSet::check(const Streams& streams) const {
   }
 }
 
+void DeviceSet::look_again(const Streams& streams) {
+  if (!unproved_ || !peers_.is_time()) return;
+  DeviceGuard guard;
+  for (int rank = 0; rank < size(); ++rank) {
+    guard.set(devices_[rank]);  // stream 0 is the current device's
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t result = cudaStreamIsCapturing(streams[rank], &status);
+    forget_error(result);  // as where stream 0 may not be asked, because another one is captured
+    if (result != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
+  }
+  unproved_ = false;
+  for (int rank = 0; rank < size(); ++rank) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (!access(rank, peer).unproved) continue;
+      const Access& found = peers_.look_again(devices_[rank], devices_[peer]);
+      access_[rank * size() + peer].store(&found, std::memory_order_release);
+      unproved_ = unproved_ || found.unproved;
+    }
+  }
+}
+
 void DeviceSet::mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard) {
   guard.set(devices_[rank]);  // stream 0 is the current device's
   FC_CUDA(cudaEventRecord(event(mark, rank), streams[rank]), "rank ", rank, " on device ",
@@ -100,6 +125,7 @@ Staging& DeviceSet::staging(uint64_t wanted) {
     uint64_t half = kLeastStagingBytes / 2;
     while (half < wanted) half *= 2;
     half = std::min(half, most_half_bytes_);
+    const DeviceGuard guard(devices_[0]);  // pinned memory belongs to a context
     void* memory = nullptr;
     // Portable: pinned for every device. Mapped: kernels use it by its own address.
     FC_CUDA(cudaHostAlloc(&memory, 2 * half, cudaHostAllocPortable | cudaHostAllocMapped), 2 * half,

@@ -19,6 +19,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -74,9 +75,17 @@ class DeviceSet {
 
   int size() const { return static_cast<int>(devices_.size()); }
   int device(int rank) const { return devices_[rank]; }
-  /// True if kernels of `rank` may read and write memory of `peer`.
+  /// True if kernels of `rank` may read and write memory of `peer`. From staged to direct it may
+  /// change in look_again() alone.
   bool direct(int rank, int peer) const { return access(rank, peer).kind != AccessKind::kStaged; }
-  const Access& access(int rank, int peer) const { return *access_[rank * size() + peer]; }
+  const Access& access(int rank, int peer) const {
+    return *access_[rank * size() + peer].load(std::memory_order_acquire);
+  }
+
+  /// Asks again about pairs that were unproved because their devices were busy, if it is time and no
+  /// stream is captured: an operation calls it before it looks who reaches whom, and mostly it costs
+  /// nothing. `streams` have been checked; the mutex is held.
+  void look_again(const Streams& streams);
 
   /// Held by one operation at a time.
   std::mutex& mutex() { return mutex_; }
@@ -120,7 +129,9 @@ class DeviceSet {
   }
 
   const std::vector<int> devices_;
-  std::vector<const Access*> access_;  // rank by rank
+  PeerAccess& peers_;
+  std::vector<std::atomic<const Access*>> access_;  // rank by rank
+  bool unproved_ = false;                           // one of them is
   std::vector<Event> events_;
   std::vector<Pinned> pinned_;  // the last one is in use
   Staging staging_;

@@ -22,6 +22,7 @@ void Exchange::run(const Streams& streams, const ReduceSpec& spec) {
     ~Forget() { plan.clear(); }
   } forget{plan_};
   group_.check(streams);
+  group_.look_again(streams);
   plan_.begin(spec);
   std::fill_n(waited_, size_, 0);
   int pairs = 0;

@@ -40,13 +40,7 @@ void RoundWork::clear() {
 }
 
 ExchangePlan::ExchangePlan(const DeviceSet& group)
-    : group_(group), size_(group.size()), lanes_(group.size()), work_(group.size()) {
-  for (int rank = 0; rank < size_; ++rank) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (group.direct(rank, peer)) direct_[rank] |= rank_bit(peer);
-    }
-  }
-}
+    : group_(group), size_(group.size()), lanes_(group.size()), work_(group.size()) {}
 
 void ExchangePlan::add(const CopyJob& job) {
   CopyJob kept = job;
@@ -75,6 +69,12 @@ void ExchangePlan::clear() {
 void ExchangePlan::begin(const ReduceSpec& spec) {
   spec_ = spec;
   std::fill_n(touches_, size_, 0);
+  for (int rank = 0; rank < size_; ++rank) {
+    direct_[rank] = 0;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (group_.direct(rank, peer)) direct_[rank] |= rank_bit(peer);
+    }
+  }
   staged_bytes_ = 0;
   staging_lanes_ = 0;
   for (int lane = 0; lane < size_; ++lane) {

@@ -70,7 +70,8 @@ class ExchangePlan {
   void add(const CopyJob& job);
   void add(const ReduceJob& job);
 
-  /// All jobs have been added; `spec` is of the reductions.
+  /// All jobs have been added; `spec` is of the reductions. Who reaches whom is asked now, and holds
+  /// for the whole operation.
   void begin(const ReduceSpec& spec);
 
   /// From begin() on. Bit p: kernels of `rank` touch memory of rank p where it lies.

@@ -8,15 +8,24 @@
 // data is not this layer's, so whoever creates the object brings the probe
 // (devices/peer_probe.h).
 //
-// A verdict is the same in both directions: what is wrong in one makes the link suspect.
+// A verdict is the same in both directions: what is wrong in one makes the link suspect. All verdicts
+// are final but one: "unproved", where the devices were too busy to run the probe at once. Such a pair
+// is staged, and tried again when somebody asks by look_again(), after 10 s, 20 s, and so on up to 10
+// minutes: each try that fails may hold the asking thread up for a second. That thread may not be
+// capturing a stream; captures of other threads are not disturbed.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include <sys/types.h>
+
+#include "core/hd.h"
 
 namespace fastcomm {
 
@@ -31,32 +40,54 @@ const char* access_kind_name(AccessKind kind);
 struct Access {
   AccessKind kind;
   std::string reason;
+  bool unproved = false;  // staged for now: look_again() may find something else
 };
 
-/// Tries the access of two devices to each other, which has been enabled. Returns "" where every
-/// bit was right, else what was wrong. May raise Error.
-using PeerProbe = std::string (*)(int device, int peer);
+/// What a probe has found.
+struct ProbeResult {
+  std::string wrong = {};  // "": every bit was right
+  bool busy = false;       // nothing is known to be wrong: the devices did not run it at once
+};
+
+/// Tries the access of two devices to each other, which has been enabled, up to `tries` times while
+/// they are busy. May raise Error.
+using PeerProbe = ProbeResult (*)(int device, int peer, int tries);
 
 /// Any thread may use one.
 class PeerAccess {
  public:
-  /// `wanted` false: every pair is staged, and nothing is tried (FASTCOMM_PEER_ACCESS=off).
-  PeerAccess(PeerProbe probe, bool wanted);
+  /// `wanted` false: every pair is staged, and nothing is tried (FASTCOMM_PEER_ACCESS=off). `now`:
+  /// the clock that says when to try again.
+  PeerAccess(PeerProbe probe, bool wanted, uint64_t (*now)() = clock_ns);
 
-  /// The verdict on `device`'s access to the memory of `peer`; stays valid as long as the object.
-  /// Two threads that ask at once wait for one probe. Never fails because of a link: whatever goes
+  /// The verdict on `device`'s access to the memory of `peer`. What is returned never changes and
+  /// stays valid as long as the object; a later verdict is another one, which whoever wants to know
+  /// asks for. Two threads that ask at once wait for one probe. Never fails because of a link: whatever goes
   /// wrong in a probe is a reason to stage. Raises Error: no such device (kInvalidArgument); in a
   /// child of fork(), where CUDA does not work (kForked).
   const Access& between(int device, int peer);
 
+  /// The same, but tries an unproved pair again if it is time. All pairs share one clock, and who
+  /// asks while another thread tries is told what is known: nobody waits.
+  const Access& look_again(int device, int peer);
+
+  /// Whether look_again() would try an unproved pair.
+  bool is_time() const { return now_() >= next_try_ns_.load(std::memory_order_relaxed); }
+
  private:
-  Access find(int device, int peer);
+  Access find(int device, int peer, int tries);
+  const Access& keep(int device, int peer, Access verdict);
 
   const PeerProbe probe_;
   const bool wanted_;
   const pid_t owner_;
+  uint64_t (*const now_)();
   std::mutex mutex_;
-  std::map<std::pair<int, int>, Access> known_;
+  std::deque<Access> verdicts_;  // grows, so that all stay where they are
+  std::map<std::pair<int, int>, const Access*> known_;
+  bool trying_ = false;    // again
+  uint64_t delay_ns_ = 0;  // 0: no pair is unproved yet
+  std::atomic<uint64_t> next_try_ns_{0};
 };
 
 }  // namespace fastcomm

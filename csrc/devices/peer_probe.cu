@@ -30,7 +30,6 @@ constexpr int kProbeThreads = 512;
 constexpr uint64_t kBoxWords = 64 * 1024;
 #endif
 constexpr uint32_t kRounds = 6;
-constexpr int kTries = 3;                    // to find both devices free at once
 constexpr uint64_t kMeetNs = 1'000'000'000;  // how long one device waits for the other
 constexpr std::chrono::seconds kGiveUp{30};  // how long the host waits for both
 
@@ -155,13 +154,13 @@ class Probe {
 
  private:
   void set_up() {
+    DeviceGuard guard(sides_[0].device);
     void* pinned = nullptr;
     FC_CUDA(cudaHostAlloc(&pinned, 2 * (sizeof(ProbeFlag) + sizeof(ProbeReport)),
                           cudaHostAllocPortable | cudaHostAllocMapped),
             "flags of a peer probe");
     flags_ = static_cast<ProbeFlag*>(pinned);
     reports_ = reinterpret_cast<ProbeReport*>(flags_ + 2);
-    DeviceGuard guard;
     for (Side& side : sides_) {
       guard.set(side.device);
       void* boxes = nullptr;
@@ -180,6 +179,7 @@ class Probe {
     Side& side = sides_[s];
     const Side& peer = sides_[1 - s];
     try {
+      const BesideCaptures beside;  // of this thread: the first side's has one already
       const DeviceGuard guard(side.device);
       ProbeArgs args;
       args.side = static_cast<uint32_t>(s);
@@ -190,8 +190,8 @@ class Probe {
       args.own_flag = &flags_[s].word;
       args.peer_flag = &flags_[1 - s].word;
       args.report = &reports_[s];
-      FC_LAUNCH(peer_probe_kernel, dim3(1), dim3(kProbeThreads), side.stream, args);
-      FC_CUDA(cudaGetLastError(), "a peer probe from device ", side.device);
+      FC_CUDA(FC_LAUNCH(peer_probe_kernel, dim3(1), dim3(kProbeThreads), side.stream, args),
+              "a peer probe from device ", side.device);
       FC_CUDA(cudaEventRecord(side.done, side.stream), "a peer probe");
       side.stuck = !await_end(side);
     } catch (...) {
@@ -207,7 +207,7 @@ class Probe {
       if (state != cudaErrorNotReady) {
         throw Error(ErrorCode::kSystem, cuda_error_text(state, "a kernel that tries peer access"));
       }
-      static_cast<void>(cudaGetLastError());
+      forget_error(state);
       if (std::chrono::steady_clock::now() - begin > kGiveUp) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
@@ -230,21 +230,21 @@ class Probe {
 
 }  // namespace
 
-std::string probe_peers(int first, int second) {
+ProbeResult probe_peers(int first, int second, int tries) {
   Probe probe(first, second);
-  for (int attempt = 0; attempt < kTries; ++attempt) {
+  for (int attempt = 0; attempt < tries; ++attempt) {
     const uint32_t findings = probe.run();
     if (probe.stuck()) {
-      return concat("a probe on devices ", first, " and ", second, " did not end within ",
-                    kGiveUp.count(), " s");
+      return {concat("a probe on devices ", first, " and ", second, " did not end within ",
+                     kGiveUp.count(), " s")};
     }
     const uint32_t believed = FC_LEFT_OUT(Control::kBlindProbe) ? 0 : findings;
-    if (believed & kWrongReads) return "a probe read wrong bits from the other device";
-    if (believed & kWrongWrites) return "what a probe wrote to the other device did not arrive";
-    if ((findings & kApart) == 0) return "";
+    if (believed & kWrongReads) return {"a probe read wrong bits from the other device"};
+    if (believed & kWrongWrites) return {"what a probe wrote to the other device did not arrive"};
+    if ((findings & kApart) == 0) return {};
   }
-  return concat("it is unproved: devices ", first, " and ", second,
-                " were too busy to run a probe at once");
+  return {concat("devices ", first, " and ", second, " were too busy to run a probe at once"),
+          true};
 }
 
 PeerAccess& peer_access() {

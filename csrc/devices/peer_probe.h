@@ -6,7 +6,7 @@
 // memory of the host, so that a broken link cannot break the meeting.
 //
 // It is the one place where a device waits for another without an event: at set-up, within a bound,
-// and never in an operation. A pair that never runs at once is reported as unproved; a kernel that
+// and never in an operation. A pair that never runs at once is reported as busy; a kernel that
 // does not come back (a read that is never answered, as some access control on PCIe leaves it) is
 // given up with its memory.
 #pragma once
@@ -17,9 +17,10 @@
 
 namespace fastcomm {
 
-/// A PeerProbe: runs on devices `first` and `second`, whose access to each other is enabled.
-/// Raises Error(kSystem) where CUDA fails.
-std::string probe_peers(int first, int second);
+/// A PeerProbe: runs on devices `first` and `second`, whose access to each other is enabled. A try
+/// takes some milliseconds, or a second where a device is busy. Raises Error(kSystem) where CUDA
+/// fails.
+ProbeResult probe_peers(int first, int second, int tries = 1);
 
 /// What this process knows of its devices; FASTCOMM_PEER_ACCESS decides whether it looks.
 PeerAccess& peer_access();

@@ -1,5 +1,6 @@
 // The CUDA runtime, or the execution shim in its place (FC_SHIM). CUDA sources include this and no
-// CUDA header, and launch through FC_LAUNCH.
+// CUDA header, and launch through FC_LAUNCH, which gives the launch's own error: to be looked at by
+// FC_CUDA (core/cuda_host.h says whose errors there are).
 #pragma once
 
 #if defined(FC_SHIM)
@@ -10,5 +11,24 @@
 /// An array that the threads of a block share.
 #define FC_SHARED(type, name, count) __shared__ type name[count]
 
-#define FC_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#define FC_LAUNCH(kernel, grid, block, stream, ...) \
+  ::fastcomm::launch_kernel(kernel, grid, block, stream, __VA_ARGS__)
+
+namespace fastcomm {
+
+template <class T>
+struct AsDeclared {
+  using Type = T;
+};
+
+/// Enqueues a kernel with arguments of the types that it declares, and returns what became of that:
+/// kernel<<<...>>> leaves its error where others' errors lie as well.
+template <class... Parameters>
+cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
+                          const typename AsDeclared<Parameters>::Type&... arguments) {
+  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, 0, stream);
+}
+
+}  // namespace fastcomm
 #endif

@@ -1,7 +1,6 @@
 #include "kernels/gradient_cpu.h"
 
 #include <cstring>
-#include <limits>
 
 #include "core/error.h"
 #include "kernels/isa.h"
@@ -17,6 +16,7 @@ void copy(void* to, const void* from, size_t count) {
 }  // namespace
 
 FC_DECLARE_FOR_EVERY_ISA(NormFunction norm_function(DType dtype, NormKind kind))
+FC_DECLARE_FOR_EVERY_ISA(BlockNorm block_norm(NormLanes& lanes, NormKind kind))
 FC_DECLARE_FOR_EVERY_ISA(ConvertFunction convert_function(DType to, DType from))
 FC_DECLARE_FOR_EVERY_ISA(FeedbackFunction feedback_function(DType to))
 
@@ -28,21 +28,8 @@ NormFunction norm_function(DType dtype, NormKind kind) {
   return function;
 }
 
-BlockNorm block_norm(const NormLanes& lanes, NormKind kind) {
-  double parts[NormLanes::kCount], zeros[NormLanes::kCount];
-  std::memcpy(parts, lanes.part, sizeof(parts));
-  std::memcpy(zeros, lanes.zero, sizeof(zeros));
-  for (size_t width = 1; width < NormLanes::kCount; width *= 2) {
-    for (size_t lane = 0; lane < NormLanes::kCount; lane += 2 * width) {
-      const double other = parts[lane + width];
-      parts[lane] = kind != NormKind::kInfinity ? parts[lane] + other
-                    : other > parts[lane]       ? other
-                                                : parts[lane];
-      zeros[lane] += zeros[lane + width];
-    }
-  }
-  const double part = lanes.nan ? std::numeric_limits<double>::quiet_NaN() : parts[0];
-  return {part, lanes.looked ? zeros[0] == 0 : part - part == 0};
+BlockNorm block_norm(NormLanes& lanes, NormKind kind) {
+  return FC_OF_CHOSEN_ISA(block_norm)(lanes, kind);
 }
 
 FeedbackFunction feedback_function(DType to) {

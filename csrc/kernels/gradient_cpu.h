@@ -15,21 +15,23 @@ namespace fastcomm {
 /// What the elements of a block so far have come to.
 struct NormLanes {
   static constexpr size_t kCount = kNormLanes;
-  double part[kCount] = {};  // sums, or the largest magnitudes but for NaNs
-  double zero[kCount] = {};  // NaN where an element was not finite, if `looked`
-  bool looked = false;       // else part is not finite where an element was not: it cannot overflow
-  bool nan = false;          // kInfinity: whether an element was NaN
+
+  double part[kNormPieces][kCount];  // of the pieces so far: sums; in [0] the largest but for NaNs
+  uint32_t pieces = 0;               // how many there are; kInfinity: 1, if any
+  double zero[kCount] = {};          // NaN where an element was not finite, if `looked`
+  bool looked = false;  // else part is not finite where an element was not: it cannot overflow
+  bool nan = false;     // kInfinity: whether an element was NaN
 };
 
-/// Adds the next `count` elements of a block: a multiple of kCount, but for the last ones.
+/// Adds the next `count` elements of a block: a multiple of kNormPiece, but for the last ones.
 using NormFunction = void (*)(NormLanes& lanes, const void* data, size_t count);
 
 /// The function for a floating-point type. With kNone it looks for what is not finite only. Raises
 /// Error(kUnsupported) for other types.
 NormFunction norm_function(DType dtype, NormKind kind);
 
-/// The lanes summed up.
-BlockNorm block_norm(const NormLanes& lanes, NormKind kind);
+/// All of them joined, which uses them up.
+BlockNorm block_norm(NormLanes& lanes, NormKind kind);
 
 /// Converts `count` elements, to nearest even. The memories are the same, at equal positions, or apart.
 using ConvertFunction = void (*)(void* to, const void* from, size_t count);

@@ -1,8 +1,20 @@
 // What a norm of gradients is made of, for the CPU and for CUDA, which give the same bits.
 //
-// Element i of a block goes to lane i mod 32; each lane sums in fp64, in order; the lanes are
-// summed as a balanced tree over neighbours; blocks in the order of their tensor, tensors in that
-// of the list. A square of an fp32 is exact in fp64.
+// All sums are in fp64, where the square of an fp32 is exact. Their order is fixed, and depends on
+// nothing but the list: not on ranks, owners, threads, vectors, or how many calls there are.
+//
+//   tensor  blocks of kNormBlock elements, counted from its first
+//   block   pieces of kNormPiece elements; element i of a piece lies in lane i mod kNormLanes
+//   column  a lane of a piece: its kNormRows elements, summed in order
+//
+// The columns of a block, those of the first lane before those of the second; the blocks of a
+// tensor; and the tensors of a list are each joined as the fixed tree of core/numeric.h:
+// neighbours, then pairs of pairs, an odd one passes up. What a last block lacks is zeros: no part
+// is negative, so they change nothing, and leaves may be added up to any number.
+//
+// Why so: the CPU adds a row of lanes by vectors of any width, and pieces as they come out of the
+// cache; a CUDA thread takes one column, so that no chain of additions is long; and a tree may be
+// cut among any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +26,15 @@ namespace fastcomm {
 
 enum class NormKind : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kInfinity = 3 };
 
-/// The largest block of which a norm is computed as a whole. Part of what fixes the bits.
+// Part of what fixes the bits. A block is the largest run of which a norm is computed as a whole.
 constexpr size_t kNormBlock = 4096;
+constexpr size_t kNormPiece = 512;
 constexpr size_t kNormLanes = 32;
+constexpr size_t kNormRows = kNormPiece / kNormLanes;
+constexpr size_t kNormPieces = kNormBlock / kNormPiece;
+constexpr size_t kNormColumns = kNormPieces * kNormLanes;
 
-struct BlockNorm {
+struct alignas(16) BlockNorm {  // a device moves it by one access
   double part = 0;  // the sum of magnitudes or of squares, or the largest magnitude; NaN if any is
   bool finite = true;  // whether all elements are
 };
@@ -26,10 +42,43 @@ struct BlockNorm {
 /// The larger one; NaN wins.
 FC_HD double larger(double a, double b) { return a != a ? a : b > a || b != b ? b : a; }
 
-/// What two parts come to; zero changes nothing.
-FC_HD double joined(NormKind kind, double part, double other) {
-  return kind == NormKind::kInfinity ? larger(part, other) : add_rn(part, other);
-}
+/// How two parts are joined, as core/numeric.h's tree takes it; zero changes nothing.
+struct JoinSums {
+  using Acc = double;
+  static FC_HD double combine(double part, double other) { return add_rn(part, other); }
+};
+struct JoinLargest {
+  using Acc = double;
+  static FC_HD double combine(double part, double other) { return larger(part, other); }
+};
+
+/// The fixed tree over parts that come one after another.
+template <class Join>
+class PartsTree {
+ public:
+  static constexpr int kLevels = 33;  // of up to 2^32 parts
+
+  /// `waiting`: memory for kLevels, of whoever adds.
+  explicit FC_HD PartsTree(double* waiting) : waiting_(waiting) {}
+
+  FC_HD void add(double part) {
+    int level = 0;
+    for (uint32_t n = count_++; n % 2 == 1; n /= 2) part = Join::combine(waiting_[level++], part);
+    waiting_[level] = part;
+  }
+  FC_HD double total() const {
+    double sum = 0;
+    int level = 0;
+    for (uint32_t n = count_; n != 0; n /= 2, ++level) {
+      if (n % 2 == 1) sum = Join::combine(waiting_[level], sum);
+    }
+    return sum;
+  }
+
+ private:
+  double* waiting_;  // at the level of each bit of count_: 2^level parts, joined
+  uint32_t count_ = 0;
+};
 
 /// The norm of a whole list from all its parts, joined.
 FC_HD double norm_of_sum(NormKind kind, double sum) {

@@ -117,13 +117,10 @@ class CudaExecutor {
   template <class Raw, int kMany, class From>
   FC_DEVICE void reduce_raw(void* dst, void* second_dst, const From& from, uint64_t first,
                             uint64_t end) const {
-    Lanes<T, kLanes<T, Raw>> sums[kMany];
-    FC_UNROLL
-    for (int k = 0; k < kMany; ++k) {
-      const uint64_t i = first + k * blockDim.x;
-      sums[k] = sum_sources<T, Raw, kWidth>(
-          0, ranks(), i < end, [&](int j) { return reinterpret_cast<const Raw*>(from(j))[i]; });
-    }
+    Lanes<T, kLanes<T, Raw>> sums[kMany] = {};
+    sum_sources<T, PlainLoad<Raw>, kWidth>(
+        0, ranks(), [&](int k) { return first + k * blockDim.x < end; },
+        [&](int j, int k) { return from(j) + (first + k * blockDim.x) * sizeof(Raw); }, sums);
     FC_UNROLL
     for (int k = 0; k < kMany; ++k) {
       const uint64_t i = first + k * blockDim.x;

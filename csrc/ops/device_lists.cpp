@@ -16,12 +16,13 @@ namespace fastcomm {
 namespace {
 
 /// `tensors` of devices[0] to lists[k] on devices[k + 1].
-void send(const TensorList& tensors, const std::vector<int>& devices,
+void send(TensorList tensors, const std::vector<int>& devices,
           const std::vector<TensorList>& lists) {
   RankTensors ranks{read_pointers(tensors)};
   for (const TensorList& list : lists) ranks.push_back(pointers(list));
-  device_ranks(devices).collectives.broadcast(ranks, sizes_of(tensors), 0,
-                                              current_streams(devices));
+  const Sizes sizes = sizes_of(tensors);
+  keep_until_enqueued(tensors);
+  device_ranks(devices).collectives.broadcast(ranks, sizes, 0, current_streams(devices));
   record_use(tensors, devices[0]);
 }
 
@@ -32,12 +33,12 @@ std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tenso
   if (!can_meet(devices.size()) || !are_on(tensors, devices[0])) return std::nullopt;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::vector<int> ranks = as_ranks(devices);
-  const TensorList sources = all_plain(tensors);
+  TensorList sources = all_plain(tensors);
   std::vector<TensorList> copies;
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     copies.push_back(allocate_like(sources, ranks[rank]));
   }
-  send(sources, ranks, copies);
+  send(std::move(sources), ranks, copies);
   return copies;
 }
 
@@ -46,7 +47,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
   if (!can_meet(devices.size()) || !are_on(tensors, devices[0])) return std::nullopt;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::vector<int> ranks = as_ranks(devices);
-  const TensorList sources = all_plain(tensors);
+  TensorList sources = all_plain(tensors);
   copies.resize(devices.size() - 1);
   int64_t bytes = 0;
   for (size_t k = 0; k < copies.size(); ++k) {
@@ -60,7 +61,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
       bytes += static_cast<int64_t>(sources[i].nbytes());
     }
   }
-  send(sources, ranks, copies);
+  send(std::move(sources), ranks, copies);
   for (size_t k = 0; k < copies.size(); ++k) record_use(copies[k], ranks[k + 1]);
   return bytes;
 }
@@ -106,6 +107,7 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
     }
     TensorList made = allocate_like(columns[0], static_cast<int>(destination));
     ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1, divisor, scale};
+    for (TensorList& column : columns) keep_until_enqueued(column);
     device_ranks(ranks).collectives.reduce(inputs, pointers(made), counts, spec,
                                            static_cast<int>(root - ranks.begin()),
                                            current_streams(ranks));

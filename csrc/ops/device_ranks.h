@@ -37,6 +37,12 @@ Streams current_streams(const std::vector<int>& devices);
 /// As record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
+/// Called where tensors that an operation made for itself are not needed for their forms any more,
+/// and have to live until it has been enqueued: their memory would be somebody else's.
+inline void keep_until_enqueued(TensorList& tensors) {
+  if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
+}
+
 /// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
 /// own.
 TensorList allocate_like(const TensorList& models, int device, bool apart = false);

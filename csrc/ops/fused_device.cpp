@@ -115,13 +115,14 @@ void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& opt
 }
 
 /// The sums and norms by one pass, read from where the terms lie.
-TensorList sum_direct(const std::vector<TensorList>& terms, const std::vector<int>& devices,
+TensorList sum_direct(std::vector<TensorList>& terms, const std::vector<int>& devices,
                       const GradientOptions& options, const TensorList& results,
                       const GradientTensors& gradients) {
   std::vector<std::vector<const void*>> sources(terms.size());
   for (size_t k = 0; k < terms.size(); ++k) {
     for (const at::Tensor& term : terms[k]) sources[k].push_back(term.const_data_ptr());
   }
+  for (TensorList& list : terms) keep_until_enqueued(list);
   const int size = static_cast<int>(terms.size());
   const GradientReduceSpec spec{size, 1, options.spec.average ? size : 1, options.spec.unscale,
                                 options.spec.norm};

@@ -12,10 +12,11 @@ namespace {
 
 /// A PeerProbe. Memory that torch maps piece by piece (expandable segments) is mapped for others on
 /// demand only, and some allocators do not know how.
-std::string probe_tensors(int device, int peer) {
-  std::string wrong = probe_peers(device, peer);
-  if (wrong.empty() && map_for_peers(device, peer, wrong)) map_for_peers(peer, device, wrong);
-  return wrong;
+ProbeResult probe_tensors(int device, int peer, int tries) {
+  ProbeResult result = probe_peers(device, peer, tries);
+  if (result.busy || !result.wrong.empty()) return result;
+  if (map_for_peers(device, peer, result.wrong)) map_for_peers(peer, device, result.wrong);
+  return result;
 }
 
 }  // namespace

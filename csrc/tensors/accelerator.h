@@ -18,6 +18,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "core/control.h"
 #include "core/cuda_host.h"
 #endif
 
@@ -58,6 +59,7 @@ inline cudaStream_t native_stream(const c10::Stream& stream) {
 /// Memory that was allocated for another stream is not given out again before `stream` has done what
 /// it was given until the memory is freed.
 inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
+  if (FC_LEFT_OUT(Control::kForgetUse)) return;
   c10::impl::VirtualGuardImpl(kAccelerator)
       .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }

@@ -1,7 +1,12 @@
-"""The benchmark of fused reductions on a GPU: its sides do the same, and it needs a GPU to run."""
+"""The benchmark of fused reductions on a GPU: its sides do the same, and its rows are complete.
+
+It is tried on the CPU here; what it measures needs a GPU.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -27,3 +32,18 @@ def test_both_sides_do_the_same(bench: ModuleType, replicas: int) -> None:
 def test_without_a_gpu_it_says_so(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main([]) == 1
     assert "no GPU" in capsys.readouterr().err
+
+
+def test_a_short_run_on_the_cpu(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.jsonl"
+    chosen = ["--device", "cpu", "--replicas", "2", "--repeats", "1", "--lists", "ResNet-50"]
+    assert bench.main([*chosen, "--json", str(path)]) == 0
+    environment, row = map(json.loads, path.read_text().splitlines())
+    assert environment["type"] == "environment"
+    sides = {"fused", "fused_bf16", "norm", "stock", "copy"}
+    assert all(row[column].keys() == sides for column in ("median_ms", "host_ms", "spread"))
+    assert row["share_of_copy"]["copy"] == 1 and row["launches"].keys() == sides
+    assert row["moved_bytes"]["fused"] == 3 * row["bytes"] == 3 * 4 * 25_557_032
+    assert "% of a copy" in capsys.readouterr().out

@@ -47,3 +47,14 @@ def test_a_copy_follows_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     copy_tree.copy(target)
     there = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
     assert there == {".gitignore", "pkg/a.py", "pkg/_C.so", "build/a.o"}
+
+
+@pytest.mark.parametrize("missing", ["nvcc", "python"])
+def test_without_nvcc_or_python_the_cuda_flavour_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    monkeypatch.setattr(release_check, "CUDA_PAIR", ("3.99", "torch==2.11.0"))
+    home = None if missing == "nvcc" else "/somewhere"
+    monkeypatch.setattr(release_check.cuda_toolkit, "find_cuda_home", lambda: home)
+    assert release_check.check_cuda()["status"] == 1
+    assert f"there is no {missing}" in capsys.readouterr().out

@@ -156,20 +156,3 @@ def test_command_line(root, tmp_path):
     command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "--cxxflags" in done.stdout
-
-
-def test_the_gpu_check_sums_up_the_benchmark(root, monkeypatch):
-    monkeypatch.syspath_prepend(str(root / "tools"))
-    summary = load_tool(root, "gpu_check").summary
-    row = {"type": "row", "kind": "bandwidth", "sources": 1, "dtype": "bytes"}
-    records = [
-        {"type": "environment", "kind": "cuda_kernels", "device": "a device"},
-        {**row, "method": "memcpy", "bytes": 1 << 20, "gbps": 10.0},
-        {**row, "method": "memcpy", "bytes": 16 << 20, "gbps": 4000.0},
-        {**row, "method": "multi_copy", "bytes": 16 << 20, "gbps": 3600.0},
-        {"type": "row", "kind": "launch", "method": "multi_copy", "segments": 64, "median_us": 3.5},
-    ]
-    copy, ours, launch = summary(records)
-    assert "16 MiB" in copy and "100 % of a copy" in copy
-    assert "multi_copy of 1" in ours and "3600 GB/s" in ours and "90 % of a copy" in ours
-    assert "64 segments" in launch and "3.50 us" in launch

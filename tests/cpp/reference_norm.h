@@ -1,5 +1,5 @@
-// A plain reference for norms of gradients, written apart from kernels/norm.h: lanes of a block as
-// lists, summed level by level.
+// A plain reference for norms of gradients, written apart from kernels/norm.h: lists of columns, of
+// blocks and of tensors, each summed level by level.
 #pragma once
 
 #include <algorithm>
@@ -39,26 +39,31 @@ inline double largest(const std::vector<double>& values) {
   return most;
 }
 
-inline double part_of(const std::vector<double>& values, NormKind kind) {
-  if (kind == NormKind::kNone) return 0;
-  if (kind == NormKind::kInfinity) return largest(values);
-  double part = 0;
-  for (size_t begin = 0; begin < values.size(); begin += 4096) {
-    std::vector<double> lanes(32, 0);
-    for (size_t i = begin; i < std::min(values.size(), begin + 4096); ++i) {
-      const double square = values[i] * values[i];
-      lanes[(i - begin) % 32] += kind == NormKind::kTwo ? square : std::fabs(values[i]);
-    }
-    part += tree(lanes);
+/// Up to 4,096 terms: pieces of 512 are rows of 32 lanes, of which every column is summed downwards.
+inline double block_of(const double* terms, size_t count) {
+  std::vector<double> columns(32 * 8, 0);  // lane by lane, of each the 8 pieces
+  for (size_t i = 0; i < count; ++i) {
+    const size_t piece = i / 512, lane = i % 32;
+    columns[lane * 8 + piece] += terms[i];
   }
-  return part;
+  return tree(columns);
+}
+
+inline double part_of(const std::vector<double>& values, NormKind kind) {
+  if (kind == NormKind::kNone || values.empty()) return 0;
+  if (kind == NormKind::kInfinity) return largest(values);
+  std::vector<double> terms, blocks;
+  for (const double v : values) terms.push_back(kind == NormKind::kTwo ? v * v : std::fabs(v));
+  for (size_t begin = 0; begin < terms.size(); begin += 4096) {
+    blocks.push_back(block_of(&terms[begin], std::min<size_t>(terms.size() - begin, 4096)));
+  }
+  return tree(blocks);
 }
 
 inline double norm_of(const std::vector<double>& parts, NormKind kind) {
+  if (parts.empty()) return 0;
   if (kind == NormKind::kInfinity) return largest(parts);
-  double sum = 0;
-  for (const double part : parts) sum += part;
-  return kind == NormKind::kTwo ? std::sqrt(sum) : sum;
+  return kind == NormKind::kTwo ? std::sqrt(tree(parts)) : tree(parts);
 }
 
 inline bool all_finite(const std::vector<double>& values) {

@@ -2,7 +2,8 @@
 // pinned memory, the guard of the current device, and what the execution shim promises of streams
 // and events. On the host under the shim, or on a GPU when compiled by nvcc.
 //
-//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | verdicts | meet | staging | guard
+//   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | stale | busy | contexts
+//                                                 | verdicts | meet | staging | guard
 //                                                 | errors | setting | fork
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,8 @@ void strict(uint64_t) {
   EXPECT(cudaGetLastError() == cudaErrorInvalidResourceHandle, "the last error stays");
   EXPECT(cudaGetLastError() == cudaSuccess, "once");
   EXPECT(cudaSetDevice(2) == cudaErrorInvalidDevice, "no such device");
+  EXPECT(cudaPeekAtLastError() == cudaErrorInvalidDevice, "it can be looked at");
+  EXPECT(cudaGetLastError() == cudaErrorInvalidDevice, "and stays meanwhile");
   const auto illegal = [&](int device, const void* pointer) {
     try {
       device_view(device, pointer, Touch::kRead);
@@ -91,10 +94,43 @@ void strict(uint64_t) {
 }
 #endif
 
+#if defined(FC_SHIM)
+/// Somebody else's error is not taken for ours, and stays for whoever looks for it; what we report is
+/// our own, and leaves nothing behind.
+void stale(uint64_t) {
+  configure(2, [](int, int) { return Link::kDirect; });
+  void* memory = nullptr;
+  FC_CUDA(cudaMalloc(&memory, 64), "a test");
+  char* const bytes = static_cast<char*>(memory);
+  const CopySegment segment{bytes + 32, bytes, 16};
+  const auto copy = [&](cudaStream_t stream) {
+    return error_of([&] { launch_multi_copy(&segment, 1, stream); });
+  };
+  cudaStream_t other = nullptr;
+  {
+    const DeviceGuard guard(1);
+    FC_CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "a test");
+  }
+  EXPECT(copy(nullptr).empty(), "nothing is wrong");
+  EXPECT(cudaMalloc(&memory, ~size_t{0}) == cudaErrorMemoryAllocation, "somebody else's error");
+  EXPECT(copy(nullptr).empty(), copy(nullptr));
+  PeerAccess access(probe_peers, true);
+  EXPECT(access.between(0, 1).kind == AccessKind::kDirect, access.between(0, 1).reason);
+  EXPECT(cudaGetLastError() == cudaErrorMemoryAllocation, "it is still there");
+  const std::string text = copy(other);
+  EXPECT(text.find("invalid resource handle (device 0): multi_copy of 1 segments") !=
+             std::string::npos,
+         text);
+  EXPECT(cudaGetLastError() == cudaSuccess, "and taken away");
+  FC_CUDA(cudaStreamSynchronize(nullptr), "a test");
+  FC_CUDA(cudaStreamDestroy(other), "a test");
+}
+#endif
+
 int probes = 0;
-std::string counted_probe(int, int) {
+ProbeResult counted_probe(int, int, int) {
   ++probes;
-  return "";
+  return {};
 }
 
 void verdicts(uint64_t) {
@@ -108,8 +144,8 @@ void verdicts(uint64_t) {
     ErrorCode code = ErrorCode::kSystem;
     error_of([&] { found.between(0, 99); }, &code);
     EXPECT(code == ErrorCode::kInvalidArgument, "no device 99");
-    const std::string own = probe_peers(0, 0);  // both sides on one device: what one GPU can show
-    EXPECT(own.empty(), own);
+    const ProbeResult own = probe_peers(0, 0);  // both sides on one device: what one GPU can show
+    EXPECT(own.wrong.empty() && !own.busy, own.wrong);
   }
 #if defined(FC_SHIM)
   configure(6, [](int a, int b) {
@@ -131,6 +167,7 @@ void verdicts(uint64_t) {
   is(found.between(1, 3), AccessKind::kDirect, "confirmed every bit");
   is(found.between(3, 2), AccessKind::kDirect, "confirmed every bit");
 
+  probes = 0;
   PeerAccess off(counted_probe, false);
   is(off.between(1, 3), AccessKind::kStaged, "FASTCOMM_PEER_ACCESS=off");
   EXPECT(probes == 0, "nothing was to be tried");
@@ -149,6 +186,72 @@ void verdicts(uint64_t) {
   EXPECT(cudaGetLastError() == cudaSuccess, "no error is left behind");
 #endif
 }
+
+#if defined(FC_SHIM)
+int busy_probes = 0;  // how many of the next ones find the devices busy
+ProbeResult busy_probe(int device, int peer, int tries) {
+  ++probes;
+  if (busy_probes == 0) return probe_peers(device, peer, tries);
+  --busy_probes;
+  return {"a test's devices are busy", true};
+}
+uint64_t test_clock = 0;
+uint64_t test_now() { return test_clock; }
+
+/// A verdict that only a busy device is to blame for is looked at again: later, more and more seldom,
+/// in no capture, and by operations on their own.
+void busy(uint64_t seed) {
+  constexpr uint64_t kSecond = 1'000'000'000;
+  configure(4, [](int, int) { return Link::kDirect; });
+  probes = 0;
+  busy_probes = 3;
+  PeerAccess access(busy_probe, true, test_now);
+  const Access& first = access.between(0, 1);
+  EXPECT(first.kind == AccessKind::kStaged && first.unproved, first.reason);
+  EXPECT(first.reason.find("for now it is unproved: a test's") != std::string::npos, first.reason);
+  EXPECT(&access.look_again(0, 1) == &first && probes == 1, "at once: ", probes, " probes");
+  test_clock += 10 * kSecond;
+  EXPECT(access.look_again(0, 1).unproved && probes == 2, "10 s later: ", probes, " probes");
+  test_clock += 19 * kSecond;
+  EXPECT(access.look_again(1, 0).unproved && probes == 2, "19 s later: ", probes, " probes");
+
+  DeviceSet group({0, 1, 0}, access);
+  Streams streams(3);
+  test_clock += 1 * kSecond;
+  group.look_again(streams);
+  EXPECT(!group.direct(0, 1) && probes == 3, "20 s later: ", probes, " probes");
+  test_clock += 40 * kSecond;  // the devices are free now
+  FC_CUDA(cudaStreamCreateWithFlags(&streams[0], cudaStreamNonBlocking), "a test");
+  FC_CUDA(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeThreadLocal), "a test");
+  group.look_again(streams);
+  EXPECT(!group.direct(0, 1) && probes == 3, "in a capture: ", probes, " probes");
+  cudaGraph_t graph = nullptr;
+  FC_CUDA(cudaStreamEndCapture(streams[0], &graph), "a test");
+  group.look_again(streams);
+  EXPECT(group.direct(0, 1) && group.direct(1, 2) && probes == 4, group.access(0, 1).reason);
+  EXPECT(first.unproved && access.between(0, 1).kind == AccessKind::kDirect, "verdicts stay");
+  test_clock += 1000 * kSecond;
+  group.look_again(streams);
+  EXPECT(probes == 4, "found out");
+
+  // Between two operations of one group, each of which has the right bytes.
+  busy_probes = 1;
+  PeerAccess later(busy_probe, true, test_now);
+  LocalWorld world({0, 1}, later, {}, seed);
+  for (const bool direct : {false, true}) {
+    Buffer& from = world.add(0, 5000, 1);
+    Buffer& to = world.add(1, 5000, 3);
+    to.want(from.content());
+    world.run("broadcast", [&] {
+      world.collectives.broadcast({{from.data()}, {to.data()}}, {5000}, 0, world.streams);
+    });
+    EXPECT(world.group.direct(1, 0) == direct, later.between(0, 1).reason);
+    test_clock += 1000 * kSecond;
+  }
+  world.finish();
+}
+
+#endif
 
 /// Every rank writes its own cell; after they met, every rank's stream reads all cells.
 void meet(uint64_t seed) {
@@ -234,6 +337,60 @@ void guard(uint64_t) {
 #endif
 }
 
+#if defined(FC_SHIM)
+/// Work on other devices gives none to the one that is current by default.
+void contexts(uint64_t seed) {
+  configure(4, [](int, int) { return Link::kDirect; });
+  std::thread([&] {  // a thread whose device nobody has set
+    for (std::atomic<bool>& context : shim::contexts) context = false;
+    const auto current = [] {
+      int device = -1;
+      FC_CUDA(cudaGetDevice(&device), "a test");
+      return device;
+    };
+    {
+      DeviceGuard guard(2);
+      EXPECT(current() == 2 && shim::contexts[2], "set");
+      guard.set(1);
+      {
+        DeviceGuard inner(3);
+        EXPECT(current() == 3, "within another");
+      }
+      EXPECT(current() == 1, "back in the other");
+      guard.set(0);
+      EXPECT(current() == 0, "back itself");
+      guard.set(1);
+    }
+    EXPECT(current() == 0 && shim::runtime_device == 0, "restored");
+    error_of([] { DeviceGuard guard(7); });
+    EXPECT(current() == 0, "restored after an error");
+    {
+      PeerAccess access(probe_peers, true);
+      LocalWorld world({1, 2}, access, {}, seed);
+      EXPECT(world.group.direct(0, 1), access.between(1, 2).reason);
+      Buffer& from = world.add(0, 5000, 1);
+      Buffer& to = world.add(1, 5000, 3);
+      to.want(from.content());
+      world.run("broadcast", [&] {
+        world.collectives.broadcast({{from.data()}, {to.data()}}, {5000}, 0, world.streams);
+      });
+      world.group.staging(1);
+    }
+    EXPECT(current() == 0 && !shim::contexts[0], "device 0 is as it was");
+    {
+      DeviceGuard guard(2);
+      FC_CUDA(cudaSetDevice(3), "what somebody else may do");
+    }
+    EXPECT(current() == 0 && shim::contexts[0], "the right device all the same");
+    {
+      DeviceGuard guard(2);
+    }
+    EXPECT(current() == 0 && shim::runtime_device == 0, "with a context");
+  })
+      .join();
+}
+#endif
+
 void errors(uint64_t) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });
@@ -316,6 +473,9 @@ int main(int argc, char** argv) {
 #if defined(FC_SHIM)
                        {"streams", streams},
                        {"strict", strict},
+                       {"stale", stale},
+                       {"busy", busy},
+                       {"contexts", contexts},
 #endif
                        {"verdicts", verdicts},
                        {"meet", meet},

@@ -1,9 +1,10 @@
 // The batched copy, byte for byte, guards included; on the host under the execution shim, or on a
 // GPU when compiled by nvcc.
 //
-//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | tables | exact | race | refused | large
+//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | grid | race
+//                                         | refused | large
 //
-// exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
+// division is arithmetic: which bytes of a copy between unlike ends do not move in packs. exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
 // that ThreadSanitizer watches. large needs a GPU, and does nothing without one.
 #include <algorithm>
 #include <cstdio>
@@ -55,8 +56,16 @@ void copy_pieces(const std::vector<Piece>& pieces, std::mt19937_64& random) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     std::copy_n(arena.host(src[i]), pieces[i].bytes, arena.host(dst[i]));
   }
+#if defined(FC_SHIM)
+  shim::last_launch = {};
+#endif
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), nullptr);
   const long wrong = arena.first_difference();
+#if defined(FC_SHIM)
+  const size_t most = pieces.size() <= 64 ? 2048 : pieces.size() <= 256 ? 8192 : 32764;
+  EXPECT(shim::last_launch.parameter_bytes <= most, pieces.size(), " pieces take ",
+         shim::last_launch.parameter_bytes, " bytes of parameters");
+#endif
   EXPECT(wrong < 0, pieces.size(), " pieces, the first of ", pieces.empty() ? 0 : pieces[0].bytes,
          " bytes: byte ", wrong);
 }
@@ -80,6 +89,36 @@ void alignments(uint64_t seed) {
   }
 }
 
+/// Between ends of different alignment, only a segment's own ends go byte by byte, and no source pack
+/// sticks out of what may be read.
+void division(uint64_t) {
+  alignas(kPackBytes) static char to[2 * kPackBytes], from[2 * kPackBytes];
+  constexpr uint64_t kSizes[] = {0,  1,  15,  16,         17,     31,
+                                 32, 33, 100, kChunk - 1, kChunk, kChunk + 16};
+  for (int ends = 0; ends < 256; ++ends) {
+    const uint64_t dst = ends % 16, src = ends / 16;
+    if (src == dst) continue;
+    for (const uint64_t bytes : kSizes) {
+      for (const uint64_t before : {0, 7, 15, 4096}) {
+        for (const uint64_t behind : {0, 7, 15, 16, 4096}) {
+          const ShiftedPacks part(to + dst, from + src, bytes, {before, behind});
+          const auto say = concat(bytes, " bytes from ", src, " to ", dst, " between ", before,
+                                  " and ", behind, ": packs ", part.begin, " to ", part.end);
+          EXPECT(part.begin <= part.end, say);
+          if (part.begin < part.end) {
+            EXPECT(part.head + part.end * kPackBytes <= bytes, say);
+            EXPECT(before + part.head + part.begin * kPackBytes >= part.shift, say);
+            EXPECT(part.head + (part.end + 1) * kPackBytes - part.shift <= bytes + behind, say);
+          }
+          const bool inside = before >= 15 && behind >= 15;
+          const uint64_t whole = bytes < part.head ? 0 : (bytes - part.head) / kPackBytes;
+          EXPECT(part.end - part.begin + (inside ? 0 : 2) >= whole, say);
+        }
+      }
+    }
+  }
+}
+
 Piece random_piece(uint64_t most, std::mt19937_64& random) {
   const uint64_t bytes = random() % 5 == 0 ? 0 : random() % (1 + random() % most);
   const size_t src = random() % 3 == 0 ? 0 : random() % 16;
@@ -89,7 +128,7 @@ Piece random_piece(uint64_t most, std::mt19937_64& random) {
 /// Tables around the capacities of the kernels' parameters.
 void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<int> counts = {0, 1, 2, 63, 64, 65, 1023, 1024, 1025, 2048, 3000};
+  std::vector<int> counts = {0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2048, 3000};
   for (int i = 0; i < 4; ++i) counts.push_back(static_cast<int>(random() % 3001));
   for (const int count : counts) {
     std::vector<Piece> pieces;
@@ -127,6 +166,35 @@ void exact(uint64_t seed) {
   (void)seed;
 }
 
+#if defined(FC_SHIM)
+void one_kernel(int) {}
+void other_kernel(int) {}
+
+/// A grid has the blocks that a device holds at once, and the runtime is asked about it once for each
+/// kernel, size of a block, and device.
+void grid(uint64_t) {
+  const auto say = [] { return concat(shim::occupancy_questions.load(), " questions"); };
+  shim::occupancy_questions = 0;
+  EXPECT(resident_blocks(one_kernel, 4) == 3 && resident_blocks(one_kernel, 4) == 3, say());
+  EXPECT(shim::occupancy_questions == 1, say());
+  shim::blocks_per_processor = 2;
+  EXPECT(resident_blocks(one_kernel, 4) == 3, "remembered");
+  EXPECT(resident_blocks(other_kernel, 4) == 6 && shim::occupancy_questions == 2, say());
+  EXPECT(resident_blocks(one_kernel, 2) == 6 && shim::occupancy_questions == 3, say());
+  shim::current_device = 1;
+  EXPECT(resident_blocks(one_kernel, 4) == 6 && shim::occupancy_questions == 4, say());
+  std::vector<char> from(20 * kChunk), to(20 * kChunk);
+  const CopySegment segment{to.data(), from.data(), from.size()};
+  launch_multi_copy(&segment, 1, nullptr);  // not asked before about this device
+  EXPECT(shim::last_launch.blocks == 6, shim::last_launch.blocks, " blocks");
+  shim::blocks_per_processor =
+      0;  // as for a kernel that does not fit: its launch is to fail, not this
+  EXPECT(blocks_for_chunks(other_kernel, 9) == 1, "at least one");
+  shim::blocks_per_processor = 1;
+  shim::current_device = 0;
+}
+#endif
+
 void race(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int repeat = 0; repeat < 3; ++repeat) {
@@ -156,8 +224,12 @@ int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
                    {{"alignments", alignments},
+                    {"division", division},
                     {"tables", tables},
                     {"exact", exact},
+#if defined(FC_SHIM)
+                    {"grid", grid},
+#endif
                     {"race", race},
                     {"refused", refused},
                     {"large", large}});

@@ -2,8 +2,8 @@
 // reference_tree.h and reference_norm.h, guards included; on the host under the execution shim,
 // where the loops of the CPU must give the same too, or on a GPU when compiled by nvcc.
 //
-//   shim_multi_gradient_test [CASE [SEED]]   CASE: sums | norms | special | tables | race |
-//                                            refused | large
+//   shim_multi_gradient_test [CASE [SEED]]   CASE: sums | norms | joins | long | special |
+//                                            tables | race | refused | large
 //
 // race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
 // without one.
@@ -283,6 +283,48 @@ void norms(uint64_t seed) {
   }
 }
 
+/// Trees of any number of parts: around what a thread, a thread block and a tile join.
+void joins(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> magnitudes(0, 1);
+  for (const int count : {0,    1,    2,    3,    7,    8,    9,    100,  127,  128,   129,
+                          2047, 2048, 2049, 2055, 2056, 4095, 4096, 4097, 6145, 20000, 65537}) {
+    std::vector<double> parts;
+    for (int i = 0; i < count; ++i) {  // of many magnitudes, so that any other order shows
+      parts.push_back(std::ldexp(magnitudes(random), static_cast<int>(random() % 40)));
+    }
+    for (const NormKind kind : kNorms) {
+      const double nan = std::nan(""), infinite = std::numeric_limits<double>::infinity();
+      if (count != 0 && kind == NormKind::kInfinity && random() % 2 == 0) {
+        parts[random() % parts.size()] = random() % 2 == 0 ? nan : infinite;
+      }
+      const double wanted = reference::norm_of(parts, kind);
+      DeviceMemory memory((parts.size() + 1) * sizeof(double));
+      auto* const total = reinterpret_cast<double*>(memory.get());
+      Bytes bytes(parts.size() * sizeof(double));
+      if (count != 0) std::memcpy(bytes.data(), parts.data(), bytes.size());
+      memory.upload(bytes, sizeof(double));
+      launch_norm_of_parts(total + 1, count, kind, total, nullptr);
+      synchronize();
+      double got = 0;
+      std::memcpy(&got, memory.download().data(), sizeof(got));
+      EXPECT(same(got, wanted), count, " parts, norm ", static_cast<int>(kind), ": ", got, ", not ",
+             wanted);
+#if defined(FC_SHIM)
+      const double on_cpu = norm_of_parts(parts.data(), parts.size(), kind);
+      EXPECT(same(on_cpu, wanted), count, " parts on the CPU: ", on_cpu, ", not ", wanted);
+#endif
+    }
+  }
+}
+
+/// A tensor of more blocks than a tile has.
+void long_tensor(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  GradientReduceSpec spec{1, 0};
+  check({{kTypes[1], 5}, {kTypes[1], 4096 * 2050 + 77}, {kTypes[1], 4096 * 3}}, spec, random);
+}
+
 /// A NaN or an infinity somewhere; sums that overflow; fp64 whose squares do, which is no
 /// found_inf.
 void special(uint64_t seed) {
@@ -318,7 +360,7 @@ void special(uint64_t seed) {
 /// Tables around the capacities of the kernels' parameters: 100 and 816 records of five words.
 void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
-  for (const int count : {0, 1, 99, 100, 101, 815, 816, 817, 1700}) {
+  for (const int count : {0, 1, 99, 100, 101, 255, 256, 257, 815, 816, 817, 1700}) {
     const Types types = kTypes[random() % 2];
     std::vector<Tensor> tensors;
     for (int i = 0; i < count; ++i) {
@@ -384,6 +426,8 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"sums", sums},
                     {"norms", norms},
+                    {"joins", joins},
+                    {"long", long_tensor},
                     {"special", special},
                     {"tables", tables},
                     {"race", race},

@@ -1,10 +1,11 @@
 // The batched reduction to the bit, against the plain tree of reference_tree.h, guards included; on
 // the host under the execution shim, or on a GPU when compiled by nvcc.
 //
-//   shim_multi_reduce_test [CASE [SEED]]     CASE: sums | negative_zeros | tables |
-//                                            conversions | race | refused | large
+//   shim_multi_reduce_test [CASE [SEED]]     CASE: sums | negative_zeros | lies | exact |
+//                                            tables | conversions | race | refused | large
 //
-// race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
+// lies says which tensors need not be reduced element by element. exact is for AddressSanitizer:
+// sources that end where their memory ends. race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
 // without one.
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +18,12 @@
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
 #include "kernels/cuda/multi_reduce.h"
+#include "kernels/cuda/reduce_table.h"
 #include "random_values.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace fastcomm::testing {
 namespace {
@@ -31,11 +37,11 @@ std::string describe(const ReduceSpec& spec) {
 }
 
 /// How a segment's buffers lie to each other.
-enum class Lie { kAligned, kAlike, kAnyhow };
+enum class Buffers { kAligned, kAlike, kAnyhow };
 
 struct Tensor {
   uint64_t count;
-  Lie lie;
+  Buffers lie;
   bool in_place;  // destination d is source d, as far as there are both
 };
 
@@ -47,8 +53,8 @@ void reduce_tensors(const std::vector<Tensor>& tensors, const ReduceSpec& spec,
   std::vector<std::vector<size_t>> sources, destinations;
   for (const Tensor& tensor : tensors) {
     const auto offset = [&, alike = random() % 16](size_t size) -> size_t {
-      if (tensor.lie == Lie::kAligned) return 0;
-      return (tensor.lie == Lie::kAlike ? alike : random() % 16) / size * size;
+      if (tensor.lie == Buffers::kAligned) return 0;
+      return (tensor.lie == Buffers::kAlike ? alike : random() % 16) / size * size;
     };
     sources.emplace_back();
     destinations.emplace_back();
@@ -83,8 +89,17 @@ void reduce_tensors(const std::vector<Tensor>& tensors, const ReduceSpec& spec,
       std::copy(wanted.begin(), wanted.end(), arena.host(at));
     }
   }
+#if defined(FC_SHIM)
+  shim::last_launch = {};
+#endif
   launch_multi_reduce(segments.data(), static_cast<int>(segments.size()), spec, nullptr);
   const long wrong = arena.first_difference();
+#if defined(FC_SHIM)
+  if (spec.num_sources + spec.num_destinations <= 3 && tensors.size() <= 256) {
+    EXPECT(shim::last_launch.parameter_bytes <= 10400, tensors.size(), " tensors take ",
+           shim::last_launch.parameter_bytes, " bytes of parameters");
+  }
+#endif
   EXPECT(wrong < 0, describe(spec), ": ", tensors.size(), " tensors, the first of ",
          tensors.empty() ? 0 : tensors[0].count, ": byte ", wrong);
 }
@@ -117,7 +132,7 @@ void sums(uint64_t seed) {
            {uint64_t{0}, kPackBytes / size, kChunk / 8 / size, kChunk / size, 3 * kChunk / size}) {
         for (int k = 0; k < 2; ++k) {
           const uint64_t count = around + random() % (2 + kPackBytes / size);
-          const Lie lie = static_cast<Lie>(random() % 3);
+          const Buffers lie = static_cast<Buffers>(random() % 3);
           tensors.push_back({kOnDevice ? count / 4 : count, lie, random() % 3 == 0});
         }
       }
@@ -139,8 +154,77 @@ void negative_zeros(uint64_t seed) {
   for (size_t i = 0; i < values.size(); i += sizeof(float)) values[i + 3] = '\x80';
   for (int n = 1; n <= kMaxReduceSources; ++n) {
     const ReduceSpec spec{DType::kFloat32, DType::kFloat32, n, 1};
-    reduce_tensors({{33, Lie::kAligned, false}}, spec, random, &values);
+    reduce_tensors({{33, Buffers::kAligned, false}}, spec, random, &values);
   }
+}
+
+/// Memory of unlike alignments moves in packs too, unless a source is written as well: then what a
+/// thread reads beside its own pack would be another's.
+void lies(uint64_t) {
+  alignas(64) static char memory[256];
+  char* const a = memory;
+  char* const b = memory + 64;
+  char* const c = memory + 128;
+  const auto lie = [](std::vector<const void*> sources, std::vector<void*> destinations,
+                      DType in = DType::kFloat32, DType out = DType::kFloat32) {
+    const ReduceSpec spec{in, out, static_cast<int>(sources.size()),
+                          static_cast<int>(destinations.size())};
+    return head_with_shifts({sources.data(), destinations.data(), 8}, spec);
+  };
+  EXPECT(lie({a + 4, b + 4}, {c + 4}).packed == kAlike, "one alignment");
+  EXPECT(lie({a + 4, b + 4}, {c + 4}).lead == 1, "from a pack to the begin");
+  EXPECT(lie({a, b + 4}, {c + 8}).packed == kShifted, "any alignment");
+  EXPECT(lie({a, b + 4}, {c + 8}).lead == 2, "of the destination");
+  EXPECT(lie({a, b + 4}, {c, c + 68}).packed == kShifted, "of destinations too");
+  EXPECT(lie({a, b + 4}, {a}).packed == kShifted, "in place, in the first destination");
+  EXPECT(lie({b + 4, a}, {a, b + 4}).packed == kSingle, "in place, in another one");
+  EXPECT(lie({b + 4, a}, {a, b}).packed == kShifted, "not the same place");
+  const DType wide = DType::kFloat32, narrow = DType::kBFloat16;
+  EXPECT(lie({a, b}, {c}, wide, narrow).packed == kAlike, "two sizes, all aligned");
+  EXPECT(lie({a + 4, b}, {c + 6}, wide, narrow).packed == kShifted, "to a narrower type");
+  EXPECT(lie({a + 2, b}, {c + 4}, narrow, wide).packed == kShifted, "to a wider type");
+}
+
+/// Not one byte is read before or behind a source, wherever it begins and ends.
+void exact(uint64_t seed) {
+#if defined(FC_SHIM)
+  std::mt19937_64 random(seed);
+  for (const auto& [in, out] : {std::pair{DType::kFloat32, DType::kFloat32},
+                                {DType::kBFloat16, DType::kBFloat16},
+                                {DType::kBFloat16, DType::kFloat32},
+                                {DType::kFloat32, DType::kBFloat16}}) {
+    const uint64_t in_size = dtype_size(in), out_size = dtype_size(out);
+    for (const int n : {1, 2, 3, 9}) {
+      for (const uint64_t count : {uint64_t{5}, uint64_t{37}, kChunk / 8, kChunk + 3}) {
+        std::vector<std::unique_ptr<char[]>> memory;
+        std::vector<std::vector<char>> inputs;
+        std::vector<const void*> sources;
+        for (int j = 0; j < n; ++j) {
+          const uint64_t offset = random() % 16 / in_size * in_size;
+          inputs.push_back(random_values(in, count, random));
+          memory.push_back(std::make_unique<char[]>(offset + count * in_size));
+          std::copy(inputs[j].begin(), inputs[j].end(), memory[j].get() + offset);
+          sources.push_back(memory[j].get() + offset);
+#if defined(__SANITIZE_ADDRESS__)
+          __asan_poison_memory_region(memory[j].get(), offset / 8 * 8);
+#endif
+        }
+        const uint64_t offset = random() % 16 / out_size * out_size;
+        memory.push_back(std::make_unique<char[]>(offset + count * out_size));
+        void* const to = memory[n].get() + offset;
+        const ReduceSegment segment{sources.data(), &to, count};
+        const ReduceSpec spec{in, out, n, 1};
+        launch_multi_reduce(&segment, 1, spec, nullptr);
+        const std::vector<char> wanted = reference::reduce(in, out, inputs, {1, 1});
+        EXPECT(std::memcmp(to, wanted.data(), wanted.size()) == 0, describe(spec), ": ", count);
+#if defined(__SANITIZE_ADDRESS__)
+        for (int j = 0; j < n; ++j) __asan_unpoison_memory_region(memory[j].get(), 16);
+#endif
+      }
+    }
+  }
+#endif
+  (void)seed;
 }
 
 /// Tables around the capacities of the kernels' parameters.
@@ -148,7 +232,12 @@ void tables(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (const auto& [n, destinations] : {std::pair{1, 1}, {2, 1}, {4, 2}, {8, 8}, {16, 16}}) {
     const int most = max_reduce_segments(n, destinations);
-    std::vector<int> counts = {0, 1, most / 8, most / 8 + 1, most - 1, most, most + 1};
+    std::vector<int> counts = {0, 1, most - 1, most, most + 1};
+    const int words = record_words<SegmentHead>(n, destinations);
+    for (const int table : {kSmallTable, kMediumTable}) {
+      counts.push_back(table / words);
+      counts.push_back(table / words + 1);
+    }
     counts.push_back(static_cast<int>(random() % (n <= 2 ? 3001 : 300)));
     for (const int count : counts) {
       ReduceSpec spec = random_spec(DType::kFloat32, DType::kFloat32, n, random);
@@ -156,7 +245,7 @@ void tables(uint64_t seed) {
       std::vector<Tensor> tensors;
       for (int i = 0; i < count; ++i) {
         const uint64_t elements = random() % 5 == 0 ? 0 : random() % (1 + random() % 60);
-        tensors.push_back({elements, static_cast<Lie>(random() % 3), random() % 2 == 0});
+        tensors.push_back({elements, static_cast<Buffers>(random() % 3), random() % 2 == 0});
       }
       if (count > 1) tensors[random() % tensors.size()].count = kChunk;
       reduce_tensors(tensors, spec, random);
@@ -176,7 +265,7 @@ std::vector<char> as_bytes(const std::vector<T>& values) {
 void conversions(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto cast = [&](DType in, DType out, const std::vector<char>& values) {
-    reduce_tensors({{values.size() / dtype_size(in), Lie::kAligned, false}},
+    reduce_tensors({{values.size() / dtype_size(in), Buffers::kAligned, false}},
                    ReduceSpec{in, out, 1, 1}, random, &values);
   };
   std::vector<uint16_t> halves;
@@ -208,9 +297,12 @@ void race(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (const int n : {1, 2, 3, 11}) {
     for (const DType out : {DType::kFloat32, DType::kBFloat16}) {
-      std::vector<Tensor> tensors = {{3 * kChunk, Lie::kAligned, true}, {900, Lie::kAlike, true}};
+      std::vector<Tensor> tensors = {{3 * kChunk, Buffers::kAligned, true},
+                                     {900, Buffers::kAlike, true},
+                                     {kChunk, Buffers::kAnyhow, true},
+                                     {900, Buffers::kAnyhow, true}};
       for (int i = 0; i < 30; ++i) {
-        tensors.push_back({random() % 60, static_cast<Lie>(random() % 3), random() % 2 == 0});
+        tensors.push_back({random() % 60, static_cast<Buffers>(random() % 3), random() % 2 == 0});
       }
       reduce_tensors(tensors, random_spec(DType::kFloat32, out, n, random), random);
     }
@@ -257,7 +349,7 @@ void large(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (const int n : {2, 5, 16}) {
     const uint64_t count = 3'000'001;
-    reduce_tensors({{count, Lie::kAligned, true}, {count, Lie::kAlike, false}},
+    reduce_tensors({{count, Buffers::kAligned, true}, {count, Buffers::kAlike, false}},
                    random_spec(DType::kBFloat16, DType::kBFloat16, n, random), random);
   }
 }
@@ -270,6 +362,8 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"sums", sums},
                     {"negative_zeros", negative_zeros},
+                    {"lies", lies},
+                    {"exact", exact},
                     {"tables", tables},
                     {"conversions", conversions},
                     {"race", race},

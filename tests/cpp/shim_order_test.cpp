@@ -167,7 +167,7 @@ void kernels(uint64_t) {
   setup.set(0, setup.memory[0], 100);
   const CopySegment segment{setup.memory[1], setup.memory[0], 100};
   launch_multi_copy(&segment, 1, setup.streams[1]);
-  expect_hazards(1, {"multi_copy_kernel", "reads 100"}, "a kernel");
+  expect_hazards(1, {"multi_copy.cu: kernel", "reads 100"}, "a kernel");
   setup.order(1, 2);
   setup.set(2, setup.memory[1], 100);
   expect_hazards(0, {}, "behind the kernel");

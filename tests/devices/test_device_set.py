@@ -12,7 +12,19 @@ from support import programs
 from support.programs import SHIM, WATCHED
 
 TEST = "shim_device_set_test"
-CASES = ["streams", "strict", "verdicts", "meet", "staging", "guard", "errors", "fork"]
+CASES = [
+    "streams",
+    "strict",
+    "stale",
+    "busy",
+    "contexts",
+    "verdicts",
+    "meet",
+    "staging",
+    "guard",
+    "errors",
+    "fork",
+]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -267,11 +267,12 @@ def _on_cpu(result: FusedResult) -> FusedResult:
     return FusedResult(total, result.found_inf.cpu(), result.partial_norms.cpu(), result.norm_type)
 
 
-def test_two_launches_instead_of_many() -> None:
+def test_three_launches_instead_of_many() -> None:
     bench = script.load("fused_reduce_cuda")
     lists = [[torch.randn(n, device="cuda") for n in SIZES * 20] for _ in range(4)]
+    # Counted in captured graphs: profilers need more of a system than a device.
     fused = bench.launches(lambda: comm.fused_reduce_add_coalesced(lists, True, bench.UNSCALE))
     stock = bench.launches(lambda: bench.stock(lists))
     print(f"launches: {fused} fused, {stock} stock")
-    assert fused == 2
+    assert fused == 3
     assert stock >= 10 * fused

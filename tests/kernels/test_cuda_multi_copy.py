@@ -13,7 +13,7 @@ from support.programs import SHIM_BOUNDS, WATCHED
 TEST = "shim_multi_copy_test"
 
 
-@pytest.mark.parametrize("case", ["alignments", "exact", "refused"])
+@pytest.mark.parametrize("case", ["alignments", "division", "exact", "grid", "refused"])
 def test_every_byte(case: str) -> None:
     """Every pair of alignments, sizes around packs and chunks, guards around every destination.
 

@@ -21,6 +21,12 @@ def test_bits_are_those_of_the_reference_and_of_the_cpu(case: str, seed: int) ->
     programs.check(programs.get(TEST, SHIM), case, str(seed))
 
 
+@pytest.mark.parametrize("case", ["joins", "long"])
+def test_norms_are_joined_in_the_order_of_the_reference(case: str) -> None:
+    """Up to 65,537 tensors, and a tensor of 2,051 blocks: more than a tile of the kernels."""
+    programs.check(programs.get(TEST, SHIM), case)
+
+
 @pytest.mark.parametrize("case", ["tables", "refused"])
 def test_lists_of_every_length_and_what_is_refused(case: str) -> None:
     programs.check(programs.get(TEST, SHIM), case)

@@ -19,7 +19,7 @@ def test_bits_of_every_dtype_and_number_of_sources(seed: int) -> None:
     programs.check(programs.get(TEST, SHIM), "sums", str(seed))
 
 
-@pytest.mark.parametrize("case", ["negative_zeros", "conversions", "refused"])
+@pytest.mark.parametrize("case", ["negative_zeros", "lies", "conversions", "refused"])
 def test_corners(case: str) -> None:
     programs.check(programs.get(TEST, SHIM), case)
 

@@ -10,9 +10,9 @@ import re
 import pytest
 from support import nvcc
 
-SOURCES = [
-    f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce", "multi_gradient")
-]
+NAMES = ["multi_copy", "multi_reduce", "multi_gradient", "gradient_norm"]
+SOURCES = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
+MOVING, NORMS = SOURCES[:3], SOURCES[2:]
 pytestmark = pytest.mark.nvcc
 
 
@@ -26,8 +26,13 @@ def test_nothing_is_ordered_or_atomic(ptx: str) -> None:
     assert nvcc.ordered_accesses(ptx) == set()
 
 
-def test_data_moves_in_packs_of_16_bytes(ptx: str) -> None:
-    assert nvcc.accesses_of_16_bytes(ptx) == {"ld", "st"}
+@pytest.mark.parametrize("source", MOVING)
+def test_data_moves_in_packs_of_16_bytes(source: str) -> None:
+    assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(source)) == {"ld", "st"}
+
+
+def test_norms_of_blocks_are_read_by_one_access() -> None:
+    assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(NORMS[-1])) == {"ld"}
 
 
 def test_data_is_not_read_through_the_read_only_path(ptx: str) -> None:
@@ -45,7 +50,7 @@ def test_arithmetic_is_rounded_as_written(ptx: str) -> None:
 
 
 def test_norms_are_in_fp64_and_rounded_as_written() -> None:
-    ptx = nvcc.ptx_of(SOURCES[-1])
+    ptx = "".join(map(nvcc.ptx_of, NORMS))
     assert {"add.rn.f64", "mul.rn.f64", "sqrt.rn.f64"} <= set(re.findall(r"\b\w+\.rn\.f64", ptx))
     assert not re.search(r"\b(?:add|sub|mul|sqrt)\.f64", ptx), "a contraction would be allowed"
 

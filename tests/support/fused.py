@@ -7,7 +7,7 @@ import math
 import torch
 from support import tree
 
-BLOCK, LANES = 4096, 32
+BLOCK, PIECE, LANES = 4096, 512, 32
 
 
 def reduced(
@@ -24,21 +24,28 @@ def reduced(
 
 
 def part(gradient: torch.Tensor, norm_type: float) -> float:
-    """Return what a gradient adds to a norm: sums over blocks, lane by lane, then as a tree."""
+    """Return what a gradient adds to a norm: a tree over blocks, in each one over columns."""
     flat = in_order(gradient).to(torch.float64)
     if norm_type == math.inf:
         return float(flat.abs().max()) if flat.numel() else 0.0
     blocks = torch.zeros(math.ceil(len(flat) / BLOCK), BLOCK, dtype=torch.float64)
     blocks.view(-1)[: len(flat)] = flat * flat if norm_type == 2 else flat.abs()
-    lanes = torch.zeros(len(blocks), LANES, dtype=torch.float64)
-    for row in blocks.view(-1, BLOCK // LANES, LANES).unbind(1):
-        lanes = lanes + row  # of every block; the zeros behind a last one change nothing
-    while lanes.shape[1] > 1:
-        lanes = lanes[:, ::2] + lanes[:, 1::2]
-    total = 0.0
-    for value in lanes[:, 0].tolist():
-        total += value
-    return total
+    pieces = blocks.view(len(blocks), BLOCK // PIECE, PIECE // LANES, LANES)
+    columns = torch.zeros(len(blocks), BLOCK // PIECE, LANES, dtype=torch.float64)
+    for row in pieces.unbind(2):
+        columns = columns + row  # the zeros behind a last block change nothing
+    leaves = columns.transpose(1, 2).flatten(1)  # lane by lane, each its pieces
+    while leaves.shape[1] > 1:
+        leaves = leaves[:, ::2] + leaves[:, 1::2]
+    return _tree(leaves[:, 0].tolist())
+
+
+def _tree(values: list[float]) -> float:
+    """Sum neighbours, then pairs of pairs; an odd one passes up."""
+    while len(values) > 1:
+        pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[2 * len(pairs) :]
+    return values[0] if values else 0.0
 
 
 def in_order(gradient: torch.Tensor) -> torch.Tensor:
@@ -51,10 +58,7 @@ def in_order(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def norm(parts: list[float], norm_type: float) -> float:
-    """Combine the gradients' parts, in their order."""
+    """Combine the gradients' parts, in their order, as a tree."""
     if norm_type == math.inf:
         return math.nan if any(math.isnan(p) for p in parts) else max(parts, default=0.0)
-    total = 0.0
-    for value in parts:
-        total += value
-    return math.sqrt(total) if norm_type == 2 else total
+    return math.sqrt(_tree(parts)) if norm_type == 2 else _tree(parts)

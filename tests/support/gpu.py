@@ -1,21 +1,47 @@
-"""Whether a CUDA device can be used here, asked without torch."""
+"""Whether a CUDA device can be used here, asked without torch; and what the tools on one say."""
 
 from __future__ import annotations
 
-import ctypes
+import functools
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import gpu_device  # noqa: E402
+import gpu_programs  # noqa: E402
+
+DEVICE = gpu_device.find()
+WHY_NONE = DEVICE if isinstance(DEVICE, str) else None
+
+# What compute-sanitizer says where it cannot look at the device: sandboxes, old drivers.
+_REFUSALS = re.compile(
+    r"^.*(?:Device not supported|Unable to (?:find|load|connect|inject|attach)|LibraryNotLoaded"
+    r"|insufficient (?:permission|driver)|Target application terminated before first instrumented"
+    r"|Internal Sanitizer Error|Timed out (?:while )?waiting|Operation not permitted"
+    r"|not supported (?:on|by) this).*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FINDING = re.compile(
+    r"Invalid __\w+__ (?:read|write|atomic)|Uninitialized __\w+__|Misaligned|Leaked \d+ bytes"
+    r"|(?:Host API|Program hit) (?:uninitialized|memory)",
+    re.IGNORECASE,
+)
 
 
-def _why_none() -> str | None:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no CUDA driver"
-    count = ctypes.c_int(0)
-    if (status := driver.cuInit(0)) != 0:
-        return f"the CUDA driver does not start (error {status})"
-    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return "no CUDA device"
-    return None
+@functools.cache
+def programs() -> dict[str, Path]:
+    """The C++ programs for the device that is here, compiled if what was carried does not fit."""
+    assert isinstance(DEVICE, gpu_device.Device), DEVICE
+    return gpu_programs.ensure(DEVICE.capability)
 
 
-WHY_NONE = _why_none()
+def sanitizer_refusal(output: str) -> str | None:
+    """Return the line in which compute-sanitizer says that it cannot work here.
+
+    None if there is no such line, or if it has found something: then it can work.
+    """
+    refusal = _REFUSALS.search(output)
+    return refusal[0].strip("= \t") if refusal and not _FINDING.search(output) else None

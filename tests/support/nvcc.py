@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import cuda_toolkit  # noqa: E402
+import gpu_programs  # noqa: E402
 import native_build  # noqa: E402
 
 ARCHITECTURE = "9.0"  # compiled for where the flavour has no CUDA; read where there are several
@@ -54,11 +55,8 @@ def frames(source: str) -> list[tuple[int, int]]:
 
 def link_for_device(program: Path, source: str) -> Path:
     """Compile a test or benchmark for devices and link it with the library."""
-    cuda = toolkit()
-    command = [cuda.nvcc, "-std=c++17", "-O1", "-fmad=false", *cuda.gencode, "-DFC_WITH_CUDA=1"]
-    command += [f"-I{ROOT / folder}" for folder in ("csrc", "tests/cpp")]
-    command += ["-x", "cu", str(ROOT / source), "-o", str(program)]
-    command += [f"-L{library().parent}", "-lfastcomm_native", "-Xcompiler", "-pthread"]
+    library()
+    command = gpu_programs.link_command(toolkit(), program, source)
     result = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stderr
     return program

@@ -200,10 +200,9 @@ WorkPtr DelegateEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensor
 
 WorkPtr DelegateEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                         const ::c10d::ReduceScatterOptions& opts) {
-  return submit("reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs,
-                opts.timeout, [&] {
-                  return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, with_work(opts));
-                });
+  return submit(
+      "reduce_scatter_tensor_coalesced", OpType::REDUCE_SCATTER, outputs, opts.timeout,
+      [&] { return inner_->reduce_scatter_tensor_coalesced(outputs, inputs, with_work(opts)); });
 }
 
 WorkPtr DelegateEngine::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {

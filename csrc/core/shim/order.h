@@ -44,7 +44,12 @@ class Order {
     stream.join(host_);
     const Step step{actor, stream.tick(actor), std::make_shared<const std::string>(what)};
     for (const Access& access : accesses) {
-      shadow_.touch(access, step, stream, reporter(what, access.write ? "writes" : "reads"));
+      const char* const does = access.write ? "writes" : "reads";
+      if (shadow_.is_retired(access)) {
+        note(concat(what, " ", does, " ", access.bytes, " bytes at ", access.begin,
+                    ", which have been freed"));
+      }
+      shadow_.touch(access, step, stream, reporter(what, does));
     }
   }
   void record(const Clock& stream, Clock& event) {
@@ -71,6 +76,15 @@ class Order {
     shadow_.forget(reinterpret_cast<uintptr_t>(memory), bytes, host_,
                    reporter("the host", "frees"));
   }
+  /// An allocator has the memory back, whole, and revives it before anybody uses it again.
+  void retire(const void* memory, uint64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    shadow_.retire(reinterpret_cast<uintptr_t>(memory), bytes);
+  }
+  void revive(const void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    shadow_.revive(reinterpret_cast<uintptr_t>(memory));
+  }
   /// Whether nobody uses the memory any more that the host has not waited for.
   bool settled(const void* memory, uint64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -92,13 +106,12 @@ class Order {
 
   Shadow::Report reporter(const std::string& what, const char* does) {
     return [this, what, does](const Step& earlier, bool wrote, uintptr_t begin, uint64_t bytes) {
-      if (hazards_.size() >= kMostHazards) return;
-      std::string text =
-          concat(what, " ", does, " ", bytes, " bytes at ", begin, ", which ", *earlier.what, " ",
-                 wrote ? "writes" : "reads", ", and nothing orders the one behind the other");
-      // One for each pair of uses, and not one for each range.
-      if (hazards_.empty() || hazards_.back() != text) hazards_.push_back(std::move(text));
+      note(concat(what, " ", does, " ", bytes, " bytes at ", begin, ", which ", *earlier.what, " ",
+                  wrote ? "writes" : "reads", ", and nothing orders the one behind the other"));
     };
+  }
+  void note(std::string text) {
+    if (hazards_.size() < kMostHazards) hazards_.push_back(std::move(text));
   }
 
   std::mutex mutex_;

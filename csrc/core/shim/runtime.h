@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "core/shim/capture.h"
+#include "core/shim/contexts.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -78,7 +79,6 @@ struct MemorySource {
   };
 };
 
-inline thread_local int current_device = 0;
 inline thread_local cudaError_t last_error = cudaSuccess;
 /// What the kernel that this thread launches next will use.
 inline thread_local std::vector<Access> next_accesses;
@@ -237,6 +237,7 @@ cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> ac
     work();
     return cudaSuccess;
   }
+  need_context();
   if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
   std::string words = concat(what, " (device ", target->device(), ", stream ", target->actor, ")");
   if (target->capture != nullptr) {

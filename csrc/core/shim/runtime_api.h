@@ -31,6 +31,7 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "unknown error";
   }
 }
+inline cudaError_t cudaPeekAtLastError() { return fastcomm::shim::last_error; }
 inline cudaError_t cudaGetLastError() {
   return std::exchange(fastcomm::shim::last_error, cudaSuccess);
 }
@@ -48,11 +49,11 @@ inline cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fastcomm::shim::Runtime::get().devices()) {
     return fastcomm::shim::fail(cudaErrorInvalidDevice);
   }
-  fastcomm::shim::current_device = device;
+  fastcomm::shim::set_device(device);
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
-  *value = 1024;
+  *value = 3;
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
@@ -60,6 +61,7 @@ inline cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  fastcomm::shim::need_context();
   const cudaError_t result =
       fastcomm::shim::Runtime::get().enable(fastcomm::shim::current_device, peer);
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
@@ -67,10 +69,12 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 
 // Memory. Freed at once: nothing may be under way.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, fastcomm::shim::current_device);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
 inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, -1);
   return *memory != nullptr ? cudaSuccess : fastcomm::shim::fail(cudaErrorMemoryAllocation);
 }
@@ -97,6 +101,7 @@ inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStrea
 
 // Streams.
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  fastcomm::shim::need_context();
   *stream = fastcomm::shim::Runtime::get().make_stream(fastcomm::shim::current_device);
   return cudaSuccess;
 }
@@ -129,6 +134,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 // Events.
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  fastcomm::shim::need_context();
   *event = new fastcomm::shim::Event(fastcomm::shim::current_device);
   ++fastcomm::shim::Runtime::get().allocations;
   return cudaSuccess;
@@ -201,7 +207,14 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, 
 // Graphs.
 using cudaGraph_t = fastcomm::shim::Graph*;
 using cudaGraphExec_t = const fastcomm::shim::Graph*;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
+namespace fastcomm::shim {
+inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+}  // namespace fastcomm::shim
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -248,5 +261,10 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 /// Its launches may still be under way: they have copies of what they do.
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
+  return cudaSuccess;
+}
+/// Of the thread; the shim is as strict as in relaxed mode always.
+inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;
 }

@@ -79,6 +79,15 @@ class Shadow {
     ranges_.erase(first, last);
   }
 
+  /// An allocator has these bytes, and nobody is to use them, until it gives them out again.
+  void retire(uintptr_t begin, uint64_t bytes) { retired_[begin] = begin + bytes; }
+  void revive(uintptr_t begin) { retired_.erase(begin); }
+  bool is_retired(const Access& access) const {
+    auto range = retired_.lower_bound(access.begin + access.bytes);
+    return access.bytes != 0 && range != retired_.begin() &&
+           std::prev(range)->second > access.begin;
+  }
+
   /// Whether everything that used these bytes is ordered before `clock`.
   bool settled(uintptr_t begin, uint64_t bytes, const Clock& clock) {
     bool all = true;
@@ -131,6 +140,7 @@ class Shadow {
   }
 
   std::map<uintptr_t, Uses> ranges_;
+  std::map<uintptr_t, uintptr_t> retired_;  // whole blocks: begin, end
 };
 
 }  // namespace fastcomm::shim

@@ -8,7 +8,7 @@
 #include "coll/all_reduce.h"
 #include "core/error.h"
 #include "core/numeric.h"
-#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/residency.h"
 #include "kernels/span_cuda.h"
 
 namespace fastcomm {
@@ -110,19 +110,6 @@ Kernel kernel_for(DType dtype, int size, bool one_shot) {
   }
 }
 
-/// Blocks of the kernel that the current device holds at once.
-int resident_blocks(Kernel kernel, int threads) {
-  int device = 0;
-  int processors = 0;
-  int each = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0),
-             "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  return processors * each;
-}
-
 void check_arguments(const CudaAllReduceArgs& args, const CudaLaunch& launch) {
   FC_CHECK(launch.channels >= 1 && launch.channels <= launch.max_channels,
            "all_reduce: ", launch.channels, " channels, but 1 to ", launch.max_channels,
@@ -165,8 +152,8 @@ void launch_all_reduce(const CudaAllReduceArgs& args, const CudaLaunch& launch,
                 concat("all_reduce: no CUDA kernel for ", dtype_name(launch.dtype), " over ",
                        args.peers.size, " ranks (2 to ", kMaxCudaRanks, ")"));
   }
-  FC_LAUNCH(kernel, dim3(launch.channels), dim3(launch.threads), stream, args);
-  check_cuda(cudaGetLastError(), "all_reduce: launch");
+  FC_CUDA(FC_LAUNCH(kernel, dim3(launch.channels), dim3(launch.threads), stream, args),
+          "all_reduce over ", args.peers.size, " ranks");
 }
 
 int max_all_reduce_channels(int ranks, int threads, int sharing) {
@@ -176,7 +163,7 @@ int max_all_reduce_channels(int ranks, int threads, int sharing) {
       const Kernel kernel = kernel_for(static_cast<DType>(dtype), ranks, one_shot);
       if (kernel == nullptr) continue;
       cudaFuncAttributes attributes;
-      check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+      FC_CUDA(cudaFuncGetAttributes(&attributes, kernel), "all_reduce over ", ranks, " ranks");
       const int resident = resident_blocks(kernel, threads) / sharing;
       channels = resident < channels ? resident : channels;
     }

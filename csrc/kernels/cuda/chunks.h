@@ -2,17 +2,19 @@
 //
 // Every segment is cut into chunks of one size, counted through all segments; block b of g works on
 // chunks b, b + g, b + 2g, ... and finds each one's segment in the table of first chunks. Blocks
-// never wait for each other, so any grid is right; the launcher caps it at what keeps a device busy.
+// never wait for each other, so any grid is right; the launcher caps it at what a device holds at once.
 //
 // Memory ordering: none. No two blocks write the same byte, and the order of the stream does the
 // rest.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/control.h"
 #include "core/error.h"
 #include "core/hd.h"
+#include "kernels/cuda/residency.h"
 #include "kernels/cuda_api.h"
 
 namespace fastcomm {
@@ -50,26 +52,12 @@ FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t
   return low;
 }
 
-/// Raises Error(kSystem) unless `result` is success.
-inline void check_cuda(cudaError_t result, const char* call) {
-  if (result != cudaSuccess) {
-    throw Error(ErrorCode::kSystem, concat(call, ": ", cudaGetErrorString(result)));
-  }
-}
-
-/// Blocks of kTableThreads threads for so many chunks: no more than the current device can hold.
-inline int blocks_for_chunks(uint64_t chunks) {
-#if defined(FC_SHIM)
-  const uint64_t most = 3;
-#else
-  int device = 0;
-  int processors = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
-  const uint64_t most = static_cast<uint64_t>(processors) * (2048 / kTableThreads);
-#endif
-  return static_cast<int>(chunks < most ? chunks : most);
+/// Blocks of kTableThreads threads for so many chunks: no more than the current device holds of this
+/// kernel at once, but at least one.
+template <class Kernel>
+int blocks_for_chunks(Kernel kernel, uint64_t chunks) {
+  const int most = std::max(1, resident_blocks(kernel, kTableThreads));
+  return static_cast<int>(std::min<uint64_t>(chunks, most));
 }
 
 }  // namespace fastcomm

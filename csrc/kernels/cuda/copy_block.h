@@ -4,7 +4,8 @@
 // index; there is no barrier in here. In packs of 16 bytes where both ends can be aligned to one at
 // once. Where they cannot, the destination is aligned, and each pack is cut out of the two aligned
 // packs of the source that it lies in: twice the loads, of which the second hits the first-level
-// cache. No byte outside of [src, src + bytes) is read.
+// cache. No byte outside of [src, src + bytes) is read, but those around it that the caller allows:
+// with none, the first and the last pack go byte by byte.
 //
 // Memory ordering: none of its own. Loads are plain: the read-only path promises that nobody writes
 // the memory while the kernel runs, which a schedule's slots break, and where it would hold (the
@@ -59,6 +60,20 @@ FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
   return pack;
 }
 
+/// The 16 bytes that begin `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
+/// time: words move by two, by one and by bits, since an array that such a number indexes would lie
+/// in local memory.
+FC_DEVICE uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
+  uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  FC_UNROLL
+  for (int i = 0; i < 6; ++i) words[i] = (shift & 8) != 0 ? words[i + 2] : words[i];
+  FC_UNROLL
+  for (int i = 0; i < 5; ++i) words[i] = (shift & 4) != 0 ? words[i + 1] : words[i];
+  const uint4 first = {words[0], words[1], words[2], words[3]};
+  const uint4 second = {words[4], 0, 0, 0};
+  return pack_between<0>(first, second, shift % sizeof(uint32_t) * 8);
+}
+
 /// to[i] = the pack that begins 4 * kWord + bits / 8 bytes into from[i], for i in [begin, end).
 template <int kWord>
 FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, uint64_t end,
@@ -81,22 +96,42 @@ FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, 
   for (; i < end; i += width) to[i] = pack_between<kWord>(from[i], from[i + 1], bits);
 }
 
+/// How many bytes before and behind a source may be read beside its own.
+struct Margins {
+  uint64_t before = 0;
+  uint64_t behind = 0;
+};
+
+/// Which packs of the destination a copy between ends of different alignment cuts out of the
+/// source's: [begin, end), counted from the destination's first. The bytes around them go one by one.
+struct ShiftedPacks {
+  uint64_t head;   // bytes of the destination before its first pack
+  uint64_t shift;  // from a pack of the source to the byte that goes to dst + head; 1 to 15
+  uint64_t begin, end;
+
+  FC_HD ShiftedPacks(const char* dst, const char* src, uint64_t bytes, const Margins& around) {
+    head = to_next_pack(dst);
+    if (head > bytes) head = bytes;
+    shift = address_of(src + head) % kPackBytes;
+    // Both of a pack's source packs lie within what may be read.
+    begin = head + around.before >= shift ? 0 : 1;
+    const uint64_t wanted = (bytes - head) / kPackBytes + 1;  // source packs: one more than packs
+    uint64_t there = (shift + bytes - head + around.behind) / kPackBytes;
+    if (there > wanted) there = wanted;
+    end = there > begin ? there - 1 : begin;
+  }
+};
+
 /// The copy between ends that cannot be aligned to a pack at once. Not inlined: it would cost the
 /// common path registers.
-FC_DEVICE_COLD void copy_shifted(char* dst, const char* src, uint64_t bytes) {
-  uint64_t head = to_next_pack(dst);
-  if (head > bytes) head = bytes;
-  // dst + head is a pack; it comes from the source's aligned packs 0 and 1, counted from `from`.
-  const uint64_t shift = address_of(src + head) % kPackBytes;
-  const uint4* from = reinterpret_cast<const uint4*>(address_of(src + head) - shift);
-  uint4* to = reinterpret_cast<uint4*>(dst + head);
-  // Only packs whose two source packs lie within the source: no other byte may be read.
-  const uint64_t begin = head >= shift ? 0 : 1;
-  const uint64_t whole = (bytes - head + shift) / kPackBytes;  // source packs that end in time
-  if (whole < begin + 2) return copy_bytes(dst, src, 0, bytes);
-  const uint64_t end = whole - 1;
-  copy_bytes(dst, src, 0, head + begin * kPackBytes);
-  copy_bytes(dst, src, head + end * kPackBytes, bytes);
+FC_DEVICE_COLD void copy_shifted(char* dst, const char* src, uint64_t bytes, Margins around) {
+  const ShiftedPacks part(dst, src, bytes, around);
+  const uint64_t shift = part.shift, begin = part.begin, end = part.end;
+  if (begin == end) return copy_bytes(dst, src, 0, bytes);
+  const uint4* from = reinterpret_cast<const uint4*>(address_of(src + part.head) - shift);
+  uint4* to = reinterpret_cast<uint4*>(dst + part.head);
+  copy_bytes(dst, src, 0, part.head + begin * kPackBytes);
+  copy_bytes(dst, src, part.head + end * kPackBytes, bytes);
   const uint32_t bits = static_cast<uint32_t>(shift % sizeof(uint32_t)) * 8;
   switch (shift / sizeof(uint32_t)) {
     case 0:
@@ -111,8 +146,10 @@ FC_DEVICE_COLD void copy_shifted(char* dst, const char* src, uint64_t bytes) {
 }
 
 /// Copies `bytes` from `src` to `dst`, which do not overlap.
-FC_DEVICE void copy_by_block(char* dst, const char* src, uint64_t bytes) {
-  if ((address_of(dst) ^ address_of(src)) % kPackBytes != 0) return copy_shifted(dst, src, bytes);
+FC_DEVICE void copy_by_block(char* dst, const char* src, uint64_t bytes, Margins around = {}) {
+  if ((address_of(dst) ^ address_of(src)) % kPackBytes != 0) {
+    return copy_shifted(dst, src, bytes, around);
+  }
   uint64_t head = to_next_pack(dst);
   if (head > bytes) head = bytes;
   const uint64_t packs = (bytes - head) / kPackBytes;

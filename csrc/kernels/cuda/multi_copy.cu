@@ -2,8 +2,9 @@
 //
 // A chunk is what a block moves with all loads of a thread in flight at once. Chunks of a segment
 // end at multiples of 128 bytes of the destination, so every block but the outer ones writes whole
-// lines. Cost: one launch, each byte read once and written once; about 29 KB of parameters where a
-// launch has more than kSmallTable segments, 2 KB otherwise.
+// lines; a block may read a pack of the source beyond its chunk, but not beyond the segment. Cost:
+// one launch, each byte read once and written once; 2, 7 or 29 KB of parameters, for as many
+// segments as the three tables hold.
 //
 // Memory ordering: none (kernels/cuda/chunks.h). Also compiled for the host, under the execution
 // shim (FC_SHIM).
@@ -16,7 +17,8 @@
 namespace fastcomm {
 namespace {
 
-constexpr int kSmallTable = 64;  // segments that travel in a smaller block of parameters
+constexpr int kSmallTable = 64;  // segments that travel in smaller blocks of parameters
+constexpr int kMediumTable = 256;
 constexpr uint64_t kDeviceLine = 128;
 constexpr uint64_t kChunkBytes = uint64_t{kTableThreads} * kPacksInFlight * kPackBytes;
 static_assert(kChunkBytes % kDeviceLine == 0, "chunks end at lines");
@@ -49,8 +51,9 @@ __global__ void __launch_bounds__(kTableThreads)
     const uint64_t at = (chunk - table.first_chunk[segment]) * kChunkBytes;
     const uint64_t begin = at < lead ? 0 : at - lead;
     uint64_t end = at + kChunkBytes - lead;
-    if (end > table.bytes[segment]) end = table.bytes[segment];
-    copy_by_block(dst + begin, table.src[segment] + begin, end - begin);
+    const uint64_t bytes = table.bytes[segment];
+    if (end > bytes) end = bytes;
+    copy_by_block(dst + begin, table.src[segment] + begin, end - begin, {begin, bytes - end});
   }
 }
 
@@ -77,9 +80,10 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
   }
   if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
-  FC_LAUNCH(multi_copy_kernel<kCapacity>, dim3(blocks_for_chunks(chunks)), dim3(kTableThreads),
-            stream, table);
-  check_cuda(cudaGetLastError(), "multi_copy: launch");
+  const auto kernel = multi_copy_kernel<kCapacity>;
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream,
+                    table),
+          "multi_copy of ", table.count, " segments");
   return taken;
 }
 
@@ -89,8 +93,10 @@ void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stre
   FC_CHECK(count >= 0, "multi_copy: ", count, " segments");
   for (int done = 0; done < count;) {
     const int rest = count - done;
-    done += rest <= kSmallTable ? launch_table<kSmallTable>(segments + done, rest, stream)
-                                : launch_table<kMaxCopySegments>(segments + done, rest, stream);
+    const CopySegment* const next = segments + done;
+    done += rest <= kSmallTable    ? launch_table<kSmallTable>(next, rest, stream)
+            : rest <= kMediumTable ? launch_table<kMediumTable>(next, rest, stream)
+                                   : launch_table<kMaxCopySegments>(next, rest, stream);
   }
 }
 

@@ -1,15 +1,16 @@
 // The kernels of kernels/cuda/multi_gradient.h, and the one place that chooses among them.
 //
 // A chunk is a block of kNormBlock elements, which a thread block reduces in packs
-// (kernels/cuda/reduce_table.h), leaving each result in shared memory too. Then 32 threads take a
-// lane of the norm each. The lanes are chains of additions, which other thread blocks of the
-// processor work beside. Cost: n sources read once, the destination written once, 16 bytes of norm
-// a block; 4 KB of parameters, or about 32 KB. A tensor without elements has one empty block, so
-// that it has a norm.
+// (kernels/cuda/reduce_table.h), leaving each result in shared memory too. Then every thread sums a
+// column of the norm, a few join the columns (kernels/cuda/norm_tree.h), and thread 0 ends that
+// while the others go on to the next chunk. Cost: n sources read once, the destination written
+// once, 16 bytes of norm a block; 4, 10 or 32 KB of parameters. A tensor without elements has
+// one empty block, so that it has a norm.
 //
-// Memory ordering. Within a thread block, barriers: results are in shared memory before a lane is
-// summed; a lane is summed before it is joined. Nothing orders thread blocks: each writes what no
-// other one does, and the kernel that joins norms comes behind in the stream.
+// Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
+// summed; a column is summed before it is joined, and before the next chunk's results take the
+// place of its elements. Nothing orders thread blocks: each writes what no other one does, and the
+// kernels that join norms come behind in the stream.
 #include "kernels/cuda/multi_gradient.h"
 
 #include <algorithm>
@@ -19,16 +20,11 @@
 #include "core/error.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
+#include "kernels/cuda/norm_tree.h"
 #include "kernels/cuda/reduce_table.h"
 
 namespace fastcomm {
 namespace {
-
-/// What the kernels leave for the one that joins.
-struct NormNotes {
-  BlockNorm* norms;    // of each block of the list
-  uint32_t* first_of;  // for each segment its first block
-};
 
 struct GradientHead : SegmentHead {
   uint32_t segment;      // of the list
@@ -44,17 +40,6 @@ struct GradientTable : ReduceTable<kWords, GradientHead> {
 constexpr int kSmallGradients = kSmallTable;
 constexpr int kLargeGradients = kLargeTable - 4;  // room for the rest of the table
 static_assert(sizeof(GradientTable<kLargeGradients>) <= kMaxParameterBytes, "parameters");
-
-/// A barrier of the thread block; whether all of its threads say yes.
-FC_DEVICE bool all_agree(bool yes) {
-  if (FC_LEFT_OUT(Control::kNoBarrier)) return yes;
-  return __syncthreads_and(yes) != 0;
-}
-
-/// A barrier between the widths of the tree over lanes.
-FC_DEVICE void next_width() {
-  if (!FC_LEFT_OUT(Control::kNoLaneBarrier)) __syncthreads();
-}
 
 /// Results of a chunk in shared memory, at their positions in it.
 template <class T>
@@ -72,45 +57,50 @@ struct Kept {
     FC_UNROLL
     for (int e = 0; e < kCount; ++e) {
       const auto value = Numeric<T>::load(results[e]);
-      finite = finite && value - value == 0;
+      finite &= value - value == 0;
     }
   }
 };
 
-/// load(first), ..., load(end - 1), joined in order.
-template <class Load>
-FC_DEVICE double join(NormKind kind, uint32_t first, uint32_t end, const Load& load) {
-  constexpr uint32_t kInFlight = 16;  // loads, while the additions wait for each other
+/// The sum over a column of a chunk: every kNormLanes-th element of a piece, from `first` on.
+template <class T, NormKind kKind>
+FC_DEVICE double sum_column(const T* values, uint32_t first, uint32_t count) {
   double sum = 0;
-  for (uint32_t i = first; i < end; i += kInFlight) {
-    double parts[kInFlight];
-    FC_UNROLL
-    for (uint32_t k = 0; k < kInFlight; ++k) parts[k] = i + k < end ? load(i + k) : 0;
-    FC_UNROLL
-    for (uint32_t k = 0; k < kInFlight; ++k) sum = joined(kind, sum, parts[k]);
+  FC_UNROLL
+  for (uint32_t row = 0; row < kNormRows; ++row) {
+    const uint32_t i = first + row * kNormLanes;
+    const double value = i < count ? Numeric<T>::load(values[i]) : 0;
+    const double term = kKind == NormKind::kTwo ? mul_rn(value, value) : fabs(value);
+    sum = kKind == NormKind::kInfinity ? larger(sum, term) : add_rn(sum, term);
   }
   return sum;
 }
 
-/// The lane's sum over the elements of a chunk that are its own.
+/// The norm of a chunk's results, for thread 0.
 template <class T, NormKind kKind>
-FC_DEVICE double sum_lane(const T* values, uint32_t lane, uint32_t count) {
-  const uint32_t steps = (count + kNormLanes - 1 - lane) / kNormLanes;
-  return join(kKind, 0, steps, [&](uint32_t step) {
-    const double value = Numeric<T>::load(values[lane + step * kNormLanes]);
-    return kKind == NormKind::kTwo ? mul_rn(value, value) : fabs(value);
-  });
+FC_DEVICE double join_columns(const NormTree& tree, const T* values, uint32_t count) {
+  static_assert(kNormColumns == NormTree::kLeaves, "a leaf a column");
+  // Threads beside each other take lanes beside each other, whose elements lie in other banks.
+  for (uint32_t column = threadIdx.x; column < kNormColumns; column += kTableThreads) {
+    const uint32_t piece = column / kNormLanes, lane = column % kNormLanes;
+    tree.set(lane * kNormPieces + piece,
+             sum_column<T, kKind>(values, piece * kNormPiece + lane, count));
+  }
+  return kKind == NormKind::kInfinity ? tree.root<JoinLargest>() : tree.root<JoinSums>();
 }
 
 template <class T>
-FC_DEVICE double sum_lane(NormKind kind, const T* values, uint32_t lane, uint32_t count) {
+FC_DEVICE double join_columns(NormKind kind, const NormTree& tree, const T* values,
+                              uint32_t count) {
   switch (kind) {
     case NormKind::kOne:
-      return sum_lane<T, NormKind::kOne>(values, lane, count);
+      return join_columns<T, NormKind::kOne>(tree, values, count);
     case NormKind::kTwo:
-      return sum_lane<T, NormKind::kTwo>(values, lane, count);
+      return join_columns<T, NormKind::kTwo>(tree, values, count);
+    case NormKind::kInfinity:
+      return join_columns<T, NormKind::kInfinity>(tree, values, count);
     default:
-      return sum_lane<T, NormKind::kInfinity>(values, lane, count);
+      return 0;
   }
 }
 
@@ -120,11 +110,13 @@ template <class T, int N, int kWords>
 __global__ void __launch_bounds__(kTableThreads)
     multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
-  // No more than a chunk has, and few enough that several thread blocks share a processor: while
-  // one sums lanes, the others move data.
-  constexpr int kPacks = Shape<T, T, N>::kPacks < 2 ? 1 : 2;
+  // No more than a thread has of a chunk.
+  constexpr uint64_t kOfChunk = kNormBlock / kElements / kTableThreads;
+  constexpr int kPacks =
+      kOfChunk < Shape<T, T, N>::kPacks ? static_cast<int>(kOfChunk) : Shape<T, T, N>::kPacks;
   FC_SHARED(uint4, packs, kNormBlock / kElements + 1);  // one more: a segment may begin within one
-  FC_SHARED(double, lanes, kNormLanes);
+  FC_SHARED(double, leaves, NormTree::kPlaces);
+  const NormTree tree(leaves);
   T* const values = reinterpret_cast<T*>(packs);
   int segment = 0;
   for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
@@ -154,59 +146,19 @@ __global__ void __launch_bounds__(kTableThreads)
     }
     // A barrier: all results are in shared memory.
     finite = all_agree(finite);
-    if (table.norm != NormKind::kNone) {
-      for (uint32_t lane = threadIdx.x; lane < kNormLanes; lane += kTableThreads) {
-        lanes[lane] =
-            sum_lane<T>(table.norm, values + lead, lane, static_cast<uint32_t>(high - low));
-      }
-      for (uint32_t width = 1; width < kNormLanes; width *= 2) {
-        // All lanes of this width are there. Behind the first of these barriers nobody reads
-        // results any more, so the next chunk may overwrite them.
-        next_width();
-        for (uint32_t lane = 2 * width * threadIdx.x; lane < kNormLanes;
-             lane += 2 * width * kTableThreads) {
-          lanes[lane] = joined(table.norm, lanes[lane], lanes[lane + width]);
-        }
-      }
-    }
-    if (threadIdx.x == 0) {  // who has joined the last two lanes
-      table.notes.norms[head.first_block + block] = {table.norm != NormKind::kNone ? lanes[0] : 0,
-                                                     finite};
+    const double part =
+        join_columns(table.norm, tree, values + lead, static_cast<uint32_t>(high - low));
+    if (threadIdx.x == 0) {
+      table.notes.blocks[head.first_block + block] = {part, finite};
       if (block == 0) table.notes.first_of[head.segment] = head.first_block;
     }
   }
 }
 
-/// One thread block; a thread joins the blocks of a segment. Without notes the parts are there.
-__global__ void __launch_bounds__(kTableThreads)
-    gradient_norm_kernel(NormNotes notes, uint32_t blocks, uint32_t segments, NormKind kind,
-                         NormResults results) {
-  bool finite = true;
-  if (notes.norms != nullptr) {
-    for (uint32_t s = threadIdx.x; s < segments; s += kTableThreads) {
-      const uint32_t end = s + 1 < segments ? notes.first_of[s + 1] : blocks;
-      results.parts[s] = join(kind, notes.first_of[s], end, [&](uint32_t i) {
-        finite = finite && notes.norms[i].finite;
-        return notes.norms[i].part;
-      });
-    }
-  }
-  finite = all_agree(finite);  // a barrier: all parts are there
-  if (threadIdx.x != 0) return;
-  const double sum = join(kind, 0, segments, [&](uint32_t i) { return results.parts[i]; });
-  const double total = norm_of_sum(kind, sum);
-  if (results.total_type == DType::kFloat64) {
-    *static_cast<double*>(results.total) = total;
-  } else {
-    *static_cast<float*>(results.total) = static_cast<float>(total);
-  }
-  if (results.found_inf != nullptr) *results.found_inf = finite ? 0.0f : 1.0f;
-}
-
 template <int kWords>
 using Kernel = void (*)(GradientTable<kWords>);
 
-/// For the types that most gradients have; the others have one kernel for any number of sources.
+/// For the types that most gradients have; fp64 has one kernel for any number of sources.
 template <class T, int kWords>
 Kernel<kWords> kernel_for_sources(int num_sources) {
   switch (num_sources) {
@@ -229,11 +181,11 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
 template <int kWords>
 Kernel<kWords> kernel_for(DType dtype, DType wire, int num_sources) {
   if (dtype == DType::kFloat32 && wire == DType::kBFloat16) {
-    return multi_gradient_kernel<Through<BFloat16>, 0, kWords>;
+    return kernel_for_sources<Through<BFloat16>, kWords>(num_sources);
   }
 #if !defined(FC_FEW_KERNELS)
   if (dtype == DType::kFloat32 && wire == DType::kFloat16) {
-    return multi_gradient_kernel<Through<Half>, 0, kWords>;
+    return kernel_for_sources<Through<Half>, kWords>(num_sources);
   }
 #endif
   if (dtype != wire) return nullptr;
@@ -266,6 +218,11 @@ uint64_t blocks_of(const GradientSegment* segments, int count) {
   return blocks;
 }
 
+/// Of all notes, of which a launch writes its segments'.
+struct NoteSizes {
+  uint64_t blocks, segments;
+};
+
 /// A segment of the list, and where in it.
 struct Placed {
   const GradientSegment* segment;
@@ -277,13 +234,15 @@ struct Placed {
 /// how many it has taken.
 template <int kWords>
 size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec& spec,
-                    const NormNotes& notes, cudaStream_t stream) {
+                    const NormNotes& notes, const NoteSizes& sizes, cudaStream_t stream) {
   const DType dtype = placed[0].segment->dtype;
   const ReduceSpec plain{dtype,        dtype,     spec.num_sources, spec.num_destinations,
                          spec.divisor, spec.scale};
   GradientTable<kWords> table;
   table.begin(plain);
-  table.notes = notes;
+  table.notes.blocks = kernel_view(notes.blocks, sizes.blocks * sizeof(BlockNorm), Touch::kWrite);
+  table.notes.first_of =
+      kernel_view(notes.first_of, sizes.segments * sizeof(uint32_t), Touch::kWrite);
   table.norm = spec.norm;
   size_t taken = 0;
   for (; taken < count && !table.full(); ++taken) {
@@ -294,29 +253,25 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     head.first_block = one.first_block;
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
-  FC_LAUNCH(kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources),
-            dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream, table);
-  check_cuda(cudaGetLastError(), "multi_gradient: launch");
+  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          "multi_gradient of ", table.count, " segments");
   return taken;
 }
 
 void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& spec,
-                 const NormNotes& notes, cudaStream_t stream) {
+                 const NormNotes& notes, const NoteSizes& sizes, cudaStream_t stream) {
   const int words = record_words<GradientHead>(spec.num_sources, spec.num_destinations);
-  const size_t small = kSmallGradients / words;
   for (size_t done = 0; done < placed.size();) {
     const Placed* const next = placed.data() + done;
     const size_t rest = placed.size() - done;
-    done += rest <= small ? launch_table<kSmallGradients>(next, rest, spec, notes, stream)
-                          : launch_table<kLargeGradients>(next, rest, spec, notes, stream);
+    done += rest <= size_t(kSmallGradients / words)
+                ? launch_table<kSmallGradients>(next, rest, spec, notes, sizes, stream)
+            : rest <= size_t(kMediumTable / words)
+                ? launch_table<kMediumTable>(next, rest, spec, notes, sizes, stream)
+                : launch_table<kLargeGradients>(next, rest, spec, notes, sizes, stream);
   }
-}
-
-void launch_join(const NormNotes& notes, uint32_t blocks, int count, NormKind kind,
-                 const NormResults& results, cudaStream_t stream) {
-  FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes, blocks,
-            static_cast<uint32_t>(count), kind, results);
-  check_cuda(cudaGetLastError(), "gradient_norm: launch");
 }
 
 void check_spec(const GradientReduceSpec& spec) {
@@ -332,7 +287,7 @@ void check_spec(const GradientReduceSpec& spec) {
 }  // namespace
 
 uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count) {
-  return blocks_of(segments, count) * sizeof(BlockNorm) + count * sizeof(uint32_t);
+  return norm_notes_bytes(blocks_of(segments, count), count);
 }
 
 void launch_multi_gradient(const GradientSegment* segments, int count,
@@ -341,8 +296,8 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
   FC_CHECK(count >= 0, "multi_gradient: ", count, " segments");
   check_spec(spec);
   const auto blocks = static_cast<uint32_t>(blocks_of(segments, count));
-  NormNotes notes{static_cast<BlockNorm*>(scratch), nullptr};
-  notes.first_of = reinterpret_cast<uint32_t*>(notes.norms + blocks);
+  const NormNotes notes = norm_notes_at(scratch, blocks, count);
+  const NoteSizes sizes{blocks, static_cast<uint32_t>(count)};
   std::vector<std::vector<Placed>> kinds;  // of one pair of types each
   uint32_t first_block = 0;
   for (int i = 0; i < count; ++i) {
@@ -360,14 +315,8 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
     kind->push_back({&segment, static_cast<uint32_t>(i), first_block});
     first_block += static_cast<uint32_t>(blocks_of(segment));
   }
-  for (const std::vector<Placed>& kind : kinds) launch_kind(kind, spec, notes, stream);
-  launch_join(notes, blocks, count, spec.norm, results, stream);
-}
-
-void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
-                          cudaStream_t stream) {
-  const NormResults results{const_cast<double*>(parts), total, DType::kFloat64, nullptr};
-  launch_join({nullptr, nullptr}, 0, count, kind, results, stream);
+  for (const std::vector<Placed>& kind : kinds) launch_kind(kind, spec, notes, sizes, stream);
+  launch_gradient_norm(notes, blocks, count, spec.norm, results, stream);
 }
 
 }  // namespace fastcomm

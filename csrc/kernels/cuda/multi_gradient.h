@@ -6,14 +6,15 @@
 //   result  rounded to the wire's type, then widened to the gradient's
 //   norm    of the results, as kernels/norm.h has it
 //
-// A second kernel of one block joins the norms. Everything stays on the device: nothing is
-// allocated, nobody waits, and the tables travel in the kernels' parameters, so that a graph can
-// capture it.
+// Two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the device:
+// nothing is allocated, nobody waits, and the tables travel in the kernels' parameters, so that a
+// graph can capture it.
 #pragma once
 
 #include <cstdint>
 
 #include "core/types.h"
+#include "kernels/cuda/gradient_norm.h"
 #include "kernels/cuda/multi_reduce.h"
 #include "kernels/cuda_api.h"
 #include "kernels/norm.h"
@@ -34,27 +35,15 @@ struct GradientReduceSpec {
   NormKind norm = NormKind::kTwo;
 };
 
-/// Memory of the device.
-struct NormResults {
-  double* parts;     // one of each segment: its blocks, joined in order
-  void* total;       // the norm of all segments, in order
-  DType total_type;  // float32 or float64
-  float* found_inf;  // 1 if an element is infinite or NaN, else 0
-};
-
 /// What the kernels need of the device's memory between each other, aligned to BlockNorm. Used up
 /// once the stream has passed the call.
 uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count);
 
 /// Enqueues the reduction of `count` segments on the current device: one kernel for each pair of
-/// types, or several where a table does not hold all, and the one that joins the norms. Segments
-/// may go when it returns. Raises Error as launch_multi_reduce does.
+/// types, or several where a table does not hold all, and the two that join the norms. Segments may
+/// go when it returns. Raises Error as launch_multi_reduce does.
 void launch_multi_gradient(const GradientSegment* segments, int count,
                            const GradientReduceSpec& spec, void* scratch,
                            const NormResults& results, cudaStream_t stream);
-
-/// The norm of parts that are there already.
-void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
-                          cudaStream_t stream);
 
 }  // namespace fastcomm

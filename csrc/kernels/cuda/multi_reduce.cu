@@ -1,18 +1,27 @@
 // The kernels of kernels/cuda/multi_reduce.h, and the one place that chooses among them.
 //
-// A chunk is what a block reduces with all loads of a thread in flight at once. A thread works on
-// packs: as many elements as fill 16 bytes of the smaller of the two types. Where sources and
-// destinations share an alignment, a segment's edges are reduced element by element, else all of it.
-// Cost: one launch; n sources read once, every destination written once; 4 KB of parameters, or
-// about 32 KB for a table that does not fit those.
+// A chunk is what a block reduces with all loads of a thread in flight at once: several packs,
+// whatever the number of sources. A pack is as many elements as fill 16 bytes of the smaller of the
+// two types. How a segment's memory lies says how it is worked on:
+//
+//   alike    sources and destinations share an alignment: in packs
+//   shifted  they do not: in packs of the first destination, each cut out of two packs of a source
+//            (kernels/cuda/reduce_pack.h) that do not share its alignment: twice the loads, of which
+//            the second hits the first-level cache. A destination unlike the first is written
+//            element by element.
+//   single   a destination is a source, and is unlike the first: element by element
+//
+// The edges of a segment are reduced element by element in any case. Cost: one launch; n sources
+// read once, every destination written once; 4, 10 or 32 KB of parameters.
 //
 // Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before it
-// writes it, and no other thread touches it, so a destination may be a source. Loads are plain: the
-// read-only path excludes that.
+// writes it, and no other thread writes it, so a destination may be a source. What a shifted load
+// reads beside its pack may belong to another thread: so it is never of a source that is a
+// destination, and never outside of the segment. Loads are plain: the read-only path excludes that.
 //
-// The number of sources is a constant of the kernel where that is common, so that few sources have
-// several packs in flight; the others share a kernel that reads it at run time. Also compiled for
-// the host, under the execution shim (FC_SHIM).
+// For what gradients are made of there is a kernel for each width of the tree, which has no more
+// loads in its code than sources call for; other types have one for any number of them. Also
+// compiled for the host, under the execution shim (FC_SHIM).
 #include "kernels/cuda/multi_reduce.h"
 
 #include "core/error.h"
@@ -26,13 +35,36 @@ namespace {
 
 static_assert(kMaxReduceSources <= kMaxTreeSources, "the tree is wide enough");
 
+/// What a thread has in flight.
+template <class In, class Out, int N>
+struct Flight {
+  static constexpr int kPackElements = Shape<In, Out, N>::kPackElements;
+  static constexpr int kLoads = kPackElements * static_cast<int>(sizeof(In)) / kPackBytes;
+  // Of a source. An element of one byte has an accumulator of four.
+  static constexpr int kPacks = sizeof(In) == 1 ? 1 : N == 1 ? 4 : 2;
+  static constexpr int kGroups = kPacks / kLoads;
+  static constexpr int kChunk = kTableThreads * kGroups * kPackElements;  // elements
+  // A shifted load is two.
+  static constexpr int kShiftedElements = kPackBytes / static_cast<int>(sizeof(In));
+  static constexpr int kShiftedGroups = kPacks > 2 ? kPacks / 2 : 1;
+  static constexpr int kSingles = 4;
+  static constexpr uint64_t kGuard = kShiftedElements;  // a shifted load reads less beside a pack
+};
+
+/// Half a pack: what 16 bytes become of a type of half the size.
+struct alignas(8) HalfPack {
+  uint32_t x, y;
+};
+
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
 template <class In, class Out, int N, int kWords>
 __global__ void __launch_bounds__(kTableThreads)
     multi_reduce_kernel(const __grid_constant__ ReduceTable<kWords> table) {
-  using Kind = Shape<In, Out, N>;
+  using Kind = Flight<In, Out, N>;
   constexpr uint64_t kElements = Kind::kPackElements;
+  constexpr uint64_t kShiftedElements = Kind::kShiftedElements;
+  using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
   int segment = 0;
   for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
     segment =
@@ -44,16 +76,36 @@ __global__ void __launch_bounds__(kTableThreads)
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{chunk - head.first_chunk} * Kind::kChunk;
     const uint64_t low = at < lead ? lead : at;
-    const uint64_t high =
-        at + Kind::kChunk < lead + head.count ? at + Kind::kChunk : lead + head.count;
-    const PackRange range(low, high, kElements, head.packed != 0);
-    if (range.pack_low < range.pack_high) {
-      worker.template reduce<uint4, uint4, kElements, Kind::kPacks>(
+    const uint64_t end = lead + head.count;
+    const uint64_t high = at + Kind::kChunk < end ? at + Kind::kChunk : end;
+    const bool shifted = head.packed == kShifted;
+    const uint64_t guard = shifted ? Kind::kGuard : 0;
+    const PackRange range(low, high, shifted ? kShiftedElements : kElements, head.packed != kSingle,
+                          lead + guard, end < guard ? 0 : end - guard);
+    if (!shifted && range.pack_low < range.pack_high) {
+      worker.template reduce<uint4, uint4, kElements, Kind::kGroups>(
           at + threadIdx.x * kElements - lead, blockDim.x * kElements, range.pack_low - lead,
           range.pack_high - lead);
     }
-    for (uint64_t i = threadIdx.x; i < range.singles(); i += blockDim.x) {
-      worker.template reduce<In, Out, 1, 1>(range.single(i) - lead, 0, 0, high - lead);
+    if (shifted) {
+      constexpr int kMany = Kind::kShiftedGroups;
+      const uint64_t step = blockDim.x * kShiftedElements;
+      FC_NO_UNROLL
+      for (uint64_t i = range.pack_low + threadIdx.x * kShiftedElements; i < range.pack_high;
+           i += kMany * step) {
+        worker.template reduce<ShiftedLoad, ShiftedOut, kShiftedElements, kMany>(
+            i - lead, step, 0, range.pack_high - lead);
+      }
+    }
+    FC_NO_UNROLL
+    for (int side = 0; side < 2; ++side) {
+      const uint64_t side_end = side == 0 ? range.pack_low : high;
+      uint64_t i = (side == 0 ? low : range.pack_high) + threadIdx.x;
+      FC_NO_UNROLL
+      for (; i < side_end; i += Kind::kSingles * blockDim.x) {
+        worker.template reduce<In, Out, 1, Kind::kSingles>(i - lead, blockDim.x, 0,
+                                                           side_end - lead);
+      }
     }
   }
 }
@@ -66,25 +118,28 @@ struct Choice {
 
 template <class In, class Out, int N, int kWords>
 Choice<kWords> kernel_of() {
-  return {multi_reduce_kernel<In, Out, N, kWords>, Shape<In, Out, N>::kChunk};
+  return {multi_reduce_kernel<In, Out, N, kWords>, Flight<In, Out, N>::kChunk};
 }
 
 /// For what gradients are made of; everything else has one kernel for any number of sources.
 template <class T, int kWords>
 Choice<kWords> kernel_for_sources(int num_sources) {
-  switch (num_sources) {
-#if !defined(FC_FEW_KERNELS)
+  switch (tree_width(num_sources)) {
+    case 2:
+      return kernel_of<T, T, 2, kWords>();
+#if defined(FC_FEW_KERNELS)
+    default:
+      return kernel_of<T, T, 0, kWords>();
+#else
     case 1:
       return kernel_of<T, T, 1, kWords>();
     case 4:
       return kernel_of<T, T, 4, kWords>();
     case 8:
       return kernel_of<T, T, 8, kWords>();
-#endif
-    case 2:
-      return kernel_of<T, T, 2, kWords>();
     default:
-      return kernel_of<T, T, 0, kWords>();
+      return kernel_of<T, T, 16, kWords>();
+#endif
   }
 }
 
@@ -181,13 +236,13 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
   for (; taken < count && !table.full(); ++taken) {
     const ReduceSegment& segment = segments[taken];
     if (segment.count == 0) continue;
-    const SegmentHead head = head_of(segment, spec);
+    const SegmentHead head = head_with_shifts(segment, spec);
     table.add(head, segment, spec, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
-  FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(table.chunks)), dim3(kTableThreads), stream,
-            table);
-  check_cuda(cudaGetLastError(), "multi_reduce: launch");
+  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
+                    dim3(kTableThreads), stream, table),
+          "multi_reduce of ", table.count, " segments");
   return taken;
 }
 
@@ -202,12 +257,13 @@ void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceS
                          cudaStream_t stream) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");
   check_spec(spec);
-  const int small =
-      kSmallTable / record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
+  const int words = record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
   for (int done = 0; done < count;) {
     const int rest = count - done;
-    done += rest <= small ? launch_table<kSmallTable>(segments + done, rest, spec, stream)
-                          : launch_table<kLargeTable>(segments + done, rest, spec, stream);
+    const ReduceSegment* const next = segments + done;
+    done += rest <= kSmallTable / words    ? launch_table<kSmallTable>(next, rest, spec, stream)
+            : rest <= kMediumTable / words ? launch_table<kMediumTable>(next, rest, spec, stream)
+                                           : launch_table<kLargeTable>(next, rest, spec, stream);
   }
 }
 

@@ -1,9 +1,10 @@
-// How one thread sums a pack over n sources, shared by the executor and the batched reduction.
+// How one thread sums packs over n sources, shared by the executor and the batched kernels.
 //
 // n is a constant, or known at run time up to the width of a tree. Either way the order is that of
 // the fixed tree of core/numeric.h: a tree over a power of two of leaves, of which the last may be
-// absent, whose left side then passes up. All loads of up to eight sources are issued before the
-// first sum; where n is a constant, nothing is left of the comparisons.
+// absent, whose left side then passes up. All loads of up to eight sources, for all packs that are
+// summed at once, are issued before the first sum; where n is a constant, nothing is left of the
+// comparisons. A pack of a source that is not aligned to packs is cut out of the two that it lies in.
 //
 // Memory ordering: none of its own. A thread reads a position of every source before it writes it.
 #pragma once
@@ -13,6 +14,7 @@
 
 #include "core/hd.h"
 #include "core/numeric.h"
+#include "kernels/cuda/copy_block.h"
 #include "kernels/cuda_api.h"
 
 namespace fastcomm {
@@ -54,33 +56,82 @@ FC_DEVICE Lanes<T, kLanes<T, Raw>> sum_leaves(const Raw (&raw)[kSize], int n) {
   return sum;
 }
 
-/// The tree over load(first), ..., load(first + n - 1), n <= kWidth, of which each is a Raw. Nothing
-/// is loaded, and zeros are summed, unless `active`: so the loads of several packs can be in flight
-/// at once.
-template <class T, class Raw, int kWidth, class Load>
-FC_DEVICE Lanes<T, kLanes<T, Raw>> sum_sources(int first, int n, bool active, const Load& load) {
+/// A Raw by one load.
+template <class Raw_>
+struct PlainLoad {
+  using Raw = Raw_;
+  using Fetched = Raw;
+  static constexpr bool kShifts = false;
+  FC_DEVICE static Fetched fetch(const char* from) { return *reinterpret_cast<const Raw*>(from); }
+};
+
+/// A pack by two loads; by one where it is aligned, so that nothing but the pack itself is read.
+struct ShiftedLoad {
+  using Raw = uint4;
+  struct Fetched {
+    uint4 low, high;
+  };
+  static constexpr bool kShifts = true;
+  FC_DEVICE static uint32_t shift(const char* from) {
+    return static_cast<uint32_t>(address_of(from) % kPackBytes);
+  }
+  FC_DEVICE static Fetched fetch(const char* from) {
+    const uint4* const packs = reinterpret_cast<const uint4*>(address_of(from) - shift(from));
+    Fetched fetched{packs[0], {}};
+    if (shift(from) != 0) fetched.high = packs[1];
+    return fetched;
+  }
+  FC_DEVICE static Raw raw(const Fetched& fetched, const char* from) {
+    return pack_at(fetched.low, fetched.high, shift(from));
+  }
+};
+
+/// sums[k] = the tree over what lies at from(first, k), ..., from(first + n - 1, k), n <= kWidth.
+/// Nothing is loaded, and zeros are summed, where active(k) is false.
+template <class T, class Load, int kWidth, int kMany, class Active, class From>
+FC_DEVICE void sum_sources(int first, int n, const Active& active, const From& from,
+                           Lanes<T, kLanes<T, typename Load::Raw>> (&sums)[kMany]) {
   if constexpr (kWidth <= kLeavesInFlight) {
-    Raw raw[kWidth] = {};
+    typename Load::Fetched fetched[kMany][kWidth] = {};
     FC_UNROLL
     for (int j = 0; j < kWidth; ++j) {
-      if (active && j < n) raw[j] = load(first + j);
+      if (j >= n) continue;
+      FC_UNROLL
+      for (int k = 0; k < kMany; ++k) {
+        if (active(k)) fetched[k][j] = Load::fetch(from(first + j, k));
+      }
     }
-    return sum_leaves<T, 0, kWidth>(raw, n);
+    FC_UNROLL
+    for (int k = 0; k < kMany; ++k) {
+      typename Load::Raw raw[kWidth] = {};
+      FC_UNROLL
+      for (int j = 0; j < kWidth; ++j) {
+        if constexpr (Load::kShifts) {
+          if (j < n && active(k)) raw[j] = Load::raw(fetched[k][j], from(first + j, k));
+        } else {
+          raw[j] = fetched[k][j];
+        }
+      }
+      sums[k] = sum_leaves<T, 0, kWidth>(raw, n);
+    }
   } else {
     static_assert(kWidth == 2 * kLeavesInFlight, "two halves at most");
-    Lanes<T, kLanes<T, Raw>> sum = {};
     // A loop, though of one or two rounds: unrolled, it would keep the addresses of all sources in
     // registers, of which there are not that many.
     FC_NO_UNROLL
     for (int half = 0; half < n; half += kLeavesInFlight) {
       const int rest = n - half < kLeavesInFlight ? n - half : kLeavesInFlight;
-      const auto part = sum_sources<T, Raw, kLeavesInFlight>(first + half, rest, active, load);
+      Lanes<T, kLanes<T, typename Load::Raw>> parts[kMany];
+      sum_sources<T, Load, kLeavesInFlight>(first + half, rest, active, from, parts);
       FC_UNROLL
-      for (int e = 0; e < kLanes<T, Raw>; ++e) {
-        sum.acc[e] = half == 0 ? part.acc[e] : Numeric<T>::add(sum.acc[e], part.acc[e]);
+      for (int k = 0; k < kMany; ++k) {
+        FC_UNROLL
+        for (int e = 0; e < kLanes<T, typename Load::Raw>; ++e) {
+          sums[k].acc[e] =
+              half == 0 ? parts[k].acc[e] : Numeric<T>::add(sums[k].acc[e], parts[k].acc[e]);
+        }
       }
     }
-    return sum;
   }
 }
 

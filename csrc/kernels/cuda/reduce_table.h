@@ -19,16 +19,24 @@
 
 namespace fastcomm {
 
+/// How a segment's memory lies to packs.
+enum Lie : uint16_t {
+  kSingle,   // it does not: element by element
+  kAlike,    // sources and destinations share an alignment
+  kShifted,  // they do not, but packs can be cut out of the sources
+};
+
 /// A record of the table: a head, then the sources, then the destinations.
 struct SegmentHead {
   uint32_t first_chunk;  // of the launch
   uint16_t lead;    // elements from a pack to the segment's begin: chunks are counted from there
-  uint16_t packed;  // 1: sources and destinations share an alignment
+  uint16_t packed;  // a Lie; not 0: in packs
   uint64_t count;   // elements, more than 0
 };
 
-constexpr int kSmallTable = 500;   // words: 4 KB of parameters with what stands beside them
-constexpr int kLargeTable = 4088;  // 32 KB
+constexpr int kSmallTable = 500;    // words: 4 KB of parameters with what stands beside them
+constexpr int kMediumTable = 1280;  // 10 KB: 256 segments of two sources and one destination
+constexpr int kLargeTable = 4088;   // 32 KB
 
 template <class Head>
 FC_HD constexpr int record_words(int num_sources, int num_destinations) {
@@ -87,8 +95,8 @@ struct ReduceTable {
 };
 static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
 
-/// The head of a segment's record: which of its elements can be moved in packs. Raises
-/// Error(kInvalidArgument): memory that is not aligned to its elements.
+/// The head of a segment's record: kSingle or kAlike. Raises Error(kInvalidArgument): memory that is
+/// not aligned to its elements.
 inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec) {
   uintptr_t any = 0;    // a bit that one address has
   uintptr_t apart = 0;  // a bit in which two addresses differ
@@ -105,22 +113,44 @@ inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec)
   const uint64_t size = dtype_size(spec.in);
   const bool same = size == dtype_size(spec.out);
   SegmentHead head{};
-  head.packed = (same ? apart : any) % kPackBytes == 0 ? 1 : 0;
+  head.packed = (same ? apart : any) % kPackBytes == 0 ? kAlike : kSingle;
   head.lead = static_cast<uint16_t>(head.packed != 0 ? one % kPackBytes / size : 0);
   head.count = segment.count;
   return head;
 }
 
+/// The same for kernels that know shifted loads: kShifted in place of kSingle, where that can be. It
+/// counts from a pack of the first destination.
+inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSpec& spec) {
+  SegmentHead head = head_of(segment, spec);
+  if (head.packed != kSingle) return head;
+  const uint64_t lead = address_of(segment.destinations[0]) % kPackBytes / dtype_size(spec.out);
+  for (int j = 0; j < spec.num_sources; ++j) {
+    // Read where it is reduced and nowhere else, if its packs are those that are counted; else no
+    // thread may write it.
+    const uintptr_t counted = address_of(segment.sources[j]) - lead * dtype_size(spec.in);
+    if (counted % kPackBytes == 0) continue;
+    for (int d = 0; d < spec.num_destinations; ++d) {
+      if (segment.destinations[d] == segment.sources[j]) return head;
+    }
+  }
+  head.packed = kShifted;
+  head.lead = static_cast<uint16_t>(lead);
+  return head;
+}
+
 /// Positions of a segment that a block works on, counted from the pack that the segment begins in:
-/// [low, high), of which [pack_low, pack_high) are whole packs.
+/// [low, high), of which [pack_low, pack_high) are whole packs, all within [first, last).
 struct PackRange {
   uint64_t low, high, pack_low, pack_high;
 
-  FC_DEVICE PackRange(uint64_t low_, uint64_t high_, uint64_t elements, bool packed)
+  FC_DEVICE PackRange(uint64_t low_, uint64_t high_, uint64_t elements, bool packed,
+                      uint64_t first = 0, uint64_t last = ~uint64_t{0})
       : low(low_), high(high_) {
-    pack_low = low + (elements - 1);
+    pack_low = (low < first ? first : low) + (elements - 1);
     pack_low -= pack_low % elements;
-    pack_high = high - high % elements;
+    pack_high = high < last ? high : last;
+    pack_high -= pack_high % elements;
     if (!packed || pack_high < pack_low) pack_low = pack_high = low;
   }
   /// How many are not in packs, and the i-th of them.
@@ -130,13 +160,13 @@ struct PackRange {
   }
 };
 
-/// What a thread does at once. N: sources, 0 where their number is known at run time.
+/// What a thread does at once. N: 1, 2, 4, 8 or 16, for more than N / 2 and up to N sources; or 0 for
+/// any number of them.
 template <class In, class Out, int N>
 struct Shape {
   static constexpr int kPackElements =
       kPackBytes / (sizeof(In) < sizeof(Out) ? sizeof(In) : sizeof(Out));
   static constexpr int kPacks = N == 0 || N > kPacksInFlight ? 1 : kPacksInFlight / N;
-  static constexpr int kChunk = kTableThreads * kPacks * kPackElements;  // elements
 };
 
 /// sum / divisor * scale, each step rounded in the accumulator.
@@ -152,6 +182,11 @@ FC_DEVICE typename Numeric<In>::Acc epilogue(typename Numeric<In>::Acc sum, cons
   return sum;
 }
 
+/// How a RawIn is loaded.
+template <class RawIn>
+using LoadOf =
+    std::conditional_t<std::is_same<RawIn, ShiftedLoad>::value, ShiftedLoad, PlainLoad<RawIn>>;
+
 struct Nothing {
   template <class Results>
   FC_DEVICE void operator()(uint64_t, const Results&) const {}
@@ -160,12 +195,17 @@ struct Nothing {
 /// One thread's view of a segment.
 template <class In, class Out, int N, class Table>
 struct SegmentWorker {
-  static constexpr int kWidth = N == 0 ? kMaxTreeSources : tree_width(N);
+  static constexpr int kWidth = N == 0 ? kMaxTreeSources : N;
 
   const Table& table;
   int at;  // the record's first word
 
-  FC_DEVICE int num_sources() const { return N == 0 ? table.num_sources : N; }
+  FC_DEVICE int num_sources() const {
+    if constexpr (N == 1 || N == 2) return N;
+    const int n = table.num_sources;
+    FC_ASSUME(n >= 1 && n > N / 2 && n <= kWidth);
+    return n;
+  }
   FC_DEVICE const char* source(int j) const {
     return reinterpret_cast<const char*>(table.words[at + Table::kHeadWords + j]);
   }
@@ -173,33 +213,37 @@ struct SegmentWorker {
     return reinterpret_cast<char*>(table.words[at + Table::kHeadWords + num_sources() + d]);
   }
 
-  /// Reduces kMany groups of elements, each as one RawIn or several, `step` elements apart, those
-  /// that begin below `end`. A group is as many elements as a RawOut or several hold. `also` is
-  /// told of every result: where its group begins, and its RawOuts.
+  /// Reduces kMany groups of elements, `step` elements apart, those that begin below `end`. A group
+  /// is as many elements as a RawOut or several hold, and is loaded as one RawIn or several; RawIn
+  /// may be the name of a load. `also` is told of every result: where its group begins, and its
+  /// RawOuts.
   template <class RawIn, class RawOut, int kElements, int kMany, class Also = Nothing>
   FC_DEVICE void reduce(uint64_t first, uint64_t step, uint64_t begin, uint64_t end,
                         const Also& also = Also()) const {
-    constexpr int kLanesIn = kLanes<In, RawIn>;
+    using Load = LoadOf<RawIn>;
+    constexpr int kLanesIn = kLanes<In, typename Load::Raw>;
     constexpr int kLanesOut = kLanes<Out, RawOut>;
-    Lanes<In, kLanesIn> sums[kMany][kElements / kLanesIn];
-    FC_UNROLL
-    for (int k = 0; k < kMany; ++k) {
-      const uint64_t i = first + k * step;
-      FC_UNROLL
-      for (int part = 0; part < kElements / kLanesIn; ++part) {
-        sums[k][part] =
-            sum_sources<In, RawIn, kWidth>(0, num_sources(), i >= begin && i < end, [&](int j) {
-              return reinterpret_cast<const RawIn*>(source(j) + i * sizeof(In))[part];
-            });
-      }
-    }
+    constexpr int kParts = kElements / kLanesIn;
+    Lanes<In, kLanesIn> sums[kMany * kParts] = {};
+    sum_sources<In, Load, kWidth>(
+        0, num_sources(),
+        [&](int load) {
+          const uint64_t i = first + load / kParts * step;
+          return i >= begin && i < end;
+        },
+        [&](int j, int load) {
+          const uint64_t i = first + load / kParts * step + load % kParts * kLanesIn;
+          return source(j) + i * sizeof(In);
+        },
+        sums);
     RawOut results[kMany][kElements / kLanesOut];
     FC_UNROLL
     for (int k = 0; k < kMany; ++k) {
       Out out[kElements];
       FC_UNROLL
       for (int e = 0; e < kElements; ++e) {
-        out[e] = Numeric<Out>::store(epilogue<In>(sums[k][e / kLanesIn].acc[e % kLanesIn], table));
+        const Lanes<In, kLanesIn>& sum = sums[k * kParts + e / kLanesIn];
+        out[e] = Numeric<Out>::store(epilogue<In>(sum.acc[e % kLanesIn], table));
       }
       memcpy(results[k], out, sizeof(out));
     }
@@ -207,11 +251,9 @@ struct SegmentWorker {
       FC_UNROLL
       for (int k = 0; k < kMany; ++k) {
         const uint64_t i = first + k * step;
-        FC_UNROLL
-        for (int part = 0; part < kElements / kLanesOut; ++part) {
-          if (i < begin || i >= end) continue;
-          reinterpret_cast<RawOut*>(destination(d) + i * sizeof(Out))[part] = results[k][part];
-        }
+        if (i < begin || i >= end) continue;
+        store<std::is_same<RawIn, ShiftedLoad>::value>(destination(d) + i * sizeof(Out),
+                                                       results[k]);
       }
     }
     FC_UNROLL
@@ -219,6 +261,22 @@ struct SegmentWorker {
       const uint64_t i = first + k * step;
       if (i >= begin && i < end) also(i, results[k]);
     }
+  }
+
+ private:
+  /// kAnyhow: `to` may not be aligned to a Raw; then elements go one by one.
+  template <bool kAnyhow, class Raw, int kRaws>
+  FC_DEVICE static void store(char* to, const Raw (&raws)[kRaws]) {
+    if (kAnyhow && address_of(to) % sizeof(Raw) != 0) {
+      constexpr int kElements = kRaws * kLanes<Out, Raw>;
+      Out elements[kElements];
+      memcpy(elements, raws, sizeof(elements));
+      FC_UNROLL
+      for (int e = 0; e < kElements; ++e) reinterpret_cast<Out*>(to)[e] = elements[e];
+      return;
+    }
+    FC_UNROLL
+    for (int part = 0; part < kRaws; ++part) reinterpret_cast<Raw*>(to)[part] = raws[part];
   }
 };
 

@@ -12,6 +12,7 @@
 #error "kernels/shim/shim.h stands in for CUDA in builds with FC_SHIM alone"
 #endif
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -119,13 +120,23 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   for (std::thread& thread : running) thread.join();
 }
 
-/// Arguments are copied, as a launch copies them.
+/// What a test may ask about the last launch of its thread.
+struct Launch {
+  unsigned blocks;
+  size_t parameter_bytes;
+};
+inline thread_local Launch last_launch{};
+
+/// Arguments are copied, as a launch copies them. Returns the launch's own error.
 template <class Kernel, class... Args>
-void launch(const char* name, Kernel kernel, dim3 grid, dim3 threads, cudaStream_t stream,
-            const Args&... args) {
+cudaError_t launch(const char* file, const char* name, Kernel kernel, dim3 grid, dim3 threads,
+                   cudaStream_t stream, const Args&... args) {
   if (threads.x > kMaxBlockThreads) throw std::invalid_argument("shim: a block is too large");
-  submit(stream, name, std::exchange(next_accesses, {}),
-         [=] { run_grid(kernel, grid, threads, args...); });
+  last_launch = {grid.x, (sizeof(Args) + ...)};
+  const std::string path(file);
+  const std::string what = path.substr(path.rfind('/') + 1) + ": " + name;
+  return submit(stream, what.c_str(), std::exchange(next_accesses, {}),
+                [=] { run_grid(kernel, grid, threads, args...); });
 }
 
 }  // namespace fastcomm::shim
@@ -138,7 +149,7 @@ inline int __syncthreads_and(int vote) { return fastcomm::shim::block->barrier(v
   type* const name = ::fastcomm::shim::shared_array<type>(&name##_key, count)
 
 #define FC_LAUNCH(kernel, grid, block, stream, ...) \
-  ::fastcomm::shim::launch(#kernel, kernel, grid, block, stream, __VA_ARGS__)
+  ::fastcomm::shim::launch(__FILE__, #kernel, kernel, grid, block, stream, __VA_ARGS__)
 
 // What launchers ask about a kernel.
 struct cudaFuncAttributes {};
@@ -146,8 +157,13 @@ template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel) {
   return cudaSuccess;
 }
+namespace fastcomm::shim {
+inline std::atomic<int> blocks_per_processor{1};  // of every kernel
+inline std::atomic<int> occupancy_questions{0};   // so far
+}  // namespace fastcomm::shim
 template <class Kernel>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, size_t) {
-  *blocks = 1;
+  ++fastcomm::shim::occupancy_questions;
+  *blocks = fastcomm::shim::blocks_per_processor;
   return cudaSuccess;
 }

@@ -25,7 +25,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     uncheckedSetDevice(device);
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    shim::current_device = index_of(device.index());
+    shim::set_device(index_of(device.index()));
   }
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();

@@ -227,8 +227,9 @@ class LateCall {
   bool writes(size_t i) const {
     const auto* info = schema_.arguments()[i].alias_info();
     if (info != nullptr && info->isWrite()) return true;
-    // Changes its running statistics, which its schema does not say.
-    return schema_.name() == "aten::native_batch_norm" && (i == 3 || i == 4);
+    // Changes its running statistics in training, which its schema does not say.
+    return schema_.name() == "aten::native_batch_norm" && (i == 3 || i == 4) &&
+           arguments_[5].toBool();
   }
 
   void resize_outputs() const;

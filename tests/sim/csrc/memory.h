@@ -60,6 +60,7 @@ class Memory final : public c10::DeviceAllocator {
     } else {
       block = idle.back();
       idle.pop_back();
+      shim::Order::get().revive(block->memory);
     }
     block->counted = bytes;
     block->captured = is_captured(device, stream);
@@ -80,12 +81,14 @@ class Memory final : public c10::DeviceAllocator {
     }
     for (Block* block : mine) {
       const size_t bytes = std::min(block->bytes, (block->counted + 63) / 64 * 64);
+      shim::Order::get().revive(block->memory);
       must(shim::submit(native(stream), "the allocator gives memory to others",
                         {shim::writes(block->memory, bytes)},
                         [to = static_cast<char*>(Arena::get().on_host(block->memory)), bytes] {
                           std::memset(to, 0xff, std::min(bytes, kMostPoison));
                         }),
            "poison");
+      shim::Order::get().retire(block->memory, block->bytes);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     for (Block* block : mine) idle_[{block->device, block->stream}][block->bytes].push_back(block);
@@ -152,6 +155,7 @@ class Memory final : public c10::DeviceAllocator {
       users.swap(block->users);
     }
     if (block->captured) return;  // the graph's, for good
+    shim::Order::get().retire(block->memory, block->bytes);
     for (const c10::StreamId id : users) {
       cudaEvent_t event = nullptr;
       static_cast<void>(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

@@ -1,0 +1,104 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "core/cuda_context.h"
+
+#if defined(FC_SHIM)
+#include "core/shim/runtime.h"
+
+namespace fastcomm {
+
+bool has_context(int device) { return shim::contexts[device]; }
+
+bool push_context(int device) {
+  if (device < 0 || device >= shim::Runtime::get().devices()) return false;
+  shim::push_device(device);
+  return true;
+}
+
+void pop_context() { shim::pop_device(); }
+
+}  // namespace fastcomm
+#else
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
+
+#include "core/cuda_host.h"
+
+namespace fastcomm {
+namespace {
+
+/// The driver's functions; all or none of them.
+struct Driver {
+  decltype(&cuInit) init = nullptr;
+  decltype(&cuDevicePrimaryCtxGetState) state = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) retain = nullptr;
+  decltype(&cuCtxPushCurrent) push = nullptr;
+  decltype(&cuCtxPopCurrent) pop = nullptr;
+  bool usable = false;
+
+  Driver() {
+    usable = find("cuInit", &init) && find("cuDevicePrimaryCtxGetState", &state) &&
+             find("cuDevicePrimaryCtxRetain", &retain) && find("cuCtxPushCurrent", &push) &&
+             find("cuCtxPopCurrent", &pop) && init(0) == CUDA_SUCCESS;
+  }
+
+  template <class Function>
+  static bool find(const char* name, Function* function) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+    constexpr unsigned kVersion = 12000;  // of the functions' signatures
+#if CUDART_VERSION >= 12050
+    const cudaError_t result =
+        cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status);
+#else
+    static_cast<void>(kVersion);
+    const cudaError_t result = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+    forget_error(result);
+    *function = reinterpret_cast<Function>(found);
+    return result == cudaSuccess && status == cudaDriverEntryPointSuccess && found != nullptr;
+  }
+};
+
+const Driver& driver() {
+  static const Driver driver;
+  return driver;
+}
+
+/// Retained once a device, for good: others allocate in it, and the last release destroys it.
+CUcontext primary_context(int device) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<int, CUcontext>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(device);
+  if (found != known.end()) return found->second;
+  CUcontext context = nullptr;
+  if (driver().retain(&context, device) != CUDA_SUCCESS) return nullptr;
+  return known[device] = context;
+}
+
+}  // namespace
+
+bool has_context(int device) {
+  if (!driver().usable) return true;
+  unsigned flags = 0;
+  int active = 0;
+  return driver().state(device, &flags, &active) != CUDA_SUCCESS || active != 0;
+}
+
+bool push_context(int device) {
+  if (!driver().usable) return false;
+  const CUcontext context = primary_context(device);
+  return context != nullptr && driver().push(context) == CUDA_SUCCESS;
+}
+
+void pop_context() {
+  CUcontext popped = nullptr;
+  static_cast<void>(driver().pop(&popped));
+}
+
+}  // namespace fastcomm
+#endif
+#endif

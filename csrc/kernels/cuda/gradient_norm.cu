@@ -1,0 +1,166 @@
+// The kernels of kernels/cuda/gradient_norm.h.
+//
+//   gradient_parts_kernel  a thread block joins the blocks of a segment, then those of another one
+//   gradient_norm_kernel   one thread block joins the segments
+//
+// Both take tiles of 2,048 neighbours: a thread loads and joins eight of them, the thread block all
+// (kernels/cuda/norm_tree.h), and thread 0 joins tiles as they come. Cost: each norm is read once,
+// in accesses of 16 bytes of which eight are in flight; a tensor of 8 million elements is one tile.
+//
+// Memory ordering. Within a thread block, that of its tree; what thread 0 keeps of tiles, nobody
+// else sees. Nothing orders thread blocks, which write what no other one does: the stream orders the
+// kernels.
+#include "kernels/cuda/gradient_norm.h"
+
+#include <cstring>
+
+#include "core/cuda_host.h"
+#include "kernels/cuda/norm_tree.h"
+
+namespace fastcomm {
+namespace {
+
+#if defined(FC_SHIM)
+constexpr int kMostBlocks = 3;
+#else
+constexpr int kMostBlocks = 1024;
+#endif
+
+/// By one access of 16 bytes.
+FC_DEVICE BlockNorm load_norm(const BlockNorm* from) {
+  const uint4 raw = *reinterpret_cast<const uint4*>(from);
+  BlockNorm norm;
+  memcpy(static_cast<void*>(&norm), &raw, sizeof(norm));
+  return norm;
+}
+
+/// What a thread block works with.
+struct Workplace {
+  NormTree tree;
+  double* tiles;  // memory for the tree over tiles
+};
+
+/// load(0), ..., load(count - 1) joined, for thread 0.
+template <class Join, class Load>
+FC_DEVICE BlockNorm join_all(const Workplace& place, uint32_t count, const Load& load) {
+  constexpr uint32_t kNeighbours = 8;
+  constexpr uint32_t kTile = NormTree::kLeaves * kNeighbours;
+  PartsTree<Join> tiles(place.tiles);
+  bool finite = true;
+  for (uint32_t first = 0; first < count; first += kTile) {
+    for (uint32_t leaf = threadIdx.x; leaf < NormTree::kLeaves; leaf += kTableThreads) {
+      const uint32_t at = first + leaf * kNeighbours;
+      BlockNorm norms[kNeighbours];
+      FC_UNROLL
+      for (uint32_t i = 0; i < kNeighbours; ++i) {
+        if (at + i < count) norms[i] = load(at + i);
+      }
+      FC_UNROLL
+      for (uint32_t i = 0; i < kNeighbours; ++i) finite &= norms[i].finite;
+      place.tree.set(
+          leaf, NormTree::joined<Join, kNeighbours>([&](uint32_t i) { return norms[i].part; }));
+    }
+    const double part = place.tree.root<Join>();
+    if (threadIdx.x == 0) tiles.add(part);
+  }
+  finite = all_agree(finite);
+  return {tiles.total(), finite};
+}
+
+template <class Load>
+FC_DEVICE BlockNorm join_all(NormKind kind, const Workplace& place, uint32_t count,
+                             const Load& load) {
+  return kind == NormKind::kInfinity ? join_all<JoinLargest>(place, count, load)
+                                     : join_all<JoinSums>(place, count, load);
+}
+
+__global__ void __launch_bounds__(kTableThreads)
+    gradient_parts_kernel(NormNotes notes, uint32_t blocks, uint32_t segments, NormKind kind,
+                          double* parts) {
+  FC_SHARED(double, leaves, NormTree::kPlaces);
+  FC_SHARED(double, tiles, PartsTree<JoinSums>::kLevels);
+  const Workplace place{NormTree(leaves), tiles};
+  for (uint32_t s = blockIdx.x; s < segments; s += gridDim.x) {
+    const uint32_t first = notes.first_of[s];
+    const uint32_t end = s + 1 < segments ? notes.first_of[s + 1] : blocks;
+    const BlockNorm norm = join_all(
+        kind, place, end - first, [&](uint32_t i) { return load_norm(&notes.blocks[first + i]); });
+    if (threadIdx.x == 0) {
+      notes.segments[s] = norm;
+      parts[s] = norm.part;
+    }
+  }
+}
+
+/// Without notes the parts are there, and finite.
+__global__ void __launch_bounds__(kTableThreads)
+    gradient_norm_kernel(const BlockNorm* notes, uint32_t segments, NormKind kind,
+                         NormResults results) {
+  FC_SHARED(double, leaves, NormTree::kPlaces);
+  FC_SHARED(double, tiles, PartsTree<JoinSums>::kLevels);
+  const Workplace place{NormTree(leaves), tiles};
+  const BlockNorm norm = join_all(kind, place, segments, [&](uint32_t i) {
+    return notes != nullptr ? load_norm(&notes[i]) : BlockNorm{results.parts[i], true};
+  });
+  if (threadIdx.x != 0) return;
+  const double total = norm_of_sum(kind, norm.part);
+  if (results.total_type == DType::kFloat64) {
+    *static_cast<double*>(results.total) = total;
+  } else {
+    *static_cast<float*>(results.total) = static_cast<float>(total);
+  }
+  if (results.found_inf != nullptr) *results.found_inf = norm.finite ? 0.0f : 1.0f;
+}
+
+void launch_total(const BlockNorm* notes, int count, NormKind kind, const NormResults& results,
+                  cudaStream_t stream) {
+  NormResults seen = results;
+  const auto bytes = static_cast<uint64_t>(count);
+  if (notes != nullptr) {
+    notes = kernel_view(notes, bytes * sizeof(BlockNorm), Touch::kRead);
+  } else {
+    seen.parts = kernel_view(results.parts, bytes * sizeof(double), Touch::kRead);
+  }
+  seen.total =
+      kernel_view(static_cast<char*>(results.total), dtype_size(results.total_type), Touch::kWrite);
+  seen.found_inf = kernel_view(results.found_inf, sizeof(float), Touch::kWrite);
+  FC_CUDA(FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes,
+                    static_cast<uint32_t>(count), kind, seen),
+          "the norm of ", count, " gradients");
+}
+
+}  // namespace
+
+uint64_t norm_notes_bytes(uint64_t blocks, int segments) {
+  const auto count = static_cast<uint64_t>(segments);
+  return (blocks + count) * sizeof(BlockNorm) + count * sizeof(uint32_t);
+}
+
+NormNotes norm_notes_at(void* memory, uint64_t blocks, int segments) {
+  auto* const norms = static_cast<BlockNorm*>(memory);
+  return {norms, norms + blocks, reinterpret_cast<uint32_t*>(norms + blocks + segments)};
+}
+
+void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments, NormKind kind,
+                          const NormResults& results, cudaStream_t stream) {
+  if (segments != 0) {
+    const int grid = segments < kMostBlocks ? segments : kMostBlocks;
+    const auto count = static_cast<uint64_t>(segments);
+    const NormNotes seen{kernel_view(notes.blocks, blocks * sizeof(BlockNorm), Touch::kRead),
+                         kernel_view(notes.segments, count * sizeof(BlockNorm), Touch::kWrite),
+                         kernel_view(notes.first_of, count * sizeof(uint32_t), Touch::kRead)};
+    double* const parts = kernel_view(results.parts, count * sizeof(double), Touch::kWrite);
+    FC_CUDA(FC_LAUNCH(gradient_parts_kernel, dim3(grid), dim3(kTableThreads), stream, seen, blocks,
+                      static_cast<uint32_t>(segments), kind, parts),
+            "the norms of ", segments, " gradients");
+  }
+  launch_total(notes.segments, segments, kind, results, stream);
+}
+
+void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
+                          cudaStream_t stream) {
+  const NormResults results{const_cast<double*>(parts), total, DType::kFloat64, nullptr};
+  launch_total(nullptr, count, kind, results, stream);
+}
+
+}  // namespace fastcomm

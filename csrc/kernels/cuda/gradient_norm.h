@@ -1,0 +1,40 @@
+// The second half of a norm on CUDA: the norms of blocks, which multi_gradient's kernels leave in the
+// device's memory, joined to those of tensors and of the list, as kernels/norm.h has it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.h"
+#include "kernels/cuda_api.h"
+#include "kernels/norm.h"
+
+namespace fastcomm {
+
+/// Memory of the device that kernels leave notes in for those behind them.
+struct NormNotes {
+  BlockNorm* blocks;    // of the list's blocks
+  BlockNorm* segments;  // of the list's segments
+  uint32_t* first_of;   // for each segment its first block
+};
+
+/// Bytes of notes, and where in `memory` they lie, which is aligned to BlockNorm.
+uint64_t norm_notes_bytes(uint64_t blocks, int segments);
+NormNotes norm_notes_at(void* memory, uint64_t blocks, int segments);
+
+/// Memory of the device.
+struct NormResults {
+  double* parts;     // one of each segment: its blocks, joined
+  void* total;       // the norm of all segments
+  DType total_type;  // float32 or float64
+  float* found_inf;  // 1 if an element is infinite or NaN, else 0
+};
+
+/// Enqueues what comes to the results, of notes on all blocks. Raises Error(kSystem).
+void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments, NormKind kind,
+                          const NormResults& results, cudaStream_t stream);
+
+/// The norm of parts that are there already.
+void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
+                          cudaStream_t stream);
+
+}  // namespace fastcomm

@@ -1,0 +1,16 @@
+"""What the benchmark of the CUDA kernels calls, on the host under the execution shim.
+
+A benchmark that measures the wrong bytes, or stops half-way, is found out here and not on a GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import programs
+from support.programs import SHIM_BOUNDS
+
+
+@pytest.mark.parametrize("case", ["calls", "places"])
+def test_calls_move_what_they_say(case: str) -> None:
+    environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
+    programs.check(programs.get("benchmark_calls_test", SHIM_BOUNDS), case, environment=environment)

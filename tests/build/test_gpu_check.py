@@ -1,0 +1,288 @@
+"""tools/gpu_check.py: what is run, what is not and why, what is kept, what counts as good.
+
+Steps are commands of the shell here; everything else is as on a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gpu_check
+import gpu_steps
+import pytest
+from gpu_device import Device
+from gpu_steps import Place, Step, Verdict
+from support import gpu, programs
+
+GPU = Device("NVIDIA H200", "9.0", 1, "13.0")
+Check = Callable[..., dict[str, dict[str, Any]]]
+
+
+def _shell(name: str, text: str, **options: Any) -> Step:
+    return Step(name, "a test", 1, 30, lambda place: [["sh", "-c", text]], **options)
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    def run(
+        *steps: Step,
+        digest: str = "d",
+        device: Device | str = GPU,
+        budget: float = 1000,
+        again: bool = False,
+    ) -> dict[str, dict[str, Any]]:
+        place = Place(tmp_path / "out", device)
+        place.out.mkdir(exist_ok=True)
+        state = gpu_check.State(tmp_path / "state.json", digest)
+        return gpu_check.check(steps, place, state, budget, again)
+
+    return run
+
+
+def _states(outcomes: dict[str, dict[str, Any]]) -> list[str]:
+    return [outcome["state"] for outcome in outcomes.values()]
+
+
+def test_what_is_green_is_not_run_again(check: Check, tmp_path: Path) -> None:
+    once = _shell("once", f"echo x >>{tmp_path}/ran")
+
+    def runs() -> int:
+        return len((tmp_path / "ran").read_text().split())
+
+    assert _states(check(once)) == ["green"] and runs() == 1
+    outcome = check(once)["once"]
+    assert outcome["state"] == "green" and outcome["earlier"] and runs() == 1
+    assert "earlier" not in check(once, digest="other sources")["once"] and runs() == 2
+    assert "earlier" not in check(once, digest="other sources", again=True)["once"] and runs() == 3
+    (tmp_path / "state.json").write_text('{"once": {"dig')  # cut off
+    assert _states(check(once)) == ["green"] and runs() == 4
+
+
+@pytest.mark.parametrize("text", ["exit 1", "kill -9 $$", "no-such-command"])
+def test_what_is_red_runs_again(check: Check, text: str) -> None:
+    assert _states(check(_shell("bad", text))) == ["red"]
+    assert "earlier" not in check(_shell("bad", text))["bad"]
+    assert _states(check(_shell("bad", "true"))) == ["green"]
+
+
+def test_what_a_step_leaves_must_be_there(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
+    built = _shell("built", f"echo x >>{tmp_path}/a.so", leaves=("*.so",))
+    check(built)
+    assert check(built)["built"]["earlier"]
+    (tmp_path / "a.so").unlink()
+    assert "earlier" not in check(built)["built"]
+
+
+def test_the_library_of_this_python_is_what_a_build_leaves() -> None:
+    (build,) = gpu_check.chosen_steps("build")
+    # The tests run with a library; what another Python left does not count.
+    assert all(any(gpu_steps.ROOT.glob(pattern)) for pattern in build.leaves)
+    assert sys.implementation.cache_tag in build.leaves[0]
+
+
+def test_the_log_is_kept_and_its_end_shown(
+    check: Check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = check(_shell("bad", "seq 1000; echo words >&2; exit 4"))["bad"]
+    assert outcome["reason"] == "sh: exit status 4, see bad.log"
+    log = (tmp_path / "out" / "bad.log").read_text()
+    assert log.startswith("$ sh -c") and "\n1\n" in log and log.endswith("words\n")
+    shown = capfd.readouterr().out
+    assert "\n1000\nwords" in shown and "\n1\n" not in shown
+
+
+def test_a_step_over_its_limit_is_red_and_the_next_runs(check: Check) -> None:
+    slow = Step("slow", "a test", 1, 1, lambda place: [["sleep", "60"]])
+    outcomes = check(slow, _shell("next", "true"))
+    assert _states(outcomes) == ["red", "green"]
+    assert outcomes["slow"]["reason"].startswith("killed after 1 s")
+
+
+def test_a_step_that_the_budget_ends_is_not_red(check: Check) -> None:
+    outcome = check(Step("long", "a test", 1, 60, lambda place: [["sleep", "60"]]), budget=1)
+    assert outcome["long"]["state"] == "not run" and "--budget" in outcome["long"]["reason"]
+    assert gpu_check.exit_status(outcome) == 3
+
+
+def test_commands_share_the_limit(check: Check) -> None:
+    both = Step("both", "a test", 1, 2, lambda place: [["sleep", "1.5"], ["sleep", "60"]])
+    outcome = check(both)["both"]
+    assert outcome["state"] == "red" and outcome["seconds"] < 10
+
+
+def test_a_step_that_needs_another_is_not_run_without(check: Check) -> None:
+    outcomes = check(_shell("build", "false"), _shell("tests", "true", needs="build"))
+    assert outcomes["tests"]["reason"] == "build is red"
+    assert _states(outcomes) == ["red", "not run"]
+    assert _states(check(_shell("tests", "true", needs="build"))) == ["green"]  # asked for alone
+
+
+def test_without_a_device_only_what_needs_none_runs(check: Check) -> None:
+    steps = (_shell("tests", "true"), _shell("build", "true", needs_device=False))
+    outcomes = check(*steps, device="no CUDA driver")
+    assert outcomes["tests"] == {"state": "not run", "reason": "no CUDA driver", "seconds": 0.0}
+    assert outcomes["build"]["state"] == "green" and gpu_check.exit_status(outcomes) == 3
+
+
+def test_the_budget_leaves_steps_for_the_next_time(check: Check) -> None:
+    long = Step("long", "a test", 50, 60, lambda place: [["true"]])
+    steps = (_shell("first", "sleep 0.2"), long)
+    outcomes = check(*steps, budget=20)
+    assert outcomes["long"]["state"] == "not run" and "of --budget" in outcomes["long"]["reason"]
+    outcomes = check(*steps, budget=20)  # it comes first now, and is tried
+    assert _states(outcomes) == ["green", "green"] and outcomes["first"]["earlier"]
+
+
+def test_the_summary_names_every_step(check: Check, tmp_path: Path) -> None:
+    check(_shell("build", "false"))
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["device"]["capability"] == "9.0" and found["versions"]["torch"] != "missing"
+    assert found["steps"].keys() == {step.name for step in gpu_steps.STEPS}
+    assert found["steps"]["build"]["state"] == "red"
+    assert found["steps"]["tests"]["state"] == "not run"
+
+
+def test_a_steps_output_is_apart_from_its_log(check: Check, tmp_path: Path) -> None:
+    check(_shell("kernels", "echo record; echo noise >&2", output="records"))
+    assert (tmp_path / "out" / "records").read_text() == "record\n"
+    assert (tmp_path / "out" / "kernels.log").read_text().endswith("noise\n")
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (["green", "skipped"], 0),
+        (["green", "not run"], 3),
+        (["red", "not run", "green"], 1),
+    ],
+)
+def test_exit_status(states: list[str], status: int) -> None:
+    assert gpu_check.exit_status({str(i): {"state": s} for i, s in enumerate(states)}) == status
+
+
+def test_steps_are_chosen_by_name() -> None:
+    assert gpu_check.chosen_steps("") == list(gpu_steps.STEPS)
+    assert [step.name for step in gpu_check.chosen_steps("tests,build")] == ["build", "tests"]
+    with pytest.raises(SystemExit, match="no step 'test'; there are build"):
+        gpu_check.chosen_steps("test")
+
+
+def test_the_steps_stay_below_nine_minutes(tmp_path: Path) -> None:
+    place = Place(tmp_path, GPU)
+    for step in gpu_steps.STEPS:
+        assert step.expected < step.limit < 540
+        assert not step.needs or step.needs in [other.name for other in gpu_steps.STEPS]
+        for command in step.commands(place):
+            assert command and all(isinstance(word, str) for word in command)
+            assert not command[1:2] or not command[1].endswith(".py") or _is_file(command[1])
+
+
+def _is_file(name: str) -> bool:
+    return (gpu_steps.ROOT / name).is_file()
+
+
+def test_listing_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--out", str(tmp_path / "out"), "--state", str(tmp_path / "state.json")]
+    assert gpu_check.main(["--list", *where]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [step.name for step in gpu_steps.STEPS]
+    assert not any(tmp_path.iterdir())
+
+
+def test_gloo_is_told_an_interface(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    found = gpu_steps.environment(Place(tmp_path, GPU))
+    assert found["GLOO_SOCKET_IFNAME"] == "lo" and found["TORCH_CUDA_ARCH_LIST"] == "9.0"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert "GLOO_SOCKET_IFNAME" not in gpu_steps.environment(Place(tmp_path, GPU))
+
+
+def _junit(tmp_path: Path, *cases: str) -> Verdict:
+    path = tmp_path / "junit.xml"
+    text = "".join(f'<testcase classname="tests.gpu" name="t">{case}</testcase>' for case in cases)
+    path.write_text(f"<testsuites><testsuite>{text}</testsuite></testsuites>")
+    return gpu_steps.verdict_of_tests(path)
+
+
+def test_verdicts_of_tests(tmp_path: Path) -> None:
+    skip, failure = '<skipped message="needs two GPUs"/>', "<failure/>"
+    some = _junit(tmp_path, "", "", skip)
+    assert (some.state, some.reason) == ("green", "2 passed, 1 skipped")
+    assert "skipped 1: needs two GPUs" in some.lines
+    assert _junit(tmp_path, skip, skip) == Verdict(
+        "skipped", "needs two GPUs", ["2 skipped", "skipped 2: needs two GPUs"]
+    )
+    bad = _junit(tmp_path, "", failure, skip)
+    assert bad.state == "red" and "failure: tests.gpu::t" in bad.reason
+    assert _junit(tmp_path, "<error/>").state == "red"
+    assert _junit(tmp_path).state == "red"
+
+
+def test_pytest_with_failures_is_judged_by_what_it_left(check: Check, tmp_path: Path) -> None:
+    test = tmp_path / "test_a.py"
+    test.write_text("def test_a():\n    assert False\n\ndef test_b():\n    pass\n")
+    results = tmp_path / "junit.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "/dev/null",
+        f"--junitxml={results}",
+        str(test),
+    ]
+    step = Step(
+        *("tests", "a test", 1, 60, lambda place: [command]),
+        judge=lambda place: gpu_steps.verdict_of_tests(results),
+    )
+    outcome = check(step)["tests"]
+    assert outcome["state"] == "red" and outcome["reason"].startswith("1 failed, 1 passed")
+
+
+def test_the_benchmark_of_the_kernels_is_summed_up() -> None:
+    row = {"type": "row", "kind": "bandwidth", "sources": 1, "dtype": "bytes", "spread": 0.01}
+    row |= {"layout": "aligned", "segments": 1}
+    records = [
+        {"type": "environment", "kind": "cuda_kernels", "device": "a device"},
+        {**row, "method": "memcpy", "bytes": 1 << 20, "gbps": 10.0, "share_of_copy": 1.0},
+        {**row, "method": "multi_copy", "bytes": 16 << 20, "gbps": 3600.0, "share_of_copy": 0.9},
+        {"type": "row", "kind": "launch", "method": "multi_copy", "segments": 64, "median_us": 3.5},
+    ]
+    ours, launch = gpu_steps.summary(records)
+    assert "multi_copy of  1" in ours and "3600 GB/s,   90 % of a copy (1 % spread)" in ours
+    assert "64 segments" in launch and "3.50 us" in launch
+
+
+@pytest.mark.parametrize(
+    ("output", "refusal"),
+    [
+        ("========= COMPUTE-SANITIZER\n========= Error: Device not supported. Please refer", True),
+        ("========= Target application terminated before first instrumented API call", True),
+        (
+            "========= Invalid __global__ read of size 4 bytes\n========= Device not supported",
+            False,
+        ),
+        ("========= Uninitialized __global__ memory read of size 4 bytes", False),
+        ("a.cpp:4: not true: x == y\n========= ERROR SUMMARY: 0 errors", False),
+    ],
+)
+def test_a_sanitizer_that_cannot_work_is_told_from_one_that_finds(
+    output: str, refusal: bool
+) -> None:
+    found = gpu.sanitizer_refusal(output)
+    assert (found is not None) == refusal
+    assert found is None or not found.startswith("=")
+
+
+def test_only_thread_sanitizer_asks_for_a_fixed_layout(tmp_path: Path) -> None:
+    place = programs.folder()
+    assert programs.watched(place / "watched" / "x") and programs.watched(place / "watched_all/x")
+    assert not any(programs.watched(place / name / "x") for name in ("plain", "bounds", "shim"))
+    assert not programs.watched(tmp_path / "gpu" / "multi_copy")

@@ -1,0 +1,210 @@
+"""The steps of ``make gpu-check``: their commands, limits, and when what they left counts as good.
+
+A command's words are for a shell-less start. Each step stays below nine minutes, so that a machine
+that ends commands after ten can run any of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gpu_programs
+from gpu_device import Device
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest", "-m", "gpu", "--durations=20", "-p", "no:cacheprovider"]
+PYTEST += ["-p", "no:randomly", "-p", "no:xdist"]
+LARGE = 16 << 20  # from here on the memory sets the pace
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a check runs: the folder of its results, and the device or why there is none."""
+
+    out: Path
+    device: Device | str
+
+    @property
+    def architectures(self) -> str:
+        """What to compile for, as ``TORCH_CUDA_ARCH_LIST`` has it."""
+        if isinstance(self.device, Device):
+            return self.device.capability
+        return os.environ.get("TORCH_CUDA_ARCH_LIST", "9.0")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a step came to: "green", "red" or "skipped", why, and lines for who reads along."""
+
+    state: str
+    reason: str = ""
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Attributes:
+        name: for ``--steps``.
+        what: for ``--list``.
+        expected: seconds that it takes, roughly; it is not begun with less left.
+        limit: seconds; what runs longer is killed and red.
+        commands: one after the other, up to the first that fails.
+        judge: reads what they left, if all of them ended with 0, or pytest with 1.
+        needs: a step without which it cannot be green.
+        leaves: patterns of files in the repository without which it has to run again.
+        needs_device: whether it needs one.
+        output: the file in `Place.out` that takes the last command's standard output.
+    """
+
+    name: str
+    what: str
+    expected: int
+    limit: int
+    commands: Callable[[Place], list[list[str]]]
+    judge: Callable[[Place], Verdict] = field(default=lambda place: Verdict("green"))
+    needs: str = ""
+    leaves: tuple[str, ...] = ()
+    needs_device: bool = True
+    output: str = ""
+
+
+def environment(place: Place) -> dict[str, str]:
+    """Return the variables that all steps have beside those of this process."""
+    found = {
+        "FASTCOMM_CUDA": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_CUDA_ARCH_LIST": place.architectures,
+    }
+    # Gloo looks its own host name up, which fails without a network.
+    interfaces = {name for _, name in socket.if_nameindex()}
+    if "GLOO_SOCKET_IFNAME" not in os.environ and "lo" in interfaces:
+        found["GLOO_SOCKET_IFNAME"] = "lo"
+    return found
+
+
+def verdict_of_tests(results: Path) -> Verdict:
+    """Read what pytest left: tests that were all skipped are no success."""
+    outcomes: Counter[str] = Counter()
+    skips: Counter[str] = Counter()
+    failed = []
+    for case in ElementTree.parse(results).iter("testcase"):
+        kinds = {child.tag: child for child in case}
+        if wrong := {"failure", "error"} & kinds.keys():
+            outcomes["failed"] += 1
+            failed.append(f"{wrong.pop()}: {case.get('classname')}::{case.get('name')}")
+        elif (skip := kinds.get("skipped")) is not None:
+            outcomes["skipped"] += 1
+            skips[skip.get("message") or "without a reason"] += 1
+        else:
+            outcomes["passed"] += 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(outcomes.items())) or "no tests"
+    lines = [counts, *failed[:20], *(f"skipped {count}: {why}" for why, count in skips.items())]
+    if failed or not outcomes:
+        return Verdict("red", "; ".join([counts, *failed[:3]]), lines)
+    if not outcomes["passed"]:
+        return Verdict("skipped", "; ".join(skips), lines)
+    return Verdict("green", counts, lines)
+
+
+def _tests(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]], Any]:
+    """Return the command and the judge of a step that is pytest."""
+
+    def command(place: Place) -> list[list[str]]:
+        return [[*PYTEST, f"--junitxml={place.out / name}.xml", *words]]
+
+    return command, lambda place: verdict_of_tests(place.out / f"{name}.xml")
+
+
+def summary(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each large measurement of the kernels, as a share of a plain copy."""
+    lines = [
+        f"{row['method']:>16} of {row['sources']:2}, {row['dtype']:>16}, {row['layout']:>9},"
+        f" {row['segments']:3} x {row['bytes'] / row['segments'] / 2**20:6.1f} MiB:"
+        f" {row['gbps']:6.0f} GB/s, {100 * row['share_of_copy']:4.0f} % of a copy"
+        f" ({100 * row['spread']:.0f} % spread)"
+        for row in records
+        if row.get("kind") == "bandwidth" and row["bytes"] >= LARGE
+    ]
+    lines += [
+        f"{row['method']:>16} of {row['segments']:4} segments: {row['median_us']:6.2f} us a call"
+        for row in records
+        if row.get("kind") == "launch"
+    ]
+    return lines
+
+
+def _judge_kernels(place: Place) -> Verdict:
+    records = [json.loads(line) for line in (place.out / "cuda-kernels.jsonl").open()]
+    rows = [row for row in records if row["type"] == "row"]
+    return Verdict("green" if rows else "red", f"{len(rows)} rows", summary(rows))
+
+
+def _script(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]], Any]:
+    """Return the command and the judge of a step that is a benchmark in Python."""
+
+    def command(place: Place) -> list[list[str]]:
+        path = place.out / f"{name}.jsonl"
+        path.unlink(missing_ok=True)  # a writer of records overwrites none
+        return [[sys.executable, *words, "--json", str(path)]]
+
+    def judge(place: Place) -> Verdict:
+        rows = len((place.out / f"{name}.jsonl").read_text().splitlines()) - 1
+        return Verdict("green" if rows > 0 else "red", f"{rows} rows")
+
+    return command, judge
+
+
+def _build(place: Place) -> list[list[str]]:
+    return [
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        [sys.executable, "-m", "fastcomm", "env"],
+    ]
+
+
+def _programs(place: Place) -> list[list[str]]:
+    return [[sys.executable, "tools/gpu_programs.py", "--architectures", place.architectures]]
+
+
+def _kernels(place: Place) -> list[list[str]]:
+    return [*_programs(place), [str(gpu_programs.FOLDER / gpu_programs.BENCHMARK)]]
+
+
+_PROGRAM_TESTS = "tests/gpu/test_programs.py"
+_MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
+_REST = _tests("tests", "-k", "not memory_is_used", "tests/gpu")
+_FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
+_SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", "--device", "cuda")
+_BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
+_MADE = tuple(f"build/gpu/{name}" for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK))
+
+STEPS = (
+    Step(
+        *("build", "compile fastcomm for the device, import it", 120, 530, _build),
+        leaves=_BUILT,
+        needs_device=False,
+    ),
+    Step(
+        *("programs", "compile the C++ programs, unless build/gpu has them", 120, 530, _programs),
+        leaves=_MADE,
+        needs_device=False,
+    ),
+    Step("tests", "pytest -m gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
+    Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
+    Step(
+        *("kernels", "bandwidth of the kernels beside a copy", 60, 300, _kernels, _judge_kernels),
+        output="cuda-kernels.jsonl",
+    ),
+    Step("fused", "gradients reduced in one pass, in Python", 60, 300, *_FUSED, needs="build"),
+    Step("primitives", "one process's primitives, in Python", 90, 400, *_SINGLE, needs="build"),
+)
