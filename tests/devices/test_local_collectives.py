@@ -13,6 +13,7 @@ from support.programs import SHIM, SHIM_BOUNDS, SHIM_BOUNDS_ALL, WATCHED, WATCHE
 
 BYTES = "shim_local_collectives_test"
 CALLS = "shim_local_calls_test"
+WAITS = ["drop_ready", "drop_staged", "drop_worked", "drop_finished", "drop_drained"]
 LINKS = ["direct", "staged", "mixed", "broken", "repeated"]
 
 
@@ -37,10 +38,17 @@ def test_no_data_race(name: str, case: str, seed: str) -> None:
     assert "ThreadSanitizer" not in output
 
 
-@pytest.mark.parametrize(
-    "control", ["drop_ready", "drop_staged", "drop_worked", "drop_finished", "drop_drained"]
-)
+@pytest.mark.parametrize("control", WAITS)
 def test_a_missing_wait_is_reported(control: str) -> None:
+    """By the order in which work was given, whatever the timing."""
+    result = programs.run(programs.get(BYTES, SHIM), "race", control=control)
+    assert result.returncode == 1 and "a hazard: " in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize(
+    "control", [WAITS[0], *(pytest.param(wait, marks=pytest.mark.release) for wait in WAITS[1:])]
+)
+def test_a_missing_wait_is_a_data_race(control: str) -> None:
     watched = programs.get(BYTES, WATCHED)
     result = programs.run(watched, "race", control=control, environment=programs.FIRST_RACE)
     assert programs.races(result.stdout), f"ThreadSanitizer missed {control}:\n{result.stdout}"

@@ -24,7 +24,7 @@ SOURCES = Path(__file__).resolve().parent / "csrc"
 LIBRARY = "_C_sim.so"
 FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
 FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", "-DFC_CONTROLS", f"-I{native_build.CSRC}"]
-# Loops are worth a compiler's time; what hands tensors over is not.
+# The CPU's loops are worth a compiler's time; the rest is not, kernels on a host's threads least.
 LOOPS, REST = "-O1", "-O0"
 
 
@@ -107,7 +107,7 @@ def ninja_lines(place: Path) -> list[str]:
     for source in [SOURCES / "module.cpp", *sources, *native_build.cuda_sources()]:
         with_torch = source.stem in ("module", "bindings", "c10d", "ops")
         more = [REST, *above] if with_torch else [LOOPS]
-        more += ["-x", "c++"] if source.suffix == ".cu" else []
+        more = [REST, "-x", "c++"] if source.suffix == ".cu" else more
         objects.append(f"{source.stem}.o")
         lines += [f"build {objects[-1]}: cxx {source}", f"  more = {shlex.join(more)}"]
     lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"default {LIBRARY}", ""]
