@@ -324,7 +324,7 @@ def test_buffers(place: Place) -> None:
         DataParallel(first, two, buffers="last")  # type: ignore[arg-type]
 
 
-def test_chunks_by_measured_speed() -> None:
+def test_chunks_by_measured_speed(place: Place) -> None:
     """The second replica takes three times as long for a row."""
 
     class Slow(nn.Module):
@@ -335,14 +335,14 @@ def test_chunks_by_measured_speed() -> None:
             return x
 
     sizes: dict[bool, int] = {}
-    parallel = DataParallel(Slow(), TWO, chunk_sizes="measured")
+    parallel = DataParallel(Slow(), place.devices(2), chunk_sizes="measured")
     x = torch.arange(40)
-    assert torch.equal(parallel(x), x)
+    assert torch.equal(parallel(x).cpu(), x)
     assert sizes == {False: 20, True: 20}
     for _ in range(4):
-        assert torch.equal(parallel(x), x)
+        assert torch.equal(parallel(x).cpu(), x)
     assert 25 <= sizes[False] <= 34, sizes
-    assert torch.equal(copy.deepcopy(parallel)(x), x)
+    assert torch.equal(copy.deepcopy(parallel)(x).cpu(), x)
 
 
 @pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
