@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import io
@@ -17,7 +16,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.places import ACCELERATOR, Place, examples, module
+from support.places import Place, examples
+from support.steps import gradients, small_net, stepped
 from support.tree import same_bits
 from torch import nn
 from torch.nn import functional as F
@@ -26,29 +26,6 @@ import fastcomm
 from fastcomm.data_parallel import DataParallel, DataParallelCriterion, data_parallel
 
 TWO = ["cpu", "cpu"]
-
-
-def _net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-
-
-def _gradients(module: nn.Module) -> list[torch.Tensor]:
-    return [p.grad for p in module.parameters() if p.grad is not None]
-
-
-def _stepped(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Return results and gradients, and results again after a step, with and without a graph."""
-    x = x.detach().clone().requires_grad_()
-    output = model(x)
-    output.square().sum().backward()
-    assert x.grad is not None
-    found = [output, x.grad, *_gradients(model)]
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    found.append(model(x))
-    with torch.no_grad():
-        found.append(model(x))
-    return [value.detach().cpu() for value in found]
 
 
 @examples(40)
@@ -61,22 +38,22 @@ def test_it_computes_what_the_module_does(
     place: Place, rows: int, replicas: int, sizes: list[int] | None
 ) -> None:
     """And on devices the bits of the same on CPU slots."""
-    net, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
-    wanted = _stepped(copy.deepcopy(net), x)
+    net, x = small_net(), torch.randn(rows, 6, dtype=torch.float64)
+    wanted = stepped(copy.deepcopy(net), x)
     sizes = sizes and sizes[:replicas]
     slots = DataParallel(copy.deepcopy(net), ["cpu"] * replicas, chunk_sizes=sizes)
-    here = _stepped(slots, x)
+    here = stepped(slots, x)
     for ours, theirs in zip(here, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     parallel = DataParallel(net.to(place.first), place.devices(replicas), chunk_sizes=sizes)
     for input_is in ("there", "on the CPU") if place.name != "cpu" else ():
         given_x = place.put(x) if input_is == "there" else x
-        there = _stepped(copy.deepcopy(parallel), given_x)
+        there = stepped(copy.deepcopy(parallel), given_x)
         assert all(same_bits(a, b) for a, b in zip(there, here, strict=True)), input_is
 
 
 def test_the_function(place: Place) -> None:
-    net, x = _net(), torch.randn(5, 6, dtype=torch.float64)
+    net, x = small_net(), torch.randn(5, 6, dtype=torch.float64)
     wanted, two = net(x), place.devices(2)
     net.to(place.first)
     for inputs in (x, (x,), place.put(x)):
@@ -205,7 +182,7 @@ def test_modes_hooks_and_attributes() -> None:
 
 
 def test_inference_first_and_training_afterwards(place: Place) -> None:
-    parallel = DataParallel(_net().to(place.first), place.devices(2))
+    parallel = DataParallel(small_net().to(place.first), place.devices(2))
     x = torch.randn(4, 6, dtype=torch.float64)
     with torch.inference_mode():
         wanted = parallel(x)
@@ -213,11 +190,11 @@ def test_inference_first_and_training_afterwards(place: Place) -> None:
     output = parallel(x)
     assert torch.equal(output, wanted)
     output.sum().backward()
-    assert len(_gradients(parallel.module)) == 4
+    assert len(gradients(parallel.module)) == 4
 
 
 def test_it_is_pickled_and_copied(place: Place) -> None:
-    parallel = DataParallel(_net().to(place.first), place.devices(2))
+    parallel = DataParallel(small_net().to(place.first), place.devices(2))
     x = torch.randn(4, 6, dtype=torch.float64)
     wanted = parallel(x)
     stream = io.BytesIO()
@@ -347,7 +324,7 @@ def test_buffers(place: Place) -> None:
         DataParallel(first, two, buffers="last")  # type: ignore[arg-type]
 
 
-def test_chunks_by_measured_speed() -> None:
+def test_chunks_by_measured_speed(place: Place) -> None:
     """The second replica takes three times as long for a row."""
 
     class Slow(nn.Module):
@@ -358,14 +335,14 @@ def test_chunks_by_measured_speed() -> None:
             return x
 
     sizes: dict[bool, int] = {}
-    parallel = DataParallel(Slow(), TWO, chunk_sizes="measured")
+    parallel = DataParallel(Slow(), place.devices(2), chunk_sizes="measured")
     x = torch.arange(40)
-    assert torch.equal(parallel(x), x)
+    assert torch.equal(parallel(x).cpu(), x)
     assert sizes == {False: 20, True: 20}
     for _ in range(4):
-        assert torch.equal(parallel(x), x)
+        assert torch.equal(parallel(x).cpu(), x)
     assert 25 <= sizes[False] <= 34, sizes
-    assert torch.equal(copy.deepcopy(parallel)(x), x)
+    assert torch.equal(copy.deepcopy(parallel)(x).cpu(), x)
 
 
 @pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
@@ -455,7 +432,7 @@ def test_it_is_torchs_for_who_asks() -> None:
 
 
 def test_concurrent_forward_passes(place: Place) -> None:
-    parallel = DataParallel(_net().to(place.first), place.devices(2))
+    parallel = DataParallel(small_net().to(place.first), place.devices(2))
     inputs = [torch.randn(5, 6, dtype=torch.float64).to(place.first) for _ in range(8)]
     wanted = [parallel.module(x) for x in inputs]
     results: list[Any] = [None] * len(inputs)
@@ -479,19 +456,19 @@ def test_a_checkpointed_model(place: Place) -> None:
     class Checkpointed(nn.Module):
         def __init__(self, reentrant: bool) -> None:
             super().__init__()
-            self.net = _net()
+            self.net = small_net()
             self.reentrant = reentrant
 
         def forward(self, x: torch.Tensor) -> Any:
             return checkpoint(self.net, x, use_reentrant=self.reentrant)
 
-    plain, x = _net(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    plain, x = small_net(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     (plain(x).sum() + plain(2 * x).sum()).backward()
     for reentrant in (False, True):
         model = Checkpointed(reentrant).to(place.first)
         parallel = DataParallel(model, place.devices(2))
         (parallel(x).sum() + parallel(2 * x).sum()).backward()  # two passes, then the gradients
-        for ours, theirs in zip(_gradients(model), _gradients(plain), strict=True):
+        for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
             torch.testing.assert_close(ours.cpu(), theirs)
 
 
@@ -500,7 +477,7 @@ def test_the_parts_composed_as_in_torchs_tutorial(place: Place) -> None:
     from fastcomm.replicate import replicate
     from fastcomm.scatter_gather import gather, scatter
 
-    net, x, two = _net(), torch.randn(4, 6, dtype=torch.float64), place.devices(2)
+    net, x, two = small_net(), torch.randn(4, 6, dtype=torch.float64), place.devices(2)
     wanted = net(x)
     inputs = scatter(x, two)
     outputs = parallel_apply(replicate(net.to(place.first), two[: len(inputs)]), inputs)
@@ -515,77 +492,3 @@ def test_the_package_has_it() -> None:
 def test_devices_are_a_list(devices: Any) -> None:
     with pytest.raises(TypeError, match=r"devices are a list, such as \["):
         fastcomm.DataParallel(nn.Linear(2, 2), devices)
-
-
-@pytest.mark.accelerator
-@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
-def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
-    """Forward and backward passes on streams that are not the default ones, read by others."""
-    devices = ACCELERATOR.devices(3)
-    slots = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    there = copy.deepcopy(slots).to(devices[0])
-    parallels = [
-        DataParallel(slots, ["cpu"] * 3, buffers=buffers),
-        DataParallel(there, devices, buffers=buffers),
-    ]
-    sides = [torch.Stream(device) for device in devices]
-    for step in range(3):
-        rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(step))
-        with contextlib.ExitStack() as stack:
-            for side in reversed(sides):  # the first device's last: that is where we are
-                stack.enter_context(side)
-            results = []
-            for parallel, device in zip(parallels, ("cpu", devices[0]), strict=True):
-                parallel.module.zero_grad()
-                output = parallel(rows.to(device))
-                output.square().sum().backward()
-                with torch.no_grad():
-                    for parameter in parallel.module.parameters():
-                        assert parameter.grad is not None
-                        parameter.sub_(parameter.grad, alpha=0.1)
-                results.append([output, *_gradients(parallel.module), *parallel.module.buffers()])
-            for here, away in zip(*results, strict=True):
-                assert same_bits(away.detach().cpu(), here.detach())
-
-
-@pytest.mark.accelerator
-def test_results_go_to_any_device_and_come_from_any() -> None:
-    devices = ACCELERATOR.devices(4)
-    net, x = _net(), torch.randn(7, 6, dtype=torch.float64)
-    slots = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
-    wanted = slots(x)
-    wanted.square().sum().backward()
-    for output_device in (*devices, "cpu", None):
-        model = copy.deepcopy(net).to(devices[0])
-        parallel = DataParallel(model, devices[:3], output_device)
-        for begins in ("cpu", devices[3], devices[0]):
-            model.zero_grad()
-            given_x = x.to(begins, copy=True).requires_grad_()
-            output = parallel(given_x)
-            assert output.device == torch.device(output_device or devices[0])
-            assert same_bits(output.detach().cpu(), wanted.detach())
-            output.square().sum().backward()
-            assert given_x.grad is not None and given_x.grad.device == torch.device(begins)
-            for ours, theirs in zip(_gradients(model), _gradients(slots), strict=True):
-                assert same_bits(ours.cpu(), theirs)
-
-
-@pytest.mark.accelerator
-def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
-    one, two, _ = ACCELERATOR.devices(3)
-    net, x = _net(), torch.randn(8, 6, dtype=torch.float64)
-    wanted = _stepped(DataParallel(copy.deepcopy(net), ["cpu"] * 4), x)
-    for devices in ([one, one, one, one], [two, one, two, one], [one, "cpu", two, "cpu"]):
-        model = copy.deepcopy(net).to(devices[0])
-        parallel = DataParallel(model, devices)
-        found = _stepped(parallel, x)
-        assert all(same_bits(a, b) for a, b in zip(found, wanted, strict=True)), devices
-
-
-@pytest.mark.accelerator
-def test_default_devices_are_all_of_them() -> None:
-    count = module().device_count()
-    parallel = DataParallel(_net().to(ACCELERATOR.first))
-    assert parallel.device_ids == list(range(count)) and parallel.output_device == 0
-    x = torch.randn(2 * count, 6, dtype=torch.float64)
-    torch.testing.assert_close(parallel(x).cpu(), _net()(x))

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import sim
 import torch
 from support import fused, tree
 from support.ranks import World, run_ranks
@@ -135,13 +134,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def _trained(world: World, kind: str, devices: int, names: list[str]) -> None:
-    if kind == "sim":
-        sim.load()
-        world.init("cpu:fastcomm,sim:fastcomm")
-    else:
-        world.init()
-    first = devices * world.rank  # the devices of a process are its own
-    places = ["cpu" if kind == "cpu" else f"sim:{(first + i) % 8}" for i in range(devices)]
+    places = world.join(kind, devices)
     for name in names:
         options = MODES[name]
         static, accumulate = options.get("static_graph", False), "accumulate" in name

@@ -35,7 +35,7 @@ def _linear() -> nn.Linear:
 
 
 def _gradients(module: nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+    return torch.cat([p.grad.flatten().cpu() for p in module.parameters() if p.grad is not None])
 
 
 def _forms(world: World) -> None:
@@ -73,15 +73,15 @@ class Pair(nn.Module):
         return {"y": y, "more": (y * scale,)}
 
 
-def _one_step(world: World) -> None:
+def _one_step(world: World, kind: str) -> None:
     """Batches along dim 1, nested results, and a norm; a short batch on one process."""
-    world.init()
-    models = [Pair(), Pair()]
-    ours = fastcomm.DistributedDataParallel(models[0], TWO, None, 1, max_norm=1.0)
+    two = world.join(kind, 2)
+    models = [Pair().to(two[0]), Pair()]
+    ours = fastcomm.DistributedDataParallel(models[0], two, None, 1, max_norm=1.0)
     ddps: list[Any] = [ours, Stock(models[1])]
     x = _whole(4, 1 if world.rank else 6, seed=10 + world.rank)
-    for ddp in ddps:
-        out = ddp(x, scale=2.0)
+    for ddp, device in zip(ddps, (two[0], "cpu"), strict=True):
+        out = ddp(x.to(device), scale=2.0)
         (out["y"].sum() + out["more"][0].square().sum()).backward()
     assert sorted(models[0].runs) == ([1] if world.rank else [3, 3])
     grads = [p.grad for p in models[1].parameters() if p.grad is not None]
@@ -92,35 +92,44 @@ def _one_step(world: World) -> None:
     torch.testing.assert_close(_gradients(ours), _gradients(models[1]), rtol=1e-12, atol=0)
 
 
-def test_gradients_are_reduced_with_their_norm() -> None:
-    run_ranks(2, _one_step)
+KINDS = pytest.mark.parametrize("kind", ["cpu", "sim"])
 
 
-def _losses(world: World) -> None:
+@KINDS
+@pytest.mark.usefixtures("simulated")
+def test_gradients_are_reduced_with_their_norm(kind: str) -> None:
+    run_ranks(2, _one_step, kind)
+
+
+def _losses(world: World, kind: str) -> None:
     """Replicas return losses: their mean is that over the batch, with any number of devices."""
-    world.init()
+    four = world.join(kind, 4)
     stock = Stock(_linear())
     x, y = (_whole(8, n, seed=20 + world.rank) for n in (4, 2))
     wanted = F.mse_loss(stock(x), y)
     wanted.backward()
-    for devices in (TWO, ["cpu"] * 4, ["cpu"], None):
-        ours = fastcomm.DistributedDataParallel(_linear(), devices, loss_fn=nn.MSELoss())
-        losses = ours(x, y)
-        assert losses.shape == (len(devices or TWO[:1]),) and torch.equal(losses.mean(), wanted)
+    for devices in (four[:2], four, four[:1], None):
+        model = _linear().to(four[0])
+        ours = fastcomm.DistributedDataParallel(model, devices, loss_fn=nn.MSELoss())
+        losses = ours(x, y) if devices else ours(x.to(four[0]), y.to(four[0]))
+        assert losses.shape == (len(devices or TWO[:1]),)
+        assert torch.equal(losses.mean().cpu(), wanted)
         losses.mean().backward()
         assert torch.equal(_gradients(ours), _gradients(stock))
 
 
-def test_replicas_may_compute_the_loss() -> None:
-    run_ranks(2, _losses)
+@KINDS
+@pytest.mark.usefixtures("simulated")
+def test_replicas_may_compute_the_loss(kind: str) -> None:
+    run_ranks(2, _losses, kind)
 
 
-def _joined(world: World) -> None:
-    world.init()
+def _joined(world: World, kind: str) -> None:
+    two = world.join(kind, 2)
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         found = []
-        for kind, devices in ((fastcomm.DistributedDataParallel, TWO), (Stock, None)):
-            ddp: Any = kind(_linear(), devices, **options)
+        for wrap, devices in ((fastcomm.DistributedDataParallel, two), (Stock, None)):
+            ddp: Any = wrap(_linear().to(two[0] if devices else "cpu"), devices, **options)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=2.0**-7)
             with ddp.join():
                 for step in range(2 + world.rank):  # the last rank has more to do
@@ -128,12 +137,14 @@ def _joined(world: World) -> None:
                     ddp(_whole(5, 4, seed=10 * step + world.rank)).square().sum().backward()
                     optimizer.step()
             dist.barrier()
-            found.append(torch.cat([p.detach().flatten() for p in ddp.parameters()]))
+            found.append(torch.cat([p.detach().cpu().flatten() for p in ddp.parameters()]))
         assert torch.equal(*found)
 
 
-def test_ranks_with_fewer_inputs_join() -> None:
-    run_ranks(2, _joined)
+@KINDS
+@pytest.mark.usefixtures("simulated")
+def test_ranks_with_fewer_inputs_join(kind: str) -> None:
+    run_ranks(2, _joined, kind)
 
 
 def test_what_is_refused() -> None:

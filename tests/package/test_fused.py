@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import fused
+from support.places import ACCELERATOR, Place, examples
 from torch import nn
 
 import fastcomm
@@ -21,7 +22,7 @@ from fastcomm.fused import clip_grad_norm_, fused_reduce_add_coalesced, refuse_p
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 7, 31, 33, 4095, 4096, 4097, 9001]), max_size=5),
     dtypes=st.lists(st.sampled_from(DTYPES), min_size=5, max_size=5),
@@ -33,6 +34,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
     seed=st.integers(0, 2**16),
 )
 def test_replicas_are_reduced_as_ranks_are(
+    place: Place,
     sizes: list[int],
     dtypes: list[torch.dtype],
     count: int,
@@ -48,33 +50,38 @@ def test_replicas_are_reduced_as_ranks_are(
         for _ in range(count)
     ]
     kept = [[value.clone() for value in values] for values in lists]
-    sums, result = comm.fused_reduce_add_coalesced(lists, average, unscale, wire, norm_type)
-    for place, total in zip(zip(*kept, strict=True), sums, strict=True):
-        assert torch.equal(total, fused.reduced(list(place), average, unscale, wire))
+    there = [
+        [value.to(device) for value in values]
+        for values, device in zip(lists, place.devices(count), strict=True)
+    ]
+    sums, result = comm.fused_reduce_add_coalesced(there, average, unscale, wire, norm_type)
+    for terms, total in zip(zip(*kept, strict=True), sums, strict=True):
+        assert total.device == place.first
+        assert torch.equal(total.cpu(), fused.reduced(list(terms), average, unscale, wire))
     assert all(
-        torch.equal(a, b)
-        for values, before in zip(lists, kept, strict=True)
+        torch.equal(a.cpu(), b)
+        for values, before in zip(there, kept, strict=True)
         for a, b in zip(values, before, strict=True)
     )
     assert float(result.found_inf) == 0.0
     if norm_type is None:
         assert result.total_norm is None
         return
-    parts = [fused.part(total, norm_type) for total in sums]
+    parts = [fused.part(total.cpu(), norm_type) for total in sums]
     assert result.partial_norms.tolist() == parts
     assert result.total_norm is not None
     wanted = torch.tensor(fused.norm(parts, norm_type), dtype=torch.float64)
-    assert torch.equal(result.total_norm, wanted.to(result.total_norm.dtype))
+    assert torch.equal(result.total_norm.cpu(), wanted.to(result.total_norm.dtype))
 
 
-def test_what_lists_must_have_in_common() -> None:
-    one, two = torch.ones(3), torch.ones(4)
+def test_what_lists_must_have_in_common(place: Place) -> None:
+    one, two = torch.ones(3, device=place.first), torch.ones(4, device=place.first)
     for lists, words in (
         ([], "no source"),
         ([[one], [one, one.clone()]], "lists of 1 and of 2"),
         ([[one], [two]], "has invalid size: got 4, but expected 3"),
         ([[one], [one.double()]], "has dtype"),
-        ([[torch.ones(2, dtype=torch.int64)]] * 2, "not floating-point"),
+        ([[one.long()]] * 2, "not floating-point"),
     ):
         with pytest.raises(ValueError, match=words):
             comm.fused_reduce_add_coalesced(lists)
@@ -97,30 +104,49 @@ def test_clipping_has_torchs_signature() -> None:
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
-def test_clipping_is_torchs(norm_type: float, max_norm: float) -> None:
-    ours, theirs = _model(), _model()
+def test_clipping_is_torchs(place: Place, norm_type: float, max_norm: float) -> None:
+    here, ours, theirs = _model(), _model().to(place.first), _model()
     norm = fastcomm.clip_grad_norm_(ours.parameters(), max_norm, norm_type)
+    assert torch.equal(norm.cpu(), fastcomm.clip_grad_norm_(here.parameters(), max_norm, norm_type))
     wanted = nn.utils.clip_grad_norm_(theirs.parameters(), max_norm, norm_type)
-    torch.testing.assert_close(norm, wanted, rtol=1e-6, atol=0)
+    torch.testing.assert_close(norm.cpu(), wanted, rtol=1e-6, atol=0)
     assert norm.dtype == wanted.dtype and norm.shape == wanted.shape
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert (a.grad is None) == (b.grad is None)
         if a.grad is not None and b.grad is not None:
-            torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
+            torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-6, atol=0)
 
 
-def test_corners_of_clipping() -> None:
+@pytest.mark.accelerator
+def test_gradients_of_several_devices_have_one_norm() -> None:
+    """A model over devices, of which some are the CPU: the bits of the same gradients together."""
+    grads = [torch.randn(n) * 10**i for i, n in enumerate((700, 9001, 3, 4096, 50))]
+    wanted = fastcomm.clip_grad_norm_([_with_gradient(grad) for grad in grads], 1.0)
+    one, two, three = ACCELERATOR.devices(3)
+    places = [two, torch.device("cpu"), one, three, two]
+    there = [_with_gradient(g.to(device)) for g, device in zip(grads, places, strict=True)]
+    norm = fastcomm.clip_grad_norm_(there, 1.0)
+    assert norm.device == two and torch.equal(norm.cpu(), wanted)
+
+
+def _with_gradient(grad: torch.Tensor) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(grad))
+    parameter.grad = grad.clone()
+    return parameter
+
+
+def test_corners_of_clipping(place: Place) -> None:
     assert float(fastcomm.clip_grad_norm_([], 1.0)) == 0.0
-    parameter = nn.Parameter(torch.ones(3))
-    parameter.grad = torch.tensor([3.0, 4.0, math.inf])
+    parameter = nn.Parameter(torch.ones(3, device=place.first))
+    parameter.grad = torch.tensor([3.0, 4.0, math.inf], device=place.first)
     with pytest.raises(RuntimeError, match=r"The total norm of order 2\.0 .* is non-finite"):
         fastcomm.clip_grad_norm_(parameter, 1.0, error_if_nonfinite=True)
-    parameter.grad = torch.tensor([3.0, 4.0, 0.0])
+    parameter.grad = torch.tensor([3.0, 4.0, 0.0], device=place.first)
     assert float(fastcomm.clip_grad_norm_(parameter, 1.0)) == 5.0
-    torch.testing.assert_close(parameter.grad, torch.tensor([0.6, 0.8, 0.0]))
-    known: Any = torch.tensor(2.0)
+    torch.testing.assert_close(parameter.grad.cpu(), torch.tensor([0.6, 0.8, 0.0]))
+    known: Any = torch.tensor(2.0, device=place.first)
     assert fastcomm.clip_grad_norm_(parameter, 1.0, total_norm=known) is known
-    torch.testing.assert_close(parameter.grad, torch.tensor([0.3, 0.4, 0.0]))
+    torch.testing.assert_close(parameter.grad.cpu(), torch.tensor([0.3, 0.4, 0.0]))
     with pytest.raises(ValueError, match="norm_type is"):
         fastcomm.clip_grad_norm_(parameter, 1.0, 3.0)
 
@@ -145,11 +171,13 @@ def test_a_norm_is_reproducible_where_torchs_need_not_be() -> None:
         fastcomm.combined_norm(parts.float())
 
 
-def test_parts_are_combined_where_they_are() -> None:
-    parts = torch.tensor([9.0, 16.0], dtype=torch.float64)
+def test_parts_are_combined_where_they_are(place: Place) -> None:
+    parts = torch.tensor([9.0, 16.0], dtype=torch.float64).to(place.first)
     combined = fastcomm.combined_norm(parts)
     assert combined.shape == () and combined.dtype == torch.float64 and float(combined) == 5.0
-    assert math.isnan(fastcomm.combined_norm(torch.tensor([1.0, math.nan]).double(), math.inf))
+    assert combined.device == place.first
+    parts = torch.tensor([1.0, math.nan]).double().to(place.first)
+    assert math.isnan(fastcomm.combined_norm(parts, math.inf))
 
 
 def test_parameters_are_no_gradients() -> None:

@@ -59,6 +59,33 @@ def test_copies_and_sums(links: str) -> None:
     run_ranks(1, _lists, environment=LINKS[links])
 
 
+def _fused(_: World) -> None:
+    sim.load()
+    dtypes = [torch.float32, torch.bfloat16, torch.float64]
+    sizes = [0, 1, 4097, 70_001, 300, 9001]
+    lists = [
+        [cancelling(dtypes[i % 3], n, rank, i) for i, n in enumerate(sizes)]
+        for rank in range(len(DEVICES))
+    ]
+    there = [
+        [value.to(f"sim:{device}") for value in values]
+        for values, device in zip(lists, DEVICES, strict=True)
+    ]
+    for wire in (None, torch.bfloat16):
+        sums, found = comm.fused_reduce_add_coalesced(there, True, 0.25, wire, 2.0)
+        wanted, result = comm.fused_reduce_add_coalesced(lists, True, 0.25, wire, 2.0)
+        assert all(same_bits(a.cpu(), b) for a, b in zip(sums, wanted, strict=True))
+        assert same_bits(found.partial_norms.cpu(), result.partial_norms)
+        assert found.total_norm is not None and result.total_norm is not None
+        assert same_bits(found.total_norm.cpu(), result.total_norm)
+        assert found.found_inf.item() == 0
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_fused_sums_and_norms(links: str) -> None:
+    run_ranks(1, _fused, environment=LINKS[links])
+
+
 def _training(_: World) -> None:
     sim.load()
     torch.manual_seed(0)

@@ -64,6 +64,20 @@ class World:
             timeout=self.timeout,
         )
 
+    def join(self, kind: str, many: int) -> list[str]:
+        """Join the default group, and return so many devices of this rank's own.
+
+        They are slots of the "cpu", or devices of the "sim", which is loaded here.
+        """
+        if kind == "cpu":
+            self.init()
+            return ["cpu"] * many
+        import sim
+
+        count = sim.load().device_count()
+        self.init("cpu:fastcomm,sim:fastcomm")
+        return [f"sim:{(many * self.rank + i) % count}" for i in range(many)]
+
 
 def _main(
     function: Callable[..., Any],
