@@ -181,6 +181,41 @@ def test_training_gives_the_bits_of_the_cpu() -> None:
     run_ranks(1, _training)
 
 
+class _Reader(nn.Module):
+    """What has operators of its own on devices, or another form there than torch's Meta says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+        self.lstm = nn.LSTM(3, 4, num_layers=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.lstm(self.norm(x))[0]
+        return out
+
+
+def _reading(_: World) -> None:
+    sim.load()
+    torch.manual_seed(1)
+    here = _Reader().double()
+    there = copy.deepcopy(here).to("sim:3")
+    x = torch.randn(7, 5, 3, dtype=torch.float64)
+    for training in (True, False):
+        outputs = []
+        for model, device in ((here, "cpu"), (there, "sim:3")):
+            model.zero_grad()
+            outputs.append(model.train(training)(x.to(device)))
+            outputs[-1].square().sum().backward()
+        torch.testing.assert_close(outputs[1].cpu(), outputs[0])  # sums have another order there
+        for (name, a), b in zip(there.named_parameters(), here.parameters(), strict=True):
+            assert a.grad is not None and b.grad is not None
+            torch.testing.assert_close(a.grad.cpu(), b.grad, msg=name)
+
+
+def test_lstms_and_batchnorm_outside_of_training() -> None:
+    run_ranks(1, _reading)
+
+
 def test_a_script_may_end_with_backward() -> None:
     script = (
         "import torch, sim; sim.load(); w = torch.ones(9, device='sim', requires_grad=True); "

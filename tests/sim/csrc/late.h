@@ -217,6 +217,10 @@ class LateCall {
     } catch (const std::exception&) {
       return false;  // no such kernel, the numbers are needed, or wrong: then the CPU says so
     }
+    if (schema_.name() == "aten::native_batch_norm" && !arguments_[5].toBool()) {
+      // Outside of training nothing is saved; Meta says otherwise.
+      for (const size_t saved : {1, 2}) meta_[saved] = meta_[saved].toTensor().new_empty({0});
+    }
     return true;
   }
 

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "late.h"
+#include "lstm.h"
 
 namespace sim {
 
@@ -234,6 +235,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable",
          torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+  m.impl("_thnn_fused_lstm_cell", fused_lstm_cell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", fused_lstm_cell_backward);
 }
 
 // The copy looks at these bits itself; torch would resolve them by a copy, which is this one.
