@@ -16,10 +16,11 @@ from typing import Any
 import durations
 import pytest
 import sim
-from support import nvcc, places, programs
+from support import gpu, nvcc, places, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
+NO_ACCELERATOR = "no accelerator here; simulated ones run this in tests/sim/test_on_devices.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,8 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The longest file first, so that no worker is left alone with it; within a file as it is.
     chosen.sort(key=lambda item: (is_serial(item), -expected.get(files[item], 0.0), files[item]))
     for item in chosen:
+        if item.get_closest_marker("gpu") and gpu.WHY_NONE is not None:
+            item.add_marker(pytest.mark.skip(reason=gpu.WHY_NONE))
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
             item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
+        if is_for_accelerators(item) and places.kind() is None:
+            item.add_marker(pytest.mark.skip(reason=NO_ACCELERATOR))
     items[:] = chosen
 
 
@@ -70,12 +75,11 @@ def simulated() -> None:
 
 
 def is_for_accelerators(item: pytest.Item) -> bool:
-    """Tell whether accelerators run a test: not its variant for the CPU."""
+    """Tell whether accelerators run a test: not its variant for the CPU, nor what needs CUDA."""
+    marked = item.get_closest_marker("accelerator") and not item.get_closest_marker("gpu")
     call = getattr(item, "callspec", None)
     place = call.params.get("place") if call else None
-    return place == "accelerator" or (
-        place is None and item.get_closest_marker("accelerator") is not None
-    )
+    return place == "accelerator" or (place is None and bool(marked))
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +93,7 @@ def _ordered(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(params=["cpu", pytest.param("accelerator", marks=pytest.mark.accelerator)])
 def place(request: pytest.FixtureRequest) -> places.Place:
     """Where a test's tensors and replicas live: slots of the CPU, or devices of an accelerator."""
-    if request.param == "cpu":
-        return places.CPU
-    if places.kind() is None:
-        pytest.skip("no accelerator here; simulated ones run this in tests/sim/test_on_devices.py")
-    return places.ACCELERATOR
+    return places.CPU if request.param == "cpu" else places.ACCELERATOR
 
 
 def is_serial(item: pytest.Item) -> bool:
