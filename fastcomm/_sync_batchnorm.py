@@ -2,7 +2,8 @@
 
 Replicas run in threads. In every BatchNorm of a training pass they meet: each brings the mean and
 the variance of its part, the last to come combines them in the order of the replicas, and all go on
-with the result. That is made of ordinary differentiable operations; backward needs no more.
+with copies of the result. That is made of differentiable operations; backward needs no more. What
+comes back to the copies is summed in the order of the tree: no bit depends on who came last.
 
 A replica that has ended, or is in another BatchNorm, will not come: then all of them raise.
 """
@@ -20,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastcomm import _streams
 from fastcomm._compile import untraced
+from fastcomm.functions import Broadcast
 
 __all__ = ["Party", "synchronize"]
 
@@ -39,7 +41,7 @@ class Party:
         self._ended = [False] * count
         self._at: list[tuple[int, int] | None] = [None] * count  # where a replica waits
         self._brought: dict[tuple[int, int], dict[int, _Moments]] = {}
-        self._combined: dict[tuple[int, int], _Moments] = {}
+        self._combined: dict[tuple[int, int], list[_Moments]] = {}  # for each replica
         self._visits: dict[tuple[int, int], int] = {}  # by replica and place
         self._raised: dict[int, str] = {}
         self._modules: list[Module] = []
@@ -71,7 +73,9 @@ class Party:
         self._modules.append(module)
 
     def meet(self, replica: int, place: int, moments: _Moments) -> _Moments:
-        """Return the moments of all parts together, where ``place`` is the BatchNorm's number.
+        """Return the moments of all parts together, where the replica's are.
+
+        ``place`` is the BatchNorm's number.
 
         Raises:
             RuntimeError: another replica will not come.
@@ -88,7 +92,7 @@ class Party:
             self._at[replica] = None
             if here not in self._combined:
                 raise RuntimeError(self._failure)
-            return self._combined[here]
+            return self._combined[here][replica]
 
     def _look(self) -> None:
         """See whether somebody can go on, or nobody can."""
@@ -134,8 +138,8 @@ class Watched:
         self._party.end(self._replica)
 
 
-def _combine(parts: Sequence[_Moments]) -> _Moments:
-    """Combine moments as Chan, Golub and LeVeque (1979) do."""
+def _combine(parts: Sequence[_Moments]) -> list[_Moments]:
+    """Combine moments as Chan, Golub and LeVeque (1979) do; return a copy for each part."""
     for part in parts:
         _streams.receive(part.stream, part.mean, part.variance)
     device = parts[0].mean.device
@@ -146,7 +150,12 @@ def _combine(parts: Sequence[_Moments]) -> _Moments:
     weights = weights.view(-1, 1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean).square())).sum(0)
-    return _Moments(count, mean, variance, _streams.current(device))
+    devices = [part.mean.device for part in parts]
+    copies = Broadcast.apply(devices, mean, variance)
+    return [
+        _Moments(count, copies[2 * i], copies[2 * i + 1], _streams.current(place))
+        for i, place in enumerate(devices)
+    ]
 
 
 def synchronize(replicas: Sequence[Module]) -> Party:
@@ -175,7 +184,7 @@ def _forward(
     own = _Moments(x.numel() // x.size(1), mean, variance, _streams.current(x.device))
     moments = party.meet(replica, place, own)
     _streams.receive(moments.stream, moments.mean, moments.variance)
-    mean, variance = moments.mean.to(x.device), moments.variance.to(x.device)
+    mean, variance = moments.mean, moments.variance
     if module.training and module.running_mean is not None:
         _track(module, moments.size, mean, variance)
     shape = [1, -1, *[1] * (x.dim() - 2)]

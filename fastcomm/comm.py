@@ -198,6 +198,9 @@ def reduce_add_coalesced(
     if destination is None and all(value.device == CPU for values in lists for value in values):
         destination = CPU
     target = slot(destination)
+    for values in lists:
+        if len(values) != len(lists[0]):
+            raise ValueError(f"reduce_add: lists of {len(lists[0])} and of {len(values)} tensors")
     result: list[torch.Tensor | None] = []
     dense: list[tuple[torch.Tensor, ...]] = []
     for place in zip(*lists, strict=True):

@@ -111,10 +111,14 @@ class ReduceAddCoalesced(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        forked = _streams.fork(ctx.sources)
-        copies = Broadcast.apply(ctx.sources, *grads)
+        # A broadcast begins where the gradients are: which may be a later list's device.
+        begins = grads[0].device
+        extra = 0 if ctx.sources[0] == begins else 1
+        devices = [begins] * extra + ctx.sources
+        forked = _streams.fork([begins, *ctx.sources])
+        copies = Broadcast.apply(devices, *grads)
         _streams.join(forked)
-        return (None, None, *copies)
+        return (None, None, *copies[extra * len(grads) :])
 
 
 class Scatter(Function):
@@ -144,10 +148,7 @@ class Scatter(Function):
             for i, chunk in enumerate(chunks)
         )
         for chunk, stream in zip(chunks, streams, strict=False):
-            if stream is not None:
-                current = torch.accelerator.current_stream(chunk.device)
-                current.wait_stream(stream)
-                chunk.record_stream(current)
+            _streams.receive(stream, chunk)
         return tuple(torch.view_as_complex(c) if tensor.is_complex() else c for c in chunks)
 
     @staticmethod

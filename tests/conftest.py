@@ -52,6 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in chosen if is_for_accelerators(item)]
     if left_out := [item for item in items if item not in set(chosen)]:
         config.hook.pytest_deselected(items=left_out)
+    for item in chosen:
+        if "simulated" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.simulated)
     expected = durations.expected()
     files = {item: item.nodeid.split("::")[0] for item in chosen}
     # The longest file first, so that no worker is left alone with it; within a file as it is.

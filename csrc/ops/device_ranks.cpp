@@ -28,6 +28,13 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
   return tensor;
 }
 
+/// torch.save refuses storages that tensors of two types share.
+std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors) {
+  std::map<at::ScalarType, std::vector<size_t>> found;
+  for (size_t i = 0; i < tensors.size(); ++i) found[tensors[i].scalar_type()].push_back(i);
+  return found;
+}
+
 using KnownRanks = std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
 
 bool capturing(const std::vector<int>& devices) {
@@ -96,20 +103,29 @@ void record_use(const TensorList& tensors, int device) {
 
 TensorList allocate_like(const TensorList& models, int device, bool apart) {
   const auto options = at::TensorOptions(at::kByte).device(accelerator_device(device));
-  TensorList made;
-  made.reserve(models.size());
-  size_t first = 0;
-  while (first < models.size()) {
-    size_t end = first, bytes = 0;
-    do {
-      bytes += padded(models[end++].nbytes());
-    } while (!apart && end < models.size() && bytes + padded(models[end].nbytes()) <= kBlockBytes);
+  TensorList made(models.size());
+  const auto place = [&](const std::vector<size_t>& indices, size_t bytes) {
     const at::Tensor block = at::empty({static_cast<int64_t>(bytes)}, options);
     size_t at = 0;
-    for (; first < end; ++first) {
-      made.push_back(tensor_within(block, at, models[first]));
-      at += padded(models[first].nbytes());
+    for (const size_t i : indices) {
+      made[i] = tensor_within(block, at, models[i]);
+      at += padded(models[i].nbytes());
     }
+  };
+  for (const auto& [type, indices] : by_dtype(models)) {
+    std::vector<size_t> chosen;
+    size_t bytes = 0;
+    for (const size_t i : indices) {
+      const size_t more = padded(models[i].nbytes());
+      if (!chosen.empty() && (apart || bytes + more > kBlockBytes)) {
+        place(chosen, bytes);
+        chosen.clear();
+        bytes = 0;
+      }
+      chosen.push_back(i);
+      bytes += more;
+    }
+    place(chosen, bytes);
   }
   return made;
 }

@@ -43,7 +43,8 @@ inline void keep_until_enqueued(TensorList& tensors) {
   if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
 }
 
-/// New tensors like `models`, which are plain, on a device: many in a block, or each in its own.
+/// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
+/// own.
 TensorList allocate_like(const TensorList& models, int device, bool apart = false);
 
 /// Whether all are tensors on that device, without wrappers around them.

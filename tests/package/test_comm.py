@@ -1,16 +1,17 @@
-"""The primitives on CPU slots: what torch expects of its own, and a definition in plain torch."""
+"""The primitives on CPU slots and on devices: what torch expects of its own, and a definition."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.places import Place
+from support.places import ACCELERATOR, Place, examples, laid_out
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling
 from torch.cuda import comm as torch_comm
@@ -65,18 +66,24 @@ def tensor_lists(draw: st.DrawFn) -> list[torch.Tensor]:
     return [draw(layouts(draw(SHAPES), draw(DTYPES))) for _ in range(draw(st.integers(0, 5)))]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(tensors=tensor_lists(), count=st.integers(1, 5))
-def test_broadcast_coalesced_is_a_copy_of_each(tensors: list[torch.Tensor], count: int) -> None:
+def test_broadcast_coalesced_is_a_copy_of_each(
+    place: Place, tensors: list[torch.Tensor], count: int
+) -> None:
     before = [tensor.clone() for tensor in tensors]
-    lists = comm.broadcast_coalesced(tensors, ["cpu"] * count)
+    devices = place.devices(count)
+    tensors = [laid_out(tensor, devices[0]) for tensor in tensors]
+    lists = comm.broadcast_coalesced(tensors, devices)
     assert len(lists) == count
     assert all(a is b for a, b in zip(lists[0], tensors, strict=True))
-    for copies in lists[1:]:
-        for copy, tensor in zip(copies, tensors, strict=True):
-            assert same_bits(copy, tensor) and not copy.requires_grad
+    for device, copies in zip(devices[1:], lists[1:], strict=True):
+        for copy, source, tensor in zip(copies, before, tensors, strict=True):
+            assert copy.device == device and same_bits(copy.cpu(), source)
+            assert not copy.requires_grad
             assert copy.stride() == torch.empty_like(tensor).stride()
-            assert copy.untyped_storage().nbytes() == copy.nbytes
+            if place.name == "cpu":  # on devices blocks of some megabytes hold many
+                assert copy.untyped_storage().nbytes() == copy.nbytes
     for copies in lists[1:]:  # each has memory and a version counter of its own
         for i, copy in enumerate(copies):
             versions = [other._version for other in copies]
@@ -84,9 +91,9 @@ def test_broadcast_coalesced_is_a_copy_of_each(tensors: list[torch.Tensor], coun
             versions[i] += 1
             assert [other._version for other in copies] == versions
             assert all(
-                same_bits(c, b) for c, b in zip(copies[i + 1 :], before[i + 1 :], strict=True)
+                same_bits(c.cpu(), b) for c, b in zip(copies[i + 1 :], before[i + 1 :], strict=True)
             )
-    assert all(same_bits(a, b) for a, b in zip(tensors, before, strict=True))
+    assert all(same_bits(a.cpu(), b) for a, b in zip(tensors, before, strict=True))
 
 
 @st.composite
@@ -98,75 +105,115 @@ def sources(draw: st.DrawFn) -> list[list[torch.Tensor]]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(lists=sources())
 def test_reduce_add_coalesced_is_the_sum_in_the_order_of_the_tree(
-    lists: list[list[torch.Tensor]],
+    place: Place, lists: list[list[torch.Tensor]]
 ) -> None:
-    sums = comm.reduce_add_coalesced(lists)
-    assert isinstance(sums, tuple) and len(sums) == len(lists[0])
-    for total, *terms in zip(sums, *lists, strict=True):
-        assert same_bits(total, tree_sum(terms))
-        assert all(total.data_ptr() != term.data_ptr() or total.numel() == 0 for term in terms)
-        if len(terms) > 1:
-            assert same_bits(comm.reduce_add(terms), total)
-
-
-def test_sums_and_copies_of_devices_have_the_bits_of_the_cpu(place: Place) -> None:
-    devices = place.devices(5)
-    lists = [
-        [cancelling(dtype, 3000, rank) for dtype in (*FLOATS, torch.int64)] for rank in range(5)
-    ]
     there = [
-        [value.to(device) for value in values]
-        for values, device in zip(lists, devices, strict=True)
+        [laid_out(value, device) for value in values]
+        for values, device in zip(lists, place.devices(len(lists)), strict=True)
     ]
-    sums = comm.reduce_add_coalesced(there, devices[1])
-    for total, *terms in zip(sums, *lists, strict=True):
-        assert total.device == devices[1] and same_bits(total.cpu(), tree_sum(terms))
-    for device, values in zip(devices, comm.broadcast_coalesced(there[0], devices), strict=True):
-        for value, source in zip(values, lists[0], strict=True):
-            assert value.device == device and same_bits(value.cpu(), source)
+    sums = comm.reduce_add_coalesced(there)
+    assert isinstance(sums, tuple) and len(sums) == len(lists[0])
+    for total, terms, *placed in zip(sums, zip(*lists, strict=True), *there, strict=True):
+        assert total.device == place.first and same_bits(total.cpu(), tree_sum(list(terms)))
+        assert all(total.data_ptr() != term.data_ptr() or total.numel() == 0 for term in placed)
+        if len(terms) > 1:
+            assert same_bits(comm.reduce_add(placed).cpu(), total.cpu())
 
 
-def test_what_serves_other_devices_gives_the_same_bits() -> None:
+def _each_on(lists: list[list[torch.Tensor]], place: Place) -> list[list[torch.Tensor]]:
+    devices = place.devices(len(lists))
+    return [[v.to(device) for v in values] for values, device in zip(lists, devices, strict=True)]
+
+
+@pytest.mark.accelerator
+def test_a_device_may_stand_several_times_in_a_list_and_beside_the_cpu() -> None:
+    zero, one, two = ACCELERATOR.devices(3)
+    cpu = torch.device("cpu")
+    values = [cancelling(dtype, 900, 7) for dtype in (*FLOATS, torch.int64)]
+    for devices in ([one, one, zero, one], [two, cpu, one, cpu], [cpu, two, cpu, two], [cpu, one]):
+        there = [value.to(devices[0]) for value in values]
+        for device, copies in zip(devices, comm.broadcast_coalesced(there, devices), strict=True):
+            for copy, value in zip(copies, values, strict=True):
+                assert copy.device == device and same_bits(copy.cpu(), value)
+        lists = [
+            [cancelling(value.dtype, 900, rank) for value in values] for rank in range(len(devices))
+        ]
+        placed = [[v.to(device) for v in vs] for vs, device in zip(lists, devices, strict=True)]
+        for target in set(devices):
+            sums = comm.reduce_add_coalesced(placed, target)
+            for total, *terms in zip(sums, *lists, strict=True):
+                assert total.device == target and same_bits(total.cpu(), tree_sum(terms))
+            total = comm.reduce_add([vs[1] for vs in placed], target)
+            assert same_bits(total.cpu(), tree_sum([vs[1] for vs in lists]))
+
+
+@pytest.mark.accelerator
+def test_the_work_is_ordered_behind_the_current_streams() -> None:
+    """What is given back at once is not given out again before the copies and sums have read it."""
+    devices = ACCELERATOR.devices(3)
+    sides = [torch.Stream(device) for device in devices]
+    for _ in range(5):
+        with contextlib.ExitStack() as stack:
+            for side in sides:
+                stack.enter_context(side)
+            lists = [[torch.ones(5000, device=device) for _ in range(4)] for device in devices]
+            copies = comm.broadcast_coalesced(lists[1], [devices[i] for i in (1, 2, 0)])
+            sums = comm.reduce_add_coalesced([*lists, *copies], devices[2])
+            del lists, copies
+            for device in devices:
+                torch.full((5000,), 7.0, device=device)
+        sides[2].synchronize()
+        assert all(total.eq(6).all() for total in sums)
+
+
+def test_what_serves_other_devices_gives_the_same_bits(place: Place) -> None:
     dtypes = [*FLOATS, torch.int64, torch.float32]
     lists = [[cancelling(dtype, 30, rank) for dtype in dtypes] for rank in range(5)]
-    sums = _lists.sums_of_flat(lists, torch.device("cpu"))
+    sums = _lists.sums_of_flat(_each_on(lists, place), place.first)
     for total, *terms in zip(sums, *lists, strict=True):
-        assert same_bits(total, tree_sum(terms))
-    assert _lists.sums_of_flat([], torch.device("cpu")) == []
+        assert same_bits(total.cpu(), tree_sum(terms))
+    assert _lists.sums_of_flat([], place.first) == []
 
 
-def test_large_lists_are_divided_among_threads_without_a_seam() -> None:
+def test_large_lists_are_divided_without_a_seam(place: Place) -> None:
     """Pieces of all sizes around what a thread takes, at odd places."""
     counts = [0, 1, 7, 65_535, 65_536, 65_537, 1, 300_001, 3, 1 << 20]
     lists = [[cancelling(torch.float32, n, rank, n) for n in counts] for rank in range(3)]
-    for total, *terms in zip(comm.reduce_add_coalesced(lists), *lists, strict=True):
-        assert same_bits(total, tree_sum(terms))
-    for copy, tensor in zip(comm.broadcast_coalesced(lists[0], TWO)[1], lists[0], strict=True):
-        assert torch.equal(copy, tensor)
+    there = _each_on(lists, place)
+    for total, *terms in zip(comm.reduce_add_coalesced(there), *lists, strict=True):
+        assert same_bits(total.cpu(), tree_sum(terms))
+    copies = comm.broadcast_coalesced(there[0], place.devices(2))[1]
+    for copy, tensor in zip(copies, lists[0], strict=True):
+        assert torch.equal(copy.cpu(), tensor)
     halves = [[t.to(torch.bfloat16) for t in values] for values in lists]
-    for total, *terms in zip(comm.reduce_add_coalesced(halves), *halves, strict=True):
-        assert same_bits(total, tree_sum(terms))
+    sums = comm.reduce_add_coalesced(_each_on(halves, place))
+    for total, *terms in zip(sums, *halves, strict=True):
+        assert same_bits(total.cpu(), tree_sum(terms))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16])
-def test_seventy_sources(dtype: torch.dtype) -> None:
+def test_seventy_sources(place: Place, dtype: torch.dtype) -> None:
     lists = [[cancelling(dtype, 50, rank)] for rank in range(70)]
-    assert same_bits(comm.reduce_add_coalesced(lists)[0], tree_sum([v[0] for v in lists]))
+    (total,) = comm.reduce_add_coalesced(_each_on(lists, place))
+    assert same_bits(total.cpu(), tree_sum([v[0] for v in lists]))
 
 
-def test_broadcast() -> None:
-    x = torch.randn(5, 5)
-    copies = comm.broadcast(x, TWO)
+def test_broadcast(place: Place) -> None:
+    x = torch.randn(5, 5, device=place.first)
+    copies = comm.broadcast(x, [place.first] * 2)
     assert [copy is x for copy in copies] == [True, True]  # as torch does on a tensor's own device
-    outputs = [x, torch.empty_like(x)]
+    devices = place.devices(2)
+    for copy, device in zip(comm.broadcast(x, devices), devices, strict=True):
+        assert copy.device == device and torch.equal(copy.cpu(), x.cpu())
+    outputs = [x, torch.empty_like(x, device=devices[1])]
     results = comm.broadcast(x, out=outputs)
     assert all(a is b for a, b in zip(results, outputs, strict=True))
-    assert torch.equal(outputs[1], x)
+    assert torch.equal(outputs[1].cpu(), x.cpu())
     with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
-        comm.broadcast(x, TWO, out=outputs)
+        comm.broadcast(x, devices, out=outputs)
     with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
         comm.broadcast(x)
     match = "Expected all output tensors to have same shape as the source .+ at index 1"
@@ -218,18 +265,19 @@ def test_tensors_without_plain_memory() -> None:
     assert copy.dequantize().tolist() == [1.0] * 3
 
 
-def test_complex_tensors_are_pairs_of_reals() -> None:
+def test_complex_tensors_are_pairs_of_reals(place: Place) -> None:
     x = torch.randn(3, 4, dtype=torch.complex64)
-    real = torch.view_as_real(x)
-    for results in (comm.broadcast(x, TWO), comm.broadcast_coalesced([x], TWO)[1]):
-        assert all(torch.equal(result, real) for result in results)
-    assert torch.equal(torch.cat(comm.scatter(x, TWO)), real)
-    assert torch.equal(comm.gather([x, x], destination="cpu"), torch.cat([real, real]))
+    real, two = torch.view_as_real(x), place.devices(2)
+    x, y = x.to(two[0]), x.to(two[1])
+    for results in (comm.broadcast(x, two), comm.broadcast_coalesced([x], two)[1]):
+        assert all(torch.equal(result.cpu(), real) for result in results)
+    assert torch.equal(torch.cat([chunk.cpu() for chunk in comm.scatter(x, two)]), real)
+    assert torch.equal(comm.gather([x, y], destination="cpu"), torch.cat([real, real]))
 
 
-def test_reduce_add() -> None:
-    x, y = torch.randn(5, 5), torch.randn(5, 5)
-    assert torch.equal(comm.reduce_add((x, y)), x + y)
+def test_reduce_add(place: Place) -> None:
+    x, y = (torch.randn(5, 5).to(device) for device in place.devices(2))
+    assert torch.equal(comm.reduce_add((x, y)).cpu(), x.cpu() + y.cpu())
     assert comm.reduce_add([x]) is x
     with pytest.raises(ValueError, match="input 1 has invalid size: got 5x4, but expected 5x5"):
         comm.reduce_add([x, y[:, :4]])
@@ -239,27 +287,29 @@ def test_reduce_add() -> None:
         comm.reduce_add_coalesced([[x], [x, y]])
     x.requires_grad_()
     comm.reduce_add([x, y]).sum().backward()
-    assert x.grad is not None and torch.equal(x.grad, torch.ones(5, 5))
+    assert x.grad is not None and torch.equal(x.grad.cpu(), torch.ones(5, 5))
 
 
 @pytest.mark.parametrize(
     ("shape", "dim", "sizes"),
     [((4, 4), 0, None), ((4, 4), 1, None), ((4, 4), -2, None), ((6, 4), 0, (2, 4))],
 )
-def test_scatter(shape: tuple[int, ...], dim: int, sizes: tuple[int, ...] | None) -> None:
-    x = torch.randn(shape)
+def test_scatter(
+    place: Place, shape: tuple[int, ...], dim: int, sizes: tuple[int, ...] | None
+) -> None:
+    x, two = torch.randn(shape, device=place.first), place.devices(2)
     wanted = x.split(sizes or x.size(dim) // 2, dim)
-    chunks = comm.scatter(x, TWO, sizes, dim)
-    for chunk, want in zip(chunks, wanted, strict=True):
-        assert torch.equal(chunk, want)
-        assert chunk.data_ptr() == want.data_ptr()  # a view
+    chunks = comm.scatter(x, two, sizes, dim)
+    for chunk, want, device in zip(chunks, wanted, two, strict=True):
+        assert chunk.device == device and torch.equal(chunk.cpu(), want.cpu())
+        assert device != x.device or chunk.data_ptr() == want.data_ptr()  # a view
     out = [torch.empty_like(chunk) for chunk in chunks]
     for result, target, want in zip(comm.scatter(x, dim=dim, out=out), out, wanted, strict=True):
-        assert result is target and torch.equal(result, want)
+        assert result is target and torch.equal(result.cpu(), want.cpu())
     index: list[Any] = [slice(None)] * 2
     index[dim] = slice(1, None)
     errors: list[tuple[str, Callable[[], Any]]] = [
-        ("'devices' must not be specified", lambda: comm.scatter(x, TWO, dim=dim, out=out)),
+        ("'devices' must not be specified", lambda: comm.scatter(x, two, dim=dim, out=out)),
         ("'chunk_sizes' must not be", lambda: comm.scatter(x, None, (1,), dim=dim, out=out)),
         ("Expected at least one device to scatter to", lambda: comm.scatter(x, (), dim=dim)),
         ("Expected at least one output tensor", lambda: comm.scatter(x, dim=dim, out=[])),
@@ -273,31 +323,37 @@ def test_scatter(shape: tuple[int, ...], dim: int, sizes: tuple[int, ...] | None
         ),
         (
             "Expected devices and chunk_sizes to be of same length",
-            lambda: comm.scatter(x, ["cpu"] * 3, (2, 2), dim),
+            lambda: comm.scatter(x, [place.first] * 3, (2, 2), dim),
         ),
-        ("split_with_sizes expects split_sizes to sum", lambda: comm.scatter(x, TWO, (1, 1), dim)),
+        ("split_with_sizes expects split_sizes to sum", lambda: comm.scatter(x, two, (1, 1), dim)),
     ]
     for match, call in errors:
         with pytest.raises(RuntimeError, match=match):
             call()
     with pytest.raises(IndexError, match="Dimension out of range"):
-        comm.scatter(x, TWO, dim=2)
+        comm.scatter(x, two, dim=2)
 
 
-def test_there_may_be_fewer_chunks_than_devices() -> None:
-    assert len(comm.scatter(torch.randn(3), ["cpu"] * 5)) == 3
-    assert [len(chunk) for chunk in comm.scatter(torch.randn(5), ["cpu"] * 4)] == [2, 2, 1]
+def test_there_may_be_fewer_chunks_than_devices(place: Place) -> None:
+    assert len(comm.scatter(torch.randn(3), place.devices(5))) == 3
+    chunks = comm.scatter(torch.randn(5), place.devices(4))
+    assert [len(chunk) for chunk in chunks] == [2, 2, 1]
+    assert [chunk.device for chunk in chunks] == place.devices(3)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_gather(dim: int) -> None:
+def test_gather(place: Place, dim: int) -> None:
     x, y = torch.randn(2, 5), torch.randn(2, 5)
-    wanted = torch.cat([x, y], dim)
-    for destination in (None, "cpu", torch.device("cpu")):
-        assert torch.equal(comm.gather((x, y), dim, destination), wanted)
-    out = torch.empty_like(wanted)
-    assert comm.gather((x, y), dim, out=out) is out
-    assert torch.equal(out, wanted)
+    wanted, two = torch.cat([x, y], dim), place.devices(2)
+    x, y = x.to(two[0]), y.to(two[1])
+    for destination in (None, "cpu", torch.device("cpu"), two[1]):
+        joined = comm.gather((x, y), dim, destination)
+        assert joined.device == torch.device(destination or place.first)
+        assert torch.equal(joined.cpu(), wanted)
+    for device in (torch.device("cpu"), two[1]):
+        out = torch.empty_like(wanted, device=device)
+        assert comm.gather((x, y), dim, out=out) is out
+        assert torch.equal(out.cpu(), wanted)
     with pytest.warns(FutureWarning, match="Using -1 to represent CPU tensor is deprecated"):
         assert torch.equal(comm.gather((x, y), dim, -1), wanted)
     other = y[:, 1:] if dim == 0 else y[1:]
@@ -337,17 +393,20 @@ def test_what_goes_to_the_host_is_there_on_return() -> None:
     assert copies.under_way == [False] * 6
 
 
-def test_memory_formats_are_kept() -> None:
-    x = torch.randn(10, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    chunks = comm.scatter(x, TWO)
+def test_memory_formats_are_kept(place: Place) -> None:
+    x = torch.randn(10, 3, 8, 8).contiguous(memory_format=torch.channels_last).to(place.first)
+    two = place.devices(2)
+    chunks = comm.scatter(x, two)
     assert all(c.is_contiguous(memory_format=torch.channels_last) for c in chunks)
-    joined = comm.gather(chunks, destination="cpu")
-    assert joined.is_contiguous(memory_format=torch.channels_last)
-    (copy,) = comm.broadcast_coalesced([x], TWO)[1]
+    for destination in ("cpu", two[1]):
+        joined = comm.gather(chunks, destination=destination)
+        assert joined.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(joined.cpu(), x.cpu())
+    (copy,) = comm.broadcast_coalesced([x], two)[1]
     assert copy.is_contiguous(memory_format=torch.channels_last)
-    (total,) = comm.reduce_add_coalesced([[x], [x.contiguous()]])
+    (total,) = comm.reduce_add_coalesced([[x], [x.contiguous().to(two[1])]])
     assert total.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(total, 2 * x)
+    assert torch.equal(total.cpu(), 2 * x.cpu())
 
 
 def test_devices() -> None:

@@ -1,7 +1,8 @@
-"""DataParallel on CPU slots against the module itself; what torch expects of its own; and more."""
+"""DataParallel against the module itself; what torch expects of its own; and more."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import io
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.places import ACCELERATOR, Place, examples, module
+from support.tree import same_bits
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,40 +37,55 @@ def _gradients(module: nn.Module) -> list[torch.Tensor]:
     return [p.grad for p in module.parameters() if p.grad is not None]
 
 
-@settings(max_examples=40, deadline=None)
+def _stepped(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return results and gradients, and results again after a step, with and without a graph."""
+    x = x.detach().clone().requires_grad_()
+    output = model(x)
+    output.square().sum().backward()
+    assert x.grad is not None
+    found = [output, x.grad, *_gradients(model)]
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    found.append(model(x))
+    with torch.no_grad():
+        found.append(model(x))
+    return [value.detach().cpu() for value in found]
+
+
+@examples(40)
 @given(
     rows=st.integers(1, 12),
     replicas=st.integers(1, 5),
     sizes=st.one_of(st.none(), st.lists(st.integers(1, 5), min_size=5, max_size=5)),
 )
 def test_it_computes_what_the_module_does(
-    rows: int, replicas: int, sizes: list[int] | None
+    place: Place, rows: int, replicas: int, sizes: list[int] | None
 ) -> None:
-    plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64, requires_grad=True)
-    net = copy.deepcopy(plain)
-    parallel = DataParallel(net, ["cpu"] * replicas, chunk_sizes=sizes and sizes[:replicas])
-    results = []
-    for module in (plain, parallel):
-        x.grad = None
-        output = module(x)
-        output.square().sum().backward()
-        results.append([output.detach(), x.grad, *_gradients(module)])
-    for theirs, ours in zip(*results, strict=True):
+    """And on devices the bits of the same on CPU slots."""
+    net, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
+    wanted = _stepped(copy.deepcopy(net), x)
+    sizes = sizes and sizes[:replicas]
+    slots = DataParallel(copy.deepcopy(net), ["cpu"] * replicas, chunk_sizes=sizes)
+    here = _stepped(slots, x)
+    for ours, theirs in zip(here, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-    for module in (plain, parallel):  # and once more, after a step
-        torch.optim.SGD(module.parameters(), lr=0.1).step()
-    torch.testing.assert_close(parallel(x), plain(x), rtol=1e-12, atol=1e-14)
-    with torch.no_grad():
-        torch.testing.assert_close(parallel(x), plain(x), rtol=1e-12, atol=1e-14)
+    parallel = DataParallel(net.to(place.first), place.devices(replicas), chunk_sizes=sizes)
+    for input_is in ("there", "on the CPU") if place.name != "cpu" else ():
+        given_x = place.put(x) if input_is == "there" else x
+        there = _stepped(copy.deepcopy(parallel), given_x)
+        assert all(same_bits(a, b) for a, b in zip(there, here, strict=True)), input_is
 
 
-def test_the_function() -> None:
+def test_the_function(place: Place) -> None:
     net, x = _net(), torch.randn(5, 6, dtype=torch.float64)
-    for inputs in (x, (x,)):
-        torch.testing.assert_close(data_parallel(net, inputs, TWO), net(x))
-        torch.testing.assert_close(data_parallel(net, inputs, ["cpu"], "cpu"), net(x))
-    result = data_parallel(net, None, TWO, module_kwargs={"input": x})
-    torch.testing.assert_close(result, net(x))
+    wanted, two = net(x), place.devices(2)
+    net.to(place.first)
+    for inputs in (x, (x,), place.put(x)):
+        assert data_parallel(net, inputs, two).device == place.first
+        torch.testing.assert_close(data_parallel(net, inputs, two).cpu(), wanted)
+    torch.testing.assert_close(data_parallel(net, place.put(x), two[:1], "cpu").cpu(), wanted)
+    result = data_parallel(net, None, two, two[1], module_kwargs={"input": x})
+    assert result.device == two[1]
+    torch.testing.assert_close(result.cpu(), wanted)
 
 
 class Several(nn.Module):
@@ -75,16 +93,16 @@ class Several(nn.Module):
         return factor * (a * b) if c is None else factor * (a * b + c)
 
 
-def test_several_inputs() -> None:
-    a, b = (torch.randn(5, 5, requires_grad=True) for _ in range(2))
-    c = torch.randn(5, 5)
+def test_several_inputs(place: Place) -> None:
+    a, b = (torch.randn(5, 5).to(place.first).requires_grad_() for _ in range(2))
+    c, three = torch.randn(5, 5).to(place.first), place.devices(3)
     for extra in ({}, {"c": c}):
         wanted = Several()(a, b, 1.5, **extra)
         grads = torch.autograd.grad(wanted.sum(), (a, b))
         for output in (
-            DataParallel(Several(), TWO)(a, b, 1.5, **extra),
-            DataParallel(Several(), ["cpu"])(a, b, 1.5, **extra),
-            data_parallel(Several(), (a, b, 1.5), ["cpu"] * 3, module_kwargs=extra),
+            DataParallel(Several(), three[:2])(a, b, 1.5, **extra),
+            DataParallel(Several(), three[:1])(a, b, 1.5, **extra),
+            data_parallel(Several(), (a, b, 1.5), three, module_kwargs=extra),
         ):
             assert torch.equal(output, wanted)
             for got, want in zip(torch.autograd.grad(output.sum(), (a, b)), grads, strict=True):
@@ -96,9 +114,9 @@ class Nested(nn.Module):
         return [x, (x.sin(), [x + 1]), OrderedDict(a=x, b=[x.cos()])]
 
 
-def test_nested_outputs_and_inputs() -> None:
-    x = torch.randn(4, 2)
-    output = DataParallel(Nested(), TWO)(x)
+def test_nested_outputs_and_inputs(place: Place) -> None:
+    x, two = torch.randn(4, 2).to(place.first), place.devices(2)
+    output = DataParallel(Nested(), two)(x)
     assert isinstance(output[1], tuple) and isinstance(output[2], OrderedDict)
     assert torch.equal(output[1][1][0], x + 1) and torch.equal(output[2]["b"][0], x.cos())
 
@@ -106,17 +124,17 @@ def test_nested_outputs_and_inputs() -> None:
         def forward(self, *values: Any) -> Any:
             return values[1][0]
 
-    assert torch.equal(DataParallel(Picks(), TWO)(x.cos(), (x, x), x), x)
+    assert torch.equal(DataParallel(Picks(), two)(x.cos(), (x, x), x), x)
 
 
-def test_without_inputs_one_replica_runs() -> None:
+def test_without_inputs_one_replica_runs(place: Place) -> None:
     class Constant(nn.Module):
         def forward(self) -> torch.Tensor:
             return torch.ones(2, 3)
 
-    for devices in (["cpu"], TWO):
-        assert torch.equal(DataParallel(Constant(), devices)(), torch.ones(2, 3))
-        assert torch.equal(data_parallel(Constant(), None, devices), torch.ones(2, 3))
+    for devices in (place.devices(1), place.devices(2)):
+        assert torch.equal(DataParallel(Constant(), devices)().cpu(), torch.ones(2, 3))
+        assert torch.equal(data_parallel(Constant(), None, devices).cpu(), torch.ones(2, 3))
 
 
 def test_without_an_accelerator_the_module_runs_as_it_is() -> None:
@@ -141,15 +159,16 @@ def test_a_tensor_elsewhere() -> None:
             call(torch.randn(2, 2))
 
 
-def test_a_replica_that_raises() -> None:
+def test_a_replica_that_raises(place: Place) -> None:
     class Picky(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if x[0] > 1:
                 raise ValueError("too large")
             return x
 
-    parallel = DataParallel(Picky(), TWO)
-    with pytest.raises(ValueError, match="Caught ValueError in replica 1 on device cpu"):
+    parallel = DataParallel(Picky(), place.devices(2))
+    name = parallel.device_ids[1]
+    with pytest.raises(ValueError, match=f"Caught ValueError in replica 1 on device {name}"):
         parallel(torch.tensor([0.0, 2.0]))
     assert parallel(torch.tensor([0.0, 1.0])).tolist() == [0, 1]
 
@@ -185,8 +204,8 @@ def test_modes_hooks_and_attributes() -> None:
         assert DataParallel(nn.Linear(2, 2), TWO)(torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_inference_first_and_training_afterwards() -> None:
-    parallel = DataParallel(_net(), TWO)
+def test_inference_first_and_training_afterwards(place: Place) -> None:
+    parallel = DataParallel(_net().to(place.first), place.devices(2))
     x = torch.randn(4, 6, dtype=torch.float64)
     with torch.inference_mode():
         wanted = parallel(x)
@@ -197,8 +216,8 @@ def test_inference_first_and_training_afterwards() -> None:
     assert len(_gradients(parallel.module)) == 4
 
 
-def test_it_is_pickled_and_copied() -> None:
-    parallel = DataParallel(_net(), TWO)
+def test_it_is_pickled_and_copied(place: Place) -> None:
+    parallel = DataParallel(_net().to(place.first), place.devices(2))
     x = torch.randn(4, 6, dtype=torch.float64)
     wanted = parallel(x)
     stream = io.BytesIO()
@@ -223,53 +242,54 @@ def test_sparse_gradients_of_an_embedding() -> None:
     torch.testing.assert_close(ours.to_dense(), plain.weight.grad.to_dense())
 
 
-def test_a_second_derivative() -> None:
-    net = nn.Linear(4, 1)
+def test_a_second_derivative(place: Place) -> None:
+    net = nn.Linear(4, 1).to(place.first)
     x = torch.ones(2, 4, requires_grad=True)
-    output = DataParallel(net, TWO)(x)
+    output = DataParallel(net, place.devices(2))(x)
     (grad,) = torch.autograd.grad(output, x, torch.ones_like(output), create_graph=True)
     grad.mean().backward()
-    torch.testing.assert_close(net.weight.grad, torch.full((1, 4), 0.25))
+    assert net.weight.grad is not None
+    torch.testing.assert_close(net.weight.grad.cpu(), torch.full((1, 4), 0.25))
 
 
-def test_gradients_keep_the_layout_of_their_parameters() -> None:
+def test_gradients_keep_the_layout_of_their_parameters(place: Place) -> None:
     net = nn.Conv2d(8, 16, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    parallel = DataParallel(net, TWO)
+    parallel = DataParallel(net.to(place.first), place.devices(2))
     for _ in range(2):
         parallel(torch.randn(4, 8, 8, 8)).sum().backward()
         assert net.weight.grad is not None
         assert net.weight.grad.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_buffers_that_require_gradients() -> None:
+def test_buffers_that_require_gradients(place: Place) -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("scale", torch.randn(3, requires_grad=True))
-            self.register_buffer("shift", torch.randn(3))
+            self.register_buffer("scale", torch.randn(3).to(place.first).requires_grad_())
+            self.register_buffer("shift", torch.randn(3).to(place.first))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.scale + self.shift
 
     net = Scaled()
     x = torch.randn(4, 3)
-    DataParallel(net, TWO)(x).sum().backward()
-    assert isinstance(net.scale, torch.Tensor)
-    torch.testing.assert_close(net.scale.grad, x.sum(0))
+    DataParallel(net, place.devices(2))(x).sum().backward()
+    assert isinstance(net.scale, torch.Tensor) and net.scale.grad is not None
+    torch.testing.assert_close(net.scale.grad.cpu(), x.sum(0))
 
 
-def test_scalars_and_any_dimension() -> None:
+def test_scalars_and_any_dimension(place: Place) -> None:
     class Mean(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.mean()
 
-    x = torch.arange(8.0).view(2, 4)
+    x, two = torch.arange(8.0).view(2, 4).to(place.first), place.devices(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert DataParallel(Mean(), TWO)(x).tolist() == [1.5, 5.5]
-        assert DataParallel(Mean(), TWO, dim=1)(x).tolist() == [2.5, 4.5]
-    assert torch.equal(DataParallel(nn.Identity(), TWO, dim=1)(x), x)
-    assert torch.equal(DataParallel(nn.Identity(), TWO, dim=-1)(x), x)
+        assert DataParallel(Mean(), two)(x).tolist() == [1.5, 5.5]
+        assert DataParallel(Mean(), two, dim=1)(x).tolist() == [2.5, 4.5]
+    assert torch.equal(DataParallel(nn.Identity(), two, dim=1)(x), x)
+    assert torch.equal(DataParallel(nn.Identity(), two, dim=-1)(x), x)
 
 
 @dataclasses.dataclass
@@ -278,17 +298,17 @@ class Result:
     hidden: list[torch.Tensor]
 
 
-def test_results_that_are_dataclasses() -> None:
+def test_results_that_are_dataclasses(place: Place) -> None:
     class Returns(nn.Module):
         def forward(self, x: torch.Tensor) -> Result:
             return Result(x * 2, [x])
 
-    x = torch.randn(4, 2)
-    result = DataParallel(Returns(), TWO)(x)
+    x = torch.randn(4, 2).to(place.first)
+    result = DataParallel(Returns(), place.devices(2))(x)
     assert type(result) is Result and torch.equal(result.logits, 2 * x)
 
 
-def test_chunk_sizes() -> None:
+def test_chunk_sizes(place: Place) -> None:
     sizes: list[int] = []
 
     class Counts(nn.Module):
@@ -296,7 +316,7 @@ def test_chunk_sizes() -> None:
             sizes.append(len(x))
             return x
 
-    parallel = DataParallel(Counts(), ["cpu"] * 3, chunk_sizes=[1, 2, 5])
+    parallel = DataParallel(Counts(), place.devices(3), chunk_sizes=[1, 2, 5])
     for rows, wanted in (
         (8, [1, 2, 5]),
         (16, [2, 4, 10]),
@@ -307,24 +327,24 @@ def test_chunk_sizes() -> None:
     ):
         sizes.clear()
         x = torch.arange(rows)
-        assert torch.equal(parallel(x), x)
+        assert torch.equal(parallel(x).cpu(), x)
         assert sorted(sizes) == wanted, rows
     for bad in ([1, 2], [1, 2, 0]):
         with pytest.raises(ValueError, match="chunk_sizes"):
-            DataParallel(Counts(), ["cpu"] * 3, chunk_sizes=bad)
+            DataParallel(Counts(), place.devices(3), chunk_sizes=bad)
 
 
-def test_buffers() -> None:
-    x = torch.cat([torch.zeros(4, 3), torch.ones(4, 3)])
-    first, mean = nn.BatchNorm1d(3, momentum=1.0), nn.BatchNorm1d(3, momentum=1.0)
-    DataParallel(first, TWO)(x)
-    DataParallel(mean, TWO, buffers="mean")(x)
+def test_buffers(place: Place) -> None:
+    x, two = torch.cat([torch.zeros(4, 3), torch.ones(4, 3)]), place.devices(2)
+    first, mean = (nn.BatchNorm1d(3, momentum=1.0).to(place.first) for _ in range(2))
+    DataParallel(first, two)(x)
+    DataParallel(mean, two, buffers="mean")(x)
     assert first.running_mean is not None and mean.running_mean is not None
     assert first.running_mean.tolist() == [0.0] * 3
     assert mean.running_mean.tolist() == [0.5] * 3
     assert first.num_batches_tracked == mean.num_batches_tracked == 1
     with pytest.raises(ValueError, match="buffers is 'first', 'mean' or"):
-        DataParallel(first, TWO, buffers="last")  # type: ignore[arg-type]
+        DataParallel(first, two, buffers="last")  # type: ignore[arg-type]
 
 
 def test_chunks_by_measured_speed() -> None:
@@ -350,9 +370,9 @@ def test_chunks_by_measured_speed() -> None:
 
 @pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
 @pytest.mark.parametrize("training", [True, False])
-def test_gradients_whatever_the_buffers(buffers: Any, training: bool) -> None:
-    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train(training)
-    parallel = DataParallel(net, TWO, buffers=buffers)
+def test_gradients_whatever_the_buffers(place: Place, buffers: Any, training: bool) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train(training).to(place.first)
+    parallel = DataParallel(net, place.devices(2), buffers=buffers)
     before = [buffer.clone() for buffer in net.buffers()]
     for _ in range(2):
         parallel(torch.randn(8, 3)).square().sum().backward()
@@ -361,7 +381,7 @@ def test_gradients_whatever_the_buffers(buffers: Any, training: bool) -> None:
     assert all(p.grad is not None for p in net.parameters())
 
 
-def test_what_a_replica_does_to_its_input_in_place() -> None:
+def test_what_a_replica_does_to_its_input_in_place(place: Place) -> None:
     class InPlace(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -371,16 +391,17 @@ def test_what_a_replica_does_to_its_input_in_place() -> None:
             x.sub_(0.5)
             return self.fc(x)
 
-    net = InPlace()
+    net = InPlace().to(place.first)
     for _ in range(5):
-        DataParallel(net, ["cpu"] * 3)(torch.randn(6, 2)).sum().backward()
+        x = torch.randn(6, 2).to(place.first)
+        DataParallel(net, place.devices(3))(x).sum().backward()
 
 
-def test_buffers_that_an_earlier_pass_still_needs() -> None:
+def test_buffers_that_an_earlier_pass_still_needs(place: Place) -> None:
     """Evaluation, then training, then the gradients of the first."""
-    net = nn.BatchNorm1d(2, momentum=1.0).double().eval()
-    parallel = DataParallel(net, TWO)
-    x = torch.randn(8, 2, dtype=torch.float64, requires_grad=True)
+    net = nn.BatchNorm1d(2, momentum=1.0).double().eval().to(place.first)
+    parallel = DataParallel(net, place.devices(2))
+    x = torch.randn(8, 2, dtype=torch.float64).to(place.first).requires_grad_()
     (wanted,) = torch.autograd.grad(net(x).sum(), x)
     output = parallel(x)
     net.train()
@@ -400,29 +421,30 @@ def test_frozen_parameters_cost_no_gradients() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_replica_that_exits(error: BaseException) -> None:
+def test_a_replica_that_exits(place: Place, error: BaseException) -> None:
     class Exits(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise error
 
     with pytest.raises(type(error)) as caught:
-        DataParallel(Exits(), TWO)(torch.ones(2))
+        DataParallel(Exits(), place.devices(2))(torch.ones(2))
     assert caught.value is error
 
 
-def test_batches_that_are_dataclasses_or_empty() -> None:
+def test_batches_that_are_dataclasses_or_empty(place: Place) -> None:
     class Logits(nn.Module):
         def forward(self, result: Result) -> torch.Tensor:
             return result.logits
 
-    x = torch.randn(6, 2)
-    parallel = DataParallel(Logits(), TWO, chunk_sizes=[1, 2])
-    assert torch.equal(parallel(Result(x, [])), x)
+    x, two = torch.randn(6, 2), place.devices(2)
+    parallel = DataParallel(Logits(), two, chunk_sizes=[1, 2])
+    assert torch.equal(parallel(Result(x, [])).cpu(), x)
     losses = DataParallelCriterion(nn.MSELoss())(
-        DataParallel(Logits(), TWO, chunk_sizes=[1, 2], gather_outputs=False)(Result(x, [])), x + 1
+        DataParallel(Logits(), two, chunk_sizes=[1, 2], gather_outputs=False)(Result(x, [])), x + 1
     )
     assert losses.tolist() == pytest.approx([2 / 3, 4 / 3])
-    empty = DataParallel(nn.Linear(2, 4), TWO, chunk_sizes=[1, 2])(torch.empty(0, 2))
+    linear = nn.Linear(2, 4).to(place.first)
+    empty = DataParallel(linear, two, chunk_sizes=[1, 2])(torch.empty(0, 2))
     assert empty.shape == (0, 4)
 
 
@@ -432,9 +454,9 @@ def test_it_is_torchs_for_who_asks() -> None:
     assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
 
 
-def test_concurrent_forward_passes() -> None:
-    parallel = DataParallel(_net(), TWO)
-    inputs = [torch.randn(5, 6, dtype=torch.float64) for _ in range(8)]
+def test_concurrent_forward_passes(place: Place) -> None:
+    parallel = DataParallel(_net().to(place.first), place.devices(2))
+    inputs = [torch.randn(5, 6, dtype=torch.float64).to(place.first) for _ in range(8)]
     wanted = [parallel.module(x) for x in inputs]
     results: list[Any] = [None] * len(inputs)
 
@@ -451,7 +473,7 @@ def test_concurrent_forward_passes() -> None:
             torch.testing.assert_close(result, want)
 
 
-def test_a_checkpointed_model() -> None:
+def test_a_checkpointed_model(place: Place) -> None:
     from torch.utils.checkpoint import checkpoint
 
     class Checkpointed(nn.Module):
@@ -466,22 +488,23 @@ def test_a_checkpointed_model() -> None:
     plain, x = _net(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     (plain(x).sum() + plain(2 * x).sum()).backward()
     for reentrant in (False, True):
-        model = Checkpointed(reentrant)
-        parallel = DataParallel(model, TWO)
+        model = Checkpointed(reentrant).to(place.first)
+        parallel = DataParallel(model, place.devices(2))
         (parallel(x).sum() + parallel(2 * x).sum()).backward()  # two passes, then the gradients
         for ours, theirs in zip(_gradients(model), _gradients(plain), strict=True):
-            torch.testing.assert_close(ours, theirs)
+            torch.testing.assert_close(ours.cpu(), theirs)
 
 
-def test_the_parts_composed_as_in_torchs_tutorial() -> None:
+def test_the_parts_composed_as_in_torchs_tutorial(place: Place) -> None:
     from fastcomm.parallel_apply import parallel_apply
     from fastcomm.replicate import replicate
     from fastcomm.scatter_gather import gather, scatter
 
-    net, x = _net(), torch.randn(4, 6, dtype=torch.float64)
-    inputs = scatter(x, TWO)
-    outputs = parallel_apply(replicate(net, TWO[: len(inputs)]), inputs)
-    torch.testing.assert_close(gather(outputs, "cpu"), net(x))
+    net, x, two = _net(), torch.randn(4, 6, dtype=torch.float64), place.devices(2)
+    wanted = net(x)
+    inputs = scatter(x, two)
+    outputs = parallel_apply(replicate(net.to(place.first), two[: len(inputs)]), inputs)
+    torch.testing.assert_close(gather(outputs, "cpu"), wanted)
 
 
 def test_the_package_has_it() -> None:
@@ -492,3 +515,77 @@ def test_the_package_has_it() -> None:
 def test_devices_are_a_list(devices: Any) -> None:
     with pytest.raises(TypeError, match=r"devices are a list, such as \["):
         fastcomm.DataParallel(nn.Linear(2, 2), devices)
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
+    """Forward and backward passes on streams that are not the default ones, read by others."""
+    devices = ACCELERATOR.devices(3)
+    slots = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    there = copy.deepcopy(slots).to(devices[0])
+    parallels = [
+        DataParallel(slots, ["cpu"] * 3, buffers=buffers),
+        DataParallel(there, devices, buffers=buffers),
+    ]
+    sides = [torch.Stream(device) for device in devices]
+    for step in range(3):
+        rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(step))
+        with contextlib.ExitStack() as stack:
+            for side in reversed(sides):  # the first device's last: that is where we are
+                stack.enter_context(side)
+            results = []
+            for parallel, device in zip(parallels, ("cpu", devices[0]), strict=True):
+                parallel.module.zero_grad()
+                output = parallel(rows.to(device))
+                output.square().sum().backward()
+                with torch.no_grad():
+                    for parameter in parallel.module.parameters():
+                        assert parameter.grad is not None
+                        parameter.sub_(parameter.grad, alpha=0.1)
+                results.append([output, *_gradients(parallel.module), *parallel.module.buffers()])
+            for here, away in zip(*results, strict=True):
+                assert same_bits(away.detach().cpu(), here.detach())
+
+
+@pytest.mark.accelerator
+def test_results_go_to_any_device_and_come_from_any() -> None:
+    devices = ACCELERATOR.devices(4)
+    net, x = _net(), torch.randn(7, 6, dtype=torch.float64)
+    slots = DataParallel(copy.deepcopy(net), ["cpu"] * 3)
+    wanted = slots(x)
+    wanted.square().sum().backward()
+    for output_device in (*devices, "cpu", None):
+        model = copy.deepcopy(net).to(devices[0])
+        parallel = DataParallel(model, devices[:3], output_device)
+        for begins in ("cpu", devices[3], devices[0]):
+            model.zero_grad()
+            given_x = x.to(begins, copy=True).requires_grad_()
+            output = parallel(given_x)
+            assert output.device == torch.device(output_device or devices[0])
+            assert same_bits(output.detach().cpu(), wanted.detach())
+            output.square().sum().backward()
+            assert given_x.grad is not None and given_x.grad.device == torch.device(begins)
+            for ours, theirs in zip(_gradients(model), _gradients(slots), strict=True):
+                assert same_bits(ours.cpu(), theirs)
+
+
+@pytest.mark.accelerator
+def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
+    one, two, _ = ACCELERATOR.devices(3)
+    net, x = _net(), torch.randn(8, 6, dtype=torch.float64)
+    wanted = _stepped(DataParallel(copy.deepcopy(net), ["cpu"] * 4), x)
+    for devices in ([one, one, one, one], [two, one, two, one], [one, "cpu", two, "cpu"]):
+        model = copy.deepcopy(net).to(devices[0])
+        parallel = DataParallel(model, devices)
+        found = _stepped(parallel, x)
+        assert all(same_bits(a, b) for a, b in zip(found, wanted, strict=True)), devices
+
+
+@pytest.mark.accelerator
+def test_default_devices_are_all_of_them() -> None:
+    count = module().device_count()
+    parallel = DataParallel(_net().to(ACCELERATOR.first))
+    assert parallel.device_ids == list(range(count)) and parallel.output_device == 0
+    x = torch.randn(2 * count, 6, dtype=torch.float64)
+    torch.testing.assert_close(parallel(x).cpu(), _net()(x))

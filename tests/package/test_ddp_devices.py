@@ -1,4 +1,4 @@
-"""Several devices in each process of a DistributedDataParallel: CPU slots against plain torch.
+"""Several devices in each process of a DistributedDataParallel, against plain torch on the CPU.
 
 The reference runs all replicas of all processes in one process, one after the other, on copies of
 one model, and sums their gradients in the documented order: over the replicas, then the processes.
@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import sim
 import torch
 from support import fused, tree
 from support.ranks import World, run_ranks
@@ -133,18 +134,25 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def _trained(world: World, devices: int, names: list[str]) -> None:
-    world.init()
+def _trained(world: World, kind: str, devices: int, names: list[str]) -> None:
+    if kind == "sim":
+        sim.load()
+        world.init("cpu:fastcomm,sim:fastcomm")
+    else:
+        world.init()
+    first = devices * world.rank  # the devices of a process are its own
+    places = ["cpu" if kind == "cpu" else f"sim:{(first + i) % 8}" for i in range(devices)]
     for name in names:
         options = MODES[name]
         static, accumulate = options.get("static_graph", False), "accumulate" in name
-        model = Model()
-        ddp = fastcomm.DistributedDataParallel(model, ["cpu"] * devices, **options)
+        model = Model().to(places[0])
+        ddp = fastcomm.DistributedDataParallel(model, places, **options)
         optimizer = _optimizer(ddp)
         for step in range(STEPS):
             quiet = accumulate and step % 2 == 0
             with ddp.no_sync() if quiet else nullcontext():
-                ddp(_batch(world.rank, step), static).square().mean().backward()
+                x = _batch(world.rank, step).to(places[0])
+                ddp(x, static).square().mean().backward()
             if not quiet:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -158,13 +166,19 @@ def _trained(world: World, devices: int, names: list[str]) -> None:
             accumulate=accumulate,
         )[world.rank]
         for key, a, b in zip(model.state_dict(), found, wanted, strict=True):
-            assert torch.equal(a, b), f"{name}: {key}: {(a - b).abs().max()}"
+            assert torch.equal(a.cpu(), b), f"{name}: {key}: {(a.cpu() - b).abs().max()}"
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (1, 4), (3, 3), (4, 3)])
 def test_training_has_the_bits_of_the_reference(processes: int, devices: int) -> None:
-    run_ranks(processes, _trained, devices, list(MODES))
+    run_ranks(processes, _trained, "cpu", devices, list(MODES))
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (1, 4), (2, 3)])
+def test_so_it_has_on_devices(processes: int, devices: int) -> None:
+    run_ranks(processes, _trained, "sim", devices, list(MODES))
 
 
 def test_so_it_has_without_a_native_path() -> None:
-    run_ranks(2, _trained, 3, ["unused"], environment={"FASTCOMM_TRANSPORT": "gloo"})
+    run_ranks(2, _trained, "cpu", 3, ["unused"], environment={"FASTCOMM_TRANSPORT": "gloo"})

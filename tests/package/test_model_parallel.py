@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import runpy
@@ -12,6 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.places import ACCELERATOR
+from torch import nn
+
+import fastcomm
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/two_stages.py"
 
@@ -61,6 +66,30 @@ def test_stages_overlap(example: dict[str, Any]) -> None:
 
     stages = example["TwoStages"](Waits(1), Waits(4), 4)
     assert torch.equal(stages(torch.arange(8)), torch.arange(8))
+
+
+@pytest.mark.accelerator
+def test_stages_on_devices_of_their_own(example: dict[str, Any]) -> None:
+    """Two devices for each stage; the first one's results go to where the second begins."""
+    devices = ACCELERATOR.devices(4)
+    first = nn.Sequential(nn.Linear(16, 64), nn.Tanh())
+    second = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    found = []
+    for places in ([torch.device("cpu")] * 4, devices):
+        halves = [copy.deepcopy(first).to(places[0]), copy.deepcopy(second).to(places[2])]
+        stages = example["TwoStages"](
+            fastcomm.DataParallel(halves[0], places[:2], output_device=places[2]),
+            fastcomm.DataParallel(halves[1], places[2:]),
+            micro_batches=4,
+        )
+        x = torch.randn(24, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        output = stages(x)
+        assert output.device == places[2]
+        output.square().sum().backward()
+        grads = [p.grad for half in halves for p in half.parameters()]
+        found.append([value.detach().cpu() for value in [output, x.grad, *grads]])  # type: ignore[union-attr]
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(there, here)
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.places import ACCELERATOR, Place
 from torch import nn
 from torch._utils import ExceptionWrapper
 
@@ -20,16 +22,18 @@ from fastcomm.parallel_apply import get_a_var, parallel_apply
 TWO = ["cpu", "cpu"]
 
 
-def test_results() -> None:
+def test_results(place: Place) -> None:
     modules = [nn.Linear(10, 5), nn.Linear(10, 5)]
-    inputs = [torch.randn(2, 10), torch.randn(2, 10)]
+    inputs, two = [torch.randn(2, 10), torch.randn(2, 10)], place.devices(2)
     wanted = [module(x) for module, x in zip(modules, inputs, strict=True)]
+    modules = [module.to(device) for module, device in zip(modules, two, strict=True)]
+    inputs = [x.to(device) for x, device in zip(inputs, two, strict=True)]
     for given_inputs in (inputs, [(x,) for x in inputs], [[x] for x in inputs]):
-        for devices in (None, TWO):
+        for devices in (None, two):
             outputs = parallel_apply(modules, given_inputs, None, devices)
-            assert all(torch.equal(a, b) for a, b in zip(outputs, wanted, strict=True))
-    outputs = parallel_apply(modules, [(), ()], [{"input": x} for x in inputs], TWO)
-    assert all(torch.equal(a, b) for a, b in zip(outputs, wanted, strict=True))
+            assert all(torch.equal(a.cpu(), b) for a, b in zip(outputs, wanted, strict=True))
+    outputs = parallel_apply(modules, [(), ()], [{"input": x} for x in inputs], two)
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(outputs, wanted, strict=True))
 
 
 def test_they_run_at_the_same_time() -> None:
@@ -109,8 +113,30 @@ def test_threads_have_the_callers_surroundings(count: int) -> None:
     assert look() == [plain] * count
 
 
+@pytest.mark.accelerator
+@pytest.mark.parametrize("count", [1, 3])
+def test_threads_are_on_their_devices_in_the_callers_streams(count: int) -> None:
+    """Each on its own device, with the caller's streams of all of them."""
+    devices = ACCELERATOR.devices(5)[-count:]
+    sides = [torch.Stream(device) for device in devices]
+    before = torch.accelerator.current_device_index()
+
+    def look(_: torch.Tensor) -> tuple[int, list[torch.Stream], torch.device]:
+        made = torch.ones(1, device=ACCELERATOR.kind).device
+        streams = [torch.accelerator.current_stream(device) for device in devices]
+        return torch.accelerator.current_device_index(), streams, made
+
+    with contextlib.ExitStack() as stack:
+        for side in sides:
+            stack.enter_context(side)
+        inputs = [torch.ones(1, device=device) for device in devices]
+        found = parallel_apply([look] * count, inputs)
+        assert found == [(device.index, sides, device) for device in devices]
+    assert torch.accelerator.current_device_index() == before
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_exception_comes_out_with_the_replicas_number(count: int) -> None:
+def test_an_exception_comes_out_with_the_replicas_number(place: Place, count: int) -> None:
     class Failing(nn.Module):
         def forward(self, *inputs: Any) -> Any:
             return {}["wonderful"]  # type: ignore[var-annotated]
@@ -120,9 +146,10 @@ def test_an_exception_comes_out_with_the_replicas_number(count: int) -> None:
     def other(_: Any) -> None:
         ended.append(True)
 
-    match = "Caught KeyError in replica 0 on device cpu.\nOriginal Traceback[\\s\\S]+wonderful"
+    name = "cpu" if place.name == "cpu" else place.first.index
+    match = f"Caught KeyError in replica 0 on device {name}.\nOriginal Traceback[\\s\\S]+wonderful"
     with pytest.raises(KeyError, match=match):
-        parallel_apply([Failing(), other][:count], [None, None][:count], None, TWO[:count])
+        parallel_apply([Failing(), other][:count], [None] * count, None, place.devices(count))
     assert len(ended) == count - 1
 
 

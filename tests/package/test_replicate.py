@@ -1,13 +1,17 @@
-"""Replicas on CPU slots: what they hold, what is sent, and whose memory it is."""
+"""Replicas: what they hold, what is sent, and whose memory it is."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
 import io
 from typing import Any
 
 import pytest
 import torch
+from support.places import ACCELERATOR, Place
+from support.tree import same_bits, tree_sum
 from torch import nn
 
 from fastcomm.replicate import Replicator, replicate
@@ -36,12 +40,15 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize("detach", [False, True])
-def test_replicas_do_what_the_module_does(detach: bool) -> None:
+def test_replicas_do_what_the_module_does(place: Place, detach: bool) -> None:
     model = Model().eval()
     x = torch.randn(5, 4)
-    for i, replica in enumerate(replicate(model, TWO, detach)):
+    wanted, two = model(x), place.devices(2)
+    model.to(place.first)
+    for i, replica in enumerate(replicate(model, two, detach)):
         assert type(replica) is Model and replica is not model and not replica.training
-        assert torch.equal(replica(x), model(x))
+        assert torch.equal(replica(x.to(two[i])).cpu(), wanted)
+        assert all(buffer.device == two[i] for buffer in replica.buffers())
         assert replica.again is replica.first and replica.nothing is None
         assert replica.no_parameter is None and replica.no_buffer is None
         if detach and i == 0:  # as in torch: the module's own
@@ -50,27 +57,50 @@ def test_replicas_do_what_the_module_does(detach: bool) -> None:
             assert list(replica.parameters()) == []
             assert replica.first.weight.requires_grad != detach
         assert len(list(replica.buffers())) == len(list(model.buffers()))
-        torch.save(replica, io.BytesIO())
+        if place.name == "cpu":  # copies of complex and real ones share memory, as torch's do
+            torch.save(replica, io.BytesIO())
     assert replicate(model, []) == []
 
 
-def test_gradients_of_all_replicas_are_summed_into_the_module() -> None:
-    model = Model()
-    plain = Model()
-    plain.load_state_dict(model.state_dict())
+def test_replicas_of_several_types_can_be_saved(place: Place) -> None:
+    """On devices their tensors lie together; torch refuses to save storages of two types."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3).bfloat16())
+    replica = replicate(model.to(place.first), place.devices(2), detach=True)[1]
+    stream = io.BytesIO()
+    torch.save(replica.state_dict(), stream)
+    torch.save([replica[0].weight, replica[1].num_batches_tracked, replica[2].bias], stream)
+
+
+def test_gradients_of_all_replicas_are_summed_into_the_module(place: Place) -> None:
+    model, devices = Model(), place.devices(3)
     x = torch.randn(6, 4)
-    replicas = replicate(model, ["cpu"] * 3)
-    sum(r(part).square().sum() for r, part in zip(replicas, x.chunk(3), strict=True)).backward()
-    sum(plain(part).square().sum() for part in x.chunk(3)).backward()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad)
+    terms = []
+    for part in x.chunk(3):
+        plain = copy.deepcopy(model)
+        plain(part).square().sum().backward()
+        terms.append([parameter.grad for parameter in plain.parameters()])
+    model.to(place.first)
+    losses = [
+        replica(part.to(device)).square().sum()
+        for replica, part, device in zip(
+            replicate(model, devices), x.chunk(3), devices, strict=True
+        )
+    ]
+    sum(loss.to(place.first) for loss in losses).backward()  # type: ignore[union-attr]
+    for parameter, *parts in zip(model.parameters(), *terms, strict=True):
+        assert parameter.grad is not None
+        if parameter.is_complex():
+            total = torch.view_as_complex(tree_sum([torch.view_as_real(part) for part in parts]))
+            assert torch.equal(parameter.grad.cpu(), total)
+        else:
+            assert same_bits(parameter.grad.cpu(), tree_sum(parts))
 
 
-def test_the_first_replica_shares_the_modules_buffers() -> None:
-    model = Model()
-    first, second = replicate(model, TWO)
-    first.body[0](torch.randn(8, 4) + 5)
-    second.body[0](torch.randn(8, 4) - 5)
+def test_the_first_replica_shares_the_modules_buffers(place: Place) -> None:
+    model, two = Model().to(place.first), place.devices(2)
+    first, second = replicate(model, two)
+    first.body[0](torch.randn(8, 4).to(two[0]) + 5)
+    second.body[0](torch.randn(8, 4).to(two[1]) - 5)
     assert model.body[0].running_mean.min() > 0  # type: ignore[operator, union-attr]
     assert model.body[0].num_batches_tracked == 1
 
@@ -94,36 +124,80 @@ def test_only_what_changed_is_sent_again() -> None:
     assert len(set(places)) == 1
 
 
-def test_what_a_replica_did_to_its_own_tensors_does_not_last() -> None:
-    model = nn.BatchNorm1d(4)
-    replicator = Replicator(model, TWO)
+@pytest.mark.accelerator
+def test_on_devices_memory_lasts_and_all_is_sent_again() -> None:
+    devices = ACCELERATOR.devices(3)
+    model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).to(devices[0])
+    replicator = Replicator(model, devices)
+    whole = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    places = []
+    for _step in range(4):
+        replicas = replicator.replicas(detach=True)
+        assert replicator.written_bytes == 2 * whole
+        for replica, device in zip(replicas, devices, strict=True):
+            assert replica[0].weight.device == device
+            assert torch.equal(replica[0].weight.cpu(), model[0].weight.cpu())
+        places.append([replica[0].weight.data_ptr() for replica in replicas])
+        del replicas, replica
+        model[0].weight.data.mul_(3)
+    assert places == [places[0]] * 4
+
+
+@pytest.mark.accelerator
+def test_replicas_for_other_streams_have_other_memory() -> None:
+    """What the streams of the last time were given may still read the old copies."""
+    devices = ACCELERATOR.devices(2)
+    model = nn.Linear(64, 64).to(devices[0])
+    replicator = Replicator(model, devices)
+    x = torch.randn(5, 64).to(devices[1])
+    wanted, results = [], []
+    for step in range(6):
+        wanted.append((x @ model.weight.t().to(devices[1]) + model.bias.to(devices[1])).cpu())
+        sides = [torch.Stream(device) for device in devices] if step % 2 else []
+        with contextlib.ExitStack() as stack:
+            for side, device in zip(sides, devices, strict=False):
+                side.wait_stream(torch.accelerator.current_stream(device))
+                stack.enter_context(side)
+            results.append(replicator.replicas(detach=True)[1](x))
+        for side, device in zip(sides, devices, strict=False):
+            torch.accelerator.current_stream(device).wait_stream(side)
+        with torch.no_grad():
+            model.weight.add_(1)
+    for got, want in zip(results, wanted, strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+
+
+def test_what_a_replica_did_to_its_own_tensors_does_not_last(place: Place) -> None:
+    model, two = nn.BatchNorm1d(4).to(place.first), place.devices(2)
+    replicator = Replicator(model, two)
     for _ in range(3):
         replica = replicator.replicas(detach=True)[1]
-        assert torch.equal(replica.running_mean, model.running_mean)  # type: ignore[arg-type]
-        assert torch.equal(replica.weight, model.weight)
-        replica(torch.randn(8, 4) + 3)
+        assert replica.running_mean is not None and model.running_mean is not None
+        assert torch.equal(replica.running_mean.cpu(), model.running_mean.cpu())
+        assert torch.equal(replica.weight.cpu(), model.weight.cpu())
+        replica(torch.randn(8, 4).to(two[1]) + 3)
         replica.weight.fill_(9)
 
 
-def test_memory_that_a_graph_holds_is_not_written_to() -> None:
+def test_memory_that_a_graph_holds_is_not_written_to(place: Place) -> None:
     """Two steps whose backward passes come later: each with the weights of its own forward pass."""
-    model = nn.Linear(64, 64, bias=False)
-    replicator = Replicator(model, TWO)
-    x = torch.randn(3, 64, requires_grad=True)
+    model, two = nn.Linear(64, 64, bias=False).to(place.first), place.devices(2)
+    replicator = Replicator(model, two)
+    x = torch.randn(3, 64).to(two[1]).requires_grad_()
     outputs, weights = [], []
     for _ in range(3):
         outputs.append(replicator.replicas(detach=False)[1](x))
-        weights.append(model.weight.detach().clone())
+        weights.append(model.weight.detach().cpu().clone())
         with torch.no_grad():
             model.weight.add_(1)
     for output, weight in zip(outputs, weights, strict=True):
         (gradient,) = torch.autograd.grad(output.sum(), x)
-        assert torch.equal(gradient, torch.ones(3, 64) @ weight)
+        assert torch.equal(gradient.cpu(), torch.ones(3, 64) @ weight)
 
 
-def test_attributes_and_structure_follow_the_module() -> None:
-    model = Model()
-    replicator = Replicator(model, TWO)
+def test_attributes_and_structure_follow_the_module(place: Place) -> None:
+    model = Model().to(place.first)
+    replicator = Replicator(model, place.devices(2))
     before = replicator.replicas(detach=True)[1]
     before.left_behind = 1
     identity = id(before)
@@ -134,54 +208,58 @@ def test_attributes_and_structure_follow_the_module() -> None:
     assert id(after) == identity  # the object lasts
     assert after.label == "changed" and not after.training and not hasattr(after, "left_behind")
     del after
-    model.body.append(nn.Linear(3, 2))
-    model.first.weight = nn.Parameter(torch.zeros(4, 4))
+    model.body.append(nn.Linear(3, 2, device=place.first))
+    model.first.weight = nn.Parameter(torch.zeros(4, 4, device=place.first))
     grown = replicator.replicas(detach=True)[1]
     assert len(grown.body) == 4
-    assert torch.equal(grown.body[3].weight, model.body[3].weight)  # type: ignore[union-attr]
+    weights = [module.body[3].weight for module in (grown, model)]
+    assert torch.equal(*(weight.cpu() for weight in weights))  # type: ignore[union-attr, operator]
     assert grown.first.weight.count_nonzero() == 0
 
 
-def test_a_replica_that_somebody_holds_stays_as_it_is() -> None:
-    model = nn.Linear(2, 2)
-    replicator = Replicator(model, TWO)
+def test_a_replica_that_somebody_holds_stays_as_it_is(place: Place) -> None:
+    model = nn.Linear(2, 2).to(place.first)
+    replicator = Replicator(model, place.devices(2))
     held = replicator.replicas(detach=True)[1]
     weight = held.weight.clone()
     with torch.no_grad():
         model.weight.add_(1)
     other = replicator.replicas(detach=True)[1]
     assert other is not held
-    assert torch.equal(held.weight, weight) and torch.equal(other.weight, model.weight)
+    assert torch.equal(held.weight, weight)
+    assert torch.equal(other.weight.cpu(), model.weight.cpu())
 
 
-def test_classes_with_ideas_of_their_own() -> None:
+def test_classes_with_ideas_of_their_own(place: Place) -> None:
     """An LSTM keeps a list of its weights besides."""
-    model = nn.LSTM(3, 5, num_layers=2, bidirectional=True)
+    model = nn.LSTM(3, 5, num_layers=2, bidirectional=True).to(place.first)
+    two = place.devices(2)
     x = torch.randn(4, 2, 3)
-    replicator = Replicator(model, TWO)
+    replicator = Replicator(model, two)
     for _ in range(3):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.01)
-            wanted = model(x)[0]
-            for replica in replicator.replicas(detach=True):
-                assert torch.equal(replica(x)[0], wanted)
+            wanted = model(place.put(x))[0].cpu()
+            for replica, device in zip(replicator.replicas(detach=True), two, strict=True):
+                assert torch.equal(replica(x.to(device))[0].cpu(), wanted)
 
 
-def test_a_replica_that_frees_its_memory_or_changes_its_class() -> None:
-    model = nn.Linear(4, 4)
-    replicator = Replicator(model, TWO)
+def test_a_replica_that_frees_its_memory_or_changes_its_class(place: Place) -> None:
+    model = nn.Linear(4, 4).to(place.first)
+    replicator = Replicator(model, place.devices(2))
     replica = replicator.replicas(detach=True)[1]
     replica.weight.untyped_storage().resize_(0)
     del replica
-    assert torch.equal(replicator.replicas(detach=True)[1].weight, model.weight)
+    weight = replicator.replicas(detach=True)[1].weight
+    assert torch.equal(weight.cpu(), model.weight.cpu())
     model.__class__ = type("Other", (nn.Linear,), {})
     assert type(replicator.replicas(detach=True)[1]).__name__ == "Other"
 
 
-def test_memory_that_somebody_holds_is_theirs() -> None:
-    model = nn.BatchNorm1d(2)
-    replicator = Replicator(model, TWO)
+def test_memory_that_somebody_holds_is_theirs(place: Place) -> None:
+    model = nn.BatchNorm1d(2).to(place.first)
+    replicator = Replicator(model, place.devices(2))
     held = replicator.replicas(detach=True)[1].running_mean
     replicator.replicas(detach=True)[1].running_mean.add_(1)  # type: ignore[union-attr]
     assert held is not None and held.tolist() == [0, 0]
@@ -206,21 +284,24 @@ def test_a_module_that_holds_a_compiled_one_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("zeros", [False, True])
-def test_what_no_replica_used_has_zeros_or_no_gradient(lasting: bool, zeros: bool) -> None:
-    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)])
-    replicas = Replicator(model, TWO, lasting=lasting, zeros=zeros).replicas(detach=False)
-    replicas[0][0](torch.ones(1, 2)).sum().backward()
+def test_what_no_replica_used_has_zeros_or_no_gradient(
+    place: Place, lasting: bool, zeros: bool
+) -> None:
+    two = place.devices(2)
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)]).to(two[0])
+    replicas = Replicator(model, two, lasting=lasting, zeros=zeros).replicas(detach=False)
+    replicas[1][0](torch.ones(1, 2, device=two[1])).sum().backward()
     used, *unused = [layer.weight.grad for layer in model]
     assert used is not None and used.eq(1).all()  # one replica's, and zeros of the other
     for grad in unused:
         assert grad is None if not zeros else grad is not None and not grad.any()
 
 
-def test_no_cycles_are_left() -> None:
-    model = Model()
+def test_no_cycles_are_left(place: Place) -> None:
+    model = Model().to(place.first)
     gc.collect()
     for _ in range(3):
-        replicate(model, TWO)
+        replicate(model, place.devices(2))
     assert gc.collect() == 0
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.places import Place, examples
 
 from fastcomm.scatter_gather import gather, quiet_gather, scatter, scatter_kwargs
 
@@ -49,7 +50,8 @@ class ModelOutput(collections.OrderedDict):  # type: ignore[type-arg]
                 self[field.name] = getattr(self, field.name)
 
 
-def test_scatter_builds_the_structure_for_each_device() -> None:
+def test_scatter_builds_the_structure_for_each_device(place: Place) -> None:
+    two = place.devices(2)
     x = torch.arange(8.0).view(4, 2)
     value = {
         "tuple": (x, 1),
@@ -62,9 +64,10 @@ def test_scatter_builds_the_structure_for_each_device() -> None:
         "empty": ([], (), {}),
         "default": collections.defaultdict(list, k=x),
     }
-    parts = scatter(value, TWO)
+    parts = scatter(value, two)
     assert isinstance(parts, list) and len(parts) == 2
-    for part, chunk in zip(parts, x.chunk(2), strict=True):
+    for part, wanted, device in zip(parts, x.chunk(2), two, strict=True):
+        chunk = wanted.to(device)
         assert list(part) == list(value)
         assert torch.equal(part["tuple"][0], chunk) and part["tuple"][1] == 1
         assert torch.equal(part["list"][0], chunk) and part["list"][1] == "text"
@@ -76,20 +79,22 @@ def test_scatter_builds_the_structure_for_each_device() -> None:
         assert part["none"] is None and part["empty"] == ([], (), {})
         assert part["default"].default_factory is list
         assert torch.equal(part["default"]["k"], chunk)
-    assert isinstance(scatter(x, TWO), tuple)
+    assert isinstance(scatter(x, two), tuple)
     shared = object()
-    assert all(part is shared for part in scatter(shared, TWO))
+    assert all(part is shared for part in scatter(shared, two))
 
 
-def test_scatter_by_given_sizes() -> None:
-    parts = scatter({"x": torch.arange(5), "y": torch.arange(10).view(5, 2)}, TWO, 0, [1, 4])
+def test_scatter_by_given_sizes(place: Place) -> None:
+    value = {"x": torch.arange(5), "y": torch.arange(10).view(5, 2)}
+    parts = scatter(value, place.devices(2), 0, [1, 4])
     assert [len(part["x"]) for part in parts] == [1, 4]
     assert [tuple(part["y"].shape) for part in parts] == [(1, 2), (4, 2)]
+    assert [part["y"].device for part in parts] == place.devices(2)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
-def test_short_batches_bring_up_no_replica_without_data(rows: int) -> None:
-    x = torch.arange(rows)
+def test_short_batches_bring_up_no_replica_without_data(place: Place, rows: int) -> None:
+    x, four = torch.arange(rows), place.devices(4)
     for inputs, kwargs in (
         ((x,), {}),
         ((x,), {"flag": True}),
@@ -97,15 +102,15 @@ def test_short_batches_bring_up_no_replica_without_data(rows: int) -> None:
         ((1, "text"), {"x": x}),
         ((x,), {"x": x, "flag": 1}),
     ):
-        positions, keywords = scatter_kwargs(inputs, kwargs, ["cpu"] * 4)
+        positions, keywords = scatter_kwargs(inputs, kwargs, four)
         count = len(x.chunk(4))
         assert len(positions) == len(keywords) == count
         for part, keyword, chunk in zip(positions, keywords, x.chunk(4), strict=True):
             assert len(part) == len(inputs) and keyword.keys() == kwargs.keys()
             for given_value, got in zip(inputs, part, strict=True):
-                assert torch.equal(got, chunk) if given_value is x else got == given_value
+                assert torch.equal(got.cpu(), chunk) if given_value is x else got == given_value
             if "x" in keyword:
-                assert torch.equal(keyword["x"], chunk)
+                assert torch.equal(keyword["x"].cpu(), chunk)
     assert scatter_kwargs((), None, TWO) == ((), ())
     assert scatter_kwargs((), {}, TWO) == ((), ())
     assert scatter_kwargs((1,), {"a": 2}, TWO) == (((1,), (1,)), ({"a": 2}, {"a": 2}))
@@ -126,9 +131,10 @@ def test_a_dataclass_without_tensors_is_handed_on_as_it_is() -> None:
     assert all(part is settings_given for part in scatter(settings_given, TWO))
 
 
-def test_gather_joins_the_structures() -> None:
-    a, b = torch.randn(2, 3), torch.randn(1, 3)
-    both = torch.cat([a, b])
+def test_gather_joins_the_structures(place: Place) -> None:
+    one, two, target = place.devices(3)
+    a, b = torch.randn(2, 3, device=one), torch.randn(1, 3, device=two)
+    both = torch.cat([a.cpu(), b.cpu()]).to(target)
     outputs = [
         {
             "tuple": (v, [v]),
@@ -139,7 +145,7 @@ def test_gather_joins_the_structures() -> None:
         }
         for v in (a, b)
     ]
-    joined = gather(outputs, "cpu")
+    joined = gather(outputs, target)
     assert torch.equal(joined["tuple"][0], both) and isinstance(joined["tuple"][1], list)
     assert type(joined["named"]) is Pair and torch.equal(joined["named"].b["k"], both)
     assert type(joined["record"]) is Record and torch.equal(joined["record"].x, both)
@@ -148,9 +154,9 @@ def test_gather_joins_the_structures() -> None:
     assert torch.equal(joined["model"].logits, both) and joined["model"].loss is None
     assert joined["none"] is None
     with pytest.raises(ValueError, match="same number of keys"):
-        gather([{"a": a}, {"a": b, "b": b}], "cpu")
+        gather([{"a": a}, {"a": b, "b": b}], target)
     with pytest.raises(ValueError, match="zip"):
-        gather([(a,), (a, b)], "cpu")
+        gather([(a,), (a, b)], target)
 
 
 def _result(call: Any) -> Any:
@@ -204,15 +210,16 @@ def test_strings_are_not_gathered(outputs: Any) -> None:
         gather(outputs, "cpu")
 
 
-def test_scalars() -> None:
-    scalars = [torch.tensor(1.0, requires_grad=True), torch.tensor(2.0, requires_grad=True)]
+def test_scalars(place: Place) -> None:
+    pairs = zip((1.0, 2.0), place.devices(2), strict=True)
+    scalars = [torch.tensor(value, device=device, requires_grad=True) for value, device in pairs]
     with pytest.warns(UserWarning, match="all input tensors were scalars"):
-        assert gather(scalars, "cpu").tolist() == [1, 2]
+        assert gather(scalars, place.first).tolist() == [1, 2]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        joined = quiet_gather(scalars, "cpu", 1)
+        joined = quiet_gather(scalars, place.first, 1)
     assert joined.tolist() == [1, 2]
-    joined.backward(torch.tensor([3.0, 4.0]))
+    joined.backward(torch.tensor([3.0, 4.0]).to(place.first))
     assert [scalar.grad for scalar in scalars] == [3.0, 4.0]
 
 
@@ -239,9 +246,9 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a is b is None)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(value=STRUCTURES, count=st.sampled_from([1, 2, 3, 4, 6]))
-def test_what_is_cut_and_joined_is_the_same(value: Any, count: int) -> None:
-    parts = scatter(value, ["cpu"] * count)
+def test_what_is_cut_and_joined_is_the_same(place: Place, value: Any, count: int) -> None:
+    parts = scatter(value, place.devices(count))
     assert len(parts) == count
     assert _same(value, gather(parts, "cpu"))

@@ -77,6 +77,11 @@ def _values(_: World) -> None:
     out = torch.empty(0, device="sim")
     torch.add(numbers, 1, out=out)
     assert out.tolist() == [1, 2, 3, 4, 5, 6]
+    torch.add(numbers, 1, out=numbers)
+    assert numbers.tolist() == [1, 2, 3, 4, 5, 6]
+    numbers -= 1
+    # Whose kernel resizes what it writes to on the way.
+    assert nn.functional.mse_loss(numbers, numbers + 2).item() == 4
     turned = torch.view_as_complex(numbers.view(3, 2)).conj()
     assert turned.is_conj() and turned.cpu().tolist() == [0 - 1j, 2 - 3j, 4 - 5j]
     assert torch.view_as_real(torch.view_as_complex(numbers.view(3, 2))).data_ptr() == (

@@ -12,10 +12,13 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 import torch
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 
 @functools.cache
@@ -61,6 +64,28 @@ def graph(stream: Any) -> Iterator[Any]:
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured, stream=stream):
         yield captured
+
+
+def examples(many: int) -> settings:
+    """Return how many examples a property is tried with: fewer where operators take a millisecond.
+
+    ``place`` is the same in all of them.
+    """
+    from hypothesis import HealthCheck, settings  # which not all that asks for places needs
+
+    few = max(10, many // 4)
+    return settings(
+        max_examples=few if sim.loaded() else many,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+
+
+def laid_out(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a CPU tensor on a device: with its strides, offset and gaps, which ``to`` drops."""
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    whole = tensor.as_strided((size,), (1,), 0).to(device)
+    return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class Program:
 
 
 ERROR = "csrc/core/error.cpp"
+NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
     *("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp"),
@@ -192,7 +193,7 @@ PROGRAMS = (
     ),
     Program(
         *("benchmark_calls_test", "bench/test_cuda_kernels.py", (SHIM_BOUNDS,)),
-        (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), ERROR),
+        (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), *NORM),
     ),
     Program(
         *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),

@@ -227,8 +227,9 @@ class LateCall {
   bool writes(size_t i) const {
     const auto* info = schema_.arguments()[i].alias_info();
     if (info != nullptr && info->isWrite()) return true;
-    // Changes its running statistics, which its schema does not say.
-    return schema_.name() == "aten::native_batch_norm" && (i == 3 || i == 4);
+    // Changes its running statistics in training, which its schema does not say.
+    return schema_.name() == "aten::native_batch_norm" && (i == 3 || i == 4) &&
+           arguments_[5].toBool();
   }
 
   void resize_outputs() const;
@@ -273,11 +274,31 @@ class LateCall {
     }
   }
 
+  /// Gives what is called `out` memory of its own: some kernels resize it on the way. Returns pairs
+  /// of where it belongs and that.
+  static std::vector<std::pair<at::Tensor, at::Tensor>> stand_in_for_outs(
+      const c10::FunctionSchema& schema, torch::jit::Stack& host) {
+    std::vector<std::pair<at::Tensor, at::Tensor>> outs;
+    for (size_t i = 0; i < host.size(); ++i) {
+      const c10::Argument& argument = schema.arguments()[i];
+      if (!argument.is_out() || !host[i].isTensor()) continue;
+      outs.emplace_back(host[i].toTensor(), host[i].toTensor().clone());
+      host[i] = outs.back().second;
+    }
+    return outs;
+  }
+
   static void run(const c10::OperatorHandle& op, torch::jit::Stack& host,
                   const std::vector<at::Tensor>& targets) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto alive = host;  // kernels that return references drop them before they return
+    const auto outs = stand_in_for_outs(op.schema(), host);
     op.callBoxed(&host);
+    for (const auto& [view, own] : outs) {
+      TORCH_CHECK(view.sizes() == own.sizes(), op.operator_name(),
+                  ": the kernels for Meta and for the CPU differ");
+      view.copy_(own);
+    }
     for (size_t r = 0; r < targets.size(); ++r) {
       if (!targets[r].defined() || !host[r].isTensor() || !host[r].toTensor().defined()) continue;
       TORCH_CHECK(targets[r].sizes() == host[r].toTensor().sizes(), op.operator_name(),

@@ -66,6 +66,21 @@ class CapturedGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
+/// Holds a stream back, and its hardware queue, until it is opened.
+class Gate {
+ public:
+  Gate(int device, c10::StreamId stream) : signal_(new shim::Signal) {
+    const OnDevice on(device);
+    must(shim::submit(native(stream_of(device, stream)), "a gate", {},
+                      [signal = signal_] { signal->wait(); }),
+         "a gate");
+  }
+  void open() { signal_->raise(); }
+
+ private:
+  shim::Signal* const signal_;  // not freed: whoever waits touches it to the end
+};
+
 }  // namespace
 }  // namespace sim
 
@@ -89,6 +104,9 @@ PYBIND11_MODULE(_sim, module) {
   module.def("memory_allocated", [](int device) { return sim::Memory::get().allocated(device); });
   module.def("max_memory_allocated", [](int device) { return sim::Memory::get().peak(device); });
   module.def("reset_peak_memory_stats", [](int device) { sim::Memory::get().reset_peak(device); });
+  py::class_<sim::Gate>(module, "Gate")
+      .def(py::init<int, int64_t>(), py::arg("device"), py::arg("stream"))
+      .def("open", &sim::Gate::open);
   py::class_<sim::CapturedGraph>(module, "CapturedGraph")
       .def(py::init<int, int64_t>(), py::arg("device"), py::arg("stream"))
       .def("end", &sim::CapturedGraph::end)
