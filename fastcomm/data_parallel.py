@@ -47,7 +47,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
       what has changed is written.
     - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
       with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
-      meet on one device, so memory stays even.
+      meet on one device: what the first one holds besides is the sums of the gradients.
     - ``output_device`` may be any device.
     - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.

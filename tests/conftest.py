@@ -16,7 +16,7 @@ from typing import Any
 import durations
 import pytest
 import sim
-from support import nvcc, places, programs
+from support import gpu, nvcc, places, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
@@ -60,6 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # The longest file first, so that no worker is left alone with it; within a file as it is.
     chosen.sort(key=lambda item: (is_serial(item), -expected.get(files[item], 0.0), files[item]))
     for item in chosen:
+        if item.get_closest_marker("gpu") and gpu.WHY_NONE is not None:
+            item.add_marker(pytest.mark.skip(reason=gpu.WHY_NONE))
         if item.get_closest_marker("nvcc") and nvcc.HOME is None:
             item.add_marker(pytest.mark.skip(reason="nvcc is missing: install the CUDA toolkit"))
         if is_for_accelerators(item) and places.kind() is None:
@@ -76,12 +78,11 @@ def simulated() -> None:
 
 
 def is_for_accelerators(item: pytest.Item) -> bool:
-    """Tell whether accelerators run a test: not its variant for the CPU."""
+    """Tell whether accelerators run a test: not its variant for the CPU, nor what needs CUDA."""
+    marked = item.get_closest_marker("accelerator") and not item.get_closest_marker("gpu")
     call = getattr(item, "callspec", None)
     place = call.params.get("place") if call else None
-    return place == "accelerator" or (
-        place is None and item.get_closest_marker("accelerator") is not None
-    )
+    return place == "accelerator" or (place is None and bool(marked))
 
 
 @pytest.fixture(autouse=True)

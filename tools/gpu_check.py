@@ -1,7 +1,7 @@
 """Everything that a GPU must show, on a machine that has one: ``make gpu-check``.
 
-Builds with what is installed (torch with CUDA, nvcc, ninja, setuptools, pytest; nothing is
-fetched), runs ``pytest -m gpu``, then the GPU benchmarks::
+Builds with what is installed (torch with CUDA, nvcc, ninja, setuptools, pytest, hypothesis; nothing
+is fetched), runs what pytest has for devices, then the GPU benchmarks::
 
     python tools/gpu_check.py --list
     python tools/gpu_check.py --steps build,programs,tests --budget 570

@@ -21,7 +21,9 @@ import gpu_programs
 from gpu_device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = [sys.executable, "-m", "pytest", "-m", "gpu", "--durations=20", "-p", "no:cacheprovider"]
+# What needs CUDA, and what simulated devices run elsewhere.
+MARKED = "gpu or accelerator"
+PYTEST = [sys.executable, "-m", "pytest", "-m", MARKED, "--durations=20", "-p", "no:cacheprovider"]
 PYTEST += ["-p", "no:randomly", "-p", "no:xdist"]
 LARGE = 16 << 20  # from here on the memory sets the pace
 
@@ -183,6 +185,7 @@ def _kernels(place: Place) -> list[list[str]]:
 _PROGRAM_TESTS = "tests/gpu/test_programs.py"
 _MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
 _REST = _tests("tests", "-k", "not memory_is_used", "tests/gpu")
+_PACKAGE = _tests("package", "tests/package")
 _FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
 _SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", "--device", "cuda")
 _BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
@@ -199,7 +202,8 @@ STEPS = (
         leaves=_MADE,
         needs_device=False,
     ),
-    Step("tests", "pytest -m gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
+    Step("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
+    Step("package", "tests/package on devices", 90, 530, *_PACKAGE, needs="build"),
     Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
     Step(
         *("kernels", "bandwidth of the kernels beside a copy", 60, 300, _kernels, _judge_kernels),

@@ -1,4 +1,5 @@
-"""DistributedDataParallel with fused reductions on a real GPU, which may stand for two devices.
+"""DistributedDataParallel with fused reductions on a GPU, which may stand for two devices, or on
+simulated ones.
 
 Gradients go through the host's memory: their bits are those of the CPU.
 """
@@ -11,16 +12,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support import fused, gpu
+from support import fused, places
 from support.ranks import World, run_ranks
 from torch import nn
 
 import fastcomm
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-]
+pytestmark = pytest.mark.accelerator
+
+FEW = "needs three devices"
 
 
 def _gradients(rank: int) -> list[torch.Tensor]:
@@ -30,44 +30,57 @@ def _gradients(rank: int) -> list[torch.Tensor]:
     return [*made, made[0].half(), made[1].double(), made[-1].to(memory_format=torch.channels_last)]
 
 
-def _reduced(world: World) -> None:
-    world.init()
+def _reduced(world: World, kind: str) -> None:
+    places.join(kind)
+    world.init(f"cpu:fastcomm,{kind}:fastcomm")
     for wire in (None, torch.bfloat16):
-        grads = [grad.cuda() for grad in _gradients(world.rank)]
-        gaps = torch.full((6, 4), 7.0, device="cuda")
+        grads = [grad.to(kind) for grad in _gradients(world.rank)]
+        gaps = torch.full((6, 4), 7.0, device=kind)
         gaps[:, ::2] = world.rank + 1.0
         result = fastcomm.fused_all_reduce_([*grads, gaps[:, ::2]], wire_dtype=wire, async_op=True)
         result.wait()
         lists = [_gradients(rank) for rank in range(world.size)]
         for grad, terms in zip(grads, zip(*lists, strict=True), strict=True):
             wanted = fused.reduced(list(terms), True, 1.0, wire)
-            assert grad.is_cuda and torch.equal(grad.cpu(), wanted)
+            assert grad.device.type == kind and torch.equal(grad.cpu(), wanted)
         assert gaps[:, 1::2].eq(7).all() and gaps[:, ::2].eq((world.size + 1) / 2).all()
         assert result.total_norm is not None
         wanted_norm = fused.norm([fused.part(g.cpu(), 2) for g in [*grads, gaps[:, ::2]]], 2)
         assert float(result.total_norm) == wanted_norm
     for grads, words in (
-        ([torch.ones(1, device="cuda").expand(5)], "overlaps itself"),
-        ([torch.eye(3, device="cuda").to_sparse()], "gradient 0 is Sparse"),
-        ([torch.ones(3, device="cuda", dtype=torch.int32)], "not floating-point"),
+        ([torch.ones(1, device=kind).expand(5)], "overlaps itself"),
+        ([torch.ones(3, device=kind, dtype=torch.int32)], "not floating-point"),
     ):
         with pytest.raises(ValueError, match=words):
             fastcomm.fused_all_reduce_(grads)
     dist.barrier()
 
 
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
+# Gloo takes CUDA's tensors, and no simulated ones.
+@pytest.mark.parametrize("transport", ["auto", pytest.param("gloo", marks=pytest.mark.gpu)])
 def test_gradients_on_a_device_have_the_bits_of_the_cpu(transport: str) -> None:
-    run_ranks(3, _reduced, environment={"FASTCOMM_TRANSPORT": transport})
+    run_ranks(3, _reduced, places.kind(), environment={"FASTCOMM_TRANSPORT": transport})
 
 
-def _trained(world: World) -> list[torch.Tensor]:
-    """Two processes with two replicas each, against stock DDP with one."""
+def _sparse(world: World) -> None:
     world.init()
+    with pytest.raises(ValueError, match="gradient 0 is Sparse"):
+        fastcomm.fused_all_reduce_([torch.eye(3, device="cuda").to_sparse()])
+
+
+@pytest.mark.gpu  # the simulation has no sparse tensors
+def test_sparse_gradients_are_refused() -> None:
+    run_ranks(1, _sparse)
+
+
+def _trained(world: World, kind: str, devices: list[int]) -> list[torch.Tensor]:
+    """Two processes with several replicas each, against stock DDP with one."""
+    places.join(kind)
+    world.init(f"cpu:fastcomm,{kind}:fastcomm")
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).cuda()
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(kind)
     plain = copy.deepcopy(model)
-    ours: Any = fastcomm.DistributedDataParallel(model, [0, 0], max_norm=1.0)
+    ours: Any = fastcomm.DistributedDataParallel(model, devices, max_norm=1.0)
     stock: Any = nn.parallel.DistributedDataParallel(plain, [0])
     for ddp in (ours, stock):
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -84,6 +97,10 @@ def _trained(world: World) -> list[torch.Tensor]:
     return [p.detach().cpu() for p in model.parameters()]
 
 
-def test_replicas_of_two_processes_train_as_stock_ddp_does() -> None:
-    first, second = run_ranks(2, _trained)
+@pytest.mark.parametrize(
+    "devices",
+    [[0, 0], pytest.param([0, 1, 2], marks=pytest.mark.skipif(places.count() < 3, reason=FEW))],
+)
+def test_replicas_of_several_processes_train_as_stock_ddp_does(devices: list[int]) -> None:
+    first, second = run_ranks(2, _trained, places.kind(), devices)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -7,12 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from support import gpu, script
+from support import script
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Gradients of replicas reduced in one pass on a real GPU: to the bit what the CPU gives.
+"""Gradients of replicas reduced in one pass on a GPU, or on simulated devices: to the bit what the
+CPU gives.
 
 The CPU's sums and norms have tests of their own (tests/package/test_fused.py). Two replicas may be
 on one device.
@@ -6,25 +7,24 @@ on one device.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
-from support import gpu, script
+from support import places, script
 from torch import nn
 
 import fastcomm
 from fastcomm import comm
 from fastcomm.fused import FusedResult
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-]
+pytestmark = pytest.mark.accelerator
 
+KIND = places.kind()
 SIZES = [0, 1, 31, 32, 33, 4095, 4096, 4097, 70_001]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 NORMS = [None, 1.0, 2.0, math.inf]
@@ -32,7 +32,7 @@ WIRES = [None, torch.bfloat16, torch.float16]
 Lists = list[list[torch.Tensor]]
 
 
-def _lists(count: int, seed: int, device: str = "cpu") -> Lists:
+def _lists(count: int, seed: int, device: str | None = "cpu") -> Lists:
     """Lists of all dtypes and of odd places in memory, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     lists: Lists = []
@@ -49,9 +49,10 @@ def _lists(count: int, seed: int, device: str = "cpu") -> Lists:
     return lists
 
 
-def _equal(on_gpu: Sequence[torch.Tensor], on_cpu: Sequence[torch.Tensor]) -> None:
-    for ours, wanted in zip(on_gpu, on_cpu, strict=True):
-        assert ours.is_cuda and ours.dtype == wanted.dtype and ours.stride() == wanted.stride()
+def _equal(on_device: Sequence[torch.Tensor], on_cpu: Sequence[torch.Tensor]) -> None:
+    for ours, wanted in zip(on_device, on_cpu, strict=True):
+        assert ours.device.type == KIND
+        assert ours.dtype == wanted.dtype and ours.stride() == wanted.stride()
         torch.testing.assert_close(ours.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
@@ -67,7 +68,7 @@ def _same_findings(ours: FusedResult, wanted: FusedResult) -> None:
 @pytest.mark.parametrize("average", [False, True])
 def test_bits_are_those_of_the_cpu(count: int, wire: torch.dtype | None, average: bool) -> None:
     options: Any = (average, 1 / 3 if average else 1.0, wire)
-    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, "cuda"), *options)
+    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, KIND), *options)
     wanted, found = comm.fused_reduce_add_coalesced(_lists(count, count), *options)
     _equal(sums, wanted)
     _same_findings(result, found)
@@ -77,20 +78,20 @@ def test_bits_are_those_of_the_cpu(count: int, wire: torch.dtype | None, average
 @pytest.mark.parametrize("norm_type", NORMS)
 @pytest.mark.parametrize("value", [None, math.inf, -math.inf, math.nan, 3e38])
 def test_norms_and_what_is_not_finite(norm_type: float | None, value: float | None) -> None:
-    def both(device: str) -> tuple[tuple[torch.Tensor, ...], FusedResult]:
+    def both(device: str | None) -> tuple[tuple[torch.Tensor, ...], FusedResult]:
         lists = [values[:-1] for values in _lists(2, 5, device)]  # norms of complex ones are of 2
         if value is not None:
             for values in lists:
                 values[12].view(-1)[-1:].fill_(value)  # of fp32: 3e38 overflows in the sum
         return comm.fused_reduce_add_coalesced(lists, norm_type=norm_type)
 
-    (sums, result), (wanted, found) = both("cuda"), both("cpu")
+    (sums, result), (wanted, found) = both(KIND), both("cpu")
     _equal(sums, wanted)
     _same_findings(result, found)
     assert float(result.found_inf) == float(value is not None)
 
 
-def _parameters(device: str) -> list[nn.Parameter]:
+def _parameters(device: str | None) -> list[nn.Parameter]:
     (values,) = _lists(1, 9, device)
     parameters = []
     for value in values[:-1]:
@@ -102,7 +103,7 @@ def _parameters(device: str) -> list[nn.Parameter]:
 @pytest.mark.parametrize("norm_type", NORMS[1:])
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
 def test_clipping_has_the_cpus_norm(norm_type: float, max_norm: float) -> None:
-    ours, theirs = _parameters("cuda"), _parameters("cpu")
+    ours, theirs = _parameters(KIND), _parameters("cpu")
     norm = fastcomm.clip_grad_norm_(ours, max_norm, norm_type)
     _equal([norm], [fastcomm.clip_grad_norm_(theirs, max_norm, norm_type)])
     for a, b in zip(ours, theirs, strict=True):
@@ -112,21 +113,19 @@ def test_clipping_has_the_cpus_norm(norm_type: float, max_norm: float) -> None:
 
 @pytest.mark.parametrize("norm_type", NORMS[1:])
 def test_gradients_on_several_devices_are_clipped_together(norm_type: float) -> None:
-    places = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    parameters = _parameters("cpu")
-    for i, parameter in enumerate(parameters):
-        device = places[i % len(places)]
-        grad, parameter.grad = parameter.grad, None
-        parameter.data = parameter.data.to(device)
-        assert grad is not None
-        parameter.grad = grad.to(device)
+    devices = ["cpu", *(f"{KIND}:{i}" for i in range(places.count()))]
+    parameters = []
+    for parameter, device in zip(_parameters("cpu"), itertools.cycle(devices)):
+        assert parameter.grad is not None
+        parameters.append(nn.Parameter(parameter.detach().to(device)))
+        parameters[-1].grad = parameter.grad.to(device)
     norm = fastcomm.clip_grad_norm_(parameters, 0.5, norm_type)
     assert torch.equal(norm, fastcomm.clip_grad_norm_(_parameters("cpu"), 0.5, norm_type))
 
 
 @pytest.mark.parametrize("norm_type", NORMS[1:])
 def test_norms_of_parts_are_combined_on_the_device(norm_type: float) -> None:
-    lists = [values[:-1] for values in _lists(2, 7, "cuda")]
+    lists = [values[:-1] for values in _lists(2, 7, KIND)]
     whole = comm.fused_reduce_add_coalesced(lists, norm_type=norm_type)[1]
     ends = (0, 5, 6, len(lists[0]))
     pieces = [
@@ -136,17 +135,17 @@ def test_norms_of_parts_are_combined_on_the_device(norm_type: float) -> None:
         for a, b in itertools.pairwise(ends)
     ]
     combined = fastcomm.combined_norm(torch.cat(pieces), norm_type)
-    assert combined.is_cuda and torch.equal(combined, whole.total_norm)  # fp64 among them
+    assert combined.device.type == KIND
+    assert torch.equal(combined, whole.total_norm)  # fp64 among them
 
 
 def test_what_is_refused() -> None:
-    one = torch.ones(3, device="cuda")
+    one = torch.ones(3, device=KIND)
     for lists, words in (
         ([[one]] * 17, "at most 16"),
         ([[one], [one.cpu()]], "list 1 is not"),
         ([[one, one.cpu()]], "list 0 is not"),
-        ([[torch.ones(2, dtype=torch.int64, device="cuda")]] * 2, "not floating-point"),
-        ([[torch.eye(2, device="cuda").to_sparse()]], "list 0 is not"),
+        ([[torch.ones(2, dtype=torch.int64, device=KIND)]] * 2, "not floating-point"),
     ):
         with pytest.raises(ValueError, match=words):
             comm.fused_reduce_add_coalesced(lists)
@@ -157,9 +156,16 @@ def test_what_is_refused() -> None:
         fastcomm.clip_grad_norm_(parameters, 1.0)
 
 
+@pytest.mark.gpu  # the simulation has no sparse tensors
+def test_sparse_gradients_are_refused() -> None:
+    with pytest.raises(ValueError, match="list 0 is not"):
+        comm.fused_reduce_add_coalesced([[torch.eye(2, device=KIND).to_sparse()]])
+
+
+@pytest.mark.gpu  # where torch tells of every wait
 def test_nothing_waits_for_the_device() -> None:
-    lists = _lists(2, 3, "cuda")
-    parameters = _parameters("cuda")
+    lists = _lists(2, 3, KIND)
+    parameters = _parameters(KIND)
     torch.cuda.synchronize()
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
@@ -172,27 +178,25 @@ def test_nothing_waits_for_the_device() -> None:
 
 
 def test_the_work_is_ordered_behind_the_current_stream() -> None:
-    side = torch.cuda.Stream()
+    side = places.module().Stream()
     for _ in range(20):
-        with torch.cuda.stream(side):
-            torch.cuda._sleep(2_000_000)
-            ones = [torch.ones(100_000, device="cuda") for _ in range(4)]
+        with places.module().stream(side):
+            places.keep_busy(side, milliseconds=1)
+            ones = [torch.ones(100_000, device=KIND) for _ in range(4)]
             twos = [one + one for one in ones]
             sums, result = comm.fused_reduce_add_coalesced([ones, twos])
             total = sums[0]
             del ones, twos, sums
-        torch.full((100_000,), 7.0, device="cuda")  # memory given back too early would be this
+        torch.full((100_000,), 7.0, device=KIND)  # memory given back too early would be this
         side.synchronize()
         assert total.eq(3).all() and result.partial_norms.eq(900_000).all()
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="needs two GPUs"
-)
+@pytest.mark.skipif(places.count() < 2, reason="needs two devices")
 @pytest.mark.parametrize("wire", WIRES)
 def test_replicas_on_several_devices(wire: torch.dtype | None) -> None:
-    count = torch.cuda.device_count()
-    lists = [_lists(count, 4, f"cuda:{k}")[k] for k in range(count)]
+    count = places.count()
+    lists = [_lists(count, 4, f"{KIND}:{k}")[k] for k in range(count)]
     sums, result = comm.fused_reduce_add_coalesced(lists, True, 0.25, wire)
     wanted, found = comm.fused_reduce_add_coalesced(_lists(count, 4), True, 0.25, wire)
     assert all(total.get_device() == 0 for total in sums)
@@ -205,7 +209,7 @@ class _Training:
 
     def __init__(self) -> None:
         torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 10)).cuda()
+        self.model = nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 10)).to(KIND)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=0.01, fused=True, capturable=True
         )
@@ -214,7 +218,7 @@ class _Training:
         ]
 
     def fill(self, seed: int) -> None:
-        generator = torch.Generator("cuda").manual_seed(seed)
+        generator = torch.Generator(KIND).manual_seed(seed)
         for values in self.lists:
             for value in values:
                 value.normal_(generator=generator)
@@ -231,35 +235,64 @@ class _Training:
         return [parameter.detach().clone() for parameter in self.model.parameters()]
 
 
-def _captured(training: _Training) -> tuple[Callable[[], None], FusedResult]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = training.step()
-    return graph.replay, result
-
-
 def test_a_graph_captures_reduction_clipping_and_step() -> None:
     eager, graphed = _Training(), _Training()
+    stream = places.module().Stream()
     for training in (eager, graphed):  # the optimizer's state comes into being
         training.fill(0)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with _apart(stream):
             training.step()
-        torch.cuda.current_stream().wait_stream(side)
-    replay, found = _captured(graphed)
+    with places.graph(stream) as graph:
+        found = graphed.step()
     for seed in range(1, 5):
         eager.fill(seed)
         graphed.fill(seed)
         result = eager.step()
-        replay()
+        graph.replay()
         _same_findings(found, _on_cpu(result))
         assert all(map(torch.equal, graphed.weights(), eager.weights()))
     before = graphed.weights()
     graphed.lists[1][0].view(-1)[7] = math.nan
-    replay()
+    graph.replay()
     assert float(found.found_inf) == 1.0
     assert all(map(torch.equal, graphed.weights(), before))
+
+
+@pytest.mark.parametrize("norm_type", NORMS[1:])
+def test_a_graph_captures_norms_and_clipping(norm_type: float) -> None:
+    """What asked the device for a number, or waited for it, could not be captured."""
+    lists = [values[:-1] for values in _lists(2, 3, KIND)]
+    parameters = [nn.Parameter(torch.zeros_like(value)) for value in lists[0]]
+
+    def step() -> list[torch.Tensor]:
+        sums, result = comm.fused_reduce_add_coalesced(lists, True, 0.5, torch.bfloat16, norm_type)
+        for parameter, total in zip(parameters, sums, strict=True):
+            parameter.grad = total
+        whole = fastcomm.combined_norm(result.partial_norms, norm_type)
+        return [whole, fastcomm.clip_grad_norm_(parameters, 1.0, norm_type), *sums]
+
+    stream = places.module().Stream()
+    with _apart(stream):
+        step()
+    with places.graph(stream) as graph:
+        found = step()
+    for seed in (4, 5):
+        for values, news in zip(lists, _lists(2, seed), strict=True):
+            for value, new in zip(values, news, strict=False):
+                value.copy_(new)
+        graph.replay()
+        replayed = [value.clone() for value in found]
+        assert all(map(torch.equal, replayed, step()))
+
+
+@contextlib.contextmanager
+def _apart(stream: Any) -> Iterator[None]:
+    """On another stream, behind the current one, which goes on behind it."""
+    here = places.module().current_stream()
+    stream.wait_stream(here)
+    with places.module().stream(stream):
+        yield
+    here.wait_stream(stream)
 
 
 def _on_cpu(result: FusedResult) -> FusedResult:
@@ -267,9 +300,10 @@ def _on_cpu(result: FusedResult) -> FusedResult:
     return FusedResult(total, result.found_inf.cpu(), result.partial_norms.cpu(), result.norm_type)
 
 
+@pytest.mark.gpu  # whose graphs have nodes to be counted
 def test_three_launches_instead_of_many() -> None:
     bench = script.load("fused_reduce_cuda")
-    lists = [[torch.randn(n, device="cuda") for n in SIZES * 20] for _ in range(4)]
+    lists = [[torch.randn(n, device=KIND) for n in SIZES * 20] for _ in range(4)]
     # Counted in captured graphs: profilers need more of a system than a device.
     fused = bench.launches(lambda: comm.fused_reduce_add_coalesced(lists, True, bench.UNSCALE))
     stock = bench.launches(lambda: bench.stock(lists))

@@ -15,10 +15,7 @@ from pathlib import Path
 import pytest
 from support import gpu, nvcc, programs
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-]
+pytestmark = pytest.mark.gpu
 
 
 SANITIZED = 60.0  # seconds for one program under the sanitizer

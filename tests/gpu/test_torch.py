@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from support import gpu
 from support.ranks import World, run_ranks
 
 import fastcomm
 from fastcomm import env
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(gpu.WHY_NONE is not None, reason=str(gpu.WHY_NONE)),
-]
+pytestmark = pytest.mark.gpu
 
 
 def test_env_names_the_device_and_what_it_reaches() -> None:

@@ -131,6 +131,12 @@ def graph(stream: torch.Stream) -> Iterator[Any]:
         captured.end()
 
 
+def sleep(microseconds: int) -> None:
+    """Give the current stream nothing to do, for so long."""
+    here = current_stream()
+    native.sleep(here.device_index, here.stream_id, microseconds)
+
+
 # Operators draw from the CPU's generator.
 def manual_seed(seed: int) -> None:
     pass

@@ -7,6 +7,7 @@ import ctypes
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +93,18 @@ def test_values_views_and_arithmetic() -> None:
     run_ranks(1, _values)
 
 
+def _numbers(_: World) -> None:
+    sim.load()
+    here, there = (torch.Generator(device).manual_seed(7) for device in ("cpu", "sim:2"))
+    for _draw in range(2):
+        drawn = torch.empty(50, device="sim:2").normal_(generator=there)
+        assert torch.equal(drawn.cpu(), torch.empty(50).normal_(generator=here))
+
+
+def test_generators_of_devices_draw_the_numbers_of_the_cpus() -> None:
+    run_ranks(1, _numbers)
+
+
 def _memory(_: World) -> None:
     sim.load()
     tensor = torch.arange(4.0, device="sim:1")
@@ -151,6 +164,23 @@ def test_memory_is_used_again() -> None:
 
 def test_storages_pinned_memory_and_streams() -> None:
     run_ranks(1, _memory)
+
+
+def _sleeping(_: World) -> None:
+    sim.load()
+    side = torch.sim.Stream(1)
+    event = torch.sim.Event()
+    began = time.monotonic()
+    with torch.sim.stream(side):
+        torch.sim.sleep(50_000)
+        event.record()
+    torch.ones(1, device="sim:1").item()  # another stream
+    event.synchronize()
+    assert time.monotonic() - began >= 0.05
+
+
+def test_a_stream_can_be_kept_busy() -> None:
+    run_ranks(1, _sleeping)
 
 
 class _Small(nn.Module):

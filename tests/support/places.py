@@ -8,13 +8,17 @@ the machine has several.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 import torch
-from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 
 @functools.cache
@@ -35,11 +39,40 @@ def count() -> int:
     return 0 if kind() is None else int(module().device_count())
 
 
+def join(name: str | None) -> None:
+    """In a rank: take the accelerator of the test that has started it, by its `kind`."""
+    if name == "sim":
+        sim.load()
+
+
+def keep_busy(stream: Any, milliseconds: float) -> None:
+    """Let a stream do nothing for about so long: what it is given next begins late."""
+    with module().stream(stream):
+        if sim.loaded():
+            torch.sim.sleep(int(1000 * milliseconds))
+        else:
+            torch.cuda._sleep(int(2e6 * milliseconds))  # cycles
+
+
+@contextlib.contextmanager
+def graph(stream: Any) -> Iterator[Any]:
+    """Capture what is given to a stream into a graph, which has ``replay()``."""
+    if sim.loaded():
+        with torch.sim.graph(stream) as captured:
+            yield captured
+        return
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, stream=stream):
+        yield captured
+
+
 def examples(many: int) -> settings:
     """Return how many examples a property is tried with: fewer where operators take a millisecond.
 
     ``place`` is the same in all of them.
     """
+    from hypothesis import HealthCheck, settings  # which not all that asks for places needs
+
     few = max(10, many // 4)
     return settings(
         max_examples=few if sim.loaded() else many,

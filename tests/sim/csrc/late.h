@@ -316,6 +316,30 @@ class LateCall {
   torch::jit::Stack meta_arguments_;
 };
 
+/// The CPU's kernels take the CPU's generators: they get such ones, and the devices' go on from where
+/// these end.
+class LentGenerators {
+ public:
+  LentGenerators(torch::jit::Stack* stack, size_t count) {
+    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+      c10::IValue& value = (*stack)[i];
+      if (!value.isGenerator() || value.toGenerator().device().type() != kSim) continue;
+      at::Generator lent = at::detail::createCPUGenerator();
+      lent.set_state(value.toGenerator().get_state());
+      pairs_.emplace_back(value.toGenerator(), lent);
+      value = lent;
+    }
+  }
+  ~LentGenerators() {
+    for (auto& [own, lent] : pairs_) own.set_state(lent.get_state());
+  }
+  LentGenerators(const LentGenerators&) = delete;
+  LentGenerators& operator=(const LentGenerators&) = delete;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Generator>> pairs_;
+};
+
 inline void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   LateCall call(op, stack);
   const int device = call.device();
@@ -326,6 +350,7 @@ inline void run_operator(const c10::OperatorHandle& op, torch::jit::Stack* stack
   }
   ++counts().waited;
   synchronize(current_stream(device));
+  const LentGenerators lent(stack, op.schema().arguments().size());
   at::native::cpu_fallback(op, stack);
 }
 

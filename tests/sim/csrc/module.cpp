@@ -94,6 +94,10 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "synchronize", [](c10::DeviceIndex index) { sim::Guard().synchronizeDevice(index); },
       py::call_guard<py::gil_scoped_release>());
+  module.def("sleep", [](int device, int64_t stream, int64_t microseconds) {
+    sim::launch(sim::stream_of(device, stream), "a sleep", {},
+                [microseconds] { usleep(static_cast<useconds_t>(microseconds)); });
+  });
   module.def("hazards", [] { return sim::shim::Order::get().take_hazards(); });
   module.def("operators",
              [] { return std::make_pair(sim::counts().late.load(), sim::counts().waited.load()); });
