@@ -106,9 +106,12 @@ inline int run_cases(int argc, char** argv, const Cases& cases) {
     const auto start = std::chrono::steady_clock::now();
     body(seed);
 #if defined(FC_SHIM)
-    // Whatever the timing was: uses of memory that nothing orders.
+    // Whatever the timing was: uses of memory that nothing orders. Told beside wrong bytes, which may
+    // come of it by chance.
+    int hazards = 0;
     for (const std::string& hazard : shim::Order::get().take_hazards()) {
-      report(false, name, 0, "a hazard: " + hazard);
+      ++failures;
+      if (++hazards <= 5) std::printf("%s: a hazard: %s\n", name, hazard.c_str());
     }
 #endif
     std::printf("%s: seed %llu, %d failures, %.2f s\n", name, static_cast<unsigned long long>(seed),
