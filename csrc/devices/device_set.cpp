@@ -85,6 +85,8 @@ void DeviceSet::look_again(const Streams& streams) {
     for (int peer = 0; peer < size(); ++peer) {
       if (!access(rank, peer).unproved) continue;
       const Access& found = peers_.look_again(devices_[rank], devices_[peer]);
+      // Release: whoever loads it, without the mutex, may be a thread that never asked `peers_`, and
+      // has to see the verdict itself.
       access_[rank * size() + peer].store(&found, std::memory_order_release);
       unproved_ = unproved_ || found.unproved;
     }

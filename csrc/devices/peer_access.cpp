@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/cuda_host.h"
@@ -109,7 +110,7 @@ Access PeerAccess::find(int device, int peer, int tries) {
     if (!result.wrong.empty()) {
       return {AccessKind::kStaged, "the driver grants peer access, but " + result.wrong};
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // a thread that cannot be had among them
     return {AccessKind::kStaged, concat("peer access fails: ", error.what())};
   }
   return {AccessKind::kDirect, "a probe on both devices at once confirmed every bit"};

@@ -85,9 +85,9 @@ class PeerAccess {
   std::mutex mutex_;
   std::deque<Access> verdicts_;  // grows, so that all stay where they are
   std::map<std::pair<int, int>, const Access*> known_;
-  bool trying_ = false;    // again
-  uint64_t delay_ns_ = 0;  // 0: no pair is unproved yet
-  std::atomic<uint64_t> next_try_ns_{0};
+  bool trying_ = false;                   // again
+  uint64_t delay_ns_ = 0;                 // 0: no pair is unproved yet
+  std::atomic<uint64_t> next_try_ns_{0};  // relaxed: it says when to ask, under the mutex, again
 };
 
 }  // namespace fastcomm

@@ -6,7 +6,6 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
-#include <map>
 
 #include "ops/addends.h"
 #include "ops/device_ranks.h"
@@ -78,15 +77,13 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
   }
   const auto root = std::find(ranks.begin(), ranks.end(), static_cast<int>(destination));
   if (root == ranks.end()) return std::nullopt;
-  std::map<at::ScalarType, std::vector<size_t>> by_dtype;
-  for (size_t i = 0; i < count; ++i) {
-    const at::ScalarType type = sources[0][i].scalar_type();
+  const auto kinds = by_dtype(sources[0]);
+  for (const auto& [type, places] : kinds) {
     if (!has_cuda_kernel(dtype_of(type))) return std::nullopt;
-    by_dtype[type].push_back(i);
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   TensorList result(count);
-  for (const auto& [type, places] : by_dtype) {
+  for (const auto& [type, places] : kinds) {
     const DType dtype = dtype_of(type);
     RankTensors inputs;
     std::vector<TensorList> columns(sources.size());

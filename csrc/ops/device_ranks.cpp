@@ -28,13 +28,6 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
   return tensor;
 }
 
-/// torch.save refuses storages that tensors of two types share.
-std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors) {
-  std::map<at::ScalarType, std::vector<size_t>> found;
-  for (size_t i = 0; i < tensors.size(); ++i) found[tensors[i].scalar_type()].push_back(i);
-  return found;
-}
-
 using KnownRanks = std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
 
 bool capturing(const std::vector<int>& devices) {
@@ -101,6 +94,12 @@ void record_use(const TensorList& tensors, int device) {
   for (const at::Tensor& tensor : tensors) record_use(tensor, stream);
 }
 
+std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors) {
+  std::map<at::ScalarType, std::vector<size_t>> found;
+  for (size_t i = 0; i < tensors.size(); ++i) found[tensors[i].scalar_type()].push_back(i);
+  return found;
+}
+
 TensorList allocate_like(const TensorList& models, int device, bool apart) {
   const auto options = at::TensorOptions(at::kByte).device(accelerator_device(device));
   TensorList made(models.size());
@@ -112,6 +111,7 @@ TensorList allocate_like(const TensorList& models, int device, bool apart) {
       at += padded(models[i].nbytes());
     }
   };
+  // torch.save refuses storages that tensors of two types share.
   for (const auto& [type, indices] : by_dtype(models)) {
     std::vector<size_t> chosen;
     size_t bytes = 0;

@@ -4,6 +4,7 @@
 // Only in builds with FC_DEVICES. Any thread may call.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "devices/local_collectives.h"
@@ -42,6 +43,9 @@ void record_use(const TensorList& tensors, int device);
 inline void keep_until_enqueued(TensorList& tensors) {
   if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
 }
+
+/// The places of each dtype's tensors in a list.
+std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors);
 
 /// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
 /// own.

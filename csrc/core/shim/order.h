@@ -13,7 +13,6 @@
 // streams that ThreadSanitizer would then believe.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -84,11 +83,6 @@ class Order {
   void revive(const void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     shadow_.revive(reinterpret_cast<uintptr_t>(memory));
-  }
-  /// Whether nobody uses the memory any more that the host has not waited for.
-  bool settled(const void* memory, uint64_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return shadow_.settled(reinterpret_cast<uintptr_t>(memory), bytes, host_);
   }
 
   void add_hazards(std::vector<std::string> found) {
