@@ -234,6 +234,14 @@ void busy(uint64_t seed) {
   group.look_again(streams);
   EXPECT(probes == 4, "found out");
 
+  // Whatever a probe raises is a reason to stage.
+  PeerAccess refused(
+      [](int, int, int) -> ProbeResult { throw std::runtime_error("there is no thread"); }, true);
+  const Access& without = refused.between(2, 3);
+  EXPECT(without.kind == AccessKind::kStaged &&
+             without.reason.find("there is no thread") != std::string::npos,
+         without.reason);
+
   // Between two operations of one group, each of which has the right bytes.
   busy_probes = 1;
   PeerAccess later(busy_probe, true, test_now);
