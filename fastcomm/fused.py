@@ -13,7 +13,9 @@ equal.
 
 `fused_reduce_add_coalesced`, `clip_grad_norm_` and `combined_norm` take tensors on CUDA devices
 too. There a list costs one kernel for each of its dtypes and two small ones for the norm. Results
-stay on the device, nothing waits for it, and a graph can capture the calls.
+stay on the device, nothing waits for it, and a graph can capture the calls. With several devices
+their current streams have to be part of the capture, none of them a default stream: let them wait
+for the captured one first, and that for them in the end.
 """
 
 from __future__ import annotations

@@ -310,3 +310,31 @@ def test_three_launches_instead_of_many() -> None:
     print(f"launches: {fused} fused, {stock} stock")
     assert fused == 3
     assert stock >= 10 * fused
+
+
+@pytest.mark.skipif(places.count() < 2, reason="needs two devices")
+def test_a_graph_captures_the_reduction_of_several_devices() -> None:
+    module, count = places.module(), places.count()
+    streams = [module.Stream(device) for device in range(count)]
+    lists = [_lists(count, 4, f"{KIND}:{k}")[k] for k in range(count)]
+    places.ACCELERATOR.synchronize()
+    with contextlib.ExitStack() as stack:
+        for stream in reversed(streams):  # the first device is the current one in the end
+            stack.enter_context(module.stream(stream))
+        comm.fused_reduce_add_coalesced(lists, True)  # devices that meet for the first time
+        places.ACCELERATOR.synchronize()
+        with places.graph(streams[0]) as graph:
+            for stream in streams[1:]:
+                stream.wait_stream(streams[0])
+            sums, result = comm.fused_reduce_add_coalesced(lists, True)
+            for stream in streams[1:]:
+                streams[0].wait_stream(stream)
+        for seed in (5, 6):
+            for values, news in zip(lists, _lists(count, seed), strict=True):
+                for value, new in zip(values, news, strict=True):
+                    value.copy_(new)
+            places.ACCELERATOR.synchronize()
+            graph.replay()
+            wanted, found = comm.fused_reduce_add_coalesced(_lists(count, seed), True)
+            _equal(sums, wanted)
+            _same_findings(result, found)
