@@ -244,6 +244,9 @@ void capture(uint64_t) {
   FC_CUDA(cudaStreamBeginCapture(setup.streams[0], mode), "a test");
   EXPECT(cudaStreamWaitEvent(setup.streams[0], setup.event, 0) == cudaErrorStreamCaptureIsolation,
          "an event of elsewhere");
+  FC_CUDA(cudaEventRecord(setup.event, setup.streams[0]), "a test");
+  EXPECT(cudaStreamWaitEvent(nullptr, setup.event, 0) == cudaErrorStreamCaptureImplicit,
+         "the default stream");
   FC_CUDA(cudaStreamEndCapture(setup.streams[0], &graph), "a test");
   FC_CUDA(cudaGraphExecDestroy(exec), "a test");
 }

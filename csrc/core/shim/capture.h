@@ -3,9 +3,9 @@
 //
 // As CUDA has it: a stream is captured from the begin of the capture on, or from its wait for an
 // event that was recorded in a captured stream; it has to be joined again, by an event, before the
-// end. Waiting for what lies outside, or asking for a captured stream's end, is refused. The order
-// inside is looked at while it is captured, by an Order of the capture's own; a launched graph's
-// parts are then done one after the other, in the order in which they were issued.
+// end. Waiting for what lies outside, asking for a captured stream's end, or joining a device's
+// default stream is refused. The order inside is looked at while it is captured, by an Order of the
+// capture's own; a launched graph's parts are then done one after the other, as they were issued.
 #pragma once
 
 #include <functional>

@@ -47,6 +47,7 @@ constexpr cudaError_t cudaErrorPeerAccessAlreadyEnabled = 704;
 constexpr cudaError_t cudaErrorStreamCaptureUnsupported = 900;
 constexpr cudaError_t cudaErrorStreamCaptureUnjoined = 904;
 constexpr cudaError_t cudaErrorStreamCaptureIsolation = 905;
+constexpr cudaError_t cudaErrorStreamCaptureImplicit = 906;
 constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaHostAllocPortable = 1;

@@ -27,6 +27,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "capturing stream has unjoined work";
     case cudaErrorStreamCaptureIsolation:
       return "dependency created on uncaptured work in another stream";
+    case cudaErrorStreamCaptureImplicit:
+      return "operation would make the legacy stream depend on a capturing blocking stream";
     default:
       return "unknown error";
   }
@@ -166,6 +168,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
   if (event->capture != nullptr) {
+    if (stream == nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureImplicit);
     event->capture->join(target);
     event->capture->order.wait(target->capture_clock, event->clock);
     return cudaSuccess;
