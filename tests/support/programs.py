@@ -116,10 +116,11 @@ class Program:
 
 
 ERROR = "csrc/core/error.cpp"
+CUDA_HOST = ("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp")
 NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
-    *("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp"),
+    *CUDA_HOST,
     *("csrc/core/env.cpp", ERROR),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     "csrc/devices/peer_probe.cu",
@@ -200,6 +201,10 @@ PROGRAMS = (
         ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
     Program(*("shim_order_test", "core/test_shim.py", (SHIM, WATCHED)), LOCAL),
+    Program(
+        *("shim_ipc_test", "core/test_shim_ipc.py", (SHIM,)),
+        ("csrc/engines/cuda/all_reduce.cu", *CUDA_HOST, ERROR),
+    ),
     Program(
         *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),
         LOCAL,

@@ -85,6 +85,12 @@ class Order {
     shadow_.revive(reinterpret_cast<uintptr_t>(memory));
   }
 
+  /// Whether nobody uses the memory any more that the host has not waited for.
+  bool settled(const void* memory, uint64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return shadow_.settled(reinterpret_cast<uintptr_t>(memory), bytes, host_);
+  }
+
   void add_hazards(std::vector<std::string> found) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (std::string& text : found) hazards_.push_back(std::move(text));

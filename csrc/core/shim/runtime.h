@@ -21,8 +21,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -30,6 +32,7 @@
 
 #include "core/shim/capture.h"
 #include "core/shim/contexts.h"
+#include "core/shim/memory_source.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -40,10 +43,13 @@ constexpr cudaError_t cudaSuccess = 0;
 constexpr cudaError_t cudaErrorInvalidValue = 1;
 constexpr cudaError_t cudaErrorMemoryAllocation = 2;
 constexpr cudaError_t cudaErrorInvalidDevice = 101;
+constexpr cudaError_t cudaErrorDeviceUninitialized = 201;
+constexpr cudaError_t cudaErrorMapBufferObjectFailed = 205;
 constexpr cudaError_t cudaErrorPeerAccessUnsupported = 217;
 constexpr cudaError_t cudaErrorInvalidResourceHandle = 400;
 constexpr cudaError_t cudaErrorNotReady = 600;
 constexpr cudaError_t cudaErrorPeerAccessAlreadyEnabled = 704;
+constexpr cudaError_t cudaErrorNotSupported = 801;
 constexpr cudaError_t cudaErrorStreamCaptureUnsupported = 900;
 constexpr cudaError_t cudaErrorStreamCaptureUnjoined = 904;
 constexpr cudaError_t cudaErrorStreamCaptureIsolation = 905;
@@ -69,16 +75,6 @@ enum class Link {
   kLostWrites,   // the driver grants it, but writes do not arrive
 };
 enum class Use { kRead, kWrite };
-
-/// Where the devices' memory comes from: the host's, unless somebody has a better one.
-struct MemorySource {
-  void* (*allocate)(size_t bytes) = [](size_t bytes) { return std::aligned_alloc(256, bytes); };
-  void (*free)(void* memory) = std::free;
-  /// Where the host finds what lies there on a device.
-  char* (*on_host)(const void* memory) = [](const void* memory) {
-    return static_cast<char*>(const_cast<void*>(memory));
-  };
-};
 
 inline thread_local cudaError_t last_error = cudaSuccess;
 /// What the kernel that this thread launches next will use.
@@ -112,6 +108,7 @@ class Runtime {
     return make_stream_locked(device);
   }
 
+  bool configured() const { return !links_.empty(); }
   int devices() const { return links_.empty() ? 1 : static_cast<int>(links_.size()); }
   bool can_access(int device, int peer) const {
     return device != peer && links_[device][peer] != Link::kNone;
@@ -140,15 +137,22 @@ class Runtime {
     std::memset(device == -1 ? memory : source_.on_host(memory), 0xa5,
                 std::min(size, size_t{1} << 22));
     std::lock_guard<std::mutex> lock(mutex_);
-    ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device, nullptr};
+    ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device};
     ++allocations;
     return memory;
   }
   cudaError_t free(void* memory) {
     if (memory == nullptr) return cudaSuccess;
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
-    if (found == ranges_.end()) return cudaErrorInvalidValue;
+    std::unique_lock<std::mutex> lock(mutex_);
+    auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
+    if (found == ranges_.end() || found->second.opener != -1) return cudaErrorInvalidValue;
+    if (found->second.before_free) {
+      const std::function<void()> before_free = std::move(found->second.before_free);
+      lock.unlock();
+      before_free();
+      lock.lock();
+      found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
+    }
     Order::get().freed(memory, found->second.bytes);
     std::free(found->second.shadow);
     if (found->second.device == -1) {
@@ -158,6 +162,43 @@ class Runtime {
     }
     ranges_.erase(found);
     return cudaSuccess;
+  }
+
+  const MemorySource& memory_source() const { return source_; }
+
+  /// The allocation that an address lies in.
+  struct Allocation {
+    void* base;
+    size_t bytes;
+    int device;     // -1: pinned memory of the host
+    bool imported;  // another process's
+  };
+  std::optional<Allocation> find(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto range = ranges_.upper_bound(address);
+    if (range == ranges_.begin()) return {};
+    --range;
+    const auto& [base, there] = *range;
+    if (address - base >= std::max<size_t>(there.bytes, 1)) return {};
+    return Allocation{reinterpret_cast<void*>(base), there.bytes, there.device, there.opener != -1};
+  }
+  /// Called once, before the memory is freed.
+  void before_free(void* memory, std::function<void()> call) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ranges_.at(reinterpret_cast<uintptr_t>(memory)).before_free = std::move(call);
+  }
+  /// Memory of `device` that another process has exported, and that `opener` may use; until forget().
+  void adopt(void* memory, size_t bytes, int device, int opener) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device, nullptr, opener};
+  }
+  void forget(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
+    Order::get().freed(memory, found->second.bytes);
+    std::free(found->second.shadow);
+    ranges_.erase(found);
   }
 
   /// Where the host finds memory of a device; other addresses are the host's own.
@@ -186,7 +227,9 @@ class Runtime {
     if (there.device == -1) return static_cast<char*>(const_cast<void*>(pointer));
     char* const real = source_.on_host(pointer);
     if (there.device == device) return real;
-    if (!enabled_[device][there.device]) illegal(device, pointer, "of a device out of its reach");
+    if (device != there.opener && !enabled_[device][there.device]) {
+      illegal(device, pointer, "of a device out of its reach");
+    }
     const Link link = links_[device][there.device];
     const bool broken = (link == Link::kBrokenReads && use == Use::kRead) ||
                         (link == Link::kLostWrites && use == Use::kWrite);
@@ -202,7 +245,9 @@ class Runtime {
   struct Range {
     size_t bytes;
     int device;
-    char* shadow;  // what is seen through broken links
+    char* shadow = nullptr;  // what is seen through broken links
+    int opener = -1;         // of another process's memory: the device that opened it
+    std::function<void()> before_free = nullptr;
   };
 
   [[noreturn]] static void illegal(int device, const void* pointer, const char* what) {

@@ -13,6 +13,10 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorDeviceUninitialized:
+      return "invalid device context";
+    case cudaErrorMapBufferObjectFailed:
+      return "mapping of buffer object failed";
     case cudaErrorPeerAccessUnsupported:
       return "peer access is not supported between these two devices";
     case cudaErrorInvalidResourceHandle:
@@ -21,6 +25,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
+    case cudaErrorNotSupported:
+      return "operation not supported";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureUnjoined:

@@ -88,6 +88,19 @@ class Shadow {
            std::prev(range)->second > access.begin;
   }
 
+  /// Whether everything that used these bytes is ordered before `clock`.
+  bool settled(uintptr_t begin, uint64_t bytes, const Clock& clock) {
+    bool all = true;
+    auto range = ranges_.upper_bound(begin);
+    if (range != ranges_.begin()) --range;
+    for (; range != ranges_.end() && range->first < begin + bytes; ++range) {
+      if (range->second.end <= begin) continue;
+      check(range->second, range->first, /*write=*/true, clock,
+            [&](const Step&, bool, uintptr_t, uint64_t) { all = false; });
+    }
+    return all;
+  }
+
  private:
   struct Uses {
     uintptr_t end;

@@ -5,6 +5,7 @@
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
 //   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
 //                                no access; reads, writes: access with which bits go wrong
+//   SIM_IPC                      0: no memory for other processes, as in many containers
 //   SIM_DELAY_US                 how long a piece of work may dawdle before it begins, at random
 #pragma once
 
@@ -23,6 +24,7 @@
 
 #include "arena.h"
 #include "core/cuda_host.h"
+#include "core/shim/ipc.h"
 
 namespace sim {
 
@@ -63,17 +65,13 @@ inline std::vector<std::vector<shim::Link>> links_of_environment() {
 
 inline void set_up_devices() {
   static const bool once = [] {
-    shim::MemorySource source;
-    source.allocate = [](size_t bytes) { return Arena::get().allocate(bytes); };
-    source.free = [](void* memory) { Arena::release(memory); };
-    source.on_host = [](const void* memory) {
-      return static_cast<char*>(Arena::get().on_host(memory));
-    };
+    Arena::get();
     auto& runtime = shim::Runtime::get();
-    runtime.set_memory_source(source);
+    runtime.set_memory_source(shim::Arena::source());
     const int queues = number_of_environment("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     TORCH_CHECK(queues >= 1 && queues <= 32, "CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32");
     runtime.configure(links_of_environment(), queues);
+    shim::Ipc::get().supported = number_of_environment("SIM_IPC", 1) != 0;
     return true;
   }();
   static_cast<void>(once);

@@ -1,0 +1,229 @@
+// Memory of devices for other processes: the CUDA runtime's functions for handles of memory, over
+// files that processes map (core/shim/arena.h, core/shim/ledger.h).
+//
+// As CUDA documents it: a handle is of a whole allocation of cudaMalloc, for other processes alone;
+// asked for again it is the same, and after a cudaFree never that of new memory at the same address.
+// A device that opens a handle twice has one mapping, which as many calls of close undo. Opening
+// enables access to the exporter's device for the opener, where a link permits it. Freeing what
+// somebody has still mapped is undefined there: here it is a hazard. What is refused:
+//
+//   export   cudaErrorNotSupported       the switch below, no devices, or memory that is no file's
+//            cudaErrorInvalidValue       not the base of an allocation of cudaMalloc
+//            cudaErrorMemoryAllocation   more exports than there are ledgers
+//   open     cudaErrorNotSupported       the switch
+//            cudaErrorInvalidValue       flags that are not cudaIpcMemLazyEnablePeerAccess
+//            cudaErrorInvalidResourceHandle   no handle, or its memory has been freed
+//            cudaErrorDeviceUninitialized     a handle of this process
+//            cudaErrorPeerAccessUnsupported   no access to the exporter's device
+//            cudaErrorMapBufferObjectFailed   the exporter has ended, or there is no room
+//   close    cudaErrorInvalidValue       not open, or no longer
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/shim/ledger.h"
+#include "core/shim/runtime.h"
+
+constexpr int CUDA_IPC_HANDLE_SIZE = 64;
+constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
+struct cudaIpcMemHandle_t {
+  char reserved[CUDA_IPC_HANDLE_SIZE];
+};
+
+namespace fastcomm::shim {
+
+/// What a handle says, all the rest is on the ledger's card.
+struct HandleText {
+  static constexpr uint32_t kMagic = 0x65686366;  // "fche"
+  uint32_t magic;
+  uint32_t process;
+  pid_t pid;
+  int ledgers;  // file of the exporter's
+  uint32_t slot;
+  uint64_t generation;
+};
+static_assert(sizeof(HandleText) <= CUDA_IPC_HANDLE_SIZE);
+
+/// Host threads alone call.
+class Ipc {
+ public:
+  static Ipc& get() {
+    static Ipc& ipc = *new Ipc;
+    return ipc;
+  }
+
+  /// Machines without it, containers above all, are many. Before anything is exported or opened.
+  std::atomic<bool> supported{true};
+
+  cudaError_t handle_of(cudaIpcMemHandle_t* handle, void* memory) {
+    auto& runtime = Runtime::get();
+    if (!supported || !runtime.configured()) return cudaErrorNotSupported;
+    const auto found = runtime.find(memory);
+    if (!found || found->base != memory || found->device == -1 || found->imported) {
+      return cudaErrorInvalidValue;
+    }
+    const Backing backing = runtime.memory_source().backing(memory);
+    if (backing.file < 0) return cudaErrorNotSupported;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Export& there = exports_[memory];
+    if (there.mapping == nullptr) {
+      if (!make_export(there, *found, backing)) {
+        exports_.erase(memory);
+        return cudaErrorMemoryAllocation;
+      }
+      runtime.before_free(memory, [this, memory] { freed(memory); });
+    }
+    std::memset(handle, 0, sizeof(*handle));
+    std::memcpy(handle, &there.text, sizeof(there.text));
+    return cudaSuccess;
+  }
+
+  cudaError_t open(void** memory, const cudaIpcMemHandle_t& handle, unsigned flags) {
+    auto& runtime = Runtime::get();
+    if (!supported || !runtime.configured()) return cudaErrorNotSupported;
+    if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
+    HandleText text;
+    std::memcpy(&text, &handle, sizeof(text));
+    if (text.magic != HandleText::kMagic || text.slot >= LedgerFile::kMost) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    if (text.process == process_number()) return cudaErrorDeviceUninitialized;
+    const Key key{{text.process, text.generation}, current_device};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto open = imports_.find(key);
+    if (open != imports_.end()) {
+      ++open->second.times;
+      *memory = open->second.memory;
+      return cudaSuccess;
+    }
+    Import made;
+    const cudaError_t result = make_import(made, text);
+    if (result != cudaSuccess) return result;
+    *memory = made.memory;
+    imports_.emplace(key, std::move(made));
+    return cudaSuccess;
+  }
+
+  cudaError_t close(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto open = imports_.begin(); open != imports_.end(); ++open) {
+      if (open->second.memory != memory) continue;
+      if (--open->second.times > 0) return cudaSuccess;
+      auto& runtime = Runtime::get();
+      runtime.forget(memory);
+      runtime.memory_source().unmap(memory, open->second.bytes);
+      imports_.erase(open);
+      return cudaSuccess;
+    }
+    return cudaErrorInvalidValue;
+  }
+
+ private:
+  struct Export {
+    HandleText text{};
+    std::unique_ptr<LedgerMapping> mapping;
+  };
+  struct Import {
+    void* memory = nullptr;
+    size_t bytes = 0;
+    int times = 1;
+    std::unique_ptr<LedgerMapping> mapping;
+  };
+  using Key = std::pair<std::pair<uint32_t, uint64_t>, int>;  // process, generation; opener
+
+  bool make_export(Export& there, const Runtime::Allocation& memory, const Backing& backing) {
+    const uint32_t slot = ledgers_.file() < 0 ? LedgerFile::kMost : ledgers_.take();
+    if (slot == LedgerFile::kMost) return false;
+    auto mapping = std::make_unique<LedgerMapping>(open_file_of(getpid(), ledgers_.file()), slot);
+    Ledger* const ledger = mapping->ledger();
+    if (ledger == nullptr) return false;
+    LedgerFile::make_lock(*ledger);
+    const uint64_t generation = ledgers_.next_generation();
+    Card& card = ledger->card;
+    card.pid = getpid();
+    card.process = process_number();
+    card.file = backing.file;
+    card.device = memory.device;
+    card.offset = backing.offset;
+    card.bytes = memory.bytes;
+    card.freed = false;
+    card.generation.store(generation, std::memory_order_release);
+    there.text = {HandleText::kMagic, card.process, card.pid, ledgers_.file(), slot, generation};
+    there.mapping = std::move(mapping);
+    return true;
+  }
+
+  /// What is freed while somebody has it keeps its ledger, in which that one finds it said.
+  void freed(void* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto there = exports_.find(memory);
+    Ledger& ledger = *there->second.mapping->ledger();
+    {
+      const LedgerLock locked(ledger);
+      ledger.card.freed = true;
+    }
+    if (there->second.mapping->mapped_elsewhere()) {
+      Order::get().add_hazards({concat("the host frees ", ledger.card.bytes, " bytes at ", memory,
+                                       ", which another process has still mapped")});
+    } else {
+      ledger.card.generation.store(0, std::memory_order_release);
+      ledgers_.give_back(there->second.text.slot);
+    }
+    exports_.erase(there);
+  }
+
+  static cudaError_t make_import(Import& made, const HandleText& text) {
+    const int ledgers = open_file_of(text.pid, text.ledgers);
+    if (ledgers < 0) return cudaErrorMapBufferObjectFailed;
+    made.mapping = std::make_unique<LedgerMapping>(ledgers, text.slot);
+    Ledger* const ledger = made.mapping->ledger();
+    // Counted first: the owner frees it before and says so on the card, or sees it counted.
+    if (ledger == nullptr || !made.mapping->count()) return cudaErrorMapBufferObjectFailed;
+    const Card& card = ledger->card;
+    if (card.generation.load(std::memory_order_acquire) != text.generation ||
+        card.process != text.process) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    const LedgerLock locked(*ledger);
+    if (card.freed) return cudaErrorInvalidResourceHandle;
+    auto& runtime = Runtime::get();
+    const int device = card.device;
+    if (device >= runtime.devices()) return cudaErrorInvalidDevice;
+    if (device != current_device && !runtime.can_access(current_device, device)) {
+      return cudaErrorPeerAccessUnsupported;
+    }
+    const int file = open_file_of(card.pid, card.file);
+    if (file < 0) return cudaErrorMapBufferObjectFailed;
+    made.memory = runtime.memory_source().map(file, card.offset, card.bytes);
+    made.bytes = card.bytes;
+    ::close(file);
+    if (made.memory == nullptr) return cudaErrorMapBufferObjectFailed;
+    runtime.adopt(made.memory, made.bytes, device, current_device);
+    return cudaSuccess;
+  }
+
+  std::mutex mutex_;
+  LedgerFile ledgers_;
+  std::map<void*, Export> exports_;
+  std::map<Key, Import> imports_;
+};
+
+}  // namespace fastcomm::shim
+
+inline cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  const cudaError_t result = fastcomm::shim::Ipc::get().handle_of(handle, memory);
+  return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}
+inline cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags) {
+  const cudaError_t result = fastcomm::shim::Ipc::get().open(memory, handle, flags);
+  return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}
+inline cudaError_t cudaIpcCloseMemHandle(void* memory) {
+  const cudaError_t result = fastcomm::shim::Ipc::get().close(memory);
+  return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}

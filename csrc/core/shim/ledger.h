@@ -1,0 +1,165 @@
+// What processes know in common of memory that one of them exports: a ledger an allocation, in
+// shared memory beside it.
+//
+// The owner's ledgers lie in slots of one memfd; whoever opens a handle maps the slot of that
+// allocation alone, through /proc/PID/fd, which the kernel grants to the same user. No name is made,
+// so nothing is left behind, however processes end.
+//
+// A card says what the memory is. Its words are written under the ledger's lock, but the generation,
+// which a handle has to match, so that an old handle never opens what came later into its slot. A
+// mapping is a shared lock on the slot's byte of the file, of an open file description of its own:
+// the kernel takes it back when its process ends, so `mapped_elsewhere` counts the living alone.
+//
+// The lock is robust: where its holder was killed, the next one goes on.
+#pragma once
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fastcomm::shim {
+
+/// A number that this process shares with no other one, not even with a later one of its pid.
+inline uint32_t process_number() {
+  static uint32_t number = [] {
+    const auto draw = [] {
+      uint32_t drawn = 0;
+      while (drawn == 0) static_cast<void>(getrandom(&drawn, sizeof(drawn), 0));
+      number = drawn;
+    };
+    draw();
+    pthread_atfork(nullptr, nullptr, draw);
+    return number;
+  }();
+  return number;
+}
+
+struct Card {
+  std::atomic<uint64_t> generation;  // 0: of nothing
+  pid_t pid;                         // of the owner
+  uint32_t process;
+  int file;  // of the owner's: where the memory is
+  int device;
+  uint64_t offset;
+  uint64_t bytes;
+  bool freed;
+};
+
+struct Ledger {
+  pthread_mutex_t mutex;
+  Card card;
+};
+
+constexpr size_t kLedgerBytes = (sizeof(Ledger) + 4095) / 4096 * 4096;
+
+class LedgerLock {
+ public:
+  explicit LedgerLock(Ledger& ledger) : ledger_(ledger) {
+    if (pthread_mutex_lock(&ledger.mutex) == EOWNERDEAD) pthread_mutex_consistent(&ledger.mutex);
+  }
+  LedgerLock(const LedgerLock&) = delete;
+  LedgerLock& operator=(const LedgerLock&) = delete;
+  ~LedgerLock() { pthread_mutex_unlock(&ledger_.mutex); }
+
+ private:
+  Ledger& ledger_;
+};
+
+/// A slot of a file of ledgers, mapped. Of another process's: counted as one that has the memory.
+class LedgerMapping {
+ public:
+  /// `file` is taken over. ledger() is nullptr if that does not work.
+  LedgerMapping(int file, uint32_t slot) : file_(file), slot_(slot) {
+    // Whatever file it is: one that is shorter would be a bus fault.
+    struct stat status = {};
+    const off_t end = static_cast<off_t>((slot + size_t{1}) * kLedgerBytes);
+    if (fstat(file, &status) != 0 || status.st_size < end) return;
+    void* const at = mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                          static_cast<off_t>(slot * kLedgerBytes));
+    if (at != MAP_FAILED) ledger_ = static_cast<Ledger*>(at);
+  }
+  LedgerMapping(const LedgerMapping&) = delete;
+  LedgerMapping& operator=(const LedgerMapping&) = delete;
+  ~LedgerMapping() {
+    if (ledger_ != nullptr) munmap(ledger_, kLedgerBytes);
+    close(file_);  // and with it the lock
+  }
+
+  Ledger* ledger() const { return ledger_; }
+  bool count() const { return lock(F_OFD_SETLK, F_RDLCK) == F_RDLCK; }
+  bool mapped_elsewhere() const { return lock(F_OFD_GETLK, F_WRLCK) != F_UNLCK; }
+
+ private:
+  int lock(int command, short type) const {
+    struct flock byte = {};
+    byte.l_type = type;
+    byte.l_whence = SEEK_SET;
+    byte.l_start = static_cast<off_t>(slot_);
+    byte.l_len = 1;
+    return fcntl(file_, command, &byte) == 0 ? byte.l_type : -1;
+  }
+
+  const int file_;
+  const uint32_t slot_;
+  Ledger* ledger_ = nullptr;
+};
+
+/// A file of another process, or of this one, opened anew; -1: it does not let us, or is gone.
+inline int open_file_of(pid_t pid, int file) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+/// The ledgers of what this process exports. Its user takes care of threads.
+class LedgerFile {
+ public:
+  static constexpr uint32_t kMost = 1024;
+
+  LedgerFile() : file_(memfd_create("device-ledgers", MFD_CLOEXEC)) {
+    if (file_ >= 0 && ftruncate(file_, static_cast<off_t>(kMost * kLedgerBytes)) != 0) {
+      close(file_);
+      file_ = -1;
+    }
+  }
+  LedgerFile(const LedgerFile&) = delete;
+  LedgerFile& operator=(const LedgerFile&) = delete;
+
+  int file() const { return file_; }
+
+  /// A free slot's number; kMost: there is none.
+  uint32_t take() {
+    if (free_.empty()) return used_ < kMost ? used_++ : kMost;
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  void give_back(uint32_t slot) { free_.push_back(slot); }
+  /// A generation that no handle of this process has had.
+  uint64_t next_generation() { return ++generation_; }
+
+  static void make_lock(Ledger& ledger) {
+    pthread_mutexattr_t shared;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&ledger.mutex, &shared);
+    pthread_mutexattr_destroy(&shared);
+  }
+
+ private:
+  int file_;
+  uint32_t used_ = 0;
+  uint64_t generation_ = 0;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace fastcomm::shim

@@ -1,0 +1,127 @@
+// Processes whose devices' memory the others can map, and what they tell each other: a test's ranks
+// are forked before anything of the shim exists, each with a pair of pipes to every other one.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "core/cuda_host.h"
+#include "core/shim/arena.h"
+#include "core/shim/ipc.h"
+
+namespace fastcomm::testing {
+
+/// What a rank of run_ipc_ranks has of the others. A peer that has ended is an exception.
+class IpcRank {
+ public:
+  IpcRank(int rank, std::vector<int> sockets) : rank(rank), sockets_(std::move(sockets)) {}
+
+  int size() const { return static_cast<int>(sockets_.size()); }
+  int socket(int peer) const { return sockets_[peer]; }
+
+  template <class T>
+  void send(int peer, const T& value) const {
+    if (write(sockets_[peer], &value, sizeof(value)) != sizeof(value)) gone(peer);
+  }
+  template <class T>
+  T receive(int peer) const {
+    T value;
+    if (recv(sockets_[peer], &value, sizeof(value), MSG_WAITALL) != sizeof(value)) gone(peer);
+    return value;
+  }
+  /// Of all ranks, in their order.
+  template <class T>
+  std::vector<T> exchange(const T& own) const {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank) send(peer, own);
+    }
+    std::vector<T> all(size(), own);
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank) all[peer] = receive<T>(peer);
+    }
+    return all;
+  }
+  void meet() const { exchange(char{}); }
+
+  const int rank;
+
+ private:
+  [[noreturn]] void gone(int peer) const {
+    throw std::runtime_error(concat("rank ", rank, ": rank ", peer, " has ended"));
+  }
+
+  std::vector<int> sockets_;
+};
+
+/// Runs `body(IpcRank&)` in a process each, with two devices, whose memory the others can map. A
+/// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL.
+template <class Body>
+void run_ipc_ranks(int size, const Body& body) {
+  std::fflush(stdout);
+  std::vector<std::vector<int>> ends(size, std::vector<int>(size, -1));
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) {
+      int pair[2];
+      EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "a test's sockets");
+      ends[a][b] = pair[0];
+      ends[b][a] = pair[1];
+    }
+  }
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < size; ++rank) {
+    pids.push_back(fork());
+    if (pids[rank] != 0) continue;
+    for (int other = 0; other < size; ++other) {
+      if (other == rank) continue;
+      for (const int end : ends[other]) close(end);
+    }
+    failures = 0;
+    std::signal(SIGPIPE, SIG_IGN);
+    auto& runtime = shim::Runtime::get();
+    runtime.set_memory_source(shim::Arena::source());
+    using shim::Link;
+    runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}});
+    try {
+      body(IpcRank(rank, ends[rank]));
+    } catch (const std::exception& error) {
+      EXPECT(false, "rank ", rank, ": ", error.what());
+    }
+    for (const std::string& hazard : shim::Order::get().take_hazards()) {
+      EXPECT(false, "rank ", rank, ": a hazard: ", hazard);
+    }
+    std::fflush(stdout);
+    _exit(failures == 0 ? 0 : 1);
+  }
+  for (const auto& row : ends) {
+    for (const int end : row) {
+      if (end >= 0) close(end);
+    }
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    int status = 0;
+    waitpid(pids[rank], &status, 0);
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    EXPECT(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "rank ", rank,
+           " ended with status ", status);
+  }
+}
+
+/// Exactly the hazards so far: as many as `words` has entries, each with all of its words.
+inline void expect_hazards(const std::vector<std::vector<std::string>>& words, const char* what) {
+  const std::vector<std::string> found = shim::Order::get().take_hazards();
+  EXPECT(found.size() == words.size(), what, ": ", found.size(), " hazards instead of ",
+         words.size(), ": ", found.empty() ? "" : found[0]);
+  for (size_t i = 0; i < std::min(found.size(), words.size()); ++i) {
+    for (const std::string& word : words[i]) {
+      EXPECT(found[i].find(word) != std::string::npos, what, ": no '", word, "' in: ", found[i]);
+    }
+  }
+}
+
+}  // namespace fastcomm::testing
