@@ -14,6 +14,7 @@
 
 #if defined(FC_SHIM)
 #include "core/interleave.h"
+#include "core/shim/shared_memory.h"
 #else
 #define FC_INTERLEAVE() ((void)0)
 #define FC_YIELD() ((void)0)
@@ -59,6 +60,13 @@ FC_HD void store_flag(uint32_t* flag, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 #else
   FC_INTERLEAVE();
+#if defined(FC_SHIM)
+  if (shim::SharedMemory* const memory = shim::SharedMemories::find(flag)) {
+    return memory->store_flag(flag, value,
+                              FC_LEFT_OUT(Control::kWeakenPublish) ? std::memory_order_relaxed
+                                                                   : std::memory_order_release);
+  }
+#endif
   auto* word = reinterpret_cast<std::atomic<uint32_t>*>(flag);
   if (FC_LEFT_OUT(Control::kWeakenPublish)) return word->store(value, std::memory_order_relaxed);
   word->store(value, std::memory_order_release);
@@ -74,6 +82,12 @@ FC_HD uint32_t load_flag(const uint32_t* flag) {
   return value;
 #else
   FC_INTERLEAVE();
+#if defined(FC_SHIM)
+  if (shim::SharedMemory* const memory = shim::SharedMemories::find(flag)) {
+    return memory->load_flag(flag, FC_LEFT_OUT(Control::kWeakenWait) ? std::memory_order_relaxed
+                                                                     : std::memory_order_acquire);
+  }
+#endif
   const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(flag);
   if (FC_LEFT_OUT(Control::kWeakenWait)) return word->load(std::memory_order_relaxed);
   return word->load(std::memory_order_acquire);

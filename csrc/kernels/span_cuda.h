@@ -17,6 +17,7 @@
 #include "core/control.h"
 #include "core/hd.h"
 #include "core/numeric.h"
+#include "core/touches.h"
 #include "kernels/channel.h"
 #include "kernels/cuda/copy_block.h"
 #include "kernels/cuda/reduce_pack.h"
@@ -47,6 +48,8 @@ class CudaExecutor {
 
   FC_DEVICE void copy_span(void* dst, const void* src, uint64_t bytes) const {
     if (dst == src || bytes == 0) return;
+    FC_TOUCHES(src, bytes, false);
+    FC_TOUCHES(dst, bytes, true);
     copy_by_block(static_cast<char*>(dst), static_cast<const char*>(src), bytes);
   }
 
@@ -55,6 +58,7 @@ class CudaExecutor {
   template <class Sources>
   FC_DEVICE void reduce_span(void* dst, void* second_dst, const Sources& sources,
                              uint64_t count) const {
+    name_spans(dst, second_dst, sources, count * sizeof(T));
     if constexpr (N == 0) {  // so many pointers would take too many registers
       reduce_from(dst, second_dst, sources, count);
     } else {
@@ -88,6 +92,18 @@ class CudaExecutor {
   static constexpr int kPacks = N == 0 || N > kPacksInFlight ? 1 : kPacksInFlight / N;
 
   FC_DEVICE int ranks() const { return N == 0 ? peers_.size : N; }
+
+  template <class Sources>
+  FC_DEVICE void name_spans([[maybe_unused]] const void* dst,
+                            [[maybe_unused]] const void* second_dst,
+                            [[maybe_unused]] const Sources& sources,
+                            [[maybe_unused]] uint64_t bytes) const {
+#if defined(FC_SHIM)
+    for (int j = 0; j < ranks(); ++j) FC_TOUCHES(sources(j), bytes, false);
+    FC_TOUCHES(dst, bytes, true);
+    if (second_dst != nullptr) FC_TOUCHES(second_dst, bytes, true);
+#endif
+  }
 
   template <class From>
   FC_DEVICE void reduce_from(void* dst, void* second_dst, const From& from, uint64_t count) const {

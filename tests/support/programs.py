@@ -201,9 +201,12 @@ PROGRAMS = (
         ("csrc/engines/cuda/all_reduce.cu", ERROR),
     ),
     Program(*("shim_order_test", "core/test_shim.py", (SHIM, WATCHED)), LOCAL),
-    Program(
-        *("shim_ipc_test", "core/test_shim_ipc.py", (SHIM,)),
-        ("csrc/engines/cuda/all_reduce.cu", *CUDA_HOST, ERROR),
+    *(
+        Program(
+            *(name, "core/test_shim_ipc.py", (SHIM,)),
+            ("csrc/engines/cuda/all_reduce.cu", *CUDA_HOST, ERROR),
+        )
+        for name in ("shim_ipc_test", "shim_ipc_order_test")
     ),
     Program(
         *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),

@@ -5,7 +5,9 @@
 // asked for again it is the same, and after a cudaFree never that of new memory at the same address.
 // A device that opens a handle twice has one mapping, which as many calls of close undo. Opening
 // enables access to the exporter's device for the opener, where a link permits it. Freeing what
-// somebody has still mapped is undefined there: here it is a hazard. What is refused:
+// somebody has still mapped is undefined there: here it is a hazard, and so is the other's next use
+// of it. Who opens a handle is ordered behind what the exporter's host had waited for when it got the
+// handle; to export what a stream still uses is a hazard. What is refused:
 //
 //   export   cudaErrorNotSupported       the switch below, no devices, or memory that is no file's
 //            cudaErrorInvalidValue       not the base of an allocation of cudaMalloc
@@ -28,6 +30,7 @@
 
 #include "core/shim/ledger.h"
 #include "core/shim/runtime.h"
+#include "core/shim/shared_memory.h"
 
 constexpr int CUDA_IPC_HANDLE_SIZE = 64;
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
@@ -78,6 +81,11 @@ class Ipc {
       }
       runtime.before_free(memory, [this, memory] { freed(memory); });
     }
+    if (!Order::get().settled(memory, found->bytes)) {
+      Order::get().add_hazards({concat("the host exports ", found->bytes, " bytes at ", memory,
+                                       ", and has not waited for what uses them")});
+    }
+    tell(*there.mapping->ledger());
     std::memset(handle, 0, sizeof(*handle));
     std::memcpy(handle, &there.text, sizeof(there.text));
     return cudaSuccess;
@@ -115,8 +123,12 @@ class Ipc {
       if (open->second.memory != memory) continue;
       if (--open->second.times > 0) return cudaSuccess;
       auto& runtime = Runtime::get();
+      open->second.shared->must_be_idle("unmaps");
+      SharedMemories::remove(open->second.shared);
+      // What is still under way there is a hazard, and goes on.
+      const bool idle = Order::get().settled(memory, open->second.bytes);
       runtime.forget(memory);
-      runtime.memory_source().unmap(memory, open->second.bytes);
+      if (idle) runtime.memory_source().unmap(memory, open->second.bytes);
       imports_.erase(open);
       return cudaSuccess;
     }
@@ -127,12 +139,14 @@ class Ipc {
   struct Export {
     HandleText text{};
     std::unique_ptr<LedgerMapping> mapping;
+    SharedMemory* shared = nullptr;  // never freed: a stream's thread may be about to look
   };
   struct Import {
     void* memory = nullptr;
     size_t bytes = 0;
     int times = 1;
     std::unique_ptr<LedgerMapping> mapping;
+    SharedMemory* shared = nullptr;
   };
   using Key = std::pair<std::pair<uint32_t, uint64_t>, int>;  // process, generation; opener
 
@@ -142,7 +156,7 @@ class Ipc {
     auto mapping = std::make_unique<LedgerMapping>(open_file_of(getpid(), ledgers_.file()), slot);
     Ledger* const ledger = mapping->ledger();
     if (ledger == nullptr) return false;
-    LedgerFile::make_lock(*ledger);
+    LedgerFile::clear(*ledger);
     const uint64_t generation = ledgers_.next_generation();
     Card& card = ledger->card;
     card.pid = getpid();
@@ -155,7 +169,19 @@ class Ipc {
     card.generation.store(generation, std::memory_order_release);
     there.text = {HandleText::kMagic, card.process, card.pid, ledgers_.file(), slot, generation};
     there.mapping = std::move(mapping);
+    there.shared = new SharedMemory(*ledger, Runtime::get().on_host(memory.base));
+    SharedMemories::add(there.shared);
     return true;
+  }
+
+  /// Who opens the handle knows what this process's host does.
+  static void tell(Ledger& ledger) {
+    const LedgerLock locked(ledger);
+    WideClock all = WideHost::get().now();
+    all.join(ledger.card.exported);
+    if (!all.store(ledger.card.exported)) {
+      Order::get().add_hazards({"there are too many workers in the clock of an exporter"});
+    }
   }
 
   /// What is freed while somebody has it keeps its ledger, in which that one finds it said.
@@ -163,6 +189,8 @@ class Ipc {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto there = exports_.find(memory);
     Ledger& ledger = *there->second.mapping->ledger();
+    there->second.shared->must_be_idle("frees");
+    SharedMemories::remove(there->second.shared);
     {
       const LedgerLock locked(ledger);
       ledger.card.freed = true;
@@ -204,6 +232,9 @@ class Ipc {
     ::close(file);
     if (made.memory == nullptr) return cudaErrorMapBufferObjectFailed;
     runtime.adopt(made.memory, made.bytes, device, current_device);
+    WideHost::get().saw(card.exported);
+    made.shared = new SharedMemory(*ledger, runtime.on_host(made.memory));
+    SharedMemories::add(made.shared);
     return cudaSuccess;
   }
 

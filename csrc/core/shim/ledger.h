@@ -10,7 +10,10 @@
 // mapping is a shared lock on the slot's byte of the file, of an open file description of its own:
 // the kernel takes it back when its process ends, so `mapped_elsewhere` counts the living alone.
 //
-// The lock is robust: where its holder was killed, the next one goes on.
+// The lock is robust: where its holder was killed, the next one goes on, with an empty shadow, since
+// the old one may be half of two.
+//
+// The rest is for core/shim/shared_memory.h: what is known of flags, and the shadow of the memory.
 #pragma once
 
 #include <fcntl.h>
@@ -23,8 +26,11 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
+
+#include "core/shim/shared_shadow.h"
 
 namespace fastcomm::shim {
 
@@ -52,11 +58,37 @@ struct Card {
   uint64_t offset;
   uint64_t bytes;
   bool freed;
+  FlatClock exported;  // what the exporter's host knew, when somebody last got a handle
+};
+
+/// A word with one writer, and what the value in it says.
+struct SharedFlag {
+  uint64_t end;  // of its bytes; 0: no flag
+  FlatClock clock;
 };
 
 struct Ledger {
+  static constexpr uint32_t kMostFlags = 256;
+  static constexpr uint32_t kMostNames = 512;
+  static constexpr uint32_t kNameBytes = 128;
+
   pthread_mutex_t mutex;
   Card card;
+  SharedFlag flags[kMostFlags];  // the first zero ends them
+  uint32_t count_names;
+  char names[kMostNames][kNameBytes];
+  SharedShadow shadow;
+
+  /// The number of a piece of work's words; the last one's if there are too many.
+  uint32_t name_of(const std::string& words) {
+    const std::string text = words.substr(0, kNameBytes - 1);
+    for (uint32_t i = 0; i < count_names; ++i) {
+      if (text == names[i]) return i;
+    }
+    const uint32_t made = count_names < kMostNames ? count_names++ : kMostNames - 1;
+    std::strcpy(names[made], text.c_str());
+    return made;
+  }
 };
 
 constexpr size_t kLedgerBytes = (sizeof(Ledger) + 4095) / 4096 * 4096;
@@ -64,7 +96,9 @@ constexpr size_t kLedgerBytes = (sizeof(Ledger) + 4095) / 4096 * 4096;
 class LedgerLock {
  public:
   explicit LedgerLock(Ledger& ledger) : ledger_(ledger) {
-    if (pthread_mutex_lock(&ledger.mutex) == EOWNERDEAD) pthread_mutex_consistent(&ledger.mutex);
+    if (pthread_mutex_lock(&ledger.mutex) != EOWNERDEAD) return;
+    pthread_mutex_consistent(&ledger.mutex);
+    ledger.shadow.count = 0;
   }
   LedgerLock(const LedgerLock&) = delete;
   LedgerLock& operator=(const LedgerLock&) = delete;
@@ -146,7 +180,16 @@ class LedgerFile {
   /// A generation that no handle of this process has had.
   uint64_t next_generation() { return ++generation_; }
 
-  static void make_lock(Ledger& ledger) {
+  /// Nobody has it: of what was there before, only the memory that it took is left.
+  static void clear(Ledger& ledger) {
+    for (SharedFlag& flag : ledger.flags) {
+      if (flag.end == 0) break;
+      flag.end = 0;
+      flag.clock.count = 0;
+    }
+    ledger.count_names = 0;
+    ledger.shadow.count = 0;
+    ledger.card.exported.count = 0;
     pthread_mutexattr_t shared;
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);

@@ -33,6 +33,7 @@
 #include "core/shim/capture.h"
 #include "core/shim/contexts.h"
 #include "core/shim/memory_source.h"
+#include "core/shim/shared_memory.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -274,6 +275,35 @@ class Runtime {
 
 inline cudaError_t fail(cudaError_t error) { return last_error = error; }
 
+/// Work in a stream of a process that shares memory with others: looks, when it begins, whether what
+/// it uses of that is in order.
+template <class Work>
+std::function<void()> shared_work(const Stream& stream, const std::vector<Access>& accesses,
+                                  const std::string& words, Work work) {
+  struct Use {
+    const char* address;
+    uint64_t bytes;
+    bool write;
+  };
+  std::vector<Use> uses;
+  for (const Access& access : accesses) {
+    const char* const there = Runtime::get().on_host(reinterpret_cast<void*>(access.begin));
+    if (SharedMemories::find(there) != nullptr) uses.push_back({there, access.bytes, access.write});
+  }
+  const Worker worker = stream_worker(process_number(), stream.actor);
+  return [work, uses, words, worker, host = WideHost::get().now(), progress = stream.progress] {
+    const uint64_t launch = ++progress->launch;
+    progress->clock.join(host);
+    Executing self{progress->clock, worker, worker, launch, kWholeLaunch - 1, &words};
+    executing = &self;
+    for (const Use& use : uses) touches(use.address, use.bytes, use.write);
+    work();
+    executing = nullptr;
+    progress->clock = std::move(self.clock);
+    progress->clock.learn(worker, work_number(launch, kWholeLaunch));
+  };
+}
+
 /// Runs `work` in a stream of the current device, or in the caller where there are no streams.
 /// `what` says what it is, in words, and `accesses` what it uses.
 template <class Work>
@@ -291,7 +321,11 @@ cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> ac
     return cudaSuccess;
   }
   Order::get().submit(target->actor, target->clock, accesses, words);
-  target->enqueue(std::move(work));
+  if (SharedMemories::any()) {
+    target->enqueue(shared_work(*target, accesses, words, std::move(work)));
+  } else {
+    target->enqueue(std::move(work));
+  }
   return cudaSuccess;
 }
 

@@ -124,9 +124,13 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   auto* const done = new fastcomm::shim::Signal;  // not freed: raise() touches it to the end
-  target->enqueue([done] { done->raise(); });
+  target->enqueue([done, progress = target->progress] {
+    done->clock = progress->clock;
+    done->raise();
+  });
   done->wait();
   Order::get().host_saw(clock);
+  fastcomm::shim::WideHost::get().saw(done->clock);
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -137,6 +141,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   if (!target->idle()) return fastcomm::shim::fail(cudaErrorNotReady);
   Order::get().host_saw(clock);
+  fastcomm::shim::WideHost::get().saw(target->progress->clock);
   return cudaSuccess;
 }
 
@@ -166,7 +171,10 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   auto* const done = new fastcomm::shim::Signal;
   Order::get().record(target->clock, event->clock);
   event->recorded.store(done);
-  target->enqueue([done] { done->raise(); });
+  target->enqueue([done, progress = target->progress] {
+    done->clock = progress->clock;
+    done->raise();
+  });
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -183,7 +191,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   if (awaited == nullptr) return cudaSuccess;
   if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureIsolation);
   Order::get().wait(target->clock, event->clock);
-  target->enqueue([awaited] { awaited->wait(); });
+  target->enqueue([awaited, progress = target->progress] {
+    awaited->wait();
+    progress->clock.join(awaited->clock);
+  });
   return cudaSuccess;
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -192,6 +203,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (awaited == nullptr) return cudaSuccess;
   if (!awaited->raised()) return cudaErrorNotReady;
   fastcomm::shim::Order::get().host_saw(event->clock);
+  fastcomm::shim::WideHost::get().saw(awaited->clock);
   return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -200,6 +212,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (awaited == nullptr) return cudaSuccess;
   awaited->wait();
   fastcomm::shim::Order::get().host_saw(event->clock);
+  fastcomm::shim::WideHost::get().saw(awaited->clock);
   return cudaSuccess;
 }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {

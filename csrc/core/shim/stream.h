@@ -28,6 +28,7 @@
 
 #include "core/interleave.h"
 #include "core/shim/order.h"
+#include "core/shim/wide_clock.h"
 
 namespace fastcomm::shim {
 
@@ -46,9 +47,18 @@ class Signal {
   /// When it was raised; of one that has been seen raised.
   std::chrono::steady_clock::time_point when() const { return when_; }
 
+  WideClock clock;  // what is known to whoever has seen it raised; written before
+
  private:
   std::chrono::steady_clock::time_point when_;
   std::atomic<uint32_t> word_{0};
+};
+
+/// What a stream has done so far of the work that others may see (core/shim/shared_memory.h). Its
+/// queue's thread alone has it; never freed, as what it was given may outlive a stream.
+struct Progress {
+  WideClock clock;
+  uint64_t launch = 0;
 };
 
 /// A hardware queue: does what it is given, one thing after the other, on a thread of its own.
@@ -142,6 +152,7 @@ class Stream {
   bool idle() const { return finished_->load(std::memory_order_acquire) == issued_; }
 
   const Actor actor;
+  Progress* const progress = new Progress;
   Clock clock;                 // of Order::get()
   Capture* capture = nullptr;  // what it is given goes there instead (core/shim/capture.h)
   Clock capture_clock;         // of the capture's order

@@ -57,10 +57,12 @@ class Block {
   bool barrier(bool vote) {
     fastcomm::interleave();
     std::unique_lock<std::mutex> lock(mutex_);
+    if (executing != nullptr) told_.join(executing->clock);
     all_ = all_ && vote;
     if (++arrived_ == threads_) {
       arrived_ = 0;
       ++round_;
+      known_ = told_;
       result_ = all_;  // nobody is in the next round yet, so nobody still reads the last result
       all_ = true;
       everybody_.notify_all();
@@ -68,6 +70,7 @@ class Block {
       const uint64_t round = round_;
       everybody_.wait(lock, [&] { return round_ != round; });
     }
+    if (executing != nullptr) executing->behind_barrier(known_);
     return result_;
   }
 
@@ -89,6 +92,8 @@ class Block {
   uint64_t round_ = 0;
   bool all_ = true;
   bool result_ = true;
+  WideClock told_;   // by threads that have arrived
+  WideClock known_;  // to all when the round was over
   std::map<const void*, std::unique_ptr<std::max_align_t[]>> shared_;
 };
 
@@ -105,9 +110,18 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   std::deque<Block> blocks;
   for (unsigned b = 0; b < grid.x; ++b) blocks.emplace_back(threads.x);
   std::vector<std::thread> running;
+  std::deque<Executing> all;  // where this process shares memory with others
   for (unsigned b = 0; b < grid.x; ++b) {
     for (unsigned t = 0; t < threads.x; ++t) {
-      running.emplace_back([&, b, t] {
+      Executing* const self = executing == nullptr ? nullptr : &all.emplace_back(*executing);
+      if (self != nullptr) {
+        if (b >= kMostBlocks) throw std::invalid_argument("shim: a grid is too large");
+        self->worker = block_worker(executing->worker, b);
+        self->thread = thread_worker(self->worker, t);
+        self->phase = 0;
+      }
+      running.emplace_back([&, self, b, t] {
+        executing = self;
         block = &blocks[b];
         threadIdx = dim3(t);
         blockIdx = dim3(b);
@@ -118,6 +132,7 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
     }
   }
   for (std::thread& thread : running) thread.join();
+  for (const Executing& each : all) executing->clock.join(each.clock);
 }
 
 /// What a test may ask about the last launch of its thread.
