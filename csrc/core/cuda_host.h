@@ -5,6 +5,7 @@
 #pragma once
 
 #if defined(FC_SHIM)
+#include "core/shim/ipc.h"
 #include "core/shim/runtime.h"
 #else
 #include <cuda_runtime_api.h>

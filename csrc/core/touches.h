@@ -1,5 +1,8 @@
-// What device code says of the memory that it uses: FC_TOUCHES(pointer, bytes, write), called by all
-// threads of a block with the same arguments, before a barrier of the block or the kernel's end.
+// What device code says of the memory that it uses, before it does:
+//
+//   FC_TOUCHES(pointer, bytes, write)            the block, between two of its barriers: called by all
+//                                                threads with the same arguments
+//   FC_THREAD_TOUCHES(pointer, bytes, write)     the calling thread, and no other one
 //
 // Under the execution shim it is looked at, there and then, whether flags and barriers order the use
 // with those of other processes (core/shim/shared_memory.h); for memory of one process it does
@@ -9,6 +12,9 @@
 #if defined(FC_SHIM)
 #include "core/shim/shared_memory.h"
 #define FC_TOUCHES(pointer, bytes, write) ::fastcomm::shim::touches(pointer, bytes, write)
+#define FC_THREAD_TOUCHES(pointer, bytes, write) \
+  ::fastcomm::shim::touches(pointer, bytes, write, /*alone=*/true)
 #else
 #define FC_TOUCHES(pointer, bytes, write) ((void)0)
+#define FC_THREAD_TOUCHES(pointer, bytes, write) ((void)0)
 #endif

@@ -14,6 +14,8 @@ from support.programs import SHIM
 
 HANDLES = "shim_ipc_test"
 ORDER = "shim_ipc_order_test"
+ALL_REDUCE = "shim_ipc_all_reduce_test"
+DESCRIPTORS = "shim_vmm_test"
 
 
 @pytest.mark.parametrize("case", ["handles", "data", "ends"])
@@ -21,7 +23,12 @@ def test_handles_between_processes(case: str) -> None:
     programs.check(programs.get(HANDLES, SHIM), case, "3")
 
 
-@pytest.mark.parametrize("case", ["shadow", "clocks", "words", "host", "death"])
+@pytest.mark.parametrize("case", ["refused", "shared", "ends"])
+def test_descriptors_between_processes(case: str) -> None:
+    programs.check(programs.get(DESCRIPTORS, SHIM), case, "3")
+
+
+@pytest.mark.parametrize("case", ["shadow", "clocks", "words", "host"])
 def test_order_between_processes(case: str) -> None:
     programs.check(programs.get(ORDER, SHIM), case, "3")
 
@@ -29,17 +36,18 @@ def test_order_between_processes(case: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_all_reduce_between_processes(seed: int) -> None:
     """The bits of the tree, and every use of the others' windows in order."""
-    programs.check(programs.get(ORDER, SHIM), "all_reduce", str(seed))
+    programs.check(programs.get(ALL_REDUCE, SHIM), "bits", str(seed))
 
 
-def test_one_all_reduce_is_in_order() -> None:
-    programs.check(programs.get(ORDER, SHIM), "one")
+@pytest.mark.parametrize("case", ["one", "death"])
+def test_all_reduce_in_order_and_with_a_rank_that_is_killed(case: str) -> None:
+    programs.check(programs.get(ALL_REDUCE, SHIM), case)
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3", "4", "5"])
 @pytest.mark.parametrize("control", ["weaken_publish", "weaken_wait", "no_barrier"])
 def test_negative_control_is_reported_by_its_order(control: str, seed: str) -> None:
-    result = programs.run(programs.get(ORDER, SHIM), "one", seed, control=control)
+    result = programs.run(programs.get(ALL_REDUCE, SHIM), "one", seed, control=control)
     hazards = [line for line in result.stdout.splitlines() if "a hazard: " in line]
     # Each rank reads what the other has written, and nothing says that it has.
     kernel = r"all_reduce.cu: kernel \(device \d, stream \d+\) in process \d+, block 0"

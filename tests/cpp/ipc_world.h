@@ -60,9 +60,10 @@ class IpcRank {
 };
 
 /// Runs `body(IpcRank&)` in a process each, with two devices, whose memory the others can map. A
-/// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL.
+/// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL. Hidden: only
+/// what runs on a device reaches its memory, at the address that device_view gives.
 template <class Body>
-void run_ipc_ranks(int size, const Body& body) {
+void run_ipc_ranks(int size, const Body& body, bool hidden = false) {
   std::fflush(stdout);
   std::vector<std::vector<int>> ends(size, std::vector<int>(size, -1));
   for (int a = 0; a < size; ++a) {
@@ -83,6 +84,9 @@ void run_ipc_ranks(int size, const Body& body) {
     }
     failures = 0;
     std::signal(SIGPIPE, SIG_IGN);
+    shim::Arena::Options options;
+    options.hidden = hidden;
+    shim::Arena::get(options);
     auto& runtime = shim::Runtime::get();
     runtime.set_memory_source(shim::Arena::source());
     using shim::Link;
@@ -122,6 +126,46 @@ inline void expect_hazards(const std::vector<std::vector<std::string>>& words, c
       EXPECT(found[i].find(word) != std::string::npos, what, ": no '", word, "' in: ", found[i]);
     }
   }
+}
+
+inline char* device_memory(size_t bytes) {
+  void* memory = nullptr;
+  FC_CUDA(cudaMalloc(&memory, bytes), "a test");
+  return static_cast<char*>(memory);
+}
+inline cudaStream_t make_stream() {
+  cudaStream_t stream = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a test");
+  return stream;
+}
+inline void set(char* memory, size_t bytes, cudaStream_t stream) {
+  FC_CUDA(cudaMemsetAsync(memory, 0, bytes, stream), "a test");
+}
+inline void wait(cudaStream_t stream) { FC_CUDA(cudaStreamSynchronize(stream), "a test"); }
+inline void order(cudaStream_t first, cudaStream_t second) {
+  cudaEvent_t event = nullptr;
+  FC_CUDA(cudaEventCreateWithFlags(&event, 0), "a test");
+  FC_CUDA(cudaEventRecord(event, first), "a test");
+  FC_CUDA(cudaStreamWaitEvent(second, event, 0), "a test");
+  FC_CUDA(cudaEventDestroy(event), "a test");
+}
+
+/// Memory of every rank as this one reaches it, set to zero before the handles went out.
+inline std::vector<char*> windows_of(const IpcRank& self, size_t bytes, cudaStream_t stream) {
+  char* const own = device_memory(bytes);
+  set(own, bytes, stream);
+  wait(stream);
+  cudaIpcMemHandle_t handle;
+  FC_CUDA(cudaIpcGetMemHandle(&handle, own), "a test");
+  std::vector<char*> all;
+  for (const cudaIpcMemHandle_t& each : self.exchange(handle)) {
+    void* memory = own;
+    if (static_cast<int>(all.size()) != self.rank) {
+      FC_CUDA(cudaIpcOpenMemHandle(&memory, each, cudaIpcMemLazyEnablePeerAccess), "a test");
+    }
+    all.push_back(static_cast<char*>(memory));
+  }
+  return all;
 }
 
 }  // namespace fastcomm::testing

@@ -3,18 +3,14 @@
 // whatever the timing.
 //
 //   shim_ipc_order_test [CASE [SEED]]
-//   CASE: shadow | clocks | words | host | all_reduce | one | death
-//
-// one is a single operation of two ranks, for negative controls: all of its hazards are counted.
+//   CASE: shadow | clocks | words | host
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "core/touches.h"
-#include "engines/cuda/all_reduce.h"
 #include "ipc_world.h"
-#include "random_values.h"
-#include "reference_tree.h"
+#include "kernels/cuda_api.h"
 
 namespace fastcomm::testing {
 namespace {
@@ -108,46 +104,6 @@ void test_clocks(uint64_t) {
 
 // ---- through the runtime ----
 
-char* device_memory(size_t bytes) {
-  void* memory = nullptr;
-  FC_CUDA(cudaMalloc(&memory, bytes), "a test");
-  return static_cast<char*>(memory);
-}
-cudaStream_t make_stream() {
-  cudaStream_t stream = nullptr;
-  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a test");
-  return stream;
-}
-void set(char* memory, size_t bytes, cudaStream_t stream) {
-  FC_CUDA(cudaMemsetAsync(memory, 0, bytes, stream), "a test");
-}
-void wait(cudaStream_t stream) { FC_CUDA(cudaStreamSynchronize(stream), "a test"); }
-void order(cudaStream_t first, cudaStream_t second) {
-  cudaEvent_t event = nullptr;
-  FC_CUDA(cudaEventCreateWithFlags(&event, 0), "a test");
-  FC_CUDA(cudaEventRecord(event, first), "a test");
-  FC_CUDA(cudaStreamWaitEvent(second, event, 0), "a test");
-  FC_CUDA(cudaEventDestroy(event), "a test");
-}
-
-/// Memory of every rank as this one reaches it, set to zero before the handles went out.
-std::vector<char*> windows_of(const IpcRank& self, size_t bytes, cudaStream_t stream) {
-  char* const own = device_memory(bytes);
-  set(own, bytes, stream);
-  wait(stream);
-  cudaIpcMemHandle_t handle;
-  FC_CUDA(cudaIpcGetMemHandle(&handle, own), "a test");
-  std::vector<char*> all;
-  for (const cudaIpcMemHandle_t& each : self.exchange(handle)) {
-    void* memory = own;
-    if (static_cast<int>(all.size()) != self.rank) {
-      FC_CUDA(cudaIpcOpenMemHandle(&memory, each, cudaIpcMemLazyEnablePeerAccess), "a test");
-    }
-    all.push_back(static_cast<char*>(memory));
-  }
-  return all;
-}
-
 constexpr size_t kData = 256;  // behind the flag
 
 __global__ void say(char* window, uint32_t value) {
@@ -156,16 +112,28 @@ __global__ void say(char* window, uint32_t value) {
   __syncthreads();
   if (threadIdx.x == 0) store_flag(reinterpret_cast<uint32_t*>(window), value);
 }
+/// One thread writes and stores the flag, without a barrier; named as what it is, or as the block's.
+__global__ void say_alone(char* window, uint32_t value, bool alone) {
+  if (threadIdx.x != 0) return;
+  if (alone) {
+    FC_THREAD_TOUCHES(window + 512, 8, true);
+  } else {
+    FC_TOUCHES(window + 512, 8, true);
+  }
+  window[512] = 1;
+  store_flag(reinterpret_cast<uint32_t*>(window), value);
+}
 __global__ void hear(const char* window, uint32_t value) {
   while (!reached(load_flag(reinterpret_cast<const uint32_t*>(window)), value)) FC_YIELD();
 }
 
 /// Each kind of order, with it and without. Ranks meet by their sockets, which order nothing here.
 void test_words(uint64_t) {
-  run_ipc_ranks(2, [](const IpcRank& self) {
+  const auto body = [](const IpcRank& self) {
     const cudaStream_t stream = make_stream(), second = make_stream();
     const auto windows = windows_of(self, 1024, stream);
     char* const window = windows[0];
+    char* const seen = device_view(0, window, Touch::kWrite);
     const bool first = self.rank == 0;
     const auto meet = [&] {
       wait(stream);
@@ -175,9 +143,9 @@ void test_words(uint64_t) {
     expect_hazards({}, "handles order what was before them");
     // 1: a flag, and work behind the wait for it, in its stream and by an event in another.
     if (first) {
-      FC_LAUNCH(say, dim3(1), dim3(2), stream, window, 1u);
+      FC_LAUNCH(say, dim3(1), dim3(2), stream, seen, 1u);
     } else {
-      FC_LAUNCH(hear, dim3(1), dim3(1), stream, window, 1u);
+      FC_LAUNCH(hear, dim3(1), dim3(1), stream, seen, 1u);
       set(window + kData, 8, stream);
       order(stream, second);
       set(window + kData + 8, 8, second);
@@ -185,7 +153,7 @@ void test_words(uint64_t) {
     meet();
     expect_hazards({}, "a flag");
     // 2: the same bytes again, with nothing but the sockets in between.
-    if (first) FC_LAUNCH(say, dim3(1), dim3(2), stream, window, 2u);
+    if (first) FC_LAUNCH(say, dim3(1), dim3(2), stream, seen, 2u);
     meet();
     std::vector<std::vector<std::string>> twice = {
         {"say (device 0, stream", ", block 0 writes 8 bytes at 256 of memory of process",
@@ -194,7 +162,7 @@ void test_words(uint64_t) {
     expect_hazards(first ? twice : decltype(twice){}, "written back without an order");
     // 3: heard in one stream, used in another.
     if (!first) {
-      FC_LAUNCH(hear, dim3(1), dim3(1), stream, window, 2u);
+      FC_LAUNCH(hear, dim3(1), dim3(1), stream, seen, 2u);
       std::vector<char> copy(64);
       FC_CUDA(cudaMemcpyAsync(copy.data(), window + kData, 64, cudaMemcpyDefault, second),
               "a test");
@@ -212,13 +180,30 @@ void test_words(uint64_t) {
     }
     meet();
     expect_hazards({}, "the host");
-    // 5: flags set to zero while somebody looks at them.
+    // 5: a thread that orders its own uses needs no barrier; a block does.
+    for (const bool alone : {true, false}) {
+      const uint32_t value = alone ? 3 : 4;
+      if (first) {
+        FC_LAUNCH(say_alone, dim3(1), dim3(2), stream, seen, value, alone);
+      } else {
+        FC_LAUNCH(hear, dim3(1), dim3(1), stream, seen, value);
+        set(window + 512, 4, stream);
+      }
+      meet();
+      std::vector<std::vector<std::string>> unordered;
+      if (!alone && first) unordered = {{"say_alone", "writes 4 bytes at 512", "cudaMemset"}};
+      if (!alone && !first) unordered = {{"cudaMemset", "writes 4 bytes at 512", "say_alone"}};
+      expect_hazards(unordered, alone ? "a thread" : "a block without its barrier");
+    }
+    // 6: flags set to zero while somebody looks at them.
     if (first) set(window, 4, second);
     meet();
     std::vector<std::vector<std::string>> zero = {
         {"cudaMemsetAsync", "writes 4 bytes at 0", "hear", "reads"}};
     expect_hazards(first ? zero : decltype(zero){}, "a flag that is set");
-  });
+  };
+  run_ipc_ranks(2, body);
+  run_ipc_ranks(2, body, /*hidden=*/true);
 }
 
 /// What the host does wrong with memory that others have.
@@ -265,157 +250,6 @@ void test_host(uint64_t) {
   });
 }
 
-// ---- all_reduce ----
-
-constexpr ScratchLayout kLayout{1024, 256, 128};
-
-/// A rank of a group of processes that launch all_reduce.
-class Rank {
- public:
-  Rank(const IpcRank& self, int channels)
-      : self_(self), channels_(channels), stream_(make_stream()) {
-    FC_CUDA(cudaSetDevice(self.rank % 2), "a test");
-    stream_ = make_stream();
-    const size_t flags = channels * kLineBytes;
-    windows_ = windows_of(self, flags + channels * kLayout.total(), stream_);
-    states_ = device_memory(channels * sizeof(ChannelState));
-    set(states_, channels * sizeof(ChannelState), stream_);
-    wait(stream_);
-    void* records = nullptr;
-    FC_CUDA(cudaHostAlloc(&records, channels * sizeof(WaitRecord), 0), "a test");
-    records_ = static_cast<WaitRecord*>(records);
-    std::memset(records, 0, channels * sizeof(WaitRecord));
-    view_.rank = self.rank;
-    view_.size = self.size();
-    for (int rank = 0; rank < self.size(); ++rank) {
-      view_.flags[rank] = reinterpret_cast<uint32_t*>(windows_[rank]);
-      view_.scratch[rank] = windows_[rank] + flags;
-    }
-  }
-
-  /// Enqueues one; the result is in output.
-  void all_reduce(DType dtype, bool one_shot, const char* input, char* output, uint64_t count) {
-    CudaAllReduceArgs args{};
-    args.peers = view_;
-    args.layout = kLayout;
-    args.states = reinterpret_cast<ChannelState*>(states_);
-    args.records = records_;
-    args.bounds = WaitBounds{timeout_ns, nullptr};
-    args.input = input;
-    args.output = output;
-    args.count = count;
-    args.block_bytes = kLayout.block_bytes;
-    launch_all_reduce(args, {dtype, one_shot, channels_, channels_, 3}, stream_);
-  }
-  void wait_for_all() const { wait(stream_); }
-  const WaitRecord& record() const { return records_[0]; }
-  /// Nobody uses the others' windows any more.
-  void leave() {
-    for (int rank = 0; rank < self_.size(); ++rank) {
-      if (rank != self_.rank) FC_CUDA(cudaIpcCloseMemHandle(windows_[rank]), "a test");
-    }
-    self_.meet();
-    FC_CUDA(cudaFree(windows_[self_.rank]), "a test");
-  }
-
-  uint64_t timeout_ns = 60'000'000'000;
-
- private:
-  const IpcRank& self_;
-  const int channels_;
-  cudaStream_t stream_;
-  std::vector<char*> windows_;
-  char* states_ = nullptr;
-  WaitRecord* records_ = nullptr;
-  PeerView view_;
-};
-
-/// Operations back to back, with the bits of the tree and no hazard.
-void test_all_reduce(uint64_t seed) {
-  for (const int ranks : {2, 3}) {
-    run_ipc_ranks(ranks, [&](const IpcRank& self) {
-      Rank rank(self, 2);
-      std::mt19937_64 random(seed);  // the same on all ranks
-      struct Operation {
-        DType dtype;
-        std::vector<std::vector<char>> inputs;
-        char* output;
-      };
-      std::vector<Operation> operations;
-      for (int repeat = 0; repeat < 3; ++repeat) {
-        for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-          for (const bool one_shot : {true, false}) {
-            const uint64_t count = random() % (one_shot ? 400 : 1500);
-            Operation operation{dtype, {}, nullptr};
-            for (int each = 0; each < ranks; ++each) {
-              operation.inputs.push_back(random_values(dtype, count, random));
-            }
-            const std::vector<char>& own = operation.inputs[self.rank];
-            char* const input = device_memory(own.size() + 16);
-            if (!own.empty()) std::memcpy(input, own.data(), own.size());
-            operation.output = repeat == 1 ? input : device_memory(own.size() + 16);
-            rank.all_reduce(dtype, one_shot, input, operation.output, count);
-            operations.push_back(operation);
-          }
-        }
-      }
-      rank.wait_for_all();
-      for (const Operation& operation : operations) {
-        const std::vector<char> wanted = reference::reduce(operation.dtype, operation.inputs, 1);
-        EXPECT(wanted.empty() || std::memcmp(operation.output, wanted.data(), wanted.size()) == 0,
-               "rank ", self.rank, " of ", ranks, ", ", dtype_name(operation.dtype), ", ",
-               operation.inputs[0].size(), " bytes");
-      }
-      rank.leave();
-    });
-  }
-}
-
-void test_one(uint64_t) {
-  run_ipc_ranks(2, [](const IpcRank& self) {
-    Rank rank(self, 1);
-    char* const input = device_memory(400);
-    std::memset(input, 0, 400);
-    rank.all_reduce(DType::kFloat32, true, input, input, 100);
-    rank.wait_for_all();
-    self.meet();
-  });
-}
-
-/// A rank is killed, once before an operation, once with the lock of the memory that others use: they
-/// find out by their bounds, and go on.
-void test_death(uint64_t) {
-  run_ipc_ranks(3, [](const IpcRank& self) {
-    Rank rank(self, 1);
-    rank.timeout_ns = 300'000'000;
-    char* const input = device_memory(400);
-    std::memset(input, 0, 400);
-    rank.all_reduce(DType::kFloat32, true, input, input, 100);
-    rank.wait_for_all();
-    EXPECT(rank.record().failure == 0, "all are there");
-    self.meet();
-    if (self.rank == 2) std::raise(SIGKILL);
-    rank.all_reduce(DType::kFloat32, true, input, input, 100);
-    rank.wait_for_all();
-    EXPECT(rank.record().peer == 2 && rank.record().missing == 4u, "rank 2 is missing");
-  });
-  shim::LedgerFile file;
-  const uint32_t slot = file.take();
-  const int again = shim::open_file_of(getpid(), file.file());
-  const shim::LedgerMapping mapping(again, slot);
-  shim::Ledger& ledger = *mapping.ledger();
-  shim::LedgerFile::clear(ledger);
-  ledger.shadow.count = 5;
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const shim::LedgerLock lock(ledger);
-    std::raise(SIGKILL);
-  }
-  waitpid(pid, nullptr, 0);
-  const shim::LedgerLock lock(ledger);
-  EXPECT(ledger.shadow.count == 0, "what may be half of two is forgotten");
-}
-
 }  // namespace
 }  // namespace fastcomm::testing
 
@@ -425,8 +259,5 @@ int main(int argc, char** argv) {
                    {{"shadow", test_shadow},
                     {"clocks", test_clocks},
                     {"words", test_words},
-                    {"host", test_host},
-                    {"all_reduce", test_all_reduce},
-                    {"one", test_one},
-                    {"death", test_death}});
+                    {"host", test_host}});
 }

@@ -206,7 +206,12 @@ PROGRAMS = (
             *(name, "core/test_shim_ipc.py", (SHIM,)),
             ("csrc/engines/cuda/all_reduce.cu", *CUDA_HOST, ERROR),
         )
-        for name in ("shim_ipc_test", "shim_ipc_order_test")
+        for name in (
+            "shim_ipc_test",
+            "shim_ipc_order_test",
+            "shim_ipc_all_reduce_test",
+            "shim_vmm_test",
+        )
     ),
     Program(
         *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),

@@ -48,10 +48,14 @@ class Arena {
     source.free = [](void* memory) { get().release(memory); };
     source.on_host = [](const void* memory) { return get().on_host(memory); };
     source.backing = [](const void* memory) { return get().backing(memory); };
-    source.map = [](int file, uint64_t offset, size_t bytes) {
-      return get().map(file, offset, bytes);
+    source.reserve = [](size_t bytes) { return get().reserve(bytes); };
+    source.release = [](void* addresses, size_t bytes) {
+      get().release_addresses(addresses, bytes);
     };
-    source.unmap = [](void* memory, size_t bytes) { get().unmap(memory, bytes); };
+    source.map = [](void* at, int file, uint64_t offset, size_t bytes) {
+      return get().map_both(static_cast<char*>(at), bytes, file, offset);
+    };
+    source.unmap = [](void* at, size_t bytes) { get().unmap(static_cast<char*>(at), bytes); };
     return source;
   }
 
@@ -90,36 +94,41 @@ class Arena {
     return {file_, static_cast<uint64_t>(static_cast<const char*>(address) - shown_)};
   }
 
-  void* map(int file, uint64_t offset, size_t bytes) {
-    const size_t before = offset % kPage;
-    const size_t length = pages(before + bytes);
+  /// Addresses in both mappings, aligned as far as they are long, up to 2 MiB.
+  void* reserve(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& free = free_imports_[length];
+    auto& free = free_imports_[bytes];
     if (free.empty()) {
-      if (length > options_.imports - used_imports_) return nullptr;
-      free.push_back(shown_ + options_.bytes + used_imports_);
-      used_imports_ += length;
+      const size_t aligned =
+          bytes < kAligned ? used_imports_ : (used_imports_ + kAligned - 1) / kAligned * kAligned;
+      if (aligned > options_.imports || bytes > options_.imports - aligned) return nullptr;
+      free.push_back(shown_ + options_.bytes + aligned);
+      used_imports_ = aligned + bytes;
     }
     char* const at = free.back();
-    if (!map_both(at, length, file, offset - before)) return nullptr;
     free.pop_back();
-    return at + before;
+    return at;
   }
-
-  void unmap(void* memory, size_t bytes) {
-    const size_t before = reinterpret_cast<uintptr_t>(memory) % kPage;
-    char* const at = static_cast<char*>(memory) - before;
-    const size_t length = pages(before + bytes);
+  void release_addresses(void* at, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    reserve(length, at);
-    if (options_.hidden) reserve(length, on_host(at));
-    free_imports_[length].push_back(at);
+    free_imports_[bytes].push_back(static_cast<char*>(at));
+  }
+  bool map_both(char* at, size_t bytes, int file, uint64_t offset) const {
+    const auto map = [&](void* there, int access) {
+      return mmap(there, bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file,
+                  static_cast<off_t>(offset)) != MAP_FAILED;
+    };
+    return map(on_host(at), PROT_READ | PROT_WRITE) && (!options_.hidden || map(at, PROT_NONE));
+  }
+  void unmap(char* at, size_t bytes) const {
+    no_memory(bytes, at);
+    if (options_.hidden) no_memory(bytes, on_host(at));
   }
 
  private:
   static constexpr size_t kSmallest = 512;
   static constexpr size_t kLarge = size_t{1} << 20;
-  static constexpr size_t kPage = 4096;
+  static constexpr size_t kAligned = size_t{1} << 21;
 
   explicit Arena(const Options& options)
       : options_(options), file_(memfd_create("device-memory", MFD_CLOEXEC)) {
@@ -128,18 +137,17 @@ class Arena {
                                std::strerror(errno));
     }
     const size_t all = options.bytes + options.imports;
-    shown_ = reserve(all, nullptr);
-    memory_ = options.hidden ? reserve(all, nullptr) : shown_;
+    shown_ = no_memory(all + kAligned, nullptr);
+    shown_ += -reinterpret_cast<uintptr_t>(shown_) % kAligned;
+    memory_ = options.hidden ? no_memory(all, nullptr) : shown_;
     if (!map_both(shown_, options.bytes, file_, 0)) {
       throw std::runtime_error(std::string("shim: no room for the devices' memory: ") +
                                std::strerror(errno));
     }
   }
 
-  static size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
   /// Addresses that lead nowhere: at `at`, or wherever there is room.
-  static char* reserve(size_t bytes, void* at) {
+  static char* no_memory(size_t bytes, void* at) {
     const int fixed = at == nullptr ? 0 : MAP_FIXED;
     void* const made =
         mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
@@ -148,14 +156,6 @@ class Arena {
                                std::strerror(errno));
     }
     return static_cast<char*>(made);
-  }
-
-  bool map_both(char* at, size_t bytes, int file, uint64_t offset) const {
-    const auto map = [&](void* there, int access) {
-      return mmap(there, bytes, access, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file,
-                  static_cast<off_t>(offset)) != MAP_FAILED;
-    };
-    return map(on_host(at), PROT_READ | PROT_WRITE) && (!options_.hidden || map(at, PROT_NONE));
   }
 
   const Options options_;

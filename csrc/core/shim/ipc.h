@@ -67,7 +67,7 @@ class Ipc {
     auto& runtime = Runtime::get();
     if (!supported || !runtime.configured()) return cudaErrorNotSupported;
     const auto found = runtime.find(memory);
-    if (!found || found->base != memory || found->device == -1 || found->imported) {
+    if (!found || found->base != memory || found->device == -1 || found->mapped) {
       return cudaErrorInvalidValue;
     }
     const Backing backing = runtime.memory_source().backing(memory);
@@ -85,7 +85,7 @@ class Ipc {
       Order::get().add_hazards({concat("the host exports ", found->bytes, " bytes at ", memory,
                                        ", and has not waited for what uses them")});
     }
-    tell(*there.mapping->ledger());
+    tell_exporter(*there.mapping->ledger());
     std::memset(handle, 0, sizeof(*handle));
     std::memcpy(handle, &there.text, sizeof(there.text));
     return cudaSuccess;
@@ -128,7 +128,12 @@ class Ipc {
       // What is still under way there is a hazard, and goes on.
       const bool idle = Order::get().settled(memory, open->second.bytes);
       runtime.forget(memory);
-      if (idle) runtime.memory_source().unmap(memory, open->second.bytes);
+      const size_t within = reinterpret_cast<uintptr_t>(memory) % kPage;
+      if (idle) {
+        const size_t length = pages(within + open->second.bytes);
+        runtime.memory_source().unmap(open->second.memory - within, length);
+        runtime.memory_source().release(open->second.memory - within, length);
+      }
       imports_.erase(open);
       return cudaSuccess;
     }
@@ -142,18 +147,20 @@ class Ipc {
     SharedMemory* shared = nullptr;  // never freed: a stream's thread may be about to look
   };
   struct Import {
-    void* memory = nullptr;
+    char* memory = nullptr;
     size_t bytes = 0;
     int times = 1;
     std::unique_ptr<LedgerMapping> mapping;
     SharedMemory* shared = nullptr;
   };
+  static constexpr size_t kPage = 4096;
   using Key = std::pair<std::pair<uint32_t, uint64_t>, int>;  // process, generation; opener
 
   bool make_export(Export& there, const Runtime::Allocation& memory, const Backing& backing) {
     const uint32_t slot = ledgers_.file() < 0 ? LedgerFile::kMost : ledgers_.take();
     if (slot == LedgerFile::kMost) return false;
-    auto mapping = std::make_unique<LedgerMapping>(open_file_of(getpid(), ledgers_.file()), slot);
+    auto mapping = std::make_unique<LedgerMapping>(open_file_of(getpid(), ledgers_.file()),
+                                                   LedgerFile::offset_of(slot));
     Ledger* const ledger = mapping->ledger();
     if (ledger == nullptr) return false;
     LedgerFile::clear(*ledger);
@@ -172,16 +179,6 @@ class Ipc {
     there.shared = new SharedMemory(*ledger, Runtime::get().on_host(memory.base));
     SharedMemories::add(there.shared);
     return true;
-  }
-
-  /// Who opens the handle knows what this process's host does.
-  static void tell(Ledger& ledger) {
-    const LedgerLock locked(ledger);
-    WideClock all = WideHost::get().now();
-    all.join(ledger.card.exported);
-    if (!all.store(ledger.card.exported)) {
-      Order::get().add_hazards({"there are too many workers in the clock of an exporter"});
-    }
   }
 
   /// What is freed while somebody has it keeps its ledger, in which that one finds it said.
@@ -205,10 +202,12 @@ class Ipc {
     exports_.erase(there);
   }
 
+  static size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
   static cudaError_t make_import(Import& made, const HandleText& text) {
     const int ledgers = open_file_of(text.pid, text.ledgers);
     if (ledgers < 0) return cudaErrorMapBufferObjectFailed;
-    made.mapping = std::make_unique<LedgerMapping>(ledgers, text.slot);
+    made.mapping = std::make_unique<LedgerMapping>(ledgers, LedgerFile::offset_of(text.slot));
     Ledger* const ledger = made.mapping->ledger();
     // Counted first: the owner frees it before and says so on the card, or sees it counted.
     if (ledger == nullptr || !made.mapping->count()) return cudaErrorMapBufferObjectFailed;
@@ -227,11 +226,18 @@ class Ipc {
     }
     const int file = open_file_of(card.pid, card.file);
     if (file < 0) return cudaErrorMapBufferObjectFailed;
-    made.memory = runtime.memory_source().map(file, card.offset, card.bytes);
-    made.bytes = card.bytes;
+    const uint64_t within = card.offset % kPage;
+    const size_t length = pages(within + card.bytes);
+    const MemorySource& source = runtime.memory_source();
+    void* const addresses = source.reserve(length);
+    const bool mapped =
+        addresses != nullptr && source.map(addresses, file, card.offset - within, length);
     ::close(file);
-    if (made.memory == nullptr) return cudaErrorMapBufferObjectFailed;
-    runtime.adopt(made.memory, made.bytes, device, current_device);
+    if (!mapped) return cudaErrorMapBufferObjectFailed;
+    made.memory = static_cast<char*>(addresses) + within;
+    made.bytes = card.bytes;
+    runtime.adopt(made.memory, made.bytes, device, /*by_grant=*/false);
+    runtime.grant(made.memory, current_device);
     WideHost::get().saw(card.exported);
     made.shared = new SharedMemory(*ledger, runtime.on_host(made.memory));
     SharedMemories::add(made.shared);

@@ -108,17 +108,17 @@ class LedgerLock {
   Ledger& ledger_;
 };
 
-/// A slot of a file of ledgers, mapped. Of another process's: counted as one that has the memory.
+/// A ledger in a file, mapped. A mapping of another process's may be counted as one that has the memory.
 class LedgerMapping {
  public:
   /// `file` is taken over. ledger() is nullptr if that does not work.
-  LedgerMapping(int file, uint32_t slot) : file_(file), slot_(slot) {
+  LedgerMapping(int file, uint64_t offset) : file_(file), offset_(offset) {
     // Whatever file it is: one that is shorter would be a bus fault.
     struct stat status = {};
-    const off_t end = static_cast<off_t>((slot + size_t{1}) * kLedgerBytes);
+    const off_t end = static_cast<off_t>(offset + kLedgerBytes);
     if (fstat(file, &status) != 0 || status.st_size < end) return;
     void* const at = mmap(nullptr, kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                          static_cast<off_t>(slot * kLedgerBytes));
+                          static_cast<off_t>(offset));
     if (at != MAP_FAILED) ledger_ = static_cast<Ledger*>(at);
   }
   LedgerMapping(const LedgerMapping&) = delete;
@@ -137,13 +137,13 @@ class LedgerMapping {
     struct flock byte = {};
     byte.l_type = type;
     byte.l_whence = SEEK_SET;
-    byte.l_start = static_cast<off_t>(slot_);
+    byte.l_start = static_cast<off_t>(offset_);
     byte.l_len = 1;
     return fcntl(file_, command, &byte) == 0 ? byte.l_type : -1;
   }
 
   const int file_;
-  const uint32_t slot_;
+  const uint64_t offset_;
   Ledger* ledger_ = nullptr;
 };
 
@@ -176,6 +176,7 @@ class LedgerFile {
     free_.pop_back();
     return slot;
   }
+  static uint64_t offset_of(uint32_t slot) { return slot * uint64_t{kLedgerBytes}; }
   void give_back(uint32_t slot) { free_.push_back(slot); }
   /// A generation that no handle of this process has had.
   uint64_t next_generation() { return ++generation_; }

@@ -22,12 +22,13 @@ struct MemorySource {
     return static_cast<char*>(const_cast<void*>(memory));
   };
   Backing (*backing)(const void* memory) = [](const void*) { return Backing(); };
-  /// Bytes of a file as memory of a device; nullptr: it cannot be mapped. The file may be closed.
-  void* (*map)(int file, uint64_t offset, size_t bytes) = [](int, uint64_t, size_t) -> void* {
-    return nullptr;
-  };
-  /// Of what map() gave.
-  void (*unmap)(void* memory, size_t bytes) = [](void*, size_t) {};
+  /// Addresses for what map() puts there, until release(); nullptr: there are none.
+  void* (*reserve)(size_t bytes) = [](size_t) -> void* { return nullptr; };
+  void (*release)(void* addresses, size_t bytes) = [](void*, size_t) {};
+  /// Whole pages of a file, as memory of a device; false: not possible. The file may be closed.
+  bool (*map)(void* at, int file, uint64_t offset, size_t bytes) = [](void*, int, uint64_t,
+                                                                      size_t) { return false; };
+  void (*unmap)(void* at, size_t bytes) = [](void*, size_t) {};
 };
 
 }  // namespace fastcomm::shim

@@ -10,7 +10,8 @@
 //
 // Work between which flags in memory make an order (core/hd.h) does not name what it orders so.
 // Any host thread may call; threads of streams never do, so that the mutex orders nothing between
-// streams that ThreadSanitizer would then believe.
+// streams that ThreadSanitizer would then believe. (But to note what core/shim/shared_memory.h has
+// found between processes.)
 #pragma once
 
 #include <memory>

@@ -25,6 +25,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,7 +34,6 @@
 #include "core/shim/capture.h"
 #include "core/shim/contexts.h"
 #include "core/shim/memory_source.h"
-#include "core/shim/shared_memory.h"
 #include "core/shim/stream.h"
 
 using cudaError_t = int;
@@ -146,7 +146,7 @@ class Runtime {
     if (memory == nullptr) return cudaSuccess;
     std::unique_lock<std::mutex> lock(mutex_);
     auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
-    if (found == ranges_.end() || found->second.opener != -1) return cudaErrorInvalidValue;
+    if (found == ranges_.end() || found->second.mapped) return cudaErrorInvalidValue;
     if (found->second.before_free) {
       const std::function<void()> before_free = std::move(found->second.before_free);
       lock.unlock();
@@ -171,8 +171,8 @@ class Runtime {
   struct Allocation {
     void* base;
     size_t bytes;
-    int device;     // -1: pinned memory of the host
-    bool imported;  // another process's
+    int device;   // -1: pinned memory of the host
+    bool mapped;  // not by allocate(): another process's, or by its handle
   };
   std::optional<Allocation> find(const void* pointer) {
     const auto address = reinterpret_cast<uintptr_t>(pointer);
@@ -182,17 +182,24 @@ class Runtime {
     --range;
     const auto& [base, there] = *range;
     if (address - base >= std::max<size_t>(there.bytes, 1)) return {};
-    return Allocation{reinterpret_cast<void*>(base), there.bytes, there.device, there.opener != -1};
+    return Allocation{reinterpret_cast<void*>(base), there.bytes, there.device, there.mapped};
   }
   /// Called once, before the memory is freed.
   void before_free(void* memory, std::function<void()> call) {
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_.at(reinterpret_cast<uintptr_t>(memory)).before_free = std::move(call);
   }
-  /// Memory of `device` that another process has exported, and that `opener` may use; until forget().
-  void adopt(void* memory, size_t bytes, int device, int opener) {
+  /// Memory of `device` that was not allocated here; until forget(). By grant: for such devices
+  /// alone, else also for those that have access to all of that device's.
+  void adopt(void* memory, size_t bytes, int device, bool by_grant) {
     std::lock_guard<std::mutex> lock(mutex_);
-    ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device, nullptr, opener};
+    Range& made = ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device};
+    made.mapped = true;
+    made.by_grant = by_grant;
+  }
+  void grant(void* memory, int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ranges_.at(reinterpret_cast<uintptr_t>(memory)).granted.insert(device);
   }
   void forget(void* memory) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -227,10 +234,12 @@ class Runtime {
     if (offset > there.bytes) illegal(device, pointer, "which nobody allocated");
     if (there.device == -1) return static_cast<char*>(const_cast<void*>(pointer));
     char* const real = source_.on_host(pointer);
-    if (there.device == device) return real;
-    if (device != there.opener && !enabled_[device][there.device]) {
+    const bool own = there.device == device;
+    const bool reached = !there.by_grant && (own || enabled_[device][there.device]);
+    if (!reached && there.granted.count(device) == 0) {
       illegal(device, pointer, "of a device out of its reach");
     }
+    if (own) return real;
     const Link link = links_[device][there.device];
     const bool broken = (link == Link::kBrokenReads && use == Use::kRead) ||
                         (link == Link::kLostWrites && use == Use::kWrite);
@@ -247,7 +256,9 @@ class Runtime {
     size_t bytes;
     int device;
     char* shadow = nullptr;  // what is seen through broken links
-    int opener = -1;         // of another process's memory: the device that opened it
+    bool mapped = false;
+    bool by_grant = false;
+    std::set<int> granted = {};
     std::function<void()> before_free = nullptr;
   };
 
@@ -274,67 +285,6 @@ class Runtime {
 };
 
 inline cudaError_t fail(cudaError_t error) { return last_error = error; }
-
-/// Work in a stream of a process that shares memory with others: looks, when it begins, whether what
-/// it uses of that is in order.
-template <class Work>
-std::function<void()> shared_work(const Stream& stream, const std::vector<Access>& accesses,
-                                  const std::string& words, Work work) {
-  struct Use {
-    const char* address;
-    uint64_t bytes;
-    bool write;
-  };
-  std::vector<Use> uses;
-  for (const Access& access : accesses) {
-    const char* const there = Runtime::get().on_host(reinterpret_cast<void*>(access.begin));
-    if (SharedMemories::find(there) != nullptr) uses.push_back({there, access.bytes, access.write});
-  }
-  const Worker worker = stream_worker(process_number(), stream.actor);
-  return [work, uses, words, worker, host = WideHost::get().now(), progress = stream.progress] {
-    const uint64_t launch = ++progress->launch;
-    progress->clock.join(host);
-    Executing self{progress->clock, worker, worker, launch, kWholeLaunch - 1, &words};
-    executing = &self;
-    for (const Use& use : uses) touches(use.address, use.bytes, use.write);
-    work();
-    executing = nullptr;
-    progress->clock = std::move(self.clock);
-    progress->clock.learn(worker, work_number(launch, kWholeLaunch));
-  };
-}
-
-/// Runs `work` in a stream of the current device, or in the caller where there are no streams.
-/// `what` says what it is, in words, and `accesses` what it uses.
-template <class Work>
-cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> accesses, Work work) {
-  Stream* const target = Runtime::get().resolve(stream);
-  if (target == nullptr) {
-    work();
-    return cudaSuccess;
-  }
-  need_context();
-  if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
-  std::string words = concat(what, " (device ", target->device(), ", stream ", target->actor, ")");
-  if (target->capture != nullptr) {
-    target->capture->add(target, {std::move(work), std::move(accesses), std::move(words)});
-    return cudaSuccess;
-  }
-  Order::get().submit(target->actor, target->clock, accesses, words);
-  if (SharedMemories::any()) {
-    target->enqueue(shared_work(*target, accesses, words, std::move(work)));
-  } else {
-    target->enqueue(std::move(work));
-  }
-  return cudaSuccess;
-}
-
-inline Access reads(const void* memory, uint64_t bytes) {
-  return {reinterpret_cast<uintptr_t>(memory), bytes, false};
-}
-inline Access writes(const void* memory, uint64_t bytes) {
-  return {reinterpret_cast<uintptr_t>(memory), bytes, true};
-}
 
 }  // namespace fastcomm::shim
 

@@ -75,6 +75,16 @@ class WideHost {
   WideClock clock_;
 };
 
+/// Whoever gets the memory from now on is ordered behind what this process's host has waited for.
+inline void tell_exporter(Ledger& ledger) {
+  const LedgerLock locked(ledger);
+  WideClock all = WideHost::get().now();
+  all.join(ledger.card.exported);
+  if (!all.store(ledger.card.exported)) {
+    Order::get().add_hazards({"there are too many workers in the clock of an exporter"});
+  }
+}
+
 /// An allocation that processes share, as this one has it mapped.
 class SharedMemory {
  public:
@@ -88,11 +98,13 @@ class SharedMemory {
     return at >= begin_ && at < begin_ + bytes_;
   }
 
-  void touch(const void* address, uint64_t bytes, bool write, Executing& who) {
+  /// By the block, or by a thread alone, whose use is over when it returns.
+  void touch(const void* address, uint64_t bytes, bool write, bool alone, Executing& who) {
     const uint64_t begin = offset(address);
     const uint64_t end = std::min(begin + bytes, bytes_);
     const LedgerLock lock(ledger_);
-    note(begin, end, write, who.worker, who.number(), who);
+    note(begin, end, write, alone ? who.thread : who.worker, who.number(), who);
+    if (alone) who.clock.learn(who.thread, who.number());
     for (SharedFlag& flag : ledger_.flags) {
       if (flag.end == 0) break;
       if (write && flag.end > begin && flag.end <= end) flag.clock.count = 0;
@@ -235,11 +247,11 @@ class SharedMemories {
   inline static std::atomic<const List*> current{nullptr};
 };
 
-/// A use by the block that runs, named by all of its threads.
-inline void touches(const void* address, uint64_t bytes, bool write) {
+/// A use by the block that runs, named by all of its threads, or by the thread that runs alone.
+inline void touches(const void* address, uint64_t bytes, bool write, bool alone = false) {
   if (executing == nullptr || bytes == 0) return;
   SharedMemory* const memory = SharedMemories::find(address);
-  if (memory != nullptr) memory->touch(address, bytes, write, *executing);
+  if (memory != nullptr) memory->touch(address, bytes, write, alone, *executing);
 }
 
 }  // namespace fastcomm::shim

@@ -5,7 +5,7 @@
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
 //   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
 //                                no access; reads, writes: access with which bits go wrong
-//   SIM_IPC                      0: no memory for other processes, as in many containers
+//   SIM_IPC, SIM_VMM             0: no memory for other processes by handles, by descriptors
 //   SIM_DELAY_US                 how long a piece of work may dawdle before it begins, at random
 #pragma once
 
@@ -25,6 +25,7 @@
 #include "arena.h"
 #include "core/cuda_host.h"
 #include "core/shim/ipc.h"
+#include "core/shim/vmm.h"
 
 namespace sim {
 
@@ -72,6 +73,7 @@ inline void set_up_devices() {
     TORCH_CHECK(queues >= 1 && queues <= 32, "CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32");
     runtime.configure(links_of_environment(), queues);
     shim::Ipc::get().supported = number_of_environment("SIM_IPC", 1) != 0;
+    shim::Vmm::get().supported = number_of_environment("SIM_VMM", 1) != 0;
     return true;
   }();
   static_cast<void>(once);
