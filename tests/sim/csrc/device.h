@@ -102,7 +102,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return milliseconds;
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    Memory::get().record(data.get_context(), stream);
+    Memory::get().record(data, stream);
   }
 
  private:

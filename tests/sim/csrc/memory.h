@@ -94,9 +94,10 @@ class Memory final : public c10::DeviceAllocator {
     for (Block* block : mine) idle_[{block->device, block->stream}][block->bytes].push_back(block);
   }
 
-  void record(const void* context, const c10::Stream& stream) {
-    auto* const block = static_cast<Block*>(const_cast<void*>(context));
-    if (block == nullptr) return;
+  /// Of memory that came from elsewhere, nothing.
+  void record(const c10::DataPtr& data, const c10::Stream& stream) {
+    if (data.get_context() == nullptr || data.get_deleter() != &release) return;
+    auto* const block = static_cast<Block*>(data.get_context());
     TORCH_CHECK(block->device == stream.device_index(), "sim: memory of device ", block->device,
                 " recorded on a stream of device ", static_cast<int>(stream.device_index()));
     if (block->stream == stream.id()) return;
@@ -122,7 +123,7 @@ class Memory final : public c10::DeviceAllocator {
   /// Nothing is given back to the device, but what is large costs nothing until it is touched.
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    record(data.get_context(), stream);
+    record(data, stream);
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
   void resetAccumulatedStats(c10::DeviceIndex) override {}

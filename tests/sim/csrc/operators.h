@@ -186,7 +186,7 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor&
 inline at::Scalar item(const at::Tensor& tensor) { return tensor.cpu().item(); }
 
 inline void record_stream(at::Tensor& tensor, c10::Stream stream) {
-  Memory::get().record(tensor.storage().data_ptr().get_context(), stream);
+  Memory::get().record(tensor.storage().data_ptr(), stream);
 }
 
 // A convolution on a device that torch does not know arrives under names of its own.
