@@ -122,9 +122,7 @@ class Memory final : public c10::DeviceAllocator {
   bool initialized() override { return true; }
   /// Nothing is given back to the device, but what is large costs nothing until it is touched.
   void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    record(data, stream);
-  }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { record(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex device) override { reset_peak(index_of(device)); }
