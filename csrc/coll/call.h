@@ -61,13 +61,6 @@ struct MismatchError : Error {
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.
 CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm);
 
-/// True if two ranks called the same operation.
-inline bool same_call(const CallHeader& a, const CallHeader& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.root == b.root && a.kind == b.kind &&
-         a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm &&
-         a.signature == b.signature;
-}
-
 /// Whether the rank's control block holds a detail beside this header.
 bool has_detail(const CallHeader& header);
 

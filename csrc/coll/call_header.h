@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/hd.h"
 #include "transport/control_block.h"
 
 namespace fastcomm {
@@ -23,6 +24,13 @@ struct CallHeader {
   uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
 };
 static_assert(sizeof(CallHeader) == 56, "travels between processes");
+
+/// True if two ranks called the same operation.
+FC_HD bool same_call(const CallHeader& a, const CallHeader& b) {
+  return a.sequence == b.sequence && a.count == b.count && a.root == b.root && a.kind == b.kind &&
+         a.dtype == b.dtype && a.op == b.op && a.algorithm == b.algorithm &&
+         a.signature == b.signature;
+}
 
 /// Room for the part of a call that its header has not got in words, cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;

@@ -34,8 +34,11 @@ enum class Control : uint8_t {
   kRelaxTakenLook,
   kRelaxFilledLook,
   kRelaxDrainedLook,
-  kForgetUse,  // memory of another stream is used and not recorded (tensors/accelerator.h)
-  kFreeEarly,  // tensors that operations on devices make for themselves go before they are used
+  kForgetUse,    // memory of another stream is used and not recorded (tensors/accelerator.h)
+  kFreeEarly,    // tensors that operations on devices make for themselves go before they are used
+  kSkipOpening,  // ranks do not meet before they use each other's windows (engines/cuda/meeting.h),
+  kSkipClosing,  // or not afterwards
+  kBlindMeeting,  // a meeting does not compare what the ranks have called
 };
 
 constexpr const char* kControlNames[] = {
@@ -63,6 +66,9 @@ constexpr const char* kControlNames[] = {
     "relax_drained_look",
     "forget_use",
     "free_early",
+    "skip_opening",
+    "skip_closing",
+    "blind_meeting",
 };
 
 }  // namespace fastcomm

@@ -112,6 +112,16 @@ T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Tou
 #endif
 }
 
+/// As kernel_view of a word: where it is not zero when the kernel that is launched next begins, that one
+/// does nothing, and so uses nothing.
+inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
+#if defined(FC_SHIM)
+  return shim::next_skip = kernel_view(word, sizeof(*word), Touch::kRead);
+#else
+  return word;
+#endif
+}
+
 }  // namespace fastcomm
 
 /// Raises Error(kSystem) unless a call of the CUDA runtime succeeds. Further arguments say what it

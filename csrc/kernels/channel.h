@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "core/hd.h"
+
 namespace fastcomm {
 
 /// In device memory, zeroed before the first operation. Lives and advances on the device, so that
@@ -16,7 +18,19 @@ struct alignas(64) ChannelState {
   uint32_t failed;      // not 0: a wait failed, and every later operation returns at once
 };
 
-enum class WaitFailure : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2 };
+/// Whether a kernel has nothing to do any more. `channel` is nullptr, or in device memory, and written
+/// by kernels that stand before this one in its stream.
+FC_HD bool has_failed(const ChannelState* channel) {
+  return channel != nullptr && channel->failed != 0;
+}
+
+enum class WaitFailure : uint32_t {
+  kNone = 0,
+  kTimeout = 1,
+  kAborted = 2,
+  kMismatch = 3,    // `peer` has called another operation
+  kPeerFailed = 4,  // `peer` has given up: its own record says why
+};
 
 /// In host memory that the device has mapped, zeroed before the first operation. `failure` is
 /// stored last, with release: a host that sees it not kNone sees the rest. The first failure stays.

@@ -18,6 +18,7 @@
 #include "core/hd.h"
 #include "core/numeric.h"
 #include "core/touches.h"
+#include "kernels/bounded_wait.h"
 #include "kernels/channel.h"
 #include "kernels/cuda/copy_block.h"
 #include "kernels/cuda/reduce_pack.h"
@@ -25,11 +26,6 @@
 #include "transport/peer_view.h"
 
 namespace fastcomm {
-
-// A wait looks at the clock once in so many polls, and at the abort word, which lies across the
-// bus, once in so many nanoseconds.
-constexpr uint32_t kPollsPerLook = 32;
-constexpr uint64_t kLookEveryNs = 100'000;
 
 /// T: storage type (core/numeric.h). N: ranks, or 0 where their number is known at run time only, up
 /// to kMaxTreeSources.
@@ -163,22 +159,7 @@ class CudaExecutor {
   }
 
   FC_DEVICE bool poll(const uint32_t* flag, uint32_t target) const {
-    uint64_t begin = 0;  // 0: the clock has not been read yet
-    uint64_t next_look = 0;
-    for (uint32_t polls = 1; !reached(load_flag(flag), target); ++polls) {
-      FC_YIELD();
-      if (polls % kPollsPerLook != 0) continue;
-      const uint64_t now = clock_ns();
-      if (begin == 0) begin = now;
-      if (now < next_look) continue;
-      next_look = now + kLookEveryNs;
-      if (now - begin >= bounds_.timeout_ns || aborted()) return false;
-    }
-    return true;
-  }
-
-  FC_DEVICE bool aborted() const {
-    return bounds_.abort_word != nullptr && load_relaxed(bounds_.abort_word) != 0;
+    return wait_for_flag(flag, target, bounds_, [] { return false; });
   }
 
   /// Looks at every flag once more, so that the record names all that have not come.
@@ -199,7 +180,7 @@ class CudaExecutor {
     record_->peer = first;
     record_->expected = target;
     record_->seen = first_seen;
-    const WaitFailure why = aborted() ? WaitFailure::kAborted : WaitFailure::kTimeout;
+    const WaitFailure why = is_aborted(bounds_) ? WaitFailure::kAborted : WaitFailure::kTimeout;
     store_flag(&record_->failure, static_cast<uint32_t>(why));
   }
 

@@ -1,4 +1,4 @@
-"""What nvcc makes of the CUDA all_reduce: the scope of flags, wide accesses, no local memory.
+"""What nvcc makes of kernels that wait: the scope of flags, wide accesses, no local memory.
 
 One GPU cannot show that a flag of device scope is wrong between two, and none is needed to read
 it. Skipped without nvcc.
@@ -12,6 +12,7 @@ import pytest
 from support import nvcc
 
 SOURCE = "csrc/engines/cuda/all_reduce.cu"
+MEETING = "csrc/engines/cuda/meeting.cu"
 pytestmark = pytest.mark.nvcc
 
 
@@ -20,11 +21,12 @@ def ptx() -> str:
     return nvcc.ptx_of(SOURCE)
 
 
-def test_flags_have_system_scope(ptx: str) -> None:
-    assert nvcc.ordered_accesses(ptx) == {
+@pytest.mark.parametrize("source", [SOURCE, MEETING])
+def test_flags_have_system_scope(source: str) -> None:
+    assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
         "ld.acquire.sys.global.u32",
         "st.release.sys.global.u32",
-        "ld.relaxed.sys.global.u32",  # the abort word, which orders nothing
+        "ld.relaxed.sys.global.u32",  # that somebody has given up, which orders nothing
     }
 
 
@@ -32,8 +34,11 @@ def test_data_moves_in_packs_of_16_bytes(ptx: str) -> None:
     assert nvcc.accesses_of_16_bytes(ptx) == {"ld", "st"}
 
 
-def test_data_is_not_read_through_the_read_only_path(ptx: str) -> None:
-    assert "ld.global.nc" not in ptx, "a destination may be a source, and peers write"
+@pytest.mark.parametrize("source", [SOURCE, MEETING])
+def test_data_is_not_read_through_the_read_only_path(source: str) -> None:
+    assert "ld.global.nc" not in nvcc.ptx_of(source), (
+        "a destination may be a source, and peers write"
+    )
 
 
 def test_no_product_is_contracted_into_a_sum(ptx: str) -> None:
@@ -47,3 +52,8 @@ def test_kernels_use_no_local_memory() -> None:
     frames = nvcc.frames(SOURCE)
     assert len(frames) >= 62, frames
     assert set(frames) == {(0, 0)}, frames
+
+
+def test_meetings_use_no_local_memory() -> None:
+    frames = nvcc.frames(MEETING)
+    assert len(frames) == 2 and set(frames) == {(0, 0)}, frames

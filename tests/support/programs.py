@@ -133,6 +133,14 @@ CPU_LOOPS = (
     *("csrc/kernels/gradient_generic.cpp", "csrc/kernels/reduce_generic.cpp"),
     "csrc/kernels/reduce_plain_generic.cpp",
 )
+# What runs on a device of each process.
+PEER_COLLECTIVES = (
+    *(f"csrc/engines/cuda/{name}" for name in ("meeting.cu", "peer_plan.cpp")),
+    *("csrc/engines/cuda/peer_collectives.cpp", "csrc/transport/ipc/windows.cpp"),
+    *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
+    *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
+    *(*CUDA_HOST, ERROR, *CPU_LOOPS),
+)
 _COMMUNICATOR = "engines/test_communicator.py"
 _SHM = "transport/test_shm.py"
 _LOCAL = "devices/test_local_collectives.py"
@@ -212,6 +220,10 @@ PROGRAMS = (
             "shim_ipc_all_reduce_test",
             "shim_vmm_test",
         )
+    ),
+    Program(
+        *("shim_peer_collectives_test", "engines/test_peer_collectives.py", (SHIM,)),
+        PEER_COLLECTIVES,
     ),
     Program(
         *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),

@@ -80,6 +80,8 @@ enum class Use { kRead, kWrite };
 inline thread_local cudaError_t last_error = cudaSuccess;
 /// What the kernel that this thread launches next will use.
 inline thread_local std::vector<Access> next_accesses;
+/// Not nullptr, and not zero there when it begins: it does nothing.
+inline thread_local const uint32_t* next_skip = nullptr;
 
 class Runtime {
  public:

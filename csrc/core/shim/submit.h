@@ -30,12 +30,15 @@ std::function<void()> shared_work(const Stream& stream, const std::vector<Access
   }
   if (stream.actor > kMostStreams) throw std::length_error("shim: too many streams for a clock");
   const Worker worker = stream_worker(process_number(), stream.actor);
-  return [work, uses, words, worker, host = WideHost::get().now(), progress = stream.progress] {
+  return [work, uses, words, worker, skip = next_skip, host = WideHost::get().now(),
+          progress = stream.progress] {
     const uint64_t launch = ++progress->launch;
     progress->clock.join(host);
     Executing self{progress->clock, worker, worker, launch, kWholeLaunch - 1, &words};
     executing = &self;
-    for (const Use& use : uses) touches(use.address, use.bytes, use.write);
+    if (skip == nullptr || *skip == 0) {
+      for (const Use& use : uses) touches(use.address, use.bytes, use.write);
+    }
     work();
     executing = nullptr;
     progress->clock = std::move(self.clock);

@@ -9,11 +9,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/control.h"
+#include "core/cuda_host.h"
 #include "core/error.h"
 #include "core/hd.h"
+#include "kernels/channel.h"
 #include "kernels/cuda/residency.h"
 #include "kernels/cuda_api.h"
 
@@ -50,6 +53,13 @@ FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t
     }
   }
   return low;
+}
+
+/// What the kernel that is launched next gets as its channel; nullptr stays.
+inline const ChannelState* view_of_channel(const ChannelState* channel) {
+  if (channel == nullptr) return nullptr;
+  const char* const failed = reinterpret_cast<const char*>(kernel_skip(&channel->failed));
+  return reinterpret_cast<const ChannelState*>(failed - offsetof(ChannelState, failed));
 }
 
 /// Blocks of kTableThreads threads for so many chunks: no more than the current device holds of this

@@ -31,6 +31,7 @@ struct CopyTable {
   uint32_t first_chunk[kCapacity];  // of the launch
   int count;
   uint32_t chunks;
+  const ChannelState* channel;
 };
 static_assert(sizeof(CopyTable<kMaxCopySegments>) <= kMaxParameterBytes, "parameters");
 
@@ -42,6 +43,7 @@ FC_HD uint64_t lead_of(const char* dst) { return address_of(dst) % kDeviceLine; 
 template <int kCapacity>
 __global__ void __launch_bounds__(kTableThreads)
     multi_copy_kernel(const __grid_constant__ CopyTable<kCapacity> table) {
+  if (has_failed(table.channel)) return;
   int segment = 0;
   for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
     segment =
@@ -59,7 +61,8 @@ __global__ void __launch_bounds__(kTableThreads)
 
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 template <int kCapacity>
-int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
+int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
+                 const ChannelState* channel) {
   CopyTable<kCapacity> table;  // not cleared: the kernel reads `count` entries
   table.count = 0;
   uint64_t chunks = 0;
@@ -80,6 +83,7 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
   }
   if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
+  table.channel = view_of_channel(channel);
   const auto kernel = multi_copy_kernel<kCapacity>;
   FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream,
                     table),
@@ -89,14 +93,15 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream) {
+void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
+                       const ChannelState* channel) {
   FC_CHECK(count >= 0, "multi_copy: ", count, " segments");
   for (int done = 0; done < count;) {
     const int rest = count - done;
     const CopySegment* const next = segments + done;
-    done += rest <= kSmallTable    ? launch_table<kSmallTable>(next, rest, stream)
-            : rest <= kMediumTable ? launch_table<kMediumTable>(next, rest, stream)
-                                   : launch_table<kMaxCopySegments>(next, rest, stream);
+    done += rest <= kSmallTable    ? launch_table<kSmallTable>(next, rest, stream, channel)
+            : rest <= kMediumTable ? launch_table<kMediumTable>(next, rest, stream, channel)
+                                   : launch_table<kMaxCopySegments>(next, rest, stream, channel);
   }
 }
 

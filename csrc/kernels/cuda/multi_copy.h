@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/channel.h"
 #include "kernels/cuda_api.h"
 
 namespace fastcomm {
@@ -22,8 +23,10 @@ struct CopySegment {
 };
 
 /// Enqueues the copy of `count` segments on the current device: one kernel for every
-/// kMaxCopySegments of them, none if there is nothing to copy. `segments` may go when it returns.
+/// kMaxCopySegments of them, none if there is nothing to copy. With a channel that has failed by then
+/// nothing is copied. `segments` may go when it returns.
 /// Raises Error: a negative count (kInvalidArgument), a failed launch (kSystem).
-void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream);
+void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
+                       const ChannelState* channel = nullptr);
 
 }  // namespace fastcomm

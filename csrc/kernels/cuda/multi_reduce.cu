@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kTableThreads)
   constexpr uint64_t kElements = Kind::kPackElements;
   constexpr uint64_t kShiftedElements = Kind::kShiftedElements;
   using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
+  if (has_failed(table.channel)) return;
   int segment = 0;
   for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
     segment =
@@ -228,7 +229,7 @@ void check_spec(const ReduceSpec& spec) {
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 template <int kWords>
 int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spec,
-                 cudaStream_t stream) {
+                 cudaStream_t stream, const ChannelState* channel) {
   const Choice<kWords> choice = kernel_for<kWords>(spec);
   ReduceTable<kWords> table;
   table.begin(spec);
@@ -240,6 +241,7 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
     table.add(head, segment, spec, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
+  table.channel = view_of_channel(channel);
   FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
                     dim3(kTableThreads), stream, table),
           "multi_reduce of ", table.count, " segments");
@@ -254,16 +256,18 @@ int max_reduce_segments(int num_sources, int num_destinations) {
 }
 
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
-                         cudaStream_t stream) {
+                         cudaStream_t stream, const ChannelState* channel) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");
   check_spec(spec);
   const int words = record_words<SegmentHead>(spec.num_sources, spec.num_destinations);
   for (int done = 0; done < count;) {
     const int rest = count - done;
     const ReduceSegment* const next = segments + done;
-    done += rest <= kSmallTable / words    ? launch_table<kSmallTable>(next, rest, spec, stream)
-            : rest <= kMediumTable / words ? launch_table<kMediumTable>(next, rest, spec, stream)
-                                           : launch_table<kLargeTable>(next, rest, spec, stream);
+    done += rest <= kSmallTable / words
+                ? launch_table<kSmallTable>(next, rest, spec, stream, channel)
+            : rest <= kMediumTable / words
+                ? launch_table<kMediumTable>(next, rest, spec, stream, channel)
+                : launch_table<kLargeTable>(next, rest, spec, stream, channel);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "core/types.h"
+#include "kernels/channel.h"
 #include "kernels/cuda_api.h"
 
 namespace fastcomm {
@@ -37,11 +38,12 @@ struct ReduceSpec {
 int max_reduce_segments(int num_sources, int num_destinations);
 
 /// Enqueues the reduction of `count` segments on the current device: one kernel for every
-/// max_reduce_segments of them, none if there is nothing to reduce. The segments and what they
+/// max_reduce_segments of them, none if there is nothing to reduce. With a channel that has failed by
+/// then nothing is reduced. The segments and what they
 /// point to may go when it returns. Raises Error: no kernel for these types (kUnsupported), numbers
 /// out of range or memory that is not aligned to its elements (kInvalidArgument), a failed launch
 /// (kSystem).
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
-                         cudaStream_t stream);
+                         cudaStream_t stream, const ChannelState* channel = nullptr);
 
 }  // namespace fastcomm

@@ -55,6 +55,7 @@ struct ReduceTable {
   int divisor;
   float scale_float;  // the scale in either accumulator
   double scale_double;
+  const ChannelState* channel;  // nullptr, or whose failure leaves nothing to do
   uint64_t words[kWords];
 
   /// Not cleared: kernels read `count` records.
@@ -66,6 +67,7 @@ struct ReduceTable {
     divisor = spec.divisor;
     scale_float = static_cast<float>(spec.scale);
     scale_double = spec.scale;
+    channel = nullptr;
   }
   bool full() const { return count == kWords / stride(); }
   /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).

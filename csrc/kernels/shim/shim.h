@@ -150,8 +150,10 @@ cudaError_t launch(const char* file, const char* name, Kernel kernel, dim3 grid,
   last_launch = {grid.x, (sizeof(Args) + ...)};
   const std::string path(file);
   const std::string what = path.substr(path.rfind('/') + 1) + ": " + name;
-  return submit(stream, what.c_str(), std::exchange(next_accesses, {}),
-                [=] { run_grid(kernel, grid, threads, args...); });
+  const cudaError_t result = submit(stream, what.c_str(), std::exchange(next_accesses, {}),
+                                    [=] { run_grid(kernel, grid, threads, args...); });
+  next_skip = nullptr;
+  return result;
 }
 
 }  // namespace fastcomm::shim

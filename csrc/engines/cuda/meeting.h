@@ -1,0 +1,91 @@
+// How the ranks of a group meet on their devices: a kernel of one block on each, before and after the
+// kernels that use each other's windows.
+//
+//   say      this rank's call, if the meeting opens an operation, and then a flag, to each peer, in that
+//            peer's window: whoever waits polls his own memory
+//   wait     for each peer's flag, bounded by the device's clock and the host's abort word
+//   compare  what each peer has called, in a meeting that opens
+//   record   what is wrong, for the host, and that this rank has given up, for the peers
+//
+// One block a rank waits, whatever the operation, so a device always has room for it; kernels with the
+// data never wait. A channel is one stream's: two streams have lines of their own and do not wait for
+// each other. Everything that counts lives on the device and advances there, so a captured graph
+// counts on at every replay.
+//
+// Memory ordering. In a stream, a kernel is behind the one before it. Of a meeting:
+//   say -> wait   a thread writes the call and then stores the flag with release, which also covers what
+//                 the stream's earlier kernels have written (they are over: causality order is
+//                 cumulative); the peer's thread loads it with acquire and reads the call; the end of the
+//                 kernel makes it known to the kernels behind.
+//   the line is written again by the next meeting that opens, which its writer reaches behind the meeting
+//   in between: for that one the reader has stored his flag after he had read the line.
+// So an operation is ordered by two: work may read what peers have written to their windows before the
+// one that opens; whoever is behind the one that closes may write again what peers have read.
+//
+// Failure. The first one is recorded and stays: later meetings of the channel return at once, and
+// peers find out when they look at their own lines, with the clock. Nobody blocks on the host, so that
+// the results of work behind it are overwritten with NaN (launch_spoil).
+//
+// Cost: one launch, size - 1 flags written across links, and the way of the slowest flag.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coll/call_header.h"
+#include "core/types.h"
+#include "kernels/channel.h"
+#include "kernels/cuda_api.h"
+
+namespace fastcomm {
+
+/// A window is read by kernels that sum up so many.
+constexpr int kMaxDeviceRanks = 16;
+
+/// What one rank says to another one, in that one's window. Zero before the first meeting.
+struct MeetingLine {
+  alignas(kLineBytes) CallHeader call;
+  uint32_t flag;        // meetings that the writer has come to
+  uint32_t has_failed;  // not 0: the writer has given up
+};
+static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
+
+/// Of a channel, in host memory that the device has mapped. Zero before the first meeting.
+struct MeetingRecord {
+  WaitRecord wait;
+  CallHeader own;    // of the operation that failed
+  CallHeader other;  // of kMismatch: what wait.peer has called
+};
+
+/// The ends of a channel. Pointers are device pointers.
+struct MeetingPlace {
+  int rank;
+  int size;                             // 1 to kMaxDeviceRanks
+  MeetingLine* lines[kMaxDeviceRanks];  // in each rank's window: one from each rank
+  ChannelState* state;                  // in this device's memory, zeroed
+  MeetingRecord* record;
+};
+
+/// Enqueues a meeting that opens an operation. Raises Error(kSystem).
+void launch_opening(const MeetingPlace& place, const WaitBounds& bounds, const CallHeader& call,
+                    cudaStream_t stream);
+
+/// Enqueues the meeting that closes it.
+void launch_closing(const MeetingPlace& place, const WaitBounds& bounds, const CallHeader& call,
+                    cudaStream_t stream);
+
+/// Results of an operation, in memory of this device.
+struct Spoils {
+  void* memory;
+  uint64_t count;  // elements
+};
+
+/// Enqueues a kernel that overwrites floating-point results with NaN if the channel has failed. For
+/// other types it does nothing: they have none.
+void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<Spoils>& results,
+                  cudaStream_t stream);
+
+/// Loads the kernels: loading one while another one waits would deadlock. Raises Error(kSystem).
+void load_meeting_kernels();
+
+}  // namespace fastcomm

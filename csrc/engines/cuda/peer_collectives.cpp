@@ -1,0 +1,140 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "engines/cuda/peer_collectives.h"
+
+#include <cstring>
+#include <string>
+
+#include "core/error.h"
+#include "kernels/cuda/multi_reduce.h"
+
+namespace fastcomm {
+namespace {
+
+uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+uint64_t lines_bytes(int size) { return aligned(size * sizeof(MeetingLine)); }
+
+uint64_t channel_bytes(uint64_t area_bytes, int size) { return lines_bytes(size) + 2 * area_bytes; }
+
+void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
+          cudaStream_t stream) {
+  launch_multi_copy(segments.data(), static_cast<int>(segments.size()), stream, place.state);
+}
+
+/// ", rank 2 has not come"
+std::string missing_text(const MeetingRecord& record) {
+  std::string text;
+  for (int peer = 0; peer < kMaxDeviceRanks; ++peer) {
+    if (record.wait.missing >> peer & 1) text += concat(", rank ", peer, " has not come");
+  }
+  return text;
+}
+
+}  // namespace
+
+uint64_t PeerCollectives::window_bytes(const Options& options, int size) {
+  return options.channels * channel_bytes(options.area_bytes, size);
+}
+
+PeerCollectives::PeerCollectives(const DeviceWindows& windows, const Options& options)
+    : options_(options), device_(windows.device()) {
+  const int size = windows.size();
+  FC_CHECK(size <= kMaxDeviceRanks, size, " ranks, but at most ", kMaxDeviceRanks,
+           " use each other's devices");
+  FC_CHECK(options.channels >= 1 && options.area_bytes > 0 && options.area_bytes % 256 == 0,
+           options.channels, " channels with areas of ", options.area_bytes, " bytes");
+  const DeviceGuard guard(device_);
+  load_meeting_kernels();
+  const size_t states = options.channels * sizeof(ChannelState);
+  const size_t records = options.channels * sizeof(MeetingRecord);
+  void* memory = nullptr;
+  FC_CUDA(cudaHostAlloc(&memory, records, cudaHostAllocMapped), "records of ", options.channels,
+          " channels");
+  std::memset(memory, 0, records);
+  records_ = static_cast<MeetingRecord*>(memory);
+  FC_CUDA(cudaMalloc(&memory, states), "states of ", options.channels, " channels");
+  states_ = static_cast<ChannelState*>(memory);
+  cudaStream_t stream = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  FC_CUDA(cudaMemsetAsync(states_, 0, states, stream), "states of channels");
+  FC_CUDA(cudaStreamSynchronize(stream), "states of channels");
+  FC_CUDA(cudaStreamDestroy(stream), "a stream");
+  for (int c = 0; c < options.channels; ++c) {
+    Channel& channel = channels_.emplace_back();
+    channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
+    channel.areas = PeerAreas{windows.rank(), size, options.area_bytes, {}, {}};
+    for (int peer = 0; peer < size; ++peer) {
+      char* const begin = windows.window(peer) + c * channel_bytes(options.area_bytes, size);
+      // What device code finds there: the meeting's kernel gets the address as it is.
+      channel.place.lines[peer] =
+          reinterpret_cast<MeetingLine*>(device_view(device_, begin, Touch::kWrite));
+      channel.areas.in.push_back(begin + lines_bytes(size));
+      channel.areas.out.push_back(begin + lines_bytes(size) + options.area_bytes);
+    }
+  }
+}
+
+PeerCollectives::~PeerCollectives() {
+  forget_error(cudaFree(states_));
+  forget_error(cudaFreeHost(records_));
+}
+
+void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream) {
+  const bool reduces = call.op != ReduceOp::kNone;
+  if (reduces && call.op != ReduceOp::kSum && call.op != ReduceOp::kAvg) {
+    throw Error(ErrorCode::kUnsupported,
+                concat(describe_call(make_header(call, 0, 0)), ": devices sum and average only"));
+  }
+  const DeviceGuard guard(device_);
+  Channel& own = channels_.at(channel);
+  const uint64_t rounds = number_of_rounds(call, own.areas);
+  const CallHeader header =
+      make_header(call, own.operations++, static_cast<uint8_t>(Algorithm::kPipelined));
+  for (uint64_t round = 0; round < rounds; ++round) run_round(call, header, own, round, stream);
+  std::vector<Spoils> spoils;
+  for (const PeerResult& result : results_of(call, own.place.rank)) {
+    spoils.push_back({result.memory, result.count});
+  }
+  launch_spoil(own.place, call.dtype, spoils, stream);
+}
+
+void PeerCollectives::run_round(const Call& call, const CallHeader& header, const Channel& channel,
+                                uint64_t round, cudaStream_t stream) {
+  const PeerRound work = round_of(call, channel.areas, round);
+  copy(work.stage, channel.place, stream);
+  launch_opening(channel.place, options_.bounds, header, stream);
+  copy(work.pull, channel.place, stream);
+  if (!work.sources.empty()) {
+    ReduceSpec spec{};
+    spec.in = spec.out = call.dtype;
+    spec.num_sources = static_cast<int>(work.sources.size());
+    spec.num_destinations = static_cast<int>(work.destinations.size());
+    spec.divisor = call.op == ReduceOp::kAvg ? channel.areas.size : 1;
+    const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
+    launch_multi_reduce(&segment, 1, spec, stream, channel.place.state);
+  }
+  launch_closing(channel.place, options_.bounds, header, stream);
+  copy(work.fetch, channel.place, stream);
+}
+
+std::string describe_failure(const MeetingRecord& record, int rank) {
+  const std::string call = describe_call(record.own);
+  const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
+  switch (why) {
+    case WaitFailure::kNone:
+      return "";
+    case WaitFailure::kTimeout:
+      return concat(call, ": rank ", rank, " has waited in vain", missing_text(record));
+    case WaitFailure::kAborted:
+      return concat(call, ": rank ", rank, " was told to give up");
+    case WaitFailure::kMismatch:
+      return concat("rank ", rank, " called ", call, ", rank ", record.wait.peer, " called ",
+                    describe_call(record.other));
+    case WaitFailure::kPeerFailed:
+      return concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record));
+  }
+  return "";
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,64 @@
+// An operation between processes as rounds of copies and reductions, for one rank: what it stages in
+// its own window, what it pulls out of the others' or reduces, and what it fetches out of its own.
+// Arithmetic alone: engines/cuda/peer_collectives.h enqueues it.
+//
+// A window has for each channel an area for what peers read, "in", and one for what they write, "out".
+// A message that does not fit into an area is done in rounds, part by part:
+//
+//   operation        stages              work of rank r                          fetches
+//   all_reduce       its input           reduces slice r of all into all "out"s  everybody
+//   reduce           its input           reduces slice r of all into the root's  the root
+//   reduce_scatter   a part for each     reduces part r of all to its output
+//   all_gather       its input           pulls all
+//   gather           its input           the root pulls all
+//   broadcast        the root its buffer pulls the root's
+//   scatter          the root a part     pulls its part
+//                    for each
+//   all_to_all       a part for each     pulls its part of all
+//
+// Sums have the order of the fixed tree over the ranks, whatever the rounds and slices.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coll/call.h"
+#include "kernels/cuda/multi_copy.h"
+
+namespace fastcomm {
+
+/// The areas of one channel in all windows, as this rank reaches them. Aligned to a line.
+struct PeerAreas {
+  int rank;
+  int size;
+  uint64_t bytes;  // of an area, a multiple of 256
+  std::vector<char*> in;
+  std::vector<char*> out;
+};
+
+/// What one rank does between the two meetings of a round, and around them.
+struct PeerRound {
+  std::vector<CopySegment> stage;  // before the first
+  std::vector<CopySegment> pull;
+  std::vector<const void*> sources;  // of a reduction, one a rank; none: nothing to reduce
+  std::vector<void*> destinations;
+  uint64_t count = 0;              // elements of it
+  std::vector<CopySegment> fetch;  // after the second
+};
+
+/// Rounds of an operation; equal on all ranks. Raises Error(kUnsupported): an operation without a
+/// plan; (kInvalidArgument): areas too small for one element of each part.
+uint64_t number_of_rounds(const Call& call, const PeerAreas& areas);
+
+PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round);
+
+/// One of the call's results on this rank.
+struct PeerResult {
+  void* memory;
+  uint64_t count;  // elements
+};
+
+/// Where the operation's results lie on this rank.
+std::vector<PeerResult> results_of(const Call& call, int rank);
+
+}  // namespace fastcomm

@@ -1,0 +1,114 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "transport/ipc/windows.h"
+
+#include <cstring>
+#include <utility>
+
+namespace fastcomm {
+namespace {
+
+/// "" or what an Error says.
+template <class Body>
+std::string problem_of(const Body& body) {
+  try {
+    body();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// What went wrong on any rank, told on every rank.
+std::string problems_of_all(HostExchange& hosts, const std::string& own) {
+  const std::vector<std::string> all = hosts.all_gather(own);
+  std::string text;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty())
+      text += concat(text.empty() ? "" : "; ", "rank ", rank, ": ", all[rank]);
+  }
+  return text;
+}
+
+}  // namespace
+
+DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes)
+    : rank_(rank), device_(device) {
+  std::string handle;
+  const std::string own = make(bytes, handle);
+  // A problem is told like a handle: everybody comes to both exchanges, and nobody waits in vain.
+  const std::vector<std::string> handles = hosts.all_gather(handle);
+  char* const window = windows_.empty() ? nullptr : windows_[0];
+  windows_.assign(handles.size(), nullptr);
+  windows_[rank] = window;
+  try {
+    const std::string text = problems_of_all(hosts, own.empty() ? map(handles) : own);
+    if (text.empty()) return;
+    leave(hosts);
+    throw Error(ErrorCode::kSystem, "the ranks cannot map each other's device memory: " + text);
+  } catch (...) {
+    unmap();
+    throw;
+  }
+}
+
+DeviceWindows::~DeviceWindows() { unmap(); }
+
+std::string DeviceWindows::make(uint64_t bytes, std::string& handle) {
+  return problem_of([&] {
+    const DeviceGuard guard(device_);
+    void* memory = nullptr;
+    FC_CUDA(cudaMalloc(&memory, bytes), "a window of ", bytes, " bytes");
+    windows_.assign(1, static_cast<char*>(memory));
+    cudaStream_t stream = nullptr;
+    FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a window's stream");
+    const std::string problem = problem_of([&] {
+      FC_CUDA(cudaMemsetAsync(memory, 0, bytes, stream), "a window's flags");
+      FC_CUDA(cudaStreamSynchronize(stream), "a window's flags");
+    });
+    static_cast<void>(cudaStreamDestroy(stream));
+    if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
+    cudaIpcMemHandle_t own;
+    FC_CUDA(cudaIpcGetMemHandle(&own, memory), "a window for other processes");
+    handle.assign(own.reserved, sizeof(own.reserved));
+  });
+}
+
+std::string DeviceWindows::map(const std::vector<std::string>& handles) {
+  return problem_of([&] {
+    const DeviceGuard guard(device_);
+    for (int peer = 0; peer < size(); ++peer) {
+      // An empty handle: the peer says in the next exchange why.
+      if (peer == rank_ || handles[peer].empty()) continue;
+      cudaIpcMemHandle_t handle;
+      FC_CHECK(handles[peer].size() == sizeof(handle.reserved), "rank ", peer,
+               " has sent a handle of ", handles[peer].size(), " bytes");
+      std::memcpy(handle.reserved, handles[peer].data(), sizeof(handle.reserved));
+      void* memory = nullptr;
+      FC_CUDA(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess),
+              "the window of rank ", peer);
+      windows_[peer] = static_cast<char*>(memory);
+    }
+  });
+}
+
+void DeviceWindows::unmap() {
+  const std::string ignored = problem_of([&] {
+    const DeviceGuard guard(device_);
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_ || windows_[peer] == nullptr) continue;
+      forget_error(cudaIpcCloseMemHandle(windows_[peer]));
+      windows_[peer] = nullptr;
+    }
+  });
+}
+
+void DeviceWindows::leave(HostExchange& hosts) {
+  unmap();
+  hosts.all_gather("");
+  const DeviceGuard guard(device_);
+  char* const own = std::exchange(windows_[rank_], nullptr);
+  if (own != nullptr) FC_CUDA(cudaFree(own), "a window");
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,65 @@
+// Memory of one device of each rank, which the devices of all ranks reach: processes that share a
+// machine map each other's. Made once, when a group is formed; no handle is opened later.
+//
+//   make    a rank allocates its window, sets it to zero, and waits for that: a flag in it counts from
+//           zero, and no peer can have stored one before
+//   tell    the hosts tell each other their handles
+//   map     each maps the others' windows
+//   agree   the hosts tell each other how that went; where one has failed, all raise what it says
+//   leave   nobody's kernels use a window any more: each unmaps the others', the hosts meet, and only
+//           then is a window freed
+//
+// Memory ordering: of the window's bytes, none. What hosts tell each other is ordered by HostExchange:
+// who has read what a host has written is behind all that it did before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cuda_host.h"
+
+namespace fastcomm {
+
+/// What the hosts of a group tell each other. Calls are the same, in the same order, on all of them.
+class HostExchange {
+ public:
+  virtual ~HostExchange() = default;
+  /// What each rank has given, in their order. Raises Error: a rank does not come (kTimeout, kPeerLost).
+  virtual std::vector<std::string> all_gather(const std::string& own) = 0;
+};
+
+/// One thread at a time.
+class DeviceWindows {
+ public:
+  /// Collective. The window of this rank is memory of `device`; `bytes` are equal on all ranks. Raises
+  /// Error (kSystem), on all ranks alike: no memory, handles that are not supported, or devices that do
+  /// not reach each other.
+  DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes);
+  DeviceWindows(const DeviceWindows&) = delete;
+  DeviceWindows& operator=(const DeviceWindows&) = delete;
+  /// Unmaps. A window that its rank has not left is not freed: others may still have it mapped, and
+  /// its process ends with it.
+  ~DeviceWindows();
+
+  /// Collective, and the last thing: this rank's host has waited for all kernels that use a window.
+  /// Raises Error as HostExchange does; the window is kept then.
+  void leave(HostExchange& hosts);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(windows_.size()); }
+  int device() const { return device_; }
+  /// A rank's, as this rank's device reaches it; aligned to 256 bytes.
+  char* window(int rank) const { return windows_[rank]; }
+
+ private:
+  std::string make(uint64_t bytes, std::string& handle);
+  std::string map(const std::vector<std::string>& handles);
+  void unmap();
+
+  const int rank_;
+  const int device_;
+  std::vector<char*> windows_;  // nullptr: not mapped
+};
+
+}  // namespace fastcomm
