@@ -61,9 +61,10 @@ class IpcRank {
 
 /// Runs `body(IpcRank&)` in a process each, with two devices, whose memory the others can map. A
 /// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL. Hidden: only
-/// what runs on a device reaches its memory, at the address that device_view gives.
+/// what runs on a device reaches its memory, at the address that device_view gives. `queues` is how many
+/// hardware queues a device's streams share; 0: each has its own.
 template <class Body>
-void run_ipc_ranks(int size, const Body& body, bool hidden = false) {
+void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues = 0) {
   std::fflush(stdout);
   std::vector<std::vector<int>> ends(size, std::vector<int>(size, -1));
   for (int a = 0; a < size; ++a) {
@@ -90,7 +91,7 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false) {
     auto& runtime = shim::Runtime::get();
     runtime.set_memory_source(shim::Arena::source());
     using shim::Link;
-    runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}});
+    runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}}, queues);
     try {
       body(IpcRank(rank, ends[rank]));
     } catch (const std::exception& error) {

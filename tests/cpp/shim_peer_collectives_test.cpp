@@ -3,7 +3,7 @@
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | two | one | mismatch | late | abort | death | graph | unmapped. one is a single
+// CASE: bits | two | one_queue | one | mismatch | late | abort | death | graph | unmapped. one is a single
 // operation of two ranks, for negative controls.
 #include <map>
 
@@ -236,8 +236,13 @@ void test_bits(uint64_t seed) {
       EXPECT(rank.text(0).empty() && rank.text(1).empty(), rank.text(0), rank.text(1));
       rank.leave();
     };
-    run_ipc_ranks(size, body, /*hidden=*/size == 2);
+    run_ipc_ranks(size, body, /*hidden=*/size == 2, /*queues=*/size == 3 ? 1 : 0);
   }
+}
+
+Operation sum_of(int size, uint64_t count) {
+  std::mt19937_64 random(5);
+  return make_operation(OpKind::kAllReduce, DType::kFloat32, count, false, size, random);
 }
 
 /// Two streams whose operations come in opposite orders.
@@ -258,6 +263,24 @@ void test_two(uint64_t seed) {
     for (int i = 0; i < 8; ++i) check(rank, all[i], i % 2);
     rank.leave();
   });
+}
+
+/// The same where all streams share one queue: nobody can come, and it ends.
+void test_one_queue(uint64_t) {
+  const auto body = [](const IpcRank& self) {
+    Rank rank(self, small(300));
+    std::vector<Operation> all = {sum_of(2, 30), sum_of(2, 30)};
+    for (const int channel : {self.rank, 1 - self.rank}) {
+      enqueue(rank, all[channel], channel, false);
+    }
+    rank.wait_for_all();
+    for (const int channel : {0, 1}) {
+      EXPECT(rank.failure(channel) != WaitFailure::kNone, "channel ", channel);
+    }
+    self.meet();
+    rank.leave();
+  };
+  run_ipc_ranks(2, body, /*hidden=*/false, /*queues=*/1);
 }
 
 void test_one(uint64_t seed) {
@@ -300,11 +323,6 @@ void expect_failure(Rank& rank, Operation& operation, const std::string& words) 
       make_operation(OpKind::kAllReduce, DType::kInt32, 7, false, rank.self.size(), random);
   enqueue(rank, other, 0, false);
   rank.wait_for_all();
-}
-
-Operation sum_of(int size, uint64_t count) {
-  std::mt19937_64 random(5);
-  return make_operation(OpKind::kAllReduce, DType::kFloat32, count, false, size, random);
 }
 
 void test_mismatch(uint64_t) {
@@ -453,6 +471,7 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"bits", test_bits},
                     {"two", test_two},
+                    {"one_queue", test_one_queue},
                     {"one", test_one},
                     {"mismatch", test_mismatch},
                     {"late", test_late},

@@ -25,7 +25,7 @@ def test_failure(case: str) -> None:
     programs.check(programs.get(TEST, SHIM), case)
 
 
-@pytest.mark.parametrize("case", ["two", "graph"])
+@pytest.mark.parametrize("case", ["two", "one_queue", "graph"])
 def test_streams_and_graphs(case: str) -> None:
     programs.check(programs.get(TEST, SHIM), case, "3")
 
