@@ -36,8 +36,8 @@ SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag opera
 FEW = "-DFC_FEW_KERNELS"
 
 
-# Without CUDA there is nothing in the last.
-CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != "devices")
+DEVICES = "devices"  # the last layer, and what of others needs CUDA as well
+CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != DEVICES)
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,16 @@ FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 
 
 def layer_units() -> dict[str, list[Path]]:
-    """Return the sources of each layer below torch that need no CUDA, portable ones only."""
+    """Return what is compiled together: the portable sources of each layer below torch.
+
+    Those that need CUDA, or the shim, are one unit, whatever their layer.
+    """
     units: dict[str, list[Path]] = {}
     for source in native_build.native_sources():
-        if not native_build.needs_cuda(source) and native_build.variant_of(source) is None:
-            units.setdefault(source.relative_to(native_build.CSRC).parts[0], []).append(source)
+        if native_build.variant_of(source) is None:
+            layer = source.relative_to(native_build.CSRC).parts[0]
+            name = DEVICES if native_build.needs_cuda(source) else layer
+            units.setdefault(name, []).append(source)
     return units
 
 
@@ -99,7 +104,7 @@ class Program:
         test: the file of ``tests`` that runs it.
         builds: how it is built.
         sources: what it is compiled with, where it is not linked with the library: files, and
-            layers below torch as a whole.
+            units of `layer_units`.
     """
 
     name: str
@@ -119,12 +124,9 @@ ERROR = "csrc/core/error.cpp"
 NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
-    *("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp"),
-    *("csrc/core/env.cpp", ERROR),
+    *(DEVICES, "csrc/core/env.cpp", ERROR),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     "csrc/devices/peer_probe.cu",
-    *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_set", "exchange")),
-    *(f"csrc/devices/{name}.cpp" for name in ("exchange_plan", "local_collectives")),
 )
 CPU_LOOPS = (
     *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
