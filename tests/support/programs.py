@@ -36,8 +36,10 @@ SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag opera
 FEW = "-DFC_FEW_KERNELS"
 
 
-# Without CUDA there is nothing in the last.
-CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != "devices")
+DEVICES = "devices"  # the last layer, and what of "core" needs CUDA as well
+PEERS = "peers"  # what of other layers does
+UNITS = (*native_build.LAYERS, PEERS)
+CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != DEVICES)
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,18 @@ FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 
 
 def layer_units() -> dict[str, list[Path]]:
-    """Return the sources of each layer below torch that need no CUDA, portable ones only."""
+    """Return what is compiled together: the portable sources of each layer below torch.
+
+    Those that need CUDA, or the shim, are units of their own: one for the devices of a process, one
+    for those of several.
+    """
     units: dict[str, list[Path]] = {}
     for source in native_build.native_sources():
-        if not native_build.needs_cuda(source) and native_build.variant_of(source) is None:
-            units.setdefault(source.relative_to(native_build.CSRC).parts[0], []).append(source)
+        if native_build.variant_of(source) is None:
+            layer = source.relative_to(native_build.CSRC).parts[0]
+            if native_build.needs_cuda(source):
+                layer = DEVICES if layer in (DEVICES, "core") else PEERS
+            units.setdefault(layer, []).append(source)
     return units
 
 
@@ -99,7 +108,7 @@ class Program:
         test: the file of ``tests`` that runs it.
         builds: how it is built.
         sources: what it is compiled with, where it is not linked with the library: files, and
-            layers below torch as a whole.
+            units of `layer_units`.
     """
 
     name: str
@@ -112,7 +121,7 @@ class Program:
         """Return everything that is compiled for it, its own source first."""
         own = self.source or f"tests/cpp/{self.name}.cpp"
         rest = () if build.library else self.sources
-        return [own, *(f"units/{s}.cpp" if s in native_build.LAYERS else s for s in rest)]
+        return [own, *(f"units/{s}.cpp" if s in UNITS else s for s in rest)]
 
 
 ERROR = "csrc/core/error.cpp"
@@ -120,12 +129,9 @@ CUDA_HOST = ("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp")
 NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
-    *CUDA_HOST,
-    *("csrc/core/env.cpp", ERROR),
+    *(DEVICES, "csrc/core/env.cpp", ERROR),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     "csrc/devices/peer_probe.cu",
-    *(f"csrc/devices/{name}.cpp" for name in ("peer_access", "device_set", "exchange")),
-    *(f"csrc/devices/{name}.cpp" for name in ("exchange_plan", "local_collectives")),
 )
 CPU_LOOPS = (
     *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
@@ -135,8 +141,7 @@ CPU_LOOPS = (
 )
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
-    *(f"csrc/engines/cuda/{name}" for name in ("meeting.cu", "peer_plan.cpp")),
-    *("csrc/engines/cuda/peer_collectives.cpp", "csrc/transport/ipc/windows.cpp"),
+    *(PEERS, "csrc/engines/cuda/meeting.cu"),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),

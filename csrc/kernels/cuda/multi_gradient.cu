@@ -4,7 +4,7 @@
 // (kernels/cuda/reduce_table.h), leaving each result in shared memory too. Then every thread sums a
 // column of the norm, a few join the columns (kernels/cuda/norm_tree.h), and thread 0 ends that
 // while the others go on to the next chunk. Cost: n sources read once, the destination written
-// once, 16 bytes of norm a block; 4, 10 or 32 KB of parameters. A tensor without elements has
+// once, 16 bytes of norm a block; 10 or 32 KB of parameters. A tensor without elements has
 // one empty block, so that it has a norm.
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
@@ -37,7 +37,9 @@ struct GradientTable : ReduceTable<kWords, GradientHead> {
   NormKind norm;
 };
 
-constexpr int kSmallGradients = kSmallTable;
+// Two sizes, as each costs the compilation of every kernel: beside two more kernels for the norm, the
+// least of the reduction's would save a launch little.
+constexpr int kFewGradients = kMediumTable;
 constexpr int kLargeGradients = kLargeTable - 4;  // room for the rest of the table
 static_assert(sizeof(GradientTable<kLargeGradients>) <= kMaxParameterBytes, "parameters");
 
@@ -76,9 +78,9 @@ FC_DEVICE double sum_column(const T* values, uint32_t first, uint32_t count) {
   return sum;
 }
 
-/// The norm of a chunk's results, for thread 0.
+/// Every column of a chunk becomes a leaf.
 template <class T, NormKind kKind>
-FC_DEVICE double join_columns(const NormTree& tree, const T* values, uint32_t count) {
+FC_DEVICE void sum_columns(const NormTree& tree, const T* values, uint32_t count) {
   static_assert(kNormColumns == NormTree::kLeaves, "a leaf a column");
   // Threads beside each other take lanes beside each other, whose elements lie in other banks.
   for (uint32_t column = threadIdx.x; column < kNormColumns; column += kTableThreads) {
@@ -86,29 +88,32 @@ FC_DEVICE double join_columns(const NormTree& tree, const T* values, uint32_t co
     tree.set(lane * kNormPieces + piece,
              sum_column<T, kKind>(values, piece * kNormPiece + lane, count));
   }
-  return kKind == NormKind::kInfinity ? tree.root<JoinLargest>() : tree.root<JoinSums>();
 }
 
+/// The norm of a chunk's results, for thread 0.
 template <class T>
 FC_DEVICE double join_columns(NormKind kind, const NormTree& tree, const T* values,
                               uint32_t count) {
   switch (kind) {
     case NormKind::kOne:
-      return join_columns<T, NormKind::kOne>(tree, values, count);
+      sum_columns<T, NormKind::kOne>(tree, values, count);
+      break;
     case NormKind::kTwo:
-      return join_columns<T, NormKind::kTwo>(tree, values, count);
+      sum_columns<T, NormKind::kTwo>(tree, values, count);
+      break;
     case NormKind::kInfinity:
-      return join_columns<T, NormKind::kInfinity>(tree, values, count);
+      sum_columns<T, NormKind::kInfinity>(tree, values, count);
+      break;
     default:
       return 0;
   }
+  return kind == NormKind::kInfinity ? tree.root<JoinLargest>() : tree.root<JoinSums>();
 }
 
-/// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
-/// memory.
-template <class T, int N, int kWords>
-__global__ void __launch_bounds__(kTableThreads)
-    multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
+/// A thread block's chunks.
+template <class T, int N>
+FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNotes& notes,
+                             NormKind norm) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
   // No more than a thread has of a chunk.
   constexpr uint64_t kOfChunk = kNormBlock / kElements / kTableThreads;
@@ -119,10 +124,10 @@ __global__ void __launch_bounds__(kTableThreads)
   const NormTree tree(leaves);
   T* const values = reinterpret_cast<T*>(packs);
   int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
-    segment =
-        segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.count, segment, chunk);
-    const SegmentWorker<T, T, N, GradientTable<kWords>> worker{table, segment * table.stride()};
+  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
+    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
+                               segment, chunk);
+    const SegmentWorker<T, T, N, GradientHead> worker{table, segment * table.stride()};
     GradientHead head;
     memcpy(&head, &table.words[worker.at], sizeof(head));
     // Positions count from the pack that the segment begins in, elements from its begin.
@@ -146,13 +151,20 @@ __global__ void __launch_bounds__(kTableThreads)
     }
     // A barrier: all results are in shared memory.
     finite = all_agree(finite);
-    const double part =
-        join_columns(table.norm, tree, values + lead, static_cast<uint32_t>(high - low));
+    const double part = join_columns(norm, tree, values + lead, static_cast<uint32_t>(high - low));
     if (threadIdx.x == 0) {
-      table.notes.blocks[head.first_block + block] = {part, finite};
-      if (block == 0) table.notes.first_of[head.segment] = head.first_block;
+      notes.blocks[head.first_block + block] = {part, finite};
+      if (block == 0) notes.first_of[head.segment] = head.first_block;
     }
   }
+}
+
+/// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
+/// memory.
+template <class T, int N, int kWords>
+__global__ void __launch_bounds__(kTableThreads)
+    multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
+  reduce_chunks<T, N>(table.view(), table.notes, table.norm);
 }
 
 template <int kWords>
@@ -266,10 +278,8 @@ void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& sp
   for (size_t done = 0; done < placed.size();) {
     const Placed* const next = placed.data() + done;
     const size_t rest = placed.size() - done;
-    done += rest <= size_t(kSmallGradients / words)
-                ? launch_table<kSmallGradients>(next, rest, spec, notes, sizes, stream)
-            : rest <= size_t(kMediumTable / words)
-                ? launch_table<kMediumTable>(next, rest, spec, notes, sizes, stream)
+    done += rest <= size_t(kFewGradients / words)
+                ? launch_table<kFewGradients>(next, rest, spec, notes, sizes, stream)
                 : launch_table<kLargeGradients>(next, rest, spec, notes, sizes, stream);
   }
 }
@@ -302,7 +312,7 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
   uint32_t first_block = 0;
   for (int i = 0; i < count; ++i) {
     const GradientSegment& segment = segments[i];
-    if (kernel_for<kSmallGradients>(segment.dtype, segment.wire, spec.num_sources) == nullptr) {
+    if (kernel_for<kFewGradients>(segment.dtype, segment.wire, spec.num_sources) == nullptr) {
       throw Error(ErrorCode::kUnsupported,
                   concat("multi_gradient: no CUDA kernel for ", dtype_name(segment.dtype), " by ",
                          dtype_name(segment.wire)));

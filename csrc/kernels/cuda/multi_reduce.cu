@@ -20,8 +20,10 @@
 // destination, and never outside of the segment. Loads are plain: the read-only path excludes that.
 //
 // For what gradients are made of there is a kernel for each width of the tree, which has no more
-// loads in its code than sources call for; other types have one for any number of them. Also
-// compiled for the host, under the execution shim (FC_SHIM).
+// loads in its code than sources call for; other types, and conversions, have one for any number of
+// them. A kernel is compiled once for each size of table; those others have the middle one alone,
+// and more launches where that does not hold a list. Also compiled for the host, under the execution
+// shim (FC_SHIM), where tables of all sizes share the code.
 #include "kernels/cuda/multi_reduce.h"
 
 #include "core/error.h"
@@ -56,21 +58,19 @@ struct alignas(8) HalfPack {
   uint32_t x, y;
 };
 
-/// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
-/// memory.
-template <class In, class Out, int N, int kWords>
-__global__ void __launch_bounds__(kTableThreads)
-    multi_reduce_kernel(const __grid_constant__ ReduceTable<kWords> table) {
+/// A block's chunks.
+template <class In, class Out, int N>
+FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
   using Kind = Flight<In, Out, N>;
   constexpr uint64_t kElements = Kind::kPackElements;
   constexpr uint64_t kShiftedElements = Kind::kShiftedElements;
   using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
-  if (has_failed(table.channel)) return;
+  if (has_failed(table.terms.channel)) return;
   int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
-    segment =
-        segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.count, segment, chunk);
-    const SegmentWorker<In, Out, N, ReduceTable<kWords>> worker{table, segment * table.stride()};
+  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
+    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
+                               segment, chunk);
+    const SegmentWorker<In, Out, N, SegmentHead> worker{table, segment * table.stride()};
     SegmentHead head;
     memcpy(&head, &table.words[worker.at], sizeof(head));
     // Positions count from the pack that the segment begins in, elements from its begin.
@@ -111,6 +111,14 @@ __global__ void __launch_bounds__(kTableThreads)
   }
 }
 
+/// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
+/// memory.
+template <class In, class Out, int N, int kWords>
+__global__ void __launch_bounds__(kTableThreads)
+    multi_reduce_kernel(const __grid_constant__ ReduceTable<kWords> table) {
+  reduce_chunks<In, Out, N>(table.view());
+}
+
 template <int kWords>
 struct Choice {
   void (*kernel)(ReduceTable<kWords>) = nullptr;
@@ -122,7 +130,7 @@ Choice<kWords> kernel_of() {
   return {multi_reduce_kernel<In, Out, N, kWords>, Flight<In, Out, N>::kChunk};
 }
 
-/// For what gradients are made of; everything else has one kernel for any number of sources.
+/// For what gradients are made of.
 template <class T, int kWords>
 Choice<kWords> kernel_for_sources(int num_sources) {
   switch (tree_width(num_sources)) {
@@ -144,53 +152,95 @@ Choice<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-template <class In, int kWords>
-Choice<kWords> kernel_for_output(const ReduceSpec& spec) {
-  if (spec.in == spec.out) return kernel_for_sources<In, kWords>(spec.num_sources);
-  switch (spec.out) {
+/// One kernel for any number of sources.
+template <class In, class Out>
+Choice<kMediumTable> kernel_for_any() {
+  return kernel_of<In, Out, 0, kMediumTable>();
+}
+
+template <class In, class Out>
+Choice<kMediumTable> conversion() {
+  if constexpr (!std::is_same<In, Out>::value) return kernel_for_any<In, Out>();
+  return {};
+}
+
+template <class In>
+Choice<kMediumTable> conversion_to(DType out) {
+  switch (out) {
     case DType::kFloat32:
-      return kernel_of<In, float, 0, kWords>();
+      return conversion<In, float>();
     case DType::kBFloat16:
-      return kernel_of<In, BFloat16, 0, kWords>();
+      return conversion<In, BFloat16>();
 #if !defined(FC_FEW_KERNELS)
     case DType::kFloat16:
-      return kernel_of<In, Half, 0, kWords>();
+      return conversion<In, Half>();
 #endif
     default:
       return {};
   }
 }
 
+Choice<kMediumTable> conversion_for(const ReduceSpec& spec) {
+  switch (spec.in) {
+    case DType::kFloat32:
+      return conversion_to<float>(spec.out);
+    case DType::kBFloat16:
+      return conversion_to<BFloat16>(spec.out);
+#if !defined(FC_FEW_KERNELS)
+    case DType::kFloat16:
+      return conversion_to<Half>(spec.out);
+#endif
+    default:
+      return {};
+  }
+}
+
+/// What lists are seldom made of.
+Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
+  if (spec.in != spec.out) return conversion_for(spec);
+  switch (spec.in) {
+#if !defined(FC_FEW_KERNELS)
+    case DType::kFloat64:
+      return kernel_for_any<double, double>();
+    case DType::kInt8:
+      return kernel_for_any<int8_t, int8_t>();
+    case DType::kUInt8:
+      return kernel_for_any<uint8_t, uint8_t>();
+    case DType::kInt16:
+      return kernel_for_any<int16_t, int16_t>();
+    case DType::kInt32:
+      return kernel_for_any<int32_t, int32_t>();
+    case DType::kInt64:
+      return kernel_for_any<int64_t, int64_t>();
+    case DType::kBool:
+      return kernel_for_any<Bool, Bool>();
+#endif
+    default:
+      return {};
+  }
+}
+
+/// Whether there are kernels for tables of every size. Each costs its compilation once a size.
+bool has_every_table(const ReduceSpec& spec) {
+  return spec.in == spec.out &&
+         (spec.in == DType::kFloat32 || spec.in == DType::kFloat16 || spec.in == DType::kBFloat16);
+}
+
 /// No kernel: nullptr in the answer.
 template <int kWords>
 Choice<kWords> kernel_for(const ReduceSpec& spec) {
+  if (!has_every_table(spec)) {
+    if constexpr (kWords == kMediumTable) return kernel_for_seldom(spec);
+    return {};
+  }
   switch (spec.in) {
     case DType::kFloat32:
-      return kernel_for_output<float, kWords>(spec);
+      return kernel_for_sources<float, kWords>(spec.num_sources);
     case DType::kBFloat16:
-      return kernel_for_output<BFloat16, kWords>(spec);
+      return kernel_for_sources<BFloat16, kWords>(spec.num_sources);
 #if !defined(FC_FEW_KERNELS)
     case DType::kFloat16:
-      return kernel_for_output<Half, kWords>(spec);
-    default:
-      break;
-  }
-  if (spec.in != spec.out) return {};
-  switch (spec.in) {
-    case DType::kFloat64:
-      return kernel_of<double, double, 0, kWords>();
-    case DType::kInt8:
-      return kernel_of<int8_t, int8_t, 0, kWords>();
-    case DType::kUInt8:
-      return kernel_of<uint8_t, uint8_t, 0, kWords>();
-    case DType::kInt16:
-      return kernel_of<int16_t, int16_t, 0, kWords>();
-    case DType::kInt32:
-      return kernel_of<int32_t, int32_t, 0, kWords>();
-    case DType::kInt64:
-      return kernel_of<int64_t, int64_t, 0, kWords>();
-    case DType::kBool:
-      return kernel_of<Bool, Bool, 0, kWords>();
+      return kernel_for_sources<Half, kWords>(spec.num_sources);
 #endif
     default:
       return {};
@@ -212,7 +262,7 @@ void check_counts(int num_sources, int num_destinations) {
 
 void check_spec(const ReduceSpec& spec) {
   check_counts(spec.num_sources, spec.num_destinations);
-  if (kernel_for<kSmallTable>(spec).kernel == nullptr) {
+  if (kernel_for<kMediumTable>(spec).kernel == nullptr) {
     throw Error(ErrorCode::kUnsupported, concat("multi_reduce: no CUDA kernel from ",
                                                 dtype_name(spec.in), " to ", dtype_name(spec.out)));
   }
@@ -263,11 +313,13 @@ void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceS
   for (int done = 0; done < count;) {
     const int rest = count - done;
     const ReduceSegment* const next = segments + done;
-    done += rest <= kSmallTable / words
-                ? launch_table<kSmallTable>(next, rest, spec, stream, channel)
-            : rest <= kMediumTable / words
-                ? launch_table<kMediumTable>(next, rest, spec, stream, channel)
-                : launch_table<kLargeTable>(next, rest, spec, stream, channel);
+    if (!has_every_table(spec)) {
+      done += launch_table<kMediumTable>(next, rest, spec, stream, channel);
+      continue;
+    }
+    done += rest <= kSmallTable / words    ? launch_table<kSmallTable>(next, rest, spec, stream, channel)
+            : rest <= kMediumTable / words ? launch_table<kMediumTable>(next, rest, spec, stream, channel)
+                                           : launch_table<kLargeTable>(next, rest, spec, stream, channel);
   }
 }
 

@@ -44,10 +44,8 @@ FC_HD constexpr int record_words(int num_sources, int num_destinations) {
   return static_cast<int>(sizeof(Head) / sizeof(uint64_t)) + num_sources + num_destinations;
 }
 
-template <int kWords, class Head = SegmentHead>
-struct ReduceTable {
-  static constexpr int kHeadWords = record_words<Head>(0, 0);
-
+/// What all segments of a launch have in common.
+struct ReduceTerms {
   uint32_t chunks;
   int count;
   int num_sources;
@@ -56,7 +54,28 @@ struct ReduceTable {
   float scale_float;  // the scale in either accumulator
   double scale_double;
   const ChannelState* channel;  // nullptr, or whose failure leaves nothing to do
+};
+
+/// A table of any size: what kernels are made of knows this, so that tables of all sizes share it.
+template <class Head>
+struct TableView {
+  static constexpr int kHeadWords = record_words<Head>(0, 0);
+
+  const ReduceTerms& terms;
+  const uint64_t* words;
+
+  /// Words of a record.
+  FC_HD int stride() const { return record_words<Head>(terms.num_sources, terms.num_destinations); }
+  FC_HD uint32_t first_chunk(int record) const {
+    return static_cast<uint32_t>(words[record * stride()]);
+  }
+};
+
+template <int kWords, class Head = SegmentHead>
+struct ReduceTable : ReduceTerms {
   uint64_t words[kWords];
+
+  FC_HD TableView<Head> view() const { return {*this, words}; }
 
   /// Not cleared: kernels read `count` records.
   void begin(const ReduceSpec& spec) {
@@ -69,16 +88,16 @@ struct ReduceTable {
     scale_double = spec.scale;
     channel = nullptr;
   }
-  bool full() const { return count == kWords / stride(); }
+  bool full() const { return count == kWords / view().stride(); }
   /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
     head.first_chunk = chunks;
     FC_CHECK(chunks + its_chunks < uint64_t{1} << 31,
              "a reduction of more elements than one launch can count");
     chunks += static_cast<uint32_t>(its_chunks);
-    uint64_t* record = words + count++ * stride();
+    uint64_t* record = words + count++ * view().stride();
     memcpy(record, &head, sizeof(head));
-    record += kHeadWords;
+    record += view().kHeadWords;
     for (int j = 0; j < num_sources; ++j) {
       *record++ = address_of(kernel_view(static_cast<const char*>(segment.sources[j]),
                                          segment.count * dtype_size(spec.in), Touch::kRead));
@@ -87,12 +106,6 @@ struct ReduceTable {
       *record++ = address_of(kernel_view(static_cast<char*>(segment.destinations[d]),
                                          segment.count * dtype_size(spec.out), Touch::kWrite));
     }
-  }
-
-  /// Words of a record.
-  FC_HD int stride() const { return record_words<Head>(num_sources, num_destinations); }
-  FC_HD uint32_t first_chunk(int record) const {
-    return static_cast<uint32_t>(words[record * stride()]);
   }
 };
 static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
@@ -172,14 +185,15 @@ struct Shape {
 };
 
 /// sum / divisor * scale, each step rounded in the accumulator.
-template <class In, class Table>
-FC_DEVICE typename Numeric<In>::Acc epilogue(typename Numeric<In>::Acc sum, const Table& table) {
+template <class In>
+FC_DEVICE typename Numeric<In>::Acc epilogue(typename Numeric<In>::Acc sum,
+                                             const ReduceTerms& terms) {
   using Acc = typename Numeric<In>::Acc;
-  if (table.divisor != 1) sum = Numeric<In>::divide(sum, table.divisor);
+  if (terms.divisor != 1) sum = Numeric<In>::divide(sum, terms.divisor);
   if constexpr (std::is_same<Acc, float>::value) {
-    if (table.scale_float != 1) sum = mul_rn(sum, table.scale_float);
+    if (terms.scale_float != 1) sum = mul_rn(sum, terms.scale_float);
   } else if constexpr (std::is_same<Acc, double>::value) {
-    if (table.scale_double != 1) sum = mul_rn(sum, table.scale_double);
+    if (terms.scale_double != 1) sum = mul_rn(sum, terms.scale_double);
   }
   return sum;
 }
@@ -195,24 +209,24 @@ struct Nothing {
 };
 
 /// One thread's view of a segment.
-template <class In, class Out, int N, class Table>
+template <class In, class Out, int N, class Head>
 struct SegmentWorker {
   static constexpr int kWidth = N == 0 ? kMaxTreeSources : N;
 
-  const Table& table;
+  TableView<Head> table;
   int at;  // the record's first word
 
   FC_DEVICE int num_sources() const {
     if constexpr (N == 1 || N == 2) return N;
-    const int n = table.num_sources;
+    const int n = table.terms.num_sources;
     FC_ASSUME(n >= 1 && n > N / 2 && n <= kWidth);
     return n;
   }
   FC_DEVICE const char* source(int j) const {
-    return reinterpret_cast<const char*>(table.words[at + Table::kHeadWords + j]);
+    return reinterpret_cast<const char*>(table.words[at + table.kHeadWords + j]);
   }
   FC_DEVICE char* destination(int d) const {
-    return reinterpret_cast<char*>(table.words[at + Table::kHeadWords + num_sources() + d]);
+    return reinterpret_cast<char*>(table.words[at + table.kHeadWords + num_sources() + d]);
   }
 
   /// Reduces kMany groups of elements, `step` elements apart, those that begin below `end`. A group
@@ -245,11 +259,13 @@ struct SegmentWorker {
       FC_UNROLL
       for (int e = 0; e < kElements; ++e) {
         const Lanes<In, kLanesIn>& sum = sums[k * kParts + e / kLanesIn];
-        out[e] = Numeric<Out>::store(epilogue<In>(sum.acc[e % kLanesIn], table));
+        out[e] = Numeric<Out>::store(epilogue<In>(sum.acc[e % kLanesIn], table.terms));
       }
       memcpy(results[k], out, sizeof(out));
     }
-    for (int d = 0; d < table.num_destinations; ++d) {
+    // Mostly there is one: copies of the code for more would cost registers, and compiling.
+    FC_NO_UNROLL
+    for (int d = 0; d < table.terms.num_destinations; ++d) {
       FC_UNROLL
       for (int k = 0; k < kMany; ++k) {
         const uint64_t i = first + k * step;
