@@ -207,6 +207,12 @@ def write_ninja_file(
         *(nvcc_rule(cuda) if cuda else []),
     ]
     objects = []
+    # What takes longest is begun first, so that no processor waits for the last of it.
+    for source in cuda_sources() if cuda else []:
+        relative = source.relative_to(ROOT)
+        objects.append(f"{relative}.o".replace(" ", "$ "))
+        lines += [f"build {objects[-1]}: nvcc {str(source).replace(' ', '$ ')}"]
+        lines += [f"  source = {relative}"]
     for unit in write_units(build_dir / "units", units_of(sources)):
         name = unit.relative_to(build_dir)
         objects.append(f"{name}.o")
@@ -216,11 +222,6 @@ def write_ninja_file(
             f"  source = {name.stem}",
             f"  variant = {shlex.join(variant[1]) if variant else ''}",
         ]
-    for source in cuda_sources() if cuda else []:
-        relative = source.relative_to(ROOT)
-        objects.append(f"{relative}.o".replace(" ", "$ "))
-        lines += [f"build {objects[-1]}: nvcc {str(source).replace(' ', '$ ')}"]
-        lines += [f"  source = {relative}"]
     lines += [f"build {LIBRARY_NAME}: ar {' '.join(objects)}", f"default {LIBRARY_NAME}", ""]
     (build_dir / "build.ninja").write_text("\n".join(lines))
 
