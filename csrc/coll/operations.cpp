@@ -196,24 +196,35 @@ Table make_table() {
                             void (*alone)(const Call&) = nullptr) {
     detailed(add(kind, name, {algorithm}, alone)).takes_list = true;
   };
+  using Work = PeerWay::Work;
   add(OpKind::kNone, "none");
   add_reduction(OpKind::kAllReduce, "all_reduce",
                 {reduces[0], {kPipelined, nullptr, reduces[1].schedule, &kAllReduceInPlace}},
-                all_reduce_alone);
+                all_reduce_alone)
+      .peers = {Work::kReduceSlices};
   add(OpKind::kBroadcast, "broadcast",
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
-       {kPipelined, nullptr, broadcast<BroadcastPipelined>}});
-  add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone);
-  add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}}).has_data = false;
+       {kPipelined, nullptr, broadcast<BroadcastPipelined>}})
+      .peers = {Work::kPull, false, /*from_root=*/true};
+  add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone).peers = {Work::kPull};
+  OperationRow& meeting = add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}});
+  meeting.has_data = false;
+  meeting.peers = {Work::kMeet};
   add(OpKind::kOther, "other");
-  add_reduction(OpKind::kReduce, "reduce", reduces, all_reduce_alone);
+  add_reduction(OpKind::kReduce, "reduce", reduces, all_reduce_alone).peers = {
+      Work::kReduceSlices, false, false, /*to_root=*/true};
   add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone);
-  add(OpKind::kGather, "gather", moves, all_to_all_v_alone);
-  add(OpKind::kScatter, "scatter", moves, all_to_all_v_alone);
-  add_reduction(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone);
+  add(OpKind::kGather, "gather", moves, all_to_all_v_alone).peers = {Work::kPull, false, false,
+                                                                     /*to_root=*/true};
+  add(OpKind::kScatter, "scatter", moves, all_to_all_v_alone).peers = {
+      Work::kPull, /*in_parts=*/true, /*from_root=*/true};
+  add_reduction(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone).peers = {
+      Work::kReduceParts, /*in_parts=*/true};
   add_reduction(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters,
                 reduce_scatter_alone);
-  detailed(add(OpKind::kAllToAll, "all_to_all", moves, all_to_all_v_alone)).counted = false;
+  OperationRow& parts = detailed(add(OpKind::kAllToAll, "all_to_all", moves, all_to_all_v_alone));
+  parts.counted = false;
+  parts.peers = {Work::kPull, /*in_parts=*/true};
   detailed(add(OpKind::kAllToAllSingle, "all_to_all_single", moves, all_to_all_v_alone)).counted =
       false;
   detailed(add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces,

@@ -41,6 +41,22 @@ struct AlgorithmRow {
   const InPlace* in_place = nullptr;
 };
 
+/// How an operation moves data between ranks whose devices reach each other's memory; what comes of it
+/// is in engines/cuda/peer_plan.h.
+struct PeerWay {
+  enum class Work : uint8_t {
+    kNone,          // there is no way
+    kMeet,          // ranks meet, nothing moves
+    kReduceSlices,  // each rank a slice of what all have given, for all who get it
+    kReduceParts,   // each rank the part of it that is its own
+    kPull,          // each rank what is its own of what others have given
+  };
+  Work work = Work::kNone;
+  bool in_parts = false;   // who gives has a part for each rank; else the same for all
+  bool from_root = false;  // the root alone gives
+  bool to_root = false;    // the root alone gets
+};
+
 struct OperationRow {
   OpKind kind;
   const char* name;                      // torch's, where it has one
@@ -52,6 +68,7 @@ struct OperationRow {
   bool has_detail = false;  // the header does not say all of it (Call::detail)
   bool has_data = true;
   bool counted = true;  // the header's count is the number of elements, the same on every rank
+  PeerWay peers{};
   std::string title{};  // for a profiler: "fastcomm:all_reduce". Where c10d has one, its
 };
 

@@ -2,6 +2,7 @@
 #include "engines/cuda/peer_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "coll/operations.h"
 #include "core/error.h"
@@ -9,100 +10,92 @@
 namespace fastcomm {
 namespace {
 
-/// Everything of one round; offsets in bytes.
+using Work = PeerWay::Work;
+
+bool gives(const Call& call, const PeerWay& way, int rank) {
+  return !way.from_root || call.root == rank;
+}
+bool gets(const Call& call, const PeerWay& way, int rank) {
+  return !way.to_root || call.root == rank;
+}
+
+/// Everything of one round; positions in bytes.
 class Round {
  public:
   Round(const Call& call, const PeerAreas& areas, uint64_t first, uint64_t count, uint64_t chunk)
       : call_(call),
+        way_(row_of(call.kind).peers),
         areas_(areas),
-        first_(first * dtype_size(call.dtype)),
+        element_(dtype_size(call.dtype)),
+        first_(first * element_),
         count_(count),
-        bytes_(count * dtype_size(call.dtype)),
-        chunk_(chunk * dtype_size(call.dtype)) {}
+        bytes_(count * element_),
+        chunk_(chunk * element_) {}
 
   PeerRound made() && {
-    switch (call_.kind) {
-      case OpKind::kAllReduce:
-        stage(0, call_.input);
-        reduce_slice(/*root=*/-1);
-        fetch();
-        break;
-      case OpKind::kReduce:
-        stage(0, call_.input);
-        reduce_slice(call_.root);
-        if (is_root()) fetch();
-        break;
-      case OpKind::kReduceScatter:
-        each_rank([&](int peer) { stage(peer, call_.inputs[peer]); });
-        reduce_part();
-        break;
-      case OpKind::kAllGather:
-        stage(0, call_.input);
-        each_rank([&](int peer) { pull(peer, 0, call_.outputs[peer]); });
-        break;
-      case OpKind::kGather:
-        stage(0, call_.input);
-        if (is_root()) each_rank([&](int peer) { pull(peer, 0, call_.outputs[peer]); });
-        break;
-      case OpKind::kBroadcast:
-        is_root() ? stage(0, call_.output) : pull(call_.root, 0, call_.output);
-        break;
-      case OpKind::kScatter:
-        if (is_root()) each_rank([&](int peer) { stage(peer, call_.inputs[peer]); });
-        pull(call_.root, areas_.rank, call_.output);
-        break;
-      case OpKind::kAllToAll:
-        each_rank([&](int peer) { stage(peer, call_.inputs[peer]); });
-        each_rank([&](int peer) { pull(peer, areas_.rank, call_.outputs[peer]); });
-        break;
-      default:
-        break;
-    }
+    stage();
+    if (way_.work == Work::kReduceSlices) reduce_slice();
+    if (way_.work == Work::kReduceParts) reduce_part();
+    if (way_.work == Work::kPull && gets(call_, way_, areas_.rank)) pull();
     return std::move(round_);
   }
 
  private:
-  bool is_root() const { return call_.root == areas_.rank; }
-
-  template <class Body>
-  void each_rank(const Body& body) const {
-    for (int peer = 0; peer < areas_.size; ++peer) body(peer);
+  /// Of what this rank gives, the part for `rank`.
+  const char* given(int rank) const {
+    const void* const whole = call_.input != nullptr ? call_.input : call_.output;
+    return static_cast<const char*>(way_.in_parts ? call_.inputs[rank] : whole) + first_;
+  }
+  /// Where that lies in the window of rank `giver`.
+  char* staged(int giver, int rank) const {
+    return areas_.in[giver] + (way_.in_parts ? rank * chunk_ : 0);
   }
 
-  void stage(int part, const void* from) {
-    round_.stage.push_back(
-        {areas_.in[areas_.rank] + part * chunk_, static_cast<const char*>(from) + first_, bytes_});
-  }
-  void pull(int peer, int part, void* to) {
-    round_.pull.push_back(
-        {static_cast<char*>(to) + first_, areas_.in[peer] + part * chunk_, bytes_});
-  }
-  void fetch() {
-    round_.fetch.push_back(
-        {static_cast<char*>(call_.output) + first_, areas_.out[areas_.rank], bytes_});
+  void stage() {
+    if (!gives(call_, way_, areas_.rank)) return;
+    for (int part = 0; part < (way_.in_parts ? areas_.size : 1); ++part) {
+      round_.stage.push_back({staged(areas_.rank, part), given(part), bytes_});
+    }
   }
 
-  /// Of what everybody has staged, this rank's slice, to the root or to all.
-  void reduce_slice(int root) {
-    const uint64_t size = dtype_size(call_.dtype);
-    const Span slice = slice_of(count_, areas_.size, areas_.rank, kLineBytes / size);
+  void pull() {
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      if (!gives(call_, way_, peer)) continue;
+      void* const whole = way_.from_root ? call_.output : call_.outputs[peer];
+      // What this rank gives itself lies where it was; nothing moves if that is where it goes.
+      const bool own = peer == areas_.rank;
+      round_.pull.push_back({static_cast<char*>(whole) + first_,
+                             own ? given(peer) : staged(peer, areas_.rank), bytes_});
+    }
+  }
+
+  /// Of what all have staged, this rank's slice, for everybody who gets it.
+  void reduce_slice() {
+    const Span slice = slice_of(count_, areas_.size, areas_.rank, kLineBytes / element_);
+    const uint64_t at = slice.first * element_;
     round_.count = slice.count;
-    each_rank([&](int peer) {
-      round_.sources.push_back(areas_.in[peer] + slice.first * size);
-      if (root < 0 || peer == root) {
-        round_.destinations.push_back(areas_.out[peer] + slice.first * size);
-      }
-    });
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      round_.sources.push_back(areas_.in[peer] + at);
+      if (gets(call_, way_, peer)) round_.destinations.push_back(areas_.out[peer] + at);
+    }
+    if (gets(call_, way_, areas_.rank)) {
+      round_.fetch.push_back(
+          {static_cast<char*>(call_.output) + first_, areas_.out[areas_.rank], bytes_});
+    }
   }
-  /// Of what everybody has staged, the part that is this rank's.
+  /// Of what all have staged, the part that is this rank's.
   void reduce_part() {
     round_.count = count_;
-    each_rank([&](int peer) { round_.sources.push_back(areas_.in[peer] + areas_.rank * chunk_); });
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      round_.sources.push_back(staged(peer, areas_.rank));
+    }
     round_.destinations.push_back(static_cast<char*>(call_.output) + first_);
   }
 
   const Call& call_;
+  const PeerWay& way_;
   const PeerAreas& areas_;
+  const uint64_t element_;
   const uint64_t first_;
   const uint64_t count_;
   const uint64_t bytes_;
@@ -110,29 +103,14 @@ class Round {
   PeerRound round_;
 };
 
-/// Parts that a rank stages side by side.
-int parts_of(OpKind kind, int size) {
-  switch (kind) {
-    case OpKind::kReduceScatter:
-    case OpKind::kScatter:
-    case OpKind::kAllToAll:
-      return size;
-    case OpKind::kAllReduce:
-    case OpKind::kReduce:
-    case OpKind::kAllGather:
-    case OpKind::kGather:
-    case OpKind::kBroadcast:
-    case OpKind::kBarrier:
-      return 1;
-    default:
-      throw Error(ErrorCode::kUnsupported,
-                  concat(row_of(kind).name, ": not between processes on devices"));
-  }
-}
-
 /// Elements of a part in one round.
 uint64_t chunk_of(const Call& call, const PeerAreas& areas) {
-  const uint64_t part = areas.bytes / parts_of(call.kind, areas.size) / kLineBytes * kLineBytes;
+  const OperationRow& row = row_of(call.kind);
+  if (row.peers.work == Work::kNone) {
+    throw Error(ErrorCode::kUnsupported, concat(row.name, ": not between processes on devices"));
+  }
+  const int parts = row.peers.in_parts ? areas.size : 1;
+  const uint64_t part = areas.bytes / parts / kLineBytes * kLineBytes;
   FC_CHECK(part > 0, "areas of ", areas.bytes, " bytes have no room for a part of each of ",
            areas.size, " ranks");
   return part / dtype_size(call.dtype);
@@ -154,26 +132,12 @@ PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round) {
 }
 
 std::vector<PeerResult> results_of(const Call& call, int rank) {
+  const PeerWay& way = row_of(call.kind).peers;
+  const bool is_given = way.from_root && !way.in_parts && gives(call, way, rank);
+  if (way.work == Work::kMeet || is_given || !gets(call, way, rank)) return {};
+  if (way.work != Work::kPull || way.from_root) return {{call.output, call.count}};
   std::vector<PeerResult> results;
-  const bool root = call.root < 0 || call.root == rank;
-  switch (call.kind) {
-    case OpKind::kAllGather:
-    case OpKind::kGather:
-    case OpKind::kAllToAll:
-      if (!root) break;
-      for (void* const output : call.outputs) results.push_back({output, call.count});
-      break;
-    case OpKind::kReduce:
-      if (root) results.push_back({call.output, call.count});
-      break;
-    case OpKind::kBarrier:
-      break;
-    case OpKind::kBroadcast:
-      if (call.root == rank) break;
-      [[fallthrough]];
-    default:
-      results.push_back({call.output, call.count});
-  }
+  for (void* const output : call.outputs) results.push_back({output, call.count});
   return results;
 }
 

@@ -317,9 +317,11 @@ void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceS
       done += launch_table<kMediumTable>(next, rest, spec, stream, channel);
       continue;
     }
-    done += rest <= kSmallTable / words    ? launch_table<kSmallTable>(next, rest, spec, stream, channel)
-            : rest <= kMediumTable / words ? launch_table<kMediumTable>(next, rest, spec, stream, channel)
-                                           : launch_table<kLargeTable>(next, rest, spec, stream, channel);
+    done += rest <= kSmallTable / words
+                ? launch_table<kSmallTable>(next, rest, spec, stream, channel)
+            : rest <= kMediumTable / words
+                ? launch_table<kMediumTable>(next, rest, spec, stream, channel)
+                : launch_table<kLargeTable>(next, rest, spec, stream, channel);
   }
 }
 
