@@ -69,12 +69,14 @@ class Meeting {
     for (int peer = args_.place.size - 1; peer >= 0; --peer) {
       if (peer == args_.place.rank) continue;
       MeetingLine* const line = own_lines() + peer;
+      // Acquire, and first: who has given up after he came is seen to have come.
+      const bool gave_up = load_flag(&line->has_failed) != 0;
       const uint32_t flag = load_flag(&line->flag);
       const bool came = reached(flag, target_);
       if (!came) missing |= uint64_t{1} << peer;
       if (why == WaitFailure::kAborted) continue;
       WaitFailure of_peer = WaitFailure::kNone;
-      if (load_relaxed(&line->has_failed) != 0) {
+      if (gave_up) {
         of_peer = WaitFailure::kPeerFailed;
       } else if (!came) {
         of_peer = WaitFailure::kTimeout;

@@ -57,7 +57,8 @@ struct MeetingRecord {
   CallHeader other;  // of kMismatch: what wait.peer has called
 };
 
-/// The ends of a channel. Pointers are device pointers.
+/// The ends of a channel. Pointers are device pointers. What ChannelState calls operations are meetings
+/// that have closed one, or a round of one.
 struct MeetingPlace {
   int rank;
   int size;                             // 1 to kMaxDeviceRanks
