@@ -275,7 +275,7 @@ def write_units(build_dir: Path, units: Mapping[str, Sequence[Path]]) -> list[Pa
     build_dir.mkdir(parents=True, exist_ok=True)
     written = []
     for name, sources in units.items():
-        text = "".join(f'{UNIT_LINE}"{path.relative_to(CSRC)}"\n' for path in sources)
+        text = "".join(f'{UNIT_LINE}"{os.path.relpath(path, CSRC)}"\n' for path in sources)
         path = build_dir / f"{name}.cpp"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)

@@ -239,8 +239,15 @@ void tables(uint64_t seed) {
       counts.push_back(table / words + 1);
     }
     counts.push_back(static_cast<int>(random() % (n <= 2 ? 3001 : 300)));
-    for (const int count : counts) {
-      ReduceSpec spec = random_spec(DType::kFloat32, DType::kFloat32, n, random);
+    std::vector<std::pair<DType, int>> lists;
+    for (const int count : counts) lists.emplace_back(DType::kFloat32, count);
+    // A conversion has one table, the middle one.
+    const int middle = kMediumTable / words;
+    for (const int count : {1, middle, middle + 1, 2 * middle + 1}) {
+      lists.emplace_back(DType::kBFloat16, count);
+    }
+    for (const auto& [out, count] : lists) {
+      ReduceSpec spec = random_spec(DType::kFloat32, out, n, random);
       spec.num_destinations = destinations;
       std::vector<Tensor> tensors;
       for (int i = 0; i < count; ++i) {

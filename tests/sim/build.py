@@ -67,16 +67,19 @@ def library() -> Path:
 
 
 def units() -> dict[str, list[Path]]:
-    """Return what is compiled together: the same headers, which take most of the time."""
+    """Return what is compiled together: the same headers, which take most of the time.
+
+    Longest first, so that no processor waits for the last one.
+    """
     csrc = native_build.CSRC
     portable = [
         path for path in native_build.native_sources() if native_build.variant_of(path) is None
     ]
     return {
-        **native_build.units_of(portable),
-        "bindings": sorted((csrc / "bindings").glob("*.cpp")),
+        "bindings": [SOURCES / "module.cpp", *sorted((csrc / "bindings").glob("*.cpp"))],
         "c10d": sorted((csrc / "c10d").rglob("*.cpp")),
         "ops": sorted([*(csrc / "ops").glob("*.cpp"), *(csrc / "tensors").glob("*.cpp")]),
+        **native_build.units_of(portable),
     }
 
 
@@ -104,8 +107,8 @@ def ninja_lines(place: Path) -> list[str]:
     ]
     objects = []
     sources = native_build.write_units(place / "units", units())
-    for source in [SOURCES / "module.cpp", *sources, *native_build.cuda_sources()]:
-        with_torch = source.stem in ("module", "bindings", "c10d", "ops")
+    for source in [*sources, *native_build.cuda_sources()]:
+        with_torch = source.stem in ("bindings", "c10d", "ops")
         more = [REST, *above] if with_torch else [LOOPS]
         more = [REST, "-x", "c++"] if source.suffix == ".cu" else more
         objects.append(f"{source.stem}.o")

@@ -271,9 +271,8 @@ def test_what_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
     sources = tmp_path / "csrc"
     sources.mkdir()
     (sources / "module.cpp").write_text("int broken(")
-    monkeypatch.setattr(sim.build, "SOURCES", sources)
     monkeypatch.setattr(sim.build, "ROOT", tmp_path)
-    monkeypatch.setattr(sim.build, "units", dict)
+    monkeypatch.setattr(sim.build, "units", lambda: {"bindings": [sources / "module.cpp"]})
     monkeypatch.setattr(native_build, "cuda_sources", list)
     with pytest.raises(RuntimeError, match="broken"):
         sim.build.library()
