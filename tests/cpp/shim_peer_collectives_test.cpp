@@ -59,7 +59,7 @@ void test_two(uint64_t seed) {
   });
 }
 
-/// The same where all streams share one queue: nobody can come, and it ends.
+/// The same where all streams share one queue: at least one cannot meet, and it ends.
 void test_one_queue(uint64_t) {
   const auto body = [](const IpcRank& self) {
     Rank rank(self, small(300));
@@ -68,9 +68,13 @@ void test_one_queue(uint64_t) {
       enqueue(rank, all[channel], channel, false);
     }
     rank.wait_for_all();
+    // Where one bound runs out much earlier than the other one, the second operation is in time.
+    int failed = 0;
     for (const int channel : {0, 1}) {
-      EXPECT(rank.failure(channel) != WaitFailure::kNone, "channel ", channel);
+      rank.failure(channel) == WaitFailure::kNone ? check(rank, all[channel], channel)
+                                                  : static_cast<void>(++failed);
     }
+    EXPECT(failed >= 1, "both have met");
     self.meet();
     rank.leave();
   };
