@@ -1,5 +1,5 @@
 // Processes whose devices' memory the others can map, and what they tell each other: a test's ranks
-// are forked before anything of the shim exists, each with a pair of pipes to every other one.
+// are forked before anything of CUDA or the shim exists, each with a pair of pipes to every other one.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,8 +12,10 @@
 
 #include "check.h"
 #include "core/cuda_host.h"
+#if defined(FC_SHIM)
 #include "core/shim/arena.h"
 #include "core/shim/ipc.h"
+#endif
 
 namespace fastcomm::testing {
 
@@ -59,7 +61,32 @@ class IpcRank {
   std::vector<int> sockets_;
 };
 
-/// Runs `body(IpcRank&)` in a process each, with two devices, whose memory the others can map. A
+#if defined(FC_SHIM)
+inline void set_up_devices(bool hidden, int queues) {
+  shim::Arena::Options options;
+  options.hidden = hidden;
+  shim::Arena::get(options);
+  auto& runtime = shim::Runtime::get();
+  runtime.set_memory_source(shim::Arena::source());
+  using shim::Link;
+  runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}}, queues);
+}
+inline std::vector<std::string> take_hazards() { return shim::Order::get().take_hazards(); }
+#else
+/// On a GPU nothing looks at the order, and all memory is hidden.
+inline void set_up_devices(bool, int queues) {
+  if (queues != 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 1);
+}
+inline std::vector<std::string> take_hazards() { return {}; }
+#endif
+
+inline int device_count() {
+  int count = 0;
+  FC_CUDA(cudaGetDeviceCount(&count), "a test");
+  return count;
+}
+
+/// Runs `body(IpcRank&)` in a process each, under the shim with two devices, whose memory the others can map. A
 /// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL. Hidden: only
 /// what runs on a device reaches its memory, at the address that device_view gives. `queues` is how many
 /// hardware queues a device's streams share; 0: each has its own.
@@ -85,19 +112,13 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues =
     }
     failures = 0;
     std::signal(SIGPIPE, SIG_IGN);
-    shim::Arena::Options options;
-    options.hidden = hidden;
-    shim::Arena::get(options);
-    auto& runtime = shim::Runtime::get();
-    runtime.set_memory_source(shim::Arena::source());
-    using shim::Link;
-    runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}}, queues);
+    set_up_devices(hidden, queues);
     try {
       body(IpcRank(rank, ends[rank]));
     } catch (const std::exception& error) {
       EXPECT(false, "rank ", rank, ": ", error.what());
     }
-    for (const std::string& hazard : shim::Order::get().take_hazards()) {
+    for (const std::string& hazard : take_hazards()) {
       EXPECT(false, "rank ", rank, ": a hazard: ", hazard);
     }
     std::fflush(stdout);
@@ -119,7 +140,7 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues =
 
 /// Exactly the hazards so far: as many as `words` has entries, each with all of its words.
 inline void expect_hazards(const std::vector<std::vector<std::string>>& words, const char* what) {
-  const std::vector<std::string> found = shim::Order::get().take_hazards();
+  const std::vector<std::string> found = take_hazards();
   EXPECT(found.size() == words.size(), what, ": ", found.size(), " hazards instead of ",
          words.size(), ": ", found.empty() ? "" : found[0]);
   for (size_t i = 0; i < std::min(found.size(), words.size()); ++i) {

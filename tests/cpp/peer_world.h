@@ -1,4 +1,4 @@
-// Ranks in processes of their own with a simulated device each, and what every collective between them
+// Ranks in processes of their own with a device each, and what every collective between them
 // has to give (engines/cuda/peer_collectives.h).
 #pragma once
 
@@ -77,7 +77,7 @@ class Rank {
   explicit Rank(const IpcRank& self, PeerCollectives::Options options = small())
       : self(self),
         hosts(self),
-        device(self.rank % 2),
+        device(self.rank % device_count()),
         windows(hosts, self.rank, device, PeerCollectives::window_bytes(options, self.size())),
         collectives(windows, options) {
     FC_CUDA(cudaSetDevice(device), "a test");

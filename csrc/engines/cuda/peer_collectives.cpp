@@ -44,7 +44,10 @@ PeerCollectives::PeerCollectives(const DeviceWindows& windows, const Options& op
   FC_CHECK(options.channels >= 1 && options.area_bytes > 0 && options.area_bytes % 256 == 0,
            options.channels, " channels with areas of ", options.area_bytes, " bytes");
   const DeviceGuard guard(device_);
+  // A kernel that is loaded while a meeting waits may wait for it.
   load_meeting_kernels();
+  load_multi_copy();
+  load_multi_reduce(size);
   const size_t states = options.channels * sizeof(ChannelState);
   const size_t records = options.channels * sizeof(MeetingRecord);
   void* memory = nullptr;

@@ -93,6 +93,12 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
 
 }  // namespace
 
+void load_multi_copy() {
+  resident_blocks(multi_copy_kernel<kSmallTable>, kTableThreads);
+  resident_blocks(multi_copy_kernel<kMediumTable>, kTableThreads);
+  resident_blocks(multi_copy_kernel<kMaxCopySegments>, kTableThreads);
+}
+
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
                        const ChannelState* channel) {
   FC_CHECK(count >= 0, "multi_copy: ", count, " segments");

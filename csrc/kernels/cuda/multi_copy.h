@@ -29,4 +29,8 @@ struct CopySegment {
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
                        const ChannelState* channel = nullptr);
 
+/// Loads the kernels for the current device. Loading may wait for the device to be idle: whoever has
+/// kernels that wait for other processes does it before. Raises Error(kSystem).
+void load_multi_copy();
+
 }  // namespace fastcomm

@@ -305,6 +305,20 @@ int max_reduce_segments(int num_sources, int num_destinations) {
   return kLargeTable / record_words<SegmentHead>(num_sources, num_destinations);
 }
 
+void load_multi_reduce(int num_sources) {
+  check_counts(num_sources, 1);
+  const auto load = [](const auto& choice) {
+    if (choice.kernel != nullptr) resident_blocks(choice.kernel, kTableThreads);
+  };
+  for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
+    const auto type = static_cast<DType>(dtype);
+    const ReduceSpec spec{type, type, num_sources, 1};
+    load(kernel_for<kSmallTable>(spec));
+    load(kernel_for<kMediumTable>(spec));
+    load(kernel_for<kLargeTable>(spec));
+  }
+}
+
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                          cudaStream_t stream, const ChannelState* channel) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");
