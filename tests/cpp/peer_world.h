@@ -82,6 +82,7 @@ class Rank {
         collectives(windows, options) {
     FC_CUDA(cudaSetDevice(device), "a test");
     for (int c = 0; c < options.channels; ++c) streams.push_back(make_stream());
+    memory_stream = make_stream();
   }
 
   void wait_for_all() const {
@@ -104,6 +105,7 @@ class Rank {
   DeviceWindows windows;
   PeerCollectives collectives;
   std::vector<cudaStream_t> streams;
+  cudaStream_t memory_stream = nullptr;  // so that who uploads waits for no operation
 };
 
 /// An operation of all ranks, and what comes of it: inputs[rank][part], expected[rank][part].
@@ -116,9 +118,9 @@ struct Operation {
   std::vector<char*> results;
 };
 
-constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kReduce,  OpKind::kReduceScatter,
-                             OpKind::kAllGather, OpKind::kGather,  OpKind::kBroadcast,
-                             OpKind::kScatter,   OpKind::kAllToAll};
+constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kReduce,   OpKind::kReduceScatter,
+                             OpKind::kAllGather, OpKind::kGather,   OpKind::kBroadcast,
+                             OpKind::kScatter,   OpKind::kAllToAll, OpKind::kBarrier};
 
 inline bool reduces(OpKind kind) {
   return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
@@ -131,7 +133,7 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
   Call& call = made.call;
   call.kind = kind;
   call.dtype = dtype;
-  call.count = count;
+  call.count = kind == OpKind::kBarrier ? 0 : count;
   if (reduces(kind)) call.op = average ? ReduceOp::kAvg : ReduceOp::kSum;
   const bool rooted = kind == OpKind::kReduce || kind == OpKind::kGather ||
                       kind == OpKind::kBroadcast || kind == OpKind::kScatter;
@@ -172,6 +174,8 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
       case OpKind::kScatter:
         expected = {made.inputs[call.root][rank]};
         break;
+      case OpKind::kBarrier:
+        break;
       default:
         expected = part_of_all(rank);
     }
@@ -183,11 +187,12 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
 inline void enqueue(Rank& rank, Operation& operation, int channel, bool in_place) {
   Call& call = operation.call;
   const int own = rank.self.rank;
-  const cudaStream_t stream = rank.streams[channel];
-  for (const Bytes& part : operation.inputs[own]) operation.sources.push_back(upload(part, stream));
+  for (const Bytes& part : operation.inputs[own]) {
+    operation.sources.push_back(upload(part, rank.memory_stream));
+  }
   const size_t bytes = call.bytes();
   for (size_t i = 0; i < operation.expected[own].size(); ++i) {
-    operation.results.push_back(upload(Bytes(bytes, 0x55), stream));
+    operation.results.push_back(upload(Bytes(bytes, 0x55), rank.memory_stream));
   }
   call.input = operation.sources[0];
   call.inputs.assign(operation.sources.begin(), operation.sources.end());
@@ -202,7 +207,7 @@ inline void enqueue(Rank& rank, Operation& operation, int channel, bool in_place
   }
   call.output = operation.results.empty() ? nullptr : operation.results[0];
   call.outputs.assign(operation.results.begin(), operation.results.end());
-  rank.collectives.enqueue(call, channel, stream);
+  rank.collectives.enqueue(call, channel, rank.streams[channel]);
 }
 
 inline void check(const Rank& rank, const Operation& operation, int channel) {

@@ -3,7 +3,7 @@
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | two | one_queue | one | mismatch | late | abort | death | graph | unmapped. one is a single
+// CASE: bits | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
 // operation of two ranks, for negative controls.
 #include <thread>
 
@@ -129,6 +129,7 @@ void expect_failure(Rank& rank, Operation& operation, const std::string& words) 
       make_operation(OpKind::kAllReduce, DType::kInt32, 7, false, rank.self.size(), random);
   enqueue(rank, other, 0, false);
   rank.wait_for_all();
+  EXPECT(download(other.results[0], 28, rank.streams[0]) == Bytes(28, 0x55), "nothing came");
 }
 
 void test_mismatch(uint64_t) {
@@ -203,14 +204,57 @@ void test_abort(uint64_t) {
 void test_death(uint64_t) {
   run_ipc_ranks(3, [](const IpcRank& self) {
     Rank rank(self, small(500));
+    Operation last;
     for (int i = 0; i < 3; ++i) {
-      Operation operation = sum_of(3, 2000);
-      enqueue(rank, operation, 0, false);
+      last = sum_of(3, 2000);
+      enqueue(rank, last, 0, false);
       if (self.rank == 2 && i == 1) std::raise(SIGKILL);
     }
     rank.wait_for_all();
+    EXPECT(all_nan(download(last.results[0], 8000, rank.streams[0])), "the last one's results");
     const WaitFailure why = rank.failure();
     EXPECT(why == WaitFailure::kTimeout || why == WaitFailure::kPeerFailed, rank.text());
+  });
+}
+
+/// What is refused has enqueued nothing, on one rank or on all: the next operation is as good as any.
+void test_refused(uint64_t) {
+  run_ipc_ranks(2, [](const IpcRank& self) {
+    Rank rank(self);
+    std::mt19937_64 random(1);
+    const auto refuses = [&](Call call) {
+      ErrorCode code = ErrorCode::kSystem;
+      const std::string text =
+          error_of([&] { rank.collectives.enqueue(call, 0, rank.streams[0]); }, &code);
+      return code == ErrorCode::kUnsupported || code == ErrorCode::kInvalidArgument ? text : "";
+    };
+    char* const memory = device_memory(100);
+    Call call;
+    call.kind = OpKind::kAllReduce;
+    call.dtype = DType::kUInt16;
+    call.op = ReduceOp::kSum;
+    call.count = 10;
+    call.input = call.output = memory;
+    EXPECT(refuses(call).find("no CUDA kernel") != std::string::npos, refuses(call));
+    call.dtype = DType::kFloat32;
+    call.op = ReduceOp::kMax;
+    EXPECT(refuses(call).find("sum and average only") != std::string::npos, refuses(call));
+    call.op = ReduceOp::kSum;
+    call.output = memory + 2;
+    if (self.rank == 0) EXPECT(refuses(call).find("not aligned") != std::string::npos, "aligned");
+    call.kind = OpKind::kSend;
+    EXPECT(refuses(call).find("send: not between") != std::string::npos, refuses(call));
+    Operation good = make_operation(OpKind::kAllReduce, DType::kFloat32, 500, false, 2, random);
+    enqueue(rank, good, 0, false);
+    rank.wait_for_all();
+    check(rank, good, 0);
+    const auto again = [&] { PeerCollectives second(rank.windows, small()); };
+    EXPECT(error_of(again).find("counted before") != std::string::npos, "windows serve once");
+    auto large = small();
+    large.channels = 100;
+    const auto beyond = [&] { PeerCollectives second(rank.windows, large); };
+    EXPECT(error_of(beyond).find("are needed") != std::string::npos, "and have a size");
+    rank.leave();
   });
 }
 
@@ -235,9 +279,10 @@ void test_graph(uint64_t seed) {
     FC_CUDA(cudaGraphInstantiate(&exec, graph, 0), "a test");
     for (int i = 0; i < 5; ++i) {
       set(output, own.size(), stream);
-      FC_CUDA(cudaGraphLaunch(exec, stream), "a test");
+      for (int again = 0; again < 3; ++again) FC_CUDA(cudaGraphLaunch(exec, stream), "a test");
       EXPECT(download(output, own.size(), stream) == captured.expected[self.rank][0], "replay ", i);
-      Operation eager = make_operation(kKinds[random() % 8], DType::kFloat32, 200, true, 2, random);
+      Operation eager = make_operation(kKinds[random() % std::size(kKinds)], DType::kFloat32, 200,
+                                       true, 2, random);
       enqueue(rank, eager, 0, false);
       check(rank, eager, 0);
     }
@@ -285,6 +330,7 @@ int main(int argc, char** argv) {
                     {"late", test_late},
                     {"abort", test_abort},
                     {"death", test_death},
+                    {"refused", test_refused},
 #if defined(FC_SHIM)
                     {"unmapped", test_unmapped},
 #endif

@@ -19,7 +19,7 @@ def test_bits_of_every_operation(seed: str) -> None:
     programs.check(programs.get(TEST, SHIM), "bits", seed)
 
 
-@pytest.mark.parametrize("case", ["mismatch", "late", "abort", "death", "unmapped"])
+@pytest.mark.parametrize("case", ["mismatch", "late", "abort", "death", "refused", "unmapped"])
 def test_failure(case: str) -> None:
     """Recorded on every rank that lives, with NaN for results, and no hang."""
     programs.check(programs.get(TEST, SHIM), case)

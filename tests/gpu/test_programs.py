@@ -58,7 +58,7 @@ SUITES = {
     "local_calls": Suite(("threads", "refused"), ()),
     # Ranks are processes.
     "peer_collectives": Suite(
-        ("bits", "two", "one_queue", "mismatch", "late", "abort", "death", "graph"),
+        ("bits", "two", "one_queue", "mismatch", "late", "abort", "death", "refused", "graph"),
         (),  # their kernels wait for each other
     ),
 }

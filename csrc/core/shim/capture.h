@@ -24,6 +24,7 @@ struct Graph {
     std::function<void()> work;
     std::vector<Access> accesses;
     std::string what;
+    const uint32_t* skip = nullptr;  // core/shim/runtime.h
   };
   std::vector<Node> nodes;
 };

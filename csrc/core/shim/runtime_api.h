@@ -270,8 +270,10 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph
 }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const fastcomm::shim::Graph::Node& node : exec->nodes) {
+    fastcomm::shim::next_skip = node.skip;
     const cudaError_t result = fastcomm::shim::submit(
         stream, ("replay of " + node.what).c_str(), node.accesses, [work = node.work] { work(); });
+    fastcomm::shim::next_skip = nullptr;
     if (result != cudaSuccess) return result;
   }
   return cudaSuccess;

@@ -59,7 +59,8 @@ cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> ac
   if (target->device() != current_device) return fail(cudaErrorInvalidResourceHandle);
   std::string words = concat(what, " (device ", target->device(), ", stream ", target->actor, ")");
   if (target->capture != nullptr) {
-    target->capture->add(target, {std::move(work), std::move(accesses), std::move(words)});
+    target->capture->add(target,
+                         {std::move(work), std::move(accesses), std::move(words), next_skip});
     return cudaSuccess;
   }
   Order::get().submit(target->actor, target->clock, accesses, words);

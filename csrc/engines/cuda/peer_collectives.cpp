@@ -21,6 +21,25 @@ void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), stream, place.state);
 }
 
+ReduceSpec spec_of(const Call& call, int size, int destinations) {
+  return {call.dtype, call.dtype, size, destinations, call.op == ReduceOp::kAvg ? size : 1};
+}
+
+/// Raises what a launch would raise, but for a failure of CUDA's own.
+void check_call(const Call& call, const PeerAreas& areas) {
+  if (call.op != ReduceOp::kNone) {
+    if (call.op != ReduceOp::kSum && call.op != ReduceOp::kAvg) {
+      throw Error(ErrorCode::kUnsupported,
+                  concat(describe_call(make_header(call, 0, 0)), ": devices sum and average only"));
+    }
+    check_multi_reduce(spec_of(call, areas.size, 1));
+  }
+  for (const PeerResult& result : results_of(call, areas.rank)) {
+    FC_CHECK(reinterpret_cast<uintptr_t>(result.memory) % dtype_size(call.dtype) == 0,
+             describe_call(make_header(call, 0, 0)), ": a result is not aligned to its elements");
+  }
+}
+
 /// ", rank 2 has not come"
 std::string missing_text(const MeetingRecord& record) {
   std::string text;
@@ -36,61 +55,83 @@ uint64_t PeerCollectives::window_bytes(const Options& options, int size) {
   return options.channels * channel_bytes(options.area_bytes, size);
 }
 
-PeerCollectives::PeerCollectives(const DeviceWindows& windows, const Options& options)
+PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
     : options_(options), device_(windows.device()) {
   const int size = windows.size();
   FC_CHECK(size <= kMaxDeviceRanks, size, " ranks, but at most ", kMaxDeviceRanks,
            " use each other's devices");
   FC_CHECK(options.channels >= 1 && options.area_bytes > 0 && options.area_bytes % 256 == 0,
            options.channels, " channels with areas of ", options.area_bytes, " bytes");
+  FC_CHECK(window_bytes(options, size) <= windows.bytes(), "windows of ", windows.bytes(),
+           " bytes, ", window_bytes(options, size), " are needed");
+  windows.take();
   const DeviceGuard guard(device_);
   // A kernel that is loaded while a meeting waits may wait for it.
   load_meeting_kernels();
   load_multi_copy();
   load_multi_reduce(size);
-  const size_t states = options.channels * sizeof(ChannelState);
-  const size_t records = options.channels * sizeof(MeetingRecord);
+  try {
+    make_channels(windows);
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+PeerCollectives::~PeerCollectives() { release(); }
+
+void PeerCollectives::make_channels(DeviceWindows& windows) {
+  const int size = windows.size();
+  const size_t states = options_.channels * sizeof(ChannelState);
+  const size_t records = options_.channels * sizeof(MeetingRecord);
   void* memory = nullptr;
-  FC_CUDA(cudaHostAlloc(&memory, records, cudaHostAllocMapped), "records of ", options.channels,
+  FC_CUDA(cudaHostAlloc(&memory, records, cudaHostAllocMapped), "records of ", options_.channels,
           " channels");
   std::memset(memory, 0, records);
   records_ = static_cast<MeetingRecord*>(memory);
-  FC_CUDA(cudaMalloc(&memory, states), "states of ", options.channels, " channels");
+  FC_CUDA(cudaMalloc(&memory, states), "states of ", options_.channels, " channels");
   states_ = static_cast<ChannelState*>(memory);
   cudaStream_t stream = nullptr;
   FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  FC_CUDA(cudaMemsetAsync(states_, 0, states, stream), "states of channels");
-  FC_CUDA(cudaStreamSynchronize(stream), "states of channels");
-  FC_CUDA(cudaStreamDestroy(stream), "a stream");
-  for (int c = 0; c < options.channels; ++c) {
+  const cudaError_t set = cudaMemsetAsync(states_, 0, states, stream);
+  const cudaError_t waited = cudaStreamSynchronize(stream);
+  forget_error(cudaStreamDestroy(stream));
+  FC_CUDA(set, "states of channels");
+  FC_CUDA(waited, "states of channels");
+  for (int c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_.emplace_back();
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
-    channel.areas = PeerAreas{windows.rank(), size, options.area_bytes, {}, {}};
+    channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}};
     for (int peer = 0; peer < size; ++peer) {
-      char* const begin = windows.window(peer) + c * channel_bytes(options.area_bytes, size);
+      char* const begin = windows.window(peer) + c * channel_bytes(options_.area_bytes, size);
       // What device code finds there: the meeting's kernel gets the address as it is.
       channel.place.lines[peer] =
           reinterpret_cast<MeetingLine*>(device_view(device_, begin, Touch::kWrite));
       channel.areas.in.push_back(begin + lines_bytes(size));
-      channel.areas.out.push_back(begin + lines_bytes(size) + options.area_bytes);
+      channel.areas.out.push_back(begin + lines_bytes(size) + options_.area_bytes);
     }
   }
 }
 
-PeerCollectives::~PeerCollectives() {
-  forget_error(cudaFree(states_));
-  forget_error(cudaFreeHost(records_));
+void PeerCollectives::release() noexcept {
+  try {
+    const DeviceGuard guard(device_);
+    if (states_ != nullptr) forget_error(cudaFree(states_));
+    if (records_ != nullptr) forget_error(cudaFreeHost(records_));
+  } catch (const Error&) {
+    // The device is lost, and its memory with it.
+  }
 }
 
 void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream) {
-  const bool reduces = call.op != ReduceOp::kNone;
-  if (reduces && call.op != ReduceOp::kSum && call.op != ReduceOp::kAvg) {
-    throw Error(ErrorCode::kUnsupported,
-                concat(describe_call(make_header(call, 0, 0)), ": devices sum and average only"));
-  }
   const DeviceGuard guard(device_);
   Channel& own = channels_.at(channel);
+  FC_CHECK(!own.broken, "channel ", channel,
+           " is of no use: an earlier operation could not be launched whole. Form a new group");
+  // All that can be refused is refused here: peers would take the next opening for this closing.
   const uint64_t rounds = number_of_rounds(call, own.areas);
+  check_call(call, own.areas);
+  own.broken = true;
   const CallHeader header =
       make_header(call, own.operations++, static_cast<uint8_t>(Algorithm::kPipelined));
   for (uint64_t round = 0; round < rounds; ++round) run_round(call, header, own, round, stream);
@@ -99,6 +140,7 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
     spoils.push_back({result.memory, result.count});
   }
   launch_spoil(own.place, call.dtype, spoils, stream);
+  own.broken = false;
 }
 
 void PeerCollectives::run_round(const Call& call, const CallHeader& header, const Channel& channel,
@@ -108,11 +150,8 @@ void PeerCollectives::run_round(const Call& call, const CallHeader& header, cons
   launch_opening(channel.place, options_.bounds, header, stream);
   copy(work.pull, channel.place, stream);
   if (!work.sources.empty()) {
-    ReduceSpec spec{};
-    spec.in = spec.out = call.dtype;
-    spec.num_sources = static_cast<int>(work.sources.size());
-    spec.num_destinations = static_cast<int>(work.destinations.size());
-    spec.divisor = call.op == ReduceOp::kAvg ? channel.areas.size : 1;
+    const ReduceSpec spec =
+        spec_of(call, channel.areas.size, static_cast<int>(work.destinations.size()));
     const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
     launch_multi_reduce(&segment, 1, spec, stream, channel.place.state);
   }
@@ -121,8 +160,10 @@ void PeerCollectives::run_round(const Call& call, const CallHeader& header, cons
 }
 
 std::string describe_failure(const MeetingRecord& record, int rank) {
-  const std::string call = describe_call(record.own);
+  // Acquire: the rest of the record is complete once this is there.
   const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
+  if (why == WaitFailure::kNone) return "";
+  const std::string call = describe_call(record.own);
   switch (why) {
     case WaitFailure::kNone:
       return "";

@@ -7,8 +7,7 @@
 //   fetch   copies results out of this rank's window
 //   spoil   after a failure overwrites floating-point results with NaN, since nobody waits
 //
-// A message larger than a window's area takes several rounds of the first five; the ring is empty
-// between two of them, so a round costs two meetings more.
+// A message larger than a window's area takes several rounds of the first five.
 //
 // Memory ordering. stage is before open in its stream, and work of peers behind it: they read what was
 // staged. work of peers is before their closing, and this rank's fetch, next stage, and whatever its
@@ -17,7 +16,11 @@
 //
 // Streams. A channel belongs to one stream at a time, and ranks use a channel for the same operations in
 // the same order. Operations of one stream never deadlock; those of several in different orders only
-// where all of them are on hardware queues of their own, else their meetings run into their bounds.
+// where all of them are on hardware queues of their own, and the launches before them fit into those;
+// else their meetings run into their bounds.
+//
+// Failure. A call that is refused has enqueued nothing. Results that are no floating-point numbers, and
+// ranks that get none, have the record alone to tell them.
 //
 // Cost of a round: two launches of one block, and one each for staging, work and fetching as far as an
 // operation has them; bytes into a rank as in engines/cuda/peer_plan.h, and each staged byte once
@@ -47,16 +50,19 @@ class PeerCollectives {
   /// What a rank's window has to hold.
   static uint64_t window_bytes(const Options& options, int size);
 
-  /// `windows` outlives it; no kernel of it is at work when it goes. Raises Error: options that do not
-  /// fit, more than kMaxDeviceRanks (kInvalidArgument); CUDA fails (kSystem).
-  PeerCollectives(const DeviceWindows& windows, const Options& options);
+  /// `windows` outlives it, and serves no other one; no kernel of it is at work when it goes. Raises
+  /// Error: options or windows that do not fit, more than kMaxDeviceRanks (kInvalidArgument); CUDA fails
+  /// (kSystem).
+  PeerCollectives(DeviceWindows& windows, const Options& options);
   PeerCollectives(const PeerCollectives&) = delete;
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
 
   /// Enqueues an operation on a stream of the windows' device; memory of the call is that device's, and
-  /// lives until the stream has passed. Can be captured in a graph. Raises Error: no kernel for it
-  /// (kUnsupported), a launch fails (kSystem).
+  /// lives until the stream has passed. Can be captured in a graph. Raises Error, with nothing enqueued:
+  /// no kernel for it (kUnsupported), memory that is not aligned to its elements, a channel in which a
+  /// launch has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for
+  /// their bounds, and the channel is of no use any more.
   void enqueue(const Call& call, int channel, cudaStream_t stream);
 
   /// Any thread. Complete when `wait.failure`, read with acquire, is not kNone.
@@ -67,7 +73,11 @@ class PeerCollectives {
     MeetingPlace place;
     PeerAreas areas;
     uint64_t operations = 0;
+    bool broken = false;  // a launch has failed: an opening now would be taken for the closing
   };
+
+  void make_channels(DeviceWindows& windows);
+  void release() noexcept;
 
   void run_round(const Call& call, const CallHeader& header, const Channel& channel, uint64_t round,
                  cudaStream_t stream);

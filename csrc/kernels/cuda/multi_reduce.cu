@@ -305,6 +305,8 @@ int max_reduce_segments(int num_sources, int num_destinations) {
   return kLargeTable / record_words<SegmentHead>(num_sources, num_destinations);
 }
 
+void check_multi_reduce(const ReduceSpec& spec) { check_spec(spec); }
+
 void load_multi_reduce(int num_sources) {
   check_counts(num_sources, 1);
   const auto load = [](const auto& choice) {

@@ -46,6 +46,9 @@ int max_reduce_segments(int num_sources, int num_destinations);
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                          cudaStream_t stream, const ChannelState* channel = nullptr);
 
+/// Raises the Error with which a launch would refuse this, whatever its segments.
+void check_multi_reduce(const ReduceSpec& spec);
+
 /// Loads the kernels of so many sources that do not convert (load_multi_copy).
 void load_multi_reduce(int num_sources);
 

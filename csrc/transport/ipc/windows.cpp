@@ -2,18 +2,22 @@
 #include "transport/ipc/windows.h"
 
 #include <cstring>
+#include <exception>
 #include <utility>
 
 namespace fastcomm {
 namespace {
 
-/// "" or what an Error says.
+// A handle is of what the driver has made, and it may cut smaller pieces out of that.
+constexpr uint64_t kHandleBytes = uint64_t{2} << 20;
+
+/// "" or what an exception says.
 template <class Body>
 std::string problem_of(const Body& body) {
   try {
     body();
     return "";
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
 }
@@ -32,9 +36,9 @@ std::string problems_of_all(HostExchange& hosts, const std::string& own) {
 }  // namespace
 
 DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes)
-    : rank_(rank), device_(device) {
+    : rank_(rank), device_(device), bytes_(bytes) {
   std::string handle;
-  const std::string own = make(bytes, handle);
+  const std::string own = make(handle);
   // A problem is told like a handle: everybody comes to both exchanges, and nobody waits in vain.
   const std::vector<std::string> handles = hosts.all_gather(handle);
   char* const window = windows_.empty() ? nullptr : windows_[0];
@@ -43,7 +47,7 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t
   try {
     const std::string text = problems_of_all(hosts, own.empty() ? map(handles) : own);
     if (text.empty()) return;
-    leave(hosts);
+    const std::string ignored = problem_of([&] { leave(hosts); });
     throw Error(ErrorCode::kSystem, "the ranks cannot map each other's device memory: " + text);
   } catch (...) {
     unmap();
@@ -53,10 +57,11 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t
 
 DeviceWindows::~DeviceWindows() { unmap(); }
 
-std::string DeviceWindows::make(uint64_t bytes, std::string& handle) {
+std::string DeviceWindows::make(std::string& handle) {
   return problem_of([&] {
     const DeviceGuard guard(device_);
     void* memory = nullptr;
+    const uint64_t bytes = (bytes_ + kHandleBytes - 1) / kHandleBytes * kHandleBytes;
     FC_CUDA(cudaMalloc(&memory, bytes), "a window of ", bytes, " bytes");
     windows_.assign(1, static_cast<char*>(memory));
     cudaStream_t stream = nullptr;
@@ -100,6 +105,11 @@ void DeviceWindows::unmap() {
       windows_[peer] = nullptr;
     }
   });
+}
+
+void DeviceWindows::take() {
+  FC_CHECK(!taken_, "the windows' flags have been counted before: make new windows");
+  taken_ = true;
 }
 
 void DeviceWindows::leave(HostExchange& hosts) {

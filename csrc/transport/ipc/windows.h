@@ -49,16 +49,21 @@ class DeviceWindows {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(windows_.size()); }
   int device() const { return device_; }
+  uint64_t bytes() const { return bytes_; }
+  /// Whoever counts flags there begins at zero: once for each window. Raises Error(kInvalidArgument).
+  void take();
   /// A rank's, as this rank's device reaches it; aligned to 256 bytes.
   char* window(int rank) const { return windows_[rank]; }
 
  private:
-  std::string make(uint64_t bytes, std::string& handle);
+  std::string make(std::string& handle);
   std::string map(const std::vector<std::string>& handles);
   void unmap();
 
   const int rank_;
   const int device_;
+  const uint64_t bytes_;
+  bool taken_ = false;
   std::vector<char*> windows_;  // nullptr: not mapped
 };
 
