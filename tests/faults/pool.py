@@ -66,13 +66,23 @@ class RankProcess:
 
     def end(self, patience: float = 5.0) -> int | None:
         """Wait for a process that is to end by itself, kill it otherwise; returns its status."""
-        self.process.join(patience)
-        status = self.process.exitcode
+        status = self._status_within(patience)
         self.process.kill()
-        self.process.join()
+        self._status_within(None)
         self.pipe.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.log)
+        return status
+
+    def _status_within(self, patience: float | None) -> int | None:
+        """The status, as soon as there is one; it is read by one thread at a time.
+
+        Whoever starts a process reads those of all. A status can be read once: who comes second, in
+        another thread, would find nothing and take the process for lost (status 255).
+        """
+        wait([self.process.sentinel], patience)
+        with _starting:
+            status: int | None = self.process.exitcode
         return status
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -85,3 +86,18 @@ def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(
     assert "SigCgt" in run.evidence
     # The next schedule gets new processes.
     assert judge(lane.play(schedule(Fault()))) == []
+
+
+def test_a_status_is_read_by_one_thread_at_a_time(lane: Lane) -> None:
+    """Whoever starts a process reads the statuses of all: nobody else may do so meanwhile."""
+    started = lane._players(schedule(Fault("none")))[0]
+    lane.ranks.remove(started)
+    statuses: list[int | None] = []
+    ending = threading.Thread(target=lambda: statuses.append(started.end()))
+    with pool._starting:
+        started.process.kill()
+        ending.start()
+        ending.join(0.5)
+        assert statuses == [] and started.process._popen.returncode is None
+    ending.join(10)
+    assert statuses == [-9]
