@@ -38,6 +38,8 @@ enum class Control : uint8_t {
   kFreeEarly,    // tensors that operations on devices make for themselves go before they are used
   kSkipOpening,  // ranks do not meet before they use each other's windows (engines/cuda/meeting.h),
   kSkipClosing,  // or not afterwards
+  kWorkOn,       // kernels behind a failure do what they would have done (kernels/channel.h)
+  kLeaveAlone,   // a window is freed before the hosts have met (transport/ipc/windows.h)
   kBlindMeeting,  // a meeting does not compare what the ranks have called
 };
 
@@ -68,6 +70,8 @@ constexpr const char* kControlNames[] = {
     "free_early",
     "skip_opening",
     "skip_closing",
+    "work_on",
+    "leave_alone",
     "blind_meeting",
 };
 

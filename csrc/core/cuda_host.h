@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/control.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -116,7 +117,9 @@ T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Tou
 /// does nothing, and so uses nothing.
 inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 #if defined(FC_SHIM)
-  return shim::next_skip = kernel_view(word, sizeof(*word), Touch::kRead);
+  word = kernel_view(word, sizeof(*word), Touch::kRead);
+  shim::next_skip = FC_LEFT_OUT(Control::kWorkOn) ? nullptr : word;
+  return word;
 #else
   return word;
 #endif

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/control.h"
 #include "core/hd.h"
 
 namespace fastcomm {
@@ -21,7 +22,7 @@ struct alignas(64) ChannelState {
 /// Whether a kernel has nothing to do any more. `channel` is nullptr, or in device memory, and written
 /// by kernels that stand before this one in its stream.
 FC_HD bool has_failed(const ChannelState* channel) {
-  return channel != nullptr && channel->failed != 0;
+  return channel != nullptr && channel->failed != 0 && !FC_LEFT_OUT(Control::kWorkOn);
 }
 
 enum class WaitFailure : uint32_t {

@@ -99,6 +99,7 @@ void test_one(uint64_t seed) {
       rank.wait_for_all();
       self.meet();
     }
+    if (self.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     rank.leave();
   });
 }

@@ -40,6 +40,19 @@ def test_negative_control_is_reported(control: str, seed: str) -> None:
     assert ": a hazard: " in result.stdout and "nothing orders" in result.stdout, result.stdout
 
 
+def test_kernels_that_work_on_behind_a_failure_are_reported() -> None:
+    """They use windows of ranks that have not come."""
+    result = programs.run(programs.get(TEST, SHIM), "mismatch", control="work_on")
+    assert result.returncode != 0
+    assert ": a hazard: " in result.stdout and "nothing orders" in result.stdout, result.stdout
+
+
+def test_a_window_that_is_freed_too_early_is_reported() -> None:
+    result = programs.run(programs.get(TEST, SHIM), "one", control="leave_alone")
+    assert result.returncode != 0
+    assert "which another process has still mapped" in result.stdout, result.stdout
+
+
 def test_a_meeting_that_does_not_compare_is_noticed() -> None:
     result = programs.run(programs.get(TEST, SHIM), "mismatch", control="blind_meeting")
     assert result.returncode != 0 and "WaitFailure::kMismatch" in result.stdout, result.stdout

@@ -213,7 +213,7 @@ void launch_closing(const MeetingPlace& place, const WaitBounds& bounds, const C
   launch(place, bounds, call, /*opens=*/false, stream);
 }
 
-void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<Spoils>& results,
+void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<DeviceResult>& results,
                   cudaStream_t stream) {
   const uint64_t bits = nan_of(dtype);
   if (bits == 0) return;
@@ -224,7 +224,7 @@ void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<Spoi
     args.width = static_cast<uint32_t>(dtype_size(dtype));
     args.many = static_cast<int>(std::min<size_t>(kSpoiledTable, results.size() - done));
     for (int i = 0; i < args.many; ++i) {
-      const Spoils& each = results[done + i];
+      const DeviceResult& each = results[done + i];
       args.memory[i] =
           kernel_view(static_cast<char*>(each.memory), each.count * args.width, Touch::kWrite);
       args.count[i] = each.count;

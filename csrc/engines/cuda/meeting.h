@@ -75,15 +75,15 @@ void launch_opening(const MeetingPlace& place, const WaitBounds& bounds, const C
 void launch_closing(const MeetingPlace& place, const WaitBounds& bounds, const CallHeader& call,
                     cudaStream_t stream);
 
-/// Results of an operation, in memory of this device.
-struct Spoils {
+/// A result of an operation, in memory of this device.
+struct DeviceResult {
   void* memory;
   uint64_t count;  // elements
 };
 
 /// Enqueues a kernel that overwrites floating-point results with NaN if the channel has failed. For
 /// other types it does nothing: they have none.
-void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<Spoils>& results,
+void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<DeviceResult>& results,
                   cudaStream_t stream);
 
 /// Loads the kernels: loading one while another one waits would deadlock. Raises Error(kSystem).

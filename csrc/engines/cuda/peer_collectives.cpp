@@ -26,15 +26,15 @@ ReduceSpec spec_of(const Call& call, int size, int destinations) {
 }
 
 /// Raises what a launch would raise, but for a failure of CUDA's own.
-void check_call(const Call& call, const PeerAreas& areas) {
+void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
   if (call.op != ReduceOp::kNone) {
     if (call.op != ReduceOp::kSum && call.op != ReduceOp::kAvg) {
       throw Error(ErrorCode::kUnsupported,
                   concat(describe_call(make_header(call, 0, 0)), ": devices sum and average only"));
     }
-    check_multi_reduce(spec_of(call, areas.size, 1));
+    check_multi_reduce(spec_of(call, size, 1));
   }
-  for (const PeerResult& result : results_of(call, areas.rank)) {
+  for (const DeviceResult& result : results) {
     FC_CHECK(reinterpret_cast<uintptr_t>(result.memory) % dtype_size(call.dtype) == 0,
              describe_call(make_header(call, 0, 0)), ": a result is not aligned to its elements");
   }
@@ -130,16 +130,13 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
            " is of no use: an earlier operation could not be launched whole. Form a new group");
   // All that can be refused is refused here: peers would take the next opening for this closing.
   const uint64_t rounds = number_of_rounds(call, own.areas);
-  check_call(call, own.areas);
+  const std::vector<DeviceResult> results = results_of(call, own.place.rank);
+  check_call(call, own.place.size, results);
   own.broken = true;
   const CallHeader header =
       make_header(call, own.operations++, static_cast<uint8_t>(Algorithm::kPipelined));
   for (uint64_t round = 0; round < rounds; ++round) run_round(call, header, own, round, stream);
-  std::vector<Spoils> spoils;
-  for (const PeerResult& result : results_of(call, own.place.rank)) {
-    spoils.push_back({result.memory, result.count});
-  }
-  launch_spoil(own.place, call.dtype, spoils, stream);
+  launch_spoil(own.place, call.dtype, results, stream);
   own.broken = false;
 }
 

@@ -131,12 +131,12 @@ PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round) {
   return Round(call, areas, first, std::min(chunk, call.count - first), chunk).made();
 }
 
-std::vector<PeerResult> results_of(const Call& call, int rank) {
+std::vector<DeviceResult> results_of(const Call& call, int rank) {
   const PeerWay& way = row_of(call.kind).peers;
   const bool is_given = way.from_root && !way.in_parts && gives(call, way, rank);
   if (way.work == Work::kMeet || is_given || !gets(call, way, rank)) return {};
   if (way.work != Work::kPull || way.from_root) return {{call.output, call.count}};
-  std::vector<PeerResult> results;
+  std::vector<DeviceResult> results;
   for (void* const output : call.outputs) results.push_back({output, call.count});
   return results;
 }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "coll/call.h"
+#include "engines/cuda/meeting.h"
 #include "kernels/cuda/multi_copy.h"
 
 namespace fastcomm {
@@ -52,13 +53,7 @@ uint64_t number_of_rounds(const Call& call, const PeerAreas& areas);
 
 PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round);
 
-/// One of the call's results on this rank.
-struct PeerResult {
-  void* memory;
-  uint64_t count;  // elements
-};
-
 /// Where the operation's results lie on this rank.
-std::vector<PeerResult> results_of(const Call& call, int rank);
+std::vector<DeviceResult> results_of(const Call& call, int rank);
 
 }  // namespace fastcomm

@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "core/control.h"
+
 namespace fastcomm {
 namespace {
 
@@ -114,7 +116,8 @@ void DeviceWindows::take() {
 
 void DeviceWindows::leave(HostExchange& hosts) {
   unmap();
-  hosts.all_gather("");
+  // Whoever has come has unmapped this rank's window.
+  if (!FC_LEFT_OUT(Control::kLeaveAlone)) hosts.all_gather("");
   const DeviceGuard guard(device_);
   char* const own = std::exchange(windows_[rank_], nullptr);
   if (own != nullptr) FC_CUDA(cudaFree(own), "a window");
