@@ -18,7 +18,7 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory.
+        native: True for shared memory, and for devices that reach each other's memory.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
             ``"nothing"``; where it is not native the name of another backend of torch's
             (``"gloo"``, which serves the whole group; ``"nccl"``, tensors on its devices) or
@@ -90,8 +90,9 @@ def explain(
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
         decided = False
+    on_device = answer.pop("on_device", False)
     explanation = Explanation(operation, **answer)
-    if explanation.native and device not in ("cpu", "meta"):
+    if explanation.native and device not in ("cpu", "meta") and not on_device:
         reason = f"{explanation.reason}; copied from and to {device} through the host's memory"
         if not decided and (other := _device_engines.name_of(device)) is not None:
             reason += f", unless the first collective finds that {other} serves every rank"
@@ -99,7 +100,8 @@ def explain(
     if dtype.is_complex and "reduction of bytes" in explanation.reason:
         reason = "complex numbers have sum, avg and premul_sum only"
         explanation = replace(explanation, reason=reason)
-    if tensor is None or (operation, explanation.algorithm) != ("all_reduce", "pipelined"):
+    slots = (operation, explanation.algorithm) == ("all_reduce", "pipelined") and not on_device
+    if tensor is None or not slots:
         return explanation
     lies = "does" if is_shared(tensor) else "does not"
     return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {lies}")

@@ -38,6 +38,12 @@ DeviceBackends device_backends() {
     const py::gil_scoped_acquire gil;
     python("say_why_not")(type_name(type), size, why);
   };
+  backends.say_why_not_direct = [python, type_name](c10::DeviceType type, int size,
+                                                    const std::string& other,
+                                                    const std::string& why) {
+    const py::gil_scoped_acquire gil;
+    python("say_why_not_direct")(type_name(type), size, other, why);
+  };
   return backends;
 }
 

@@ -60,12 +60,21 @@ py::dict explanation_of(const Query& query, const Selection& selection, std::str
 /// Nothing where it is not decided yet which engine serves such tensors.
 std::optional<py::dict> explain(const FastcommBackend& backend, const std::string& device,
                                 const Query& query) {
-  const Engine* engine = backend.engine_of(c10::Device(device).type());
+  const c10::DeviceType type = c10::Device(device).type();
+  const Engine* engine = backend.engine_of(type);
   if (engine == nullptr) return std::nullopt;
   Selection selection = engine->explain(query);
   if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
-  const bool native = dynamic_cast<const NativeEngine*>(engine) != nullptr;
-  return explanation_of(query, selection, native ? "" : engine->name());
+  const Engine& serving = engine->serving(query);
+  const std::string why_not_direct = backend.why_not_direct(type);
+  if (&serving != engine) {
+    selection.reason += "; the devices' own kernels do not do this";
+  } else if (!why_not_direct.empty()) {
+    selection.reason += concat("; not from device to device: ", why_not_direct);
+  }
+  py::dict result = explanation_of(query, selection, serving.is_native() ? "" : serving.name());
+  result["on_device"] = dynamic_cast<const NativeEngine*>(&serving) == nullptr && device != "cpu";
+  return result;
 }
 
 /// The traits of a group that does not exist: `size` ranks on this machine, by this environment.

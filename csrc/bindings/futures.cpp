@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/held.h"
+#include "c10d/cuda/cuda_work.h"
 #include "c10d/delegate/delegate_work.h"
 #include "c10d/exception.h"
 #include "c10d/native/peer_work.h"
@@ -176,6 +177,10 @@ void bind_futures(py::module_& module) {
       .def("get_future", &future_of<WorkOfMany>);
   py::class_<DelegateWork, c10::intrusive_ptr<DelegateWork>, ::c10d::Work>(module, "DelegateWork")
       .def("get_future", &future_of<DelegateWork>);
+#if defined(FC_DEVICES)
+  py::class_<CudaWork, c10::intrusive_ptr<CudaWork>, ::c10d::Work>(module, "CudaWork")
+      .def("get_future", &future_of<CudaWork>);
+#endif
   module.def("future_of", &future_with<NativeWork>);
 }
 

@@ -9,11 +9,11 @@
 #include "bindings/futures.h"
 #include "bindings/held.h"
 #include "c10d/backend.h"
-#include "c10d/delegate/device_watch.h"
 #include "c10d/exception.h"
 #include "c10d/groups.h"
 #include "c10d/hooks.h"
 #include "c10d/shared_tensor.h"
+#include "c10d/stopped_at_end.h"
 #include "c10d/store_bootstrap.h"
 #include "core/env.h"
 #include "core/host_cache.h"
@@ -60,6 +60,8 @@ py::dict environment_dict() {
   result["FASTCOMM_SEGMENT_MB"] = env.segment_bytes >> 20;
   result["FASTCOMM_ONE_SHOT_BYTES"] = env.payload_bytes;
   result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
+  result["FASTCOMM_ROUTE"] = env.route;
+  result["FASTCOMM_WINDOW_BYTES"] = env.window_bytes;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
   return result;
 }
@@ -198,7 +200,7 @@ PYBIND11_MODULE(_C, module) {
       [] {
         stop_continuations();
         stop_progress();
-        stop_device_watches();
+        stop_watches();
         stop_continuations();  // those that waited for what will never come
       },
       py::call_guard<py::gil_scoped_release>()));

@@ -69,12 +69,14 @@ FastcommBackend::~FastcommBackend() {
     continuations_->close();
   }
   devices_.reset();
+  // What devices keep until the peers are gone lives longer, and these are to know that this rank is.
+  if (native_ != nullptr) native_->leave("");
   cpu_.reset();
   delegate_.reset();
 }
 
-std::vector<DelegateEngine*> FastcommBackend::device_engines() {
-  return devices_ == nullptr ? std::vector<DelegateEngine*>{} : devices_->all();
+std::vector<Engine*> FastcommBackend::device_engines() {
+  return devices_ == nullptr ? std::vector<Engine*>{} : devices_->all();
 }
 
 Engine& FastcommBackend::on_device(const at::Tensor& tensor) {

@@ -42,6 +42,11 @@ class FastcommBackend final : public ::c10d::Backend {
     return host || devices_ == nullptr ? cpu_.get() : devices_->decided(type);
   }
 
+  /// Why kernels of this library do not serve such devices; "" if they do, or it is not decided.
+  std::string why_not_direct(c10::DeviceType type) const {
+    return devices_ == nullptr ? "" : devices_->why_not_direct(type);
+  }
+
   // Operations: of the engine of their tensors' device.
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     return of(tensors).allreduce(tensors, opts);
@@ -160,7 +165,7 @@ class FastcommBackend final : public ::c10d::Backend {
   Engine& of(const Tensors& tensors) { return tensors.empty() ? *cpu_ : of(tensors[0]); }
   Engine& of_message(const Tensors& tensors);
   Engine& on_device(const at::Tensor& tensor);
-  std::vector<DelegateEngine*> device_engines();
+  std::vector<Engine*> device_engines();
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/exception.h"
+#include "core/env.h"
 #include "core/signature.h"
 
 namespace fastcomm {
@@ -13,16 +14,11 @@ DeviceBackends g_device_backends;
 
 namespace {
 
-/// What a rank says of its device.
-struct Vote {
-  char has_backend = 0;
-  char text[255] = {};  // the device's name, or why there is no backend
+constexpr size_t kTextBytes = 240;
 
-  Vote() = default;
-  Vote(bool has, const std::string& words) : has_backend(has ? 1 : 0) {
-    std::memcpy(text, words.data(), std::min(words.size(), sizeof(text) - 1));
-  }
-};
+void set_text(char (&to)[kTextBytes], const std::string& text) {
+  std::memcpy(to, text.data(), std::min(text.size(), kTextBytes - 1));
+}
 
 std::string type_name(c10::Device device) {
   return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
@@ -32,16 +28,86 @@ bool known(c10::Device device) {
   return g_device_backends.known && g_device_backends.known(device.type());
 }
 
-Vote vote(c10::Device device) {
-  try {
-    if (known(device)) return {true, g_device_backends.identify(device)};
-    return {false, concat("torch has no backend for tensors on ", type_name(device), " here")};
-  } catch (const std::exception&) {
-    return {false, what_of(std::current_exception())};
+/// Why no kernel of ours serves such devices here; "" if one may.
+std::string why_no_kernels(c10::Device device, int size) {
+#if defined(FC_DEVICES)
+  if (environment().route == "nccl") return "FASTCOMM_ROUTE=nccl";
+  if (device.type() != kAccelerator) return "no kernels for tensors on " + type_name(device);
+  if (size > kMaxDeviceRanks) {
+    return concat(size, " ranks, but at most ", kMaxDeviceRanks, " use each other's devices");
   }
+  return size == 1 ? "one rank has nobody to meet" : "";
+#else
+  static_cast<void>(size);
+  return "built without kernels for tensors on " + type_name(device);
+#endif
 }
 
+#if defined(FC_DEVICES)
+/// What the ranks of a group tell each other, by way of its host's engine.
+class GroupHosts final : public HostExchange {
+ public:
+  explicit GroupHosts(NativeEngine& host) : host_(host) {}
+
+  std::vector<std::string> all_gather(const std::string& own) override {
+    const auto size = static_cast<size_t>(host_.getSize());
+    const uint64_t bytes = own.size();
+    std::vector<uint64_t> lengths(size);
+    gather(&bytes, lengths.data(), sizeof(bytes));
+    const size_t most = *std::max_element(lengths.begin(), lengths.end());
+    std::string padded = own, all(size * most, '\0');
+    padded.resize(most);
+    if (most != 0) gather(padded.data(), all.data(), most);
+    std::vector<std::string> texts;
+    for (size_t rank = 0; rank < size; ++rank) {
+      texts.push_back(all.substr(rank * most, lengths[rank]));
+    }
+    return texts;
+  }
+
+ private:
+  void gather(const void* own, void* all, size_t bytes) {
+    host_.gather_bytes(own, all, bytes, 0x77d2, "to make windows of devices");
+  }
+
+  NativeEngine& host_;
+};
+#endif
+
 }  // namespace
+
+struct DeviceEngines::Vote {
+  uint64_t area_bytes = 0;
+  char has_backend = 0;
+  char device[kTextBytes] = {};  // its name, or why there is no backend
+  char why_not_direct[kTextBytes] = {};
+
+  Vote() = default;
+  Vote(c10::Device device, int size) : area_bytes(environment().window_bytes) {
+    set_text(why_not_direct, why_no_kernels(device, size));
+    try {
+      has_backend = known(device) ? 1 : 0;
+      set_text(this->device, known(device) ? g_device_backends.identify(device)
+                                           : concat("torch has no backend for tensors on ",
+                                                    type_name(device), " here"));
+    } catch (const std::exception&) {
+      has_backend = 0;
+      set_text(this->device, what_of(std::current_exception()));
+    }
+  }
+
+  /// What keeps the ranks from using their backends, or "".
+  static std::string why_no_backend(const std::vector<Vote>& votes) {
+    for (size_t rank = 0; rank < votes.size(); ++rank) {
+      if (votes[rank].has_backend == 0) return concat("rank ", rank, ": ", votes[rank].device);
+      for (size_t other = 0; other < rank; ++other) {
+        if (std::strcmp(votes[rank].device, votes[other].device) != 0) continue;
+        return concat("ranks ", other, " and ", rank, " share a device, ", votes[rank].device);
+      }
+    }
+    return "";
+  }
+};
 
 DeviceEngines::DeviceEngines(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store,
                              c10::intrusive_ptr<::c10d::Backend::Options> options,
@@ -77,35 +143,81 @@ Engine& DeviceEngines::for_message(const at::Tensor& tensor) {
 }
 
 Engine& DeviceEngines::coalesced(Engine& engine) {
-  if (&engine == &host_ || !host_.coalescing()) return engine;
-  auto& delegate = static_cast<DelegateEngine&>(engine);
-  if (!delegate.coalescing()) delegate.startCoalescing();
+  if (&engine != &host_ && host_.coalescing() && !engine.coalescing()) engine.startCoalescing();
   return engine;
 }
 
 std::vector<Engine::WorkPtr> DeviceEngines::end_coalescing() {
   std::vector<Engine::WorkPtr> works;
-  for (DelegateEngine* engine : all()) {
+  for (Engine* engine : all()) {
     if (engine->coalescing()) works.push_back(engine->endCoalescing());
   }
   return works;
 }
 
 Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
-  const std::string reason = why_not(device);
+#if defined(FC_DEVICES)
+  if (device.type() == kAccelerator && is_capturing(device.index())) {
+    throw Error(ErrorCode::kUnsupported,
+                "the first collective of a process group on devices cannot be captured into a "
+                "graph: the ranks agree then what serves them. Run one before the capture");
+  }
+#endif
+  const std::vector<Vote> votes = this->votes(device);
+  const std::string why_not = Vote::why_no_backend(votes);
   Engine* engine = &host_;
-  if (reason.empty()) {
+  if (why_not.empty()) {
     const std::string problem = made(slot, device);
     if (!problem.empty()) {  // the others have theirs
       std::rethrow_exception(host_.group()->failed("forming", ErrorCode::kSystem, problem));
     }
     engine = slot.delegate.get();
-  } else if (host_.getRank() == 0 && g_device_backends.say_why_not) {
-    g_device_backends.say_why_not(device.type(), host_.getSize(), reason);
   }
   slot.messages.store(engine, std::memory_order_release);
+  const std::string why_not_direct = made_direct(slot, device, votes, *engine);
+  const bool tells = host_.getRank() == 0 && !why_not_direct.empty();
+  if (tells && !why_not.empty()) {
+    if (g_device_backends.say_why_not) {
+      g_device_backends.say_why_not(device.type(), host_.getSize(), why_not);
+    }
+  } else if (tells && votes[0].why_not_direct[0] == '\0' && g_device_backends.say_why_not_direct) {
+    g_device_backends.say_why_not_direct(device.type(), host_.getSize(), engine->name(),
+                                         why_not_direct);
+  }
+  if (why_not_direct.empty()) engine = slot.direct.get();
   slot.collectives.store(engine, std::memory_order_release);
   return *engine;
+}
+
+std::string DeviceEngines::made_direct(Slot& slot, c10::Device device,
+                                       const std::vector<Vote>& votes, Engine& other) {
+  std::string why_not;
+  for (size_t rank = 0; rank < votes.size() && why_not.empty(); ++rank) {
+    const char* text = votes[rank].why_not_direct;
+    if (*text != '\0') why_not = concat("rank ", rank, ": ", text);
+  }
+#if defined(FC_DEVICES)
+  c10::intrusive_ptr<Engine> engine;
+  if (why_not.empty()) {
+    try {
+      GroupHosts hosts(host_);
+      auto group = std::make_shared<CudaGroup>(hosts, host_.group(), device.index(),
+                                               votes[0].area_bytes, options_->timeout);
+      engine = c10::make_intrusive<CudaEngine>(std::move(group), other, host_.getRank(),
+                                               host_.getSize(), options_, continuations_);
+    } catch (const Error& error) {
+      if (const auto failure = host_.failure()) std::rethrow_exception(failure);
+      why_not = error.what();
+    }
+  }
+  const std::lock_guard<std::mutex> lock(making_);
+  slot.direct = std::move(engine);
+#else
+  static_cast<void>(other);
+  const std::lock_guard<std::mutex> lock(making_);
+#endif
+  slot.why_not_direct = why_not;
+  return why_not;
 }
 
 std::string DeviceEngines::made(Slot& slot, c10::Device device) {
@@ -125,32 +237,29 @@ std::string DeviceEngines::made(Slot& slot, c10::Device device) {
   }
 }
 
-std::string DeviceEngines::why_not(c10::Device device) {
+std::vector<DeviceEngines::Vote> DeviceEngines::votes(c10::Device device) {
   const int size = host_.getSize();
-  const Vote mine = vote(device);
+  const Vote mine(device, size);
   std::vector<Vote> votes(static_cast<size_t>(size));
   host_.gather_bytes(&mine, votes.data(), sizeof(Vote),
                      mix(0x76f1, static_cast<uint64_t>(device.type())),
                      concat("to agree what serves tensors on ", type_name(device)));
-  for (int rank = 0; rank < size; ++rank) {
-    const Vote& each = votes[static_cast<size_t>(rank)];
-    if (each.has_backend == 0) return concat("rank ", rank, ": ", each.text);
-    for (int other = 0; other < rank; ++other) {
-      if (std::strcmp(each.text, votes[static_cast<size_t>(other)].text) == 0) {
-        return concat("ranks ", other, " and ", rank, " share a device, ", each.text);
-      }
-    }
-  }
-  return "";
+  return votes;
 }
 
-std::vector<DelegateEngine*> DeviceEngines::all() {
+std::vector<Engine*> DeviceEngines::all() {
   const std::lock_guard<std::mutex> lock(making_);
-  std::vector<DelegateEngine*> engines;
+  std::vector<Engine*> engines;
   for (Slot& slot : slots_) {
+    if (slot.direct != nullptr) engines.push_back(slot.direct.get());
     if (slot.delegate != nullptr) engines.push_back(slot.delegate.get());
   }
   return engines;
+}
+
+std::string DeviceEngines::why_not_direct(c10::DeviceType type) const {
+  const std::lock_guard<std::mutex> lock(making_);
+  return slots_.at(static_cast<size_t>(type)).why_not_direct;
 }
 
 }  // namespace fastcomm

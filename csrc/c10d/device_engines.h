@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/cuda/cuda_engine.h"
 #include "c10d/delegate/delegate_engine.h"
 #include "c10d/native/native_engine.h"
 
@@ -33,14 +34,19 @@ struct DeviceBackends {
       make;
   /// Says that tensors on such devices go through the host's memory, and why.
   std::function<void(c10::DeviceType, int size, const std::string& why)> say_why_not;
+  /// Says that devices do not use each other's memory, and why; `other` serves them.
+  std::function<void(c10::DeviceType, int size, const std::string& other, const std::string& why)>
+      say_why_not_direct;
 };
 extern DeviceBackends g_device_backends;
 
-/// A type of device goes to a backend made for it, where every rank has one and the ranks' devices differ:
-/// that is agreed on at the group's first collective with tensors on such a device, in the order in which
-/// the group's operations are issued. Else it goes to the host's engine, through the host's memory, for
-/// ever. Messages ask no third rank: they go to the backend unless the ranks have agreed otherwise. What
-/// continuations of futures issue has an order of its own, and so always goes to the host's engine.
+/// What serves collectives with tensors on a type of device is agreed on at the group's first one, in the
+/// order in which its operations are issued: kernels of ours, if every rank's device reaches the others'
+/// memory, as a trial shows (CudaEngine); a backend made for it, where every rank has one and the ranks'
+/// devices differ; else the host's engine, through the host's memory, for ever. What there is no kernel for
+/// goes to the second, or the third. Messages ask no third rank: they go to the backend unless the ranks have
+/// agreed otherwise. What continuations of futures issue has an order of its own, and so always goes to
+/// the host's engine.
 ///
 /// Thread-safe.
 class DeviceEngines {
@@ -61,7 +67,9 @@ class DeviceEngines {
     return slot.collectives.load(std::memory_order_acquire);
   }
   /// Those that there are.
-  std::vector<DelegateEngine*> all();
+  std::vector<Engine*> all();
+  /// Why kernels of ours do not serve such devices; "" if they do, or it is not decided.
+  std::string why_not_direct(c10::DeviceType type) const;
   /// What ends the calling thread's block of coalesced operations, besides the host's own work for it.
   std::vector<Engine::WorkPtr> end_coalescing();
 
@@ -71,22 +79,29 @@ class DeviceEngines {
     std::atomic<Engine*> collectives{nullptr};
     std::atomic<Engine*> messages{nullptr};
     c10::intrusive_ptr<DelegateEngine> delegate;  // written under making_
+    c10::intrusive_ptr<Engine> direct;            // likewise: kernels of ours
+    std::string why_not_direct;                   // likewise
   };
+  /// What a rank says of its device.
+  struct Vote;
 
   Engine& chosen(std::atomic<Engine*> Slot::* use, const at::Tensor& tensor);
   Engine& agree(Slot& slot, c10::Device device);
   /// Makes the slot's engine, if there is none yet. Returns what went wrong, or "".
   std::string made(Slot& slot, c10::Device device);
-  /// What keeps the ranks from using their backends, or "": the same on every rank.
-  std::string why_not(c10::Device device);
+  std::vector<Vote> votes(c10::Device device);
+  /// Makes the slot's engine of our own kernels, over `other`. Returns why there is none, or "": the same on
+  /// every rank.
+  std::string made_direct(Slot& slot, c10::Device device, const std::vector<Vote>& votes,
+                          Engine& other);
   Engine& coalesced(Engine& engine);
 
   NativeEngine& host_;
   const c10::intrusive_ptr<::c10d::Store> store_;
   const c10::intrusive_ptr<::c10d::Backend::Options> options_;
   const Continuations::Ptr continuations_;
-  std::mutex deciding_;  // one thread agrees; held while it waits for others
-  std::mutex making_;    // for moments
+  std::mutex deciding_;        // one thread agrees; held while it waits for others
+  mutable std::mutex making_;  // for moments
   std::array<Slot, c10::COMPILE_TIME_MAX_DEVICE_TYPES> slots_;
 };
 

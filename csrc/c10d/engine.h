@@ -2,7 +2,8 @@
 //
 // A group has one engine for the CPU from its beginning (NativeEngine where its ranks share memory, else
 // DelegateEngine over Gloo), and may have one for another type of device. FastcommBackend gives each call
-// to the engine of its tensors; no engine hands a call on to another.
+// to the engine of its tensors; one for devices may give a whole call to another engine, by what all ranks know
+// of it (serving()).
 #pragma once
 
 #include <exception>
@@ -48,6 +49,11 @@ class Engine : public ::c10d::Backend {
   /// What serves the calls, for messages: "shared memory", "Gloo".
   virtual std::string name() const = 0;
 
+  /// Whether it is this code that serves calls, and no other backend.
+  virtual bool is_native() const { return false; }
+  /// Which engine such a call ends at.
+  virtual const Engine& serving(const Query&) const { return *this; }
+
   /// How it would carry such a call out, or why it does not take it. The same on every rank. Does not look
   /// at the group's state.
   virtual Selection explain(const Query& query) const = 0;
@@ -62,6 +68,9 @@ class Engine : public ::c10d::Backend {
   /// Leaves in good order: peers finish what this rank has taken part in. `how` tells them what
   /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
   virtual void leave(const std::string& how) = 0;
+
+  /// Whether the calling thread is between startCoalescing() and endCoalescing().
+  virtual bool coalescing() const = 0;
 
   /// Lets go what a child of fork() must not end: threads and locks that it does not have.
   virtual void abandon() {}

@@ -39,6 +39,9 @@ ErrorCode code_of(const std::exception_ptr& error);
 /// What it says, without a stack trace.
 std::string what_of(const std::exception_ptr& error);
 
+/// What a call of `operation` raises that comes after the group has failed in `failure`, one of ours.
+std::exception_ptr come_after(const std::exception_ptr& failure, const char* operation);
+
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
 void register_error_type(ErrorCode code, PyObject* type);
 

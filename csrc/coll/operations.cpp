@@ -213,7 +213,8 @@ Table make_table() {
   add(OpKind::kOther, "other");
   add_reduction(OpKind::kReduce, "reduce", reduces, all_reduce_alone).peers = {
       Work::kReduceSlices, false, false, /*to_root=*/true};
-  add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone);
+  add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone).peers = {
+      Work::kPull};
   add(OpKind::kGather, "gather", moves, all_to_all_v_alone).peers = {Work::kPull, false, false,
                                                                      /*to_root=*/true};
   add(OpKind::kScatter, "scatter", moves, all_to_all_v_alone).peers = {
@@ -221,19 +222,24 @@ Table make_table() {
   add_reduction(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone).peers = {
       Work::kReduceParts, /*in_parts=*/true};
   add_reduction(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters,
-                reduce_scatter_alone);
+                reduce_scatter_alone)
+      .peers = {Work::kReduceParts, /*in_parts=*/true};
   OperationRow& parts = detailed(add(OpKind::kAllToAll, "all_to_all", moves, all_to_all_v_alone));
   parts.counted = false;
   parts.peers = {Work::kPull, /*in_parts=*/true};
   detailed(add(OpKind::kAllToAllSingle, "all_to_all_single", moves, all_to_all_v_alone)).counted =
       false;
-  detailed(add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces,
-                         all_reduce_alone));
-  detailed(add(OpKind::kAllGatherCoalesced, "all_gather_coalesced", gathers, all_gather_alone));
+  detailed(
+      add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces, all_reduce_alone))
+      .peers = {Work::kReduceSlices};
+  detailed(add(OpKind::kAllGatherCoalesced, "all_gather_coalesced", gathers, all_gather_alone))
+      .peers = {Work::kPull};
   detailed(add(OpKind::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced", gathers,
-               all_gather_alone));
+               all_gather_alone))
+      .peers = {Work::kPull};
   detailed(add_reduction(OpKind::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced",
-                         scatters, reduce_scatter_alone));
+                         scatters, reduce_scatter_alone))
+      .peers = {Work::kReduceParts, /*in_parts=*/true};
   add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
            {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}, fused_alone);
   add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",

@@ -41,6 +41,10 @@ enum class Control : uint8_t {
   kWorkOn,       // kernels behind a failure do what they would have done (kernels/channel.h)
   kLeaveAlone,   // a window is freed before the hosts have met (transport/ipc/windows.h)
   kBlindMeeting,  // a meeting does not compare what the ranks have called
+  kRunAhead,      // an operation on a group's stream does not wait for its caller's,
+  kOvertake,      // nor an operation for the one before it, which another stream has,
+  kWaitForNone,   // nor a caller who waits for one; or
+  kLetGoEarly,    // its tensors go when it has been enqueued (c10d/cuda/cuda_group.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -73,6 +77,10 @@ constexpr const char* kControlNames[] = {
     "work_on",
     "leave_alone",
     "blind_meeting",
+    "run_ahead",
+    "overtake",
+    "wait_for_none",
+    "let_go_early",
 };
 
 }  // namespace fastcomm

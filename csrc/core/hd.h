@@ -105,6 +105,11 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
 #endif
 }
 
+/// Writes such a word. Of the host alone.
+inline void store_relaxed(uint32_t* word, uint32_t value) {
+  reinterpret_cast<std::atomic<uint32_t>*>(word)->store(value, std::memory_order_relaxed);
+}
+
 /// Bits [bits, bits + 32) of the 64 bits (low, high); bits < 32.
 FC_HD uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
 #if defined(__CUDA_ARCH__)

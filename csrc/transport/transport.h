@@ -5,6 +5,7 @@
 // processes of one host).
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "transport/control_block.h"
@@ -52,6 +53,10 @@ class Transport {
 
   /// True if the process of a peer has died: all that it ever wrote is visible afterwards. Any thread.
   virtual bool lost(int peer) const = 0;
+
+  /// Asks whether every peer has left the group, or is dead: only then is it certain that none of them
+  /// touches this rank's memory for the group's sake. May be asked when this is gone.
+  virtual std::function<bool()> peers_are_gone() const = 0;
 
   /// How messages call a peer: "rank 2 (pid 4711)".
   virtual std::string describe(int rank) const = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -15,8 +16,9 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
+from support import ranks
 from support.caught import Caught, catch
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
@@ -24,6 +26,10 @@ from fastcomm import _device_engines
 from fastcomm._device_engines import Factory
 
 pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # short times are compared
+
+ELSEWHERE = {"FASTCOMM_ROUTE": "nccl"}  # not to kernels of ours
+run_ranks = functools.partial(ranks.run_ranks, environment=ELSEWHERE)
+run_outcomes = functools.partial(ranks.run_outcomes, environment=ELSEWHERE)
 
 _made: list[Any] = []
 _said: list[str] = []

@@ -1,4 +1,7 @@
-"""Tensors on simulated devices, in a native group: the bits of the same tensors on the CPU."""
+"""Tensors on simulated devices, in a native group: the bits of the same tensors on the CPU.
+
+Through the host's memory, or by kernels that use the memory of each other's devices.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ pytestmark = pytest.mark.usefixtures("simulated")
 
 ROWS, COLUMNS = 6, 700
 BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
+HOST = {"FASTCOMM_ROUTE": "nccl", **BLOCKS}
+ROUNDS = {"FASTCOMM_WINDOW_BYTES": "8192", **BLOCKS}  # several for each message
+ROUTES = pytest.mark.parametrize("route", [HOST, ROUNDS], ids=["host", "direct"])
 
 
 class Maker:
@@ -167,8 +173,9 @@ def _operations(world: World) -> None:
                     assert same_bits(ours.cpu(), expected), (operation.__name__, dtype, form)
 
 
-def test_each_operation_gives_the_bits_of_the_cpu() -> None:
-    run_ranks(2, _operations, environment=BLOCKS)
+@ROUTES
+def test_each_operation_gives_the_bits_of_the_cpu(route: dict[str, str]) -> None:
+    run_ranks(2, _operations, environment=route)
 
 
 def _later(world: World) -> None:
@@ -194,8 +201,9 @@ def _later(world: World) -> None:
     assert same_bits(values[0].cpu(), reference) and values[0].device == device
 
 
-def test_works_and_futures_have_the_tensors_of_the_device() -> None:
-    run_ranks(2, _later)
+@ROUTES
+def test_works_and_futures_have_the_tensors_of_the_device(route: dict[str, str]) -> None:
+    run_ranks(2, _later, environment=route)
 
 
 def _places(world: World) -> None:
@@ -235,7 +243,7 @@ def _places(world: World) -> None:
 
 
 def test_tensors_of_several_places() -> None:
-    run_ranks(2, _places)
+    run_ranks(2, _places, environment=HOST)
 
 
 def _bad_input(world: World) -> None:
@@ -259,7 +267,7 @@ def _bad_input(world: World) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    run_ranks(2, _bad_input)
+    run_ranks(2, _bad_input, environment=HOST)
 
 
 def _late(world: World) -> None:
@@ -274,7 +282,7 @@ def _late(world: World) -> None:
 
 
 def test_a_timeout_leaves_the_tensor_alone() -> None:
-    run_ranks(2, _late, group_timeout=1)
+    run_ranks(2, _late, group_timeout=1, environment=HOST)
 
 
 def _ddp(world: World) -> None:
@@ -293,8 +301,9 @@ def _ddp(world: World) -> None:
         assert there.device == device and same_bits(there.cpu(), here)
 
 
-def test_ddp_on_a_device_gives_the_bits_of_the_cpu() -> None:
-    run_ranks(2, _ddp)
+@ROUTES
+def test_ddp_on_a_device_gives_the_bits_of_the_cpu(route: dict[str, str]) -> None:
+    run_ranks(2, _ddp, environment=route)
 
 
 def _fused(world: World) -> None:
@@ -321,5 +330,6 @@ def _fused(world: World) -> None:
         assert same_bits(a, b)
 
 
-def test_fused_operations_on_a_device_give_the_bits_of_the_cpu() -> None:
-    run_ranks(2, _fused)
+@ROUTES
+def test_fused_operations_on_a_device_give_the_bits_of_the_cpu(route: dict[str, str]) -> None:
+    run_ranks(2, _fused, environment=route)

@@ -54,6 +54,7 @@ class RankGroup final : public Transport {
     if (before) before(peer);
     return bells_->dead[peer].load();
   }
+  std::function<bool()> peers_are_gone() const override { return inner_->peers_are_gone(); }
   std::string describe(int rank) const override { return inner_->describe(rank); }
   bool oversubscribed() const override { return inner_->oversubscribed(); }
 

@@ -119,14 +119,7 @@ std::exception_ptr Delegate::failed_before(const char* operation) {
   failure();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ == nullptr || text_.empty()) return failure_;
-  // The front stays: the attributes of the exception are about the operation that failed.
-  const size_t end = text_.find("] "), front = end == std::string::npos ? 0 : end + 2;
-  return std::make_exception_ptr(
-      Error(code_, concat(text_.substr(0, front), "this call of ", operation,
-                          " comes after the process group has failed, which cannot be used any "
-                          "more: destroy it and create a new one. It failed in the operation named "
-                          "in front: ",
-                          text_.substr(front))));
+  return come_after(failure_, operation);
 }
 
 std::exception_ptr Delegate::failed(const Subject& subject, const std::exception_ptr& error) {

@@ -29,8 +29,7 @@ class DelegateEngine final : public Engine {
   void leave(const std::string& how) override;
   void abort() override;
   void abandon() override;
-  /// Whether the calling thread is between startCoalescing() and endCoalescing().
-  bool coalescing() const { return coalescing_.open(); }
+  bool coalescing() const override { return coalescing_.open(); }
   void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 

@@ -1,39 +1,16 @@
 #include "c10d/delegate/device_watch.h"
 
 #include <algorithm>
-#include <set>
 #include <system_error>
 
 #include "c10d/hooks.h"
-#include "transport/fork.h"
-
 namespace fastcomm {
-namespace {
-
-/// Those that there are.
-struct Watches {
-  std::mutex mutex;  // before a watch's own; held while a thread ends
-  std::set<DeviceWatch*> all;
-};
-
-/// Never destroyed: a group may outlive the static objects.
-Watches& watches() {
-  static auto* shared = new Watches;
-  return *shared;
-}
-
-}  // namespace
-
 DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {
-  const std::lock_guard<std::mutex> lock(watches().mutex);
-  watches().all.insert(this);
+  enlist();
 }
 
 DeviceWatch::~DeviceWatch() {
-  {
-    const std::lock_guard<std::mutex> lock(watches().mutex);
-    watches().all.erase(this);
-  }
+  delist();
   stop();
 }
 
@@ -44,12 +21,6 @@ void DeviceWatch::stop() {
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
-}
-
-void stop_device_watches() {
-  if (forked_from_endpoint()) return;
-  const std::lock_guard<std::mutex> lock(watches().mutex);
-  for (DeviceWatch* watch : watches().all) watch->stop();
 }
 
 DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Milliseconds timeout) {

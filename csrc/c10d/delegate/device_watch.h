@@ -11,6 +11,7 @@
 
 #include "c10d/delegate/delegate.h"
 #include "c10d/delegate/delegate_work.h"
+#include "c10d/stopped_at_end.h"
 #include "core/clock.h"
 
 namespace fastcomm {
@@ -19,7 +20,7 @@ namespace fastcomm {
 /// has something under way, a thread looks whether a peer has died, left or given the group up, whether
 /// the group has failed, and whether an operation has had its time; if so, the backend is ended, and all that
 /// is under way ends in the error. Thread-safe; all that threads share is under the lock.
-class DeviceWatch {
+class DeviceWatch final : public StoppedAtEnd {
  public:
   struct Watched {
     Delegate::Subject subject;
@@ -31,8 +32,6 @@ class DeviceWatch {
 
   explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
   ~DeviceWatch();
-  DeviceWatch(const DeviceWatch&) = delete;
-  DeviceWatch& operator=(const DeviceWatch&) = delete;
 
   /// Before an operation is submitted, which may wait for peers itself. Raises Error(kSystem).
   Entry begin(const Delegate::Subject& subject, Milliseconds timeout);
@@ -43,7 +42,7 @@ class DeviceWatch {
   /// what g_interrupt_check raises.
   void drain();
   /// From here on nobody looks. Waits for the thread, which may want the GIL.
-  void stop();
+  void stop() override;
 
  private:
   static constexpr Milliseconds kLook{20};
@@ -68,9 +67,5 @@ class DeviceWatch {
   std::thread thread_;
   std::optional<Deadline> stalled_since_;  // the thread's own
 };
-
-/// For the end of the interpreter: stops all. Their threads drop works, and the tensors in them, whose Python
-/// objects want the GIL: torch aborts the process where the interpreter ends meanwhile.
-void stop_device_watches();
 
 }  // namespace fastcomm

@@ -1,7 +1,7 @@
 // all_gather, all_gather_into_tensor.
-#include <algorithm>
 #include <memory>
 
+#include "c10d/calls/even.h"
 #include "c10d/native/launch.h"
 
 namespace fastcomm {
@@ -30,40 +30,15 @@ Prepared prepare_uneven(const Tensors& outputs, const at::Tensor& input, int ran
   return made;
 }
 
-Prepared prepare_even(const Tensors& outputs, const at::Tensor& input, int rank) {
-  Prepared made(OpKind::kAllGather, OpType::ALLGATHER);
-  const Buffer own = made.read(input);
-  made.of(own);
-  made.call.input = own.data();
-  for (const at::Tensor& output : outputs) made.call.outputs.push_back(made.write(output).data());
-  if (!apart(own.data(), made.call.outputs, own.bytes(), rank)) {
-    return prepare_even(outputs, input.clone(), rank);
-  }
-  return made;
-}
-
 }  // namespace
 
 WorkPtr NativeEngine::allgather(TensorLists& outputs, Tensors& inputs,
                                 const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
     const at::Tensor& input = only("all_gather", inputs);
-    FC_CHECK(outputs.size() == 1, "all_gather: takes one list of outputs, not ", outputs.size());
-    const Tensors& list = outputs[0];
-    FC_CHECK(static_cast<int>(list.size()) == getSize(), "all_gather: ", list.size(),
-             " output tensors for a group of ", getSize(), " ranks");
-    for (size_t i = 0; i < list.size(); ++i) {
-      FC_CHECK(list[i].scalar_type() == input.scalar_type(), "all_gather: output ", i,
-               " has dtype ", list[i].scalar_type(), ", the input ", input.scalar_type());
-    }
-    const auto own = static_cast<size_t>(getRank());
-    FC_CHECK(list[own].numel() == input.numel(), "all_gather: output ", own, ", this rank's, has ",
-             list[own].numel(), " elements, its input ", input.numel());
-    const bool even = std::all_of(list.begin(), list.end(), [&](const at::Tensor& output) {
-      return output.numel() == input.numel();
-    });
-    Prepared made =
-        even ? prepare_even(list, input, getRank()) : prepare_uneven(list, input, getRank());
+    const Tensors& list = checked_outputs(site(), outputs, input);
+    Prepared made = are_even(list, input) ? prepare_all_gather(site(), list, input)
+                                          : prepare_uneven(list, input, getRank());
     made.payload.value = list;
     return launch(std::move(made), opts.timeout, opts.asyncOp);
   });
@@ -88,20 +63,8 @@ void NativeEngine::gather_bytes(const void* own, void* all, size_t bytes, uint64
 WorkPtr NativeEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
                                       const ::c10d::AllgatherOptions& opts) {
   return translating([&] {
-    check_parts("all_gather_into_tensor", output, "output", input, "input", getSize());
-    Prepared made(OpKind::kAllGatherIntoTensor, OpType::_ALLGATHER_BASE);
-    Buffer part = made.read(input);
-    made.of(part);
-    auto* at = static_cast<char*>(made.write(output).data());
-    for (int peer = 0; peer < getSize(); ++peer, at += made.call.bytes()) {
-      made.call.outputs.push_back(at);
-    }
-    if (!apart(part.data(), made.call.outputs, made.call.bytes(), getRank())) {
-      part = made.read(input.clone());
-    }
-    made.call.input = part.data();
-    made.payload.value = {output};
-    return launch(std::move(made), opts.timeout, opts.asyncOp);
+    return launch(prepare_all_gather_into_tensor(site(), output, input), opts.timeout,
+                  opts.asyncOp);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "c10d/calls/even.h"
 #include "c10d/native/joined_tensors.h"
 #include "c10d/native/launch.h"
 
@@ -60,96 +61,6 @@ bool large(const Tensors& tensors) {
          kLarge * tensors.size();
 }
 
-/// Whether no call writes what another one reads or writes.
-bool independent(const std::vector<Prepared>& calls) {
-  const auto overlap = [](const Buffer& a, const Buffer& b) {
-    const auto *one = static_cast<const char*>(a.data()),
-               *other = static_cast<const char*>(b.data());
-    return one < other + b.bytes() && other < one + a.bytes();
-  };
-  for (const Prepared& writer : calls) {
-    for (const Prepared& other : calls) {
-      if (&writer == &other) continue;
-      for (const Buffer& written : writer.payload.outputs) {
-        for (const auto* list : {&other.payload.inputs, &other.payload.outputs}) {
-          for (const Buffer& buffer : *list) {
-            if (overlap(written, buffer)) return false;
-          }
-        }
-      }
-    }
-  }
-  return true;
-}
-
-/// An all_reduce of each tensor; of copies, where tensors of the list overlap.
-std::vector<Prepared> reduce_each(const Tensors& tensors, const ::c10d::ReduceOp& op,
-                                  bool copied = false) {
-  std::vector<Prepared> calls;
-  for (const at::Tensor& tensor : tensors) {
-    Prepared& made = calls.emplace_back(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED);
-    made.reduce(op, tensor);
-    const at::Tensor target = copied ? tensor.clone(at::MemoryFormat::Contiguous) : tensor;
-    const Buffer buffer = made.write(target);
-    made.of(buffer);
-    made.compare(tensors);
-    made.call.input = made.call.output = buffer.data();
-    made.payload.shown = {tensor};
-    if (!copied) continue;
-    made.payload.settle = [target, tensor] {
-      const at::NoGradGuard no_grad;
-      tensor.detach().copy_(target);
-    };
-  }
-  return copied || independent(calls) ? std::move(calls) : reduce_each(tensors, op, true);
-}
-
-/// An all_gather of each input; `outputs` has, for each, one tensor or one a rank.
-std::vector<Prepared> gather_each(OpKind kind, const Tensors& inputs, const TensorLists& outputs,
-                                  int rank, int size, bool copied = false) {
-  std::vector<Prepared> calls;
-  bool separate = true;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Prepared& made = calls.emplace_back(kind, OpType::ALLGATHER_COALESCED);
-    const Buffer part = made.read(copied ? inputs[i].clone() : inputs[i]);
-    made.of(part);
-    made.compare(inputs);
-    made.call.input = part.data();
-    for (const at::Tensor& output : outputs[i]) {
-      auto* at = static_cast<char*>(made.write(output).data());
-      for (int k = outputs[i].size() == 1 ? size : 1; k > 0; --k, at += part.bytes()) {
-        made.call.outputs.push_back(at);
-      }
-    }
-    separate = separate && apart(part.data(), made.call.outputs, part.bytes(), rank);
-  }
-  if (copied || (separate && independent(calls))) return calls;
-  return gather_each(kind, inputs, outputs, rank, size, true);
-}
-
-/// A reduce_scatter of each input.
-std::vector<Prepared> scatter_each(const Tensors& outputs, const Tensors& inputs,
-                                   const ::c10d::ReduceOp& op, int rank, int size,
-                                   bool copied = false) {
-  std::vector<Prepared> calls;
-  bool separate = true;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    Prepared& made =
-        calls.emplace_back(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
-    made.reduce(op, outputs[i]);
-    const Buffer sum = made.write(outputs[i]);
-    made.of(sum);
-    made.compare(outputs);
-    made.call.output = sum.data();
-    const Buffer whole = made.read(copied ? inputs[i].clone() : inputs[i]);
-    const auto* part = static_cast<const char*>(whole.data());
-    for (int k = 0; k < size; ++k, part += sum.bytes()) made.call.inputs.push_back(part);
-    separate = separate && apart(sum.data(), made.call.inputs, sum.bytes(), rank);
-  }
-  if (copied || (separate && independent(calls))) return calls;
-  return scatter_each(outputs, inputs, op, rank, size, true);
-}
-
 void copy(const void* from, void* to, uint64_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
@@ -176,7 +87,8 @@ WorkPtr NativeEngine::allreduce_coalesced(Tensors& tensors,
     for (const at::Tensor& tensor : tensors) require_writable(made.name(), tensor);
     require_alike(made.name(), tensors);
     if (large(tensors)) {
-      return launch_each(reduce_each(tensors, opts.reduceOp), tensors, opts.timeout, opts.asyncOp);
+      return launch_each(prepare_all_reduce_each(site(), tensors, opts.reduceOp), tensors,
+                         opts.timeout, opts.asyncOp);
     }
     made.compare(tensors);
     const JoinedTensors joined(tensors);
@@ -194,24 +106,12 @@ WorkPtr NativeEngine::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
   return translating([&] {
     constexpr const char* kName = "all_gather_coalesced";
     first_of(kName, inputs);
-    FC_CHECK(static_cast<int>(outputs.size()) == getSize(), kName, ": ", outputs.size(),
-             " lists of outputs for a group of ", getSize(), " ranks");
+    const TensorLists targets = checked_lists(site(), outputs, inputs);
     Tensors all;
-    for (const Tensors& list : outputs) {
-      FC_CHECK(list.size() == inputs.size(), kName, ": a list of ", list.size(), " outputs for ",
-               inputs.size(), " inputs");
-      for (size_t i = 0; i < list.size(); ++i) {
-        check_parts(kName, list[i], "output", inputs[i], "input", 1);
-        all.push_back(list[i]);
-      }
-    }
+    for (const Tensors& list : outputs) all.insert(all.end(), list.begin(), list.end());
     if (large(inputs)) {
-      TensorLists targets(inputs.size());
-      for (const Tensors& list : outputs) {
-        for (size_t i = 0; i < list.size(); ++i) targets[i].push_back(list[i]);
-      }
       return launch_each(
-          gather_each(OpKind::kAllGatherCoalesced, inputs, targets, getRank(), getSize()), all,
+          prepare_all_gather_each(site(), OpKind::kAllGatherCoalesced, inputs, targets), all,
           opts.timeout, opts.asyncOp);
     }
     Prepared made = prepare_gather(OpKind::kAllGatherCoalesced, inputs, all, getSize());
@@ -234,16 +134,10 @@ WorkPtr NativeEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
   return translating([&] {
     constexpr const char* kName = "all_gather_into_tensor_coalesced";
     first_of(kName, inputs);
-    FC_CHECK(outputs.size() == inputs.size(), kName, ": ", outputs.size(), " outputs for ",
-             inputs.size(), " inputs");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      check_parts(kName, outputs[i], "output", inputs[i], "input", getSize());
-    }
+    const TensorLists targets = checked_wholes(site(), kName, outputs, inputs);
     if (large(inputs)) {
-      TensorLists targets;
-      for (const at::Tensor& output : outputs) targets.push_back({output});
       return launch_each(
-          gather_each(OpKind::kAllGatherIntoTensorCoalesced, inputs, targets, getRank(), getSize()),
+          prepare_all_gather_each(site(), OpKind::kAllGatherIntoTensorCoalesced, inputs, targets),
           outputs, opts.timeout, opts.asyncOp);
     }
     Prepared made =
@@ -267,18 +161,12 @@ WorkPtr NativeEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors&
                                                       const ::c10d::ReduceScatterOptions& opts) {
   return translating([&] {
     constexpr const char* kName = "reduce_scatter_tensor_coalesced";
-    FC_CHECK(outputs.size() == inputs.size(), kName, ": ", outputs.size(), " outputs for ",
-             inputs.size(), " inputs");
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      check_parts(kName, inputs[i], "input", outputs[i], "output", getSize());
-      require_dense(kName, inputs[i]);
-      require_writable(kName, outputs[i]);
-    }
+    check_parts_of_all(site(), kName, outputs, inputs);
     Prepared made(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER);
     made.reduce(opts.reduceOp, first_of(kName, outputs));
     require_alike(kName, outputs);
     if (large(outputs)) {
-      return launch_each(scatter_each(outputs, inputs, opts.reduceOp, getRank(), getSize()),
+      return launch_each(prepare_reduce_scatter_each(site(), outputs, inputs, opts.reduceOp),
                          outputs, opts.timeout, opts.asyncOp);
     }
     made.compare(outputs);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "c10d/native/convert.h"
+#include "c10d/calls/convert.h"
 
 namespace fastcomm {
 

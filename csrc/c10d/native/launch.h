@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "c10d/calls/prepared.h"
 #include "c10d/exception.h"
 #include "c10d/hooks.h"
 #include "c10d/native/native_engine.h"
-#include "c10d/native/prepared.h"
 
 namespace fastcomm {
 

@@ -1,5 +1,6 @@
 #include "c10d/native/native_engine.h"
 
+#include "c10d/calls/even.h"
 #include "c10d/exception.h"
 #include "c10d/native/launch.h"
 #include "c10d/work_of_many.h"
@@ -91,17 +92,8 @@ NativeEngine::WorkPtr NativeEngine::broadcast(Tensors& tensors,
 
 NativeEngine::WorkPtr NativeEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
   return translating([&] {
-    Prepared made(OpKind::kReduce, ::c10d::OpType::REDUCE);
-    const at::Tensor& tensor = only("reduce", tensors);
-    made.call.root = checked_root("reduce", opts.rootRank, getSize());
-    made.reduce(opts.reduceOp, tensor);
-    const bool is_root = made.call.root == getRank();
-    const Buffer buffer = is_root ? made.write(tensor) : made.read(tensor);
-    made.of(buffer);
-    made.call.input = buffer.data();
-    if (is_root) made.call.output = buffer.data();
-    made.payload.value = made.payload.shown = tensors;
-    return launch(std::move(made), opts.timeout, opts.asyncOp);
+    return launch(prepare_reduce(site(), tensors, opts.reduceOp, opts.rootRank), opts.timeout,
+                  opts.asyncOp);
   });
 }
 

@@ -11,10 +11,10 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/calls/prepared.h"
 #include "c10d/coalescing.h"
 #include "c10d/engine.h"
 #include "c10d/native/lanes.h"
-#include "c10d/native/prepared.h"
 #include "c10d/native/work.h"
 #include "engines/cpu/communicator.h"
 #include "tensors/gradients.h"
@@ -33,6 +33,7 @@ class NativeEngine final : public Engine {
   const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
 
   std::string name() const override { return "shared memory"; }
+  bool is_native() const override { return true; }
   Selection explain(const Query& query) const override {
     return explain_selection(traits(), query);
   }
@@ -42,8 +43,7 @@ class NativeEngine final : public Engine {
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  /// Whether the calling thread is between startCoalescing() and endCoalescing().
-  bool coalescing() const { return coalescing_.open(); }
+  bool coalescing() const override { return coalescing_.open(); }
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
@@ -110,6 +110,7 @@ class NativeEngine final : public Engine {
                     std::string what_for);
 
  private:
+  Site site() const { return {getRank(), getSize()}; }
   /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
   /// does without, so it is made on demand.
   template <class WriteBack, class MakePayload>

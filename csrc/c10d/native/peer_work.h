@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/calls/convert.h"
 #include "c10d/continuations.h"
-#include "c10d/native/convert.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {

@@ -3,33 +3,15 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/calls/payload.h"
 #include "c10d/continuations.h"
-#include "c10d/native/convert.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {
-
-/// What every native operation carries besides its Call: what to keep alive, what to write back,
-/// and what its future's value is.
-struct Payload {
-  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
-  const char* title = "";         // for a profiler: "fastcomm:all_reduce"
-  std::vector<at::Tensor> shown;  // likewise: what goes in
-  std::vector<at::Tensor> value;  // the future's
-  std::vector<Buffer> inputs;     // kept alive until the operation is done
-  std::vector<Buffer> outputs;    // and written back
-  std::function<void()> settle;   // before that, where an operation ends well
-
-  void write_back() const {
-    if (settle) settle();
-    for (const Buffer& output : outputs) output.write_back();
-  }
-};
 
 /// Thread-safe. The tensors live until the operation is done, whoever lets go of the Work. The
 /// future's value is a list of tensors, complete when the future is; errors come out of wait(), of

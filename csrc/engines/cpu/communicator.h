@@ -100,6 +100,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just
   /// that the group was destroyed: "failed with ValueError: ...". Idempotent; waits for no peer.
   void leave(const std::string& how = "");
+  /// Asks whether every peer has left the group, or is dead. May be asked when this is gone.
+  std::function<bool()> peers_are_gone() const { return peers_->peers_are_gone(); }
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
   /// Two communicators of the same ranks: from now on, when one fails the other is given up for the same

@@ -21,19 +21,21 @@ void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), stream, place.state);
 }
 
-ReduceSpec spec_of(const Call& call, int size, int destinations) {
-  return {call.dtype, call.dtype, size, destinations, call.op == ReduceOp::kAvg ? size : 1};
+ReduceSpec spec_of(DType dtype, ReduceOp op, int size, int destinations) {
+  return {dtype, dtype, size, destinations, op == ReduceOp::kAvg ? size : 1};
+}
+
+void check_reduction(DType dtype, ReduceOp op, int size) {
+  if (op != ReduceOp::kSum && op != ReduceOp::kAvg) {
+    throw Error(ErrorCode::kUnsupported,
+                concat(reduce_op_name(op), ": devices sum and average only"));
+  }
+  check_multi_reduce(spec_of(dtype, op, size, 1));
 }
 
 /// Raises what a launch would raise, but for a failure of CUDA's own.
 void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
-  if (call.op != ReduceOp::kNone) {
-    if (call.op != ReduceOp::kSum && call.op != ReduceOp::kAvg) {
-      throw Error(ErrorCode::kUnsupported,
-                  concat(describe_call(make_header(call, 0, 0)), ": devices sum and average only"));
-    }
-    check_multi_reduce(spec_of(call, size, 1));
-  }
+  if (call.op != ReduceOp::kNone) check_reduction(call.dtype, call.op, size);
   for (const DeviceResult& result : results) {
     FC_CHECK(reinterpret_cast<uintptr_t>(result.memory) % dtype_size(call.dtype) == 0,
              describe_call(make_header(call, 0, 0)), ": a result is not aligned to its elements");
@@ -123,7 +125,20 @@ void PeerCollectives::release() noexcept {
   }
 }
 
-void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream) {
+bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
+  // There is no mean of truth values, and other types are bytes.
+  if (dtype == DType::kOther || (dtype == DType::kBool && op != ReduceOp::kSum)) return false;
+  try {
+    check_reduction(dtype, op, channels_[0].place.size);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    return false;
+  }
+  return true;
+}
+
+void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream,
+                              uint64_t timeout_ns) {
   const DeviceGuard guard(device_);
   Channel& own = channels_.at(channel);
   FC_CHECK(!own.broken, "channel ", channel,
@@ -135,24 +150,28 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   own.broken = true;
   const CallHeader header =
       make_header(call, own.operations++, static_cast<uint8_t>(Algorithm::kPipelined));
-  for (uint64_t round = 0; round < rounds; ++round) run_round(call, header, own, round, stream);
+  WaitBounds bounds = options_.bounds;
+  if (timeout_ns != 0) bounds.timeout_ns = timeout_ns;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    run_round(call, header, own, round, bounds, stream);
+  }
   launch_spoil(own.place, call.dtype, results, stream);
   own.broken = false;
 }
 
 void PeerCollectives::run_round(const Call& call, const CallHeader& header, const Channel& channel,
-                                uint64_t round, cudaStream_t stream) {
+                                uint64_t round, const WaitBounds& bounds, cudaStream_t stream) {
   const PeerRound work = round_of(call, channel.areas, round);
   copy(work.stage, channel.place, stream);
-  launch_opening(channel.place, options_.bounds, header, stream);
+  launch_opening(channel.place, bounds, header, stream);
   copy(work.pull, channel.place, stream);
   if (!work.sources.empty()) {
-    const ReduceSpec spec =
-        spec_of(call, channel.areas.size, static_cast<int>(work.destinations.size()));
+    const ReduceSpec spec = spec_of(call.dtype, call.op, channel.areas.size,
+                                    static_cast<int>(work.destinations.size()));
     const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
     launch_multi_reduce(&segment, 1, spec, stream, channel.place.state);
   }
-  launch_closing(channel.place, options_.bounds, header, stream);
+  launch_closing(channel.place, bounds, header, stream);
   copy(work.fetch, channel.place, stream);
 }
 

@@ -58,12 +58,14 @@ class PeerCollectives {
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
 
-  /// Enqueues an operation on a stream of the windows' device; memory of the call is that device's, and
+  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the windows' device; memory of the call is that device's, and
   /// lives until the stream has passed. Can be captured in a graph. Raises Error, with nothing enqueued:
   /// no kernel for it (kUnsupported), memory that is not aligned to its elements, a channel in which a
   /// launch has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for
   /// their bounds, and the channel is of no use any more.
-  void enqueue(const Call& call, int channel, cudaStream_t stream);
+  void enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
+  /// Whether there are kernels for such a reduction; the same on all ranks.
+  bool reduces(DType dtype, ReduceOp op) const;
 
   /// Any thread. Complete when `wait.failure`, read with acquire, is not kNone.
   const MeetingRecord& record(int channel) const { return records_[channel]; }
@@ -80,7 +82,7 @@ class PeerCollectives {
   void release() noexcept;
 
   void run_round(const Call& call, const CallHeader& header, const Channel& channel, uint64_t round,
-                 cudaStream_t stream);
+                 const WaitBounds& bounds, cudaStream_t stream);
 
   const Options options_;
   const int device_;

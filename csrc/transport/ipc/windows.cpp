@@ -1,8 +1,10 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "transport/ipc/windows.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "core/control.h"
@@ -24,7 +26,44 @@ std::string problem_of(const Body& body) {
   }
 }
 
-/// What went wrong on any rank, told on every rank.
+/// Windows that their ranks have left, and others may still have mapped. Never destroyed: the process ends
+/// with them.
+class Retired {
+ public:
+  static Retired& get() {
+    static auto& all = *new Retired;
+    return all;
+  }
+  void add(int device, char* memory, std::function<bool()> others_are_gone) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    windows_.push_back({device, memory, std::move(others_are_gone)});
+  }
+  /// Frees those of which it is time.
+  void sweep() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto is_free = [](const Window& window) {
+      if (!window.others_are_gone()) return false;
+      const std::string ignored = problem_of([&] {
+        const DeviceGuard guard(window.device);
+        forget_error(cudaFree(window.memory));
+      });
+      return true;
+    };
+    windows_.erase(std::remove_if(windows_.begin(), windows_.end(), is_free), windows_.end());
+  }
+
+ private:
+  struct Window {
+    int device;
+    char* memory;
+    std::function<bool()> others_are_gone;
+  };
+  std::mutex mutex_;
+  std::vector<Window> windows_;
+};
+
+}  // namespace
+
 std::string problems_of_all(HostExchange& hosts, const std::string& own) {
   const std::vector<std::string> all = hosts.all_gather(own);
   std::string text;
@@ -35,10 +74,9 @@ std::string problems_of_all(HostExchange& hosts, const std::string& own) {
   return text;
 }
 
-}  // namespace
-
 DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes)
     : rank_(rank), device_(device), bytes_(bytes) {
+  Retired::get().sweep();
   std::string handle;
   const std::string own = make(handle);
   // A problem is told like a handle: everybody comes to both exchanges, and nobody waits in vain.
@@ -121,6 +159,13 @@ void DeviceWindows::leave(HostExchange& hosts) {
   const DeviceGuard guard(device_);
   char* const own = std::exchange(windows_[rank_], nullptr);
   if (own != nullptr) FC_CUDA(cudaFree(own), "a window");
+}
+
+void DeviceWindows::retire(std::function<bool()> others_are_gone) {
+  unmap();
+  char* const own = std::exchange(windows_[rank_], nullptr);
+  if (own != nullptr) Retired::get().add(device_, own, std::move(others_are_gone));
+  Retired::get().sweep();
 }
 
 }  // namespace fastcomm

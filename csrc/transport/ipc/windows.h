@@ -8,12 +8,15 @@
 //   agree   the hosts tell each other how that went; where one has failed, all raise what it says
 //   leave   nobody's kernels use a window any more: each unmaps the others', the hosts meet, and only
 //           then is a window freed
+//   retire  leave, where a host waits for nobody: its window is kept until it is known that all
+//           others have let go of it
 //
 // Memory ordering: of the window's bytes, none. What hosts tell each other is ordered by HostExchange:
 // who has read what a host has written is behind all that it did before.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +31,9 @@ class HostExchange {
   /// What each rank has given, in their order. Raises Error: a rank does not come (kTimeout, kPeerLost).
   virtual std::vector<std::string> all_gather(const std::string& own) = 0;
 };
+
+/// What went wrong on any rank, told on every rank: "rank 1: ...; rank 2: ...", "" if nothing did.
+std::string problems_of_all(HostExchange& hosts, const std::string& own);
 
 /// One thread at a time.
 class DeviceWindows {
@@ -45,6 +51,11 @@ class DeviceWindows {
   /// Collective, and the last thing: this rank's host has waited for all kernels that use a window.
   /// Raises Error as HostExchange does; the window is kept then.
   void leave(HostExchange& hosts);
+
+  /// In place of leave(): this rank's host has waited for all its kernels that use a window. Whoever
+  /// `others_are_gone()` counts as gone has retired, too, or is dead: it is asked now, and by later calls of
+  /// this function and whoever makes windows, until it says so; then the window is freed.
+  void retire(std::function<bool()> others_are_gone);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(windows_.size()); }

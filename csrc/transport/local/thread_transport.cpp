@@ -66,6 +66,15 @@ class ThreadTransport final : public Transport {
   }
   void quarantine(uint64_t, size_t) override {}  // whoever frees memory waits for its threads
   bool lost(int) const override { return false; }
+  std::function<bool()> peers_are_gone() const override {
+    return [own = view_.rank, size = view_.size, windows = windows_] {
+      for (int peer = 0; peer < size; ++peer) {
+        const auto& left = windows->window(peer).control->left;
+        if (peer != own && left.load(std::memory_order_acquire) == 0) return false;
+      }
+      return true;
+    };
+  }
   std::string describe(int rank) const override { return concat("rank ", rank, " (a thread)"); }
   bool oversubscribed() const override { return size() > usable_cores(); }
 

@@ -38,15 +38,12 @@ class ShmTransport final : public Transport {
   char* reach(int peer, uint64_t where, size_t bytes) const override;
   void quarantine(uint64_t where, size_t bytes) override;
   bool lost(int peer) const override;
+  /// The mappings stay as long as the question may be asked.
+  std::function<bool()> peers_are_gone() const override;
   std::string describe(int rank) const override;
   bool oversubscribed() const override;
 
  private:
-  /// Whether every peer has left the group, or is dead: only then is it certain that none of them
-  /// touches this rank's memory for the group's sake. The mappings stay as long as the question may
-  /// be asked.
-  std::function<bool()> peers_are_gone() const;
-
   Endpoint& endpoint_;
   uint64_t nonce_;
   size_t window_bytes_;

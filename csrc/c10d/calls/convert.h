@@ -24,17 +24,29 @@ void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 /// reduced so. All ranks find the same.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
 
+/// Where operations of an engine find their data.
+enum class Place {
+  kHost,      // in the host's memory
+  kWhereItIs  // where the tensor lives
+};
+
+/// A rank of a group, and where its operations find their data.
+struct Site {
+  int rank;
+  int size;
+  Place place = Place::kHost;
+};
+
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.
 ///
 /// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it;
 /// require_reduction keeps other reductions away.
-/// A tensor that is not contiguous, or conjugated, or on a device, gets a contiguous copy on the host, for a
-/// device in pinned memory if there is some:
-/// write_back() copies it to where the user looks. Copies from and to a device wait for its current
-/// stream.
+/// A tensor that is not contiguous, or conjugated, or not in the place, gets a contiguous copy there, on the
+/// host for a device in pinned memory if there is some: write_back() copies it to where the user looks.
+/// Copies between host and device wait for its current stream; those within a device are enqueued there.
 class Buffer {
  public:
-  explicit Buffer(const at::Tensor& tensor);
+  explicit Buffer(const at::Tensor& tensor, Place place = Place::kHost);
 
   const at::Tensor& tensor() const { return user_; }
   void* data() const { return flat_.data_ptr(); }

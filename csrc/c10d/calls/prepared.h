@@ -1,12 +1,11 @@
-// A native call while it is put together: what is asked for, and what it holds.
+// A call while it is put together: what is asked for, and what it holds.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "c10d/calls/payload.h"
 #include "c10d/engine.h"
-#include "c10d/native/convert.h"
-#include "c10d/native/work.h"
 #include "coll/call.h"
 #include "coll/messages.h"
 #include "coll/operations.h"
@@ -16,8 +15,9 @@ namespace fastcomm {
 struct Prepared {
   Call call;
   Payload payload;
+  Place place;
 
-  Prepared(OpKind kind, ::c10d::OpType type);
+  Prepared(OpKind kind, ::c10d::OpType type, Place place = Place::kHost);
 
   const char* name() const { return op_kind_name(call.kind); }
   /// Sets what a header says of one rank's message.

@@ -1,4 +1,4 @@
-#include "c10d/native/prepared.h"
+#include "c10d/calls/prepared.h"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 
 namespace fastcomm {
 
-Prepared::Prepared(OpKind kind, ::c10d::OpType type) {
+Prepared::Prepared(OpKind kind, ::c10d::OpType type, Place where) : place(where) {
   call.kind = kind;
   payload.type = type;
   payload.title = title_of(call);
@@ -28,12 +28,12 @@ void Prepared::of(const Buffer& message) {
 Buffer Prepared::read(const at::Tensor& tensor) {
   require_dense(name(), tensor);
   payload.shown.push_back(tensor);
-  return payload.inputs.emplace_back(tensor);
+  return payload.inputs.emplace_back(tensor, place);
 }
 
 Buffer Prepared::write(const at::Tensor& tensor) {
   require_writable(name(), tensor);
-  return payload.outputs.emplace_back(tensor);
+  return payload.outputs.emplace_back(tensor, place);
 }
 
 void Prepared::compare(const Tensors& tensors) {

@@ -1,4 +1,4 @@
-#include "c10d/native/convert.h"
+#include "c10d/calls/convert.h"
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
@@ -97,10 +97,15 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 }  // namespace
 
-Buffer::Buffer(const at::Tensor& tensor) : user_(tensor) {
-  const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg() &&
-                     tensor.device().is_cpu();
-  flat_ = plain ? tensor : on_host(as_real(tensor.detach())).contiguous();
+Buffer::Buffer(const at::Tensor& tensor, Place place) : user_(tensor) {
+  const bool there = place == Place::kWhereItIs || tensor.device().is_cpu();
+  const bool plain = tensor.is_contiguous() && !tensor.is_complex() && !tensor.is_neg() && there;
+  if (plain) {
+    flat_ = tensor;
+  } else {
+    const at::Tensor real = as_real(tensor.detach());
+    flat_ = (there ? real : on_host(real)).contiguous();
+  }
   dtype_ = dtype_of(flat_.scalar_type());
   count_ = dtype_ == DType::kOther ? flat_.nbytes() : static_cast<uint64_t>(flat_.numel());
 }

@@ -1,0 +1,31 @@
+// What an operation carries besides its call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "c10d/calls/convert.h"
+
+namespace fastcomm {
+
+/// What every operation of ours carries besides its Call: what to keep alive, what to write back,
+/// and what its future's value is.
+struct Payload {
+  ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
+  const char* title = "";         // for a profiler: "fastcomm:all_reduce"
+  std::vector<at::Tensor> shown;  // likewise: what goes in
+  std::vector<at::Tensor> value;  // the future's
+  std::vector<Buffer> inputs;     // kept alive until the operation is done
+  std::vector<Buffer> outputs;    // and written back
+  std::function<void()> settle;   // before that, where an operation ends well
+
+  void write_back() const {
+    if (settle) settle();
+    for (const Buffer& output : outputs) output.write_back();
+  }
+};
+
+}  // namespace fastcomm

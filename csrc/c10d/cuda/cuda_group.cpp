@@ -1,0 +1,319 @@
+#include "c10d/cuda/cuda_group.h"
+#if defined(FC_DEVICES)
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "c10d/calls/even.h"
+#include "c10d/exception.h"
+#include "coll/operations.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+uint64_t nanoseconds(Milliseconds time) {
+  constexpr uint64_t kNever = uint64_t{1} << 62;
+  return time.count() <= 0 ? kNever : static_cast<uint64_t>(time.count()) * 1'000'000;
+}
+
+ErrorCode code_of_wait(WaitFailure why) {
+  switch (why) {
+    case WaitFailure::kTimeout:
+      return ErrorCode::kTimeout;
+    case WaitFailure::kMismatch:
+      return ErrorCode::kMismatch;
+    default:
+      return ErrorCode::kPoisoned;
+  }
+}
+
+const char* advice(WaitFailure why) {
+  return why == WaitFailure::kTimeout
+             ? ". Look what the other ranks are doing, or raise timeout=; results that had not "
+               "been there are NaN; this process group cannot be used any more"
+             : ". Results that had not been there are NaN; this process group cannot be used any "
+               "more, create a new one";
+}
+
+c10::Stream stream_of_pool(int device) {
+  return c10::impl::VirtualGuardImpl(kAccelerator)
+      .getStreamFromGlobalPool(accelerator_device(device));
+}
+
+/// "" or what an exception says.
+template <class Body>
+std::string problem_of(const Body& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception&) {
+    return what_of(std::current_exception());
+  }
+}
+
+}  // namespace
+
+void Flight::block(const c10::Stream& waiting) {
+  if (FC_LEFT_OUT(Control::kWaitForNone)) return;
+  end_.block(waiting);
+  if (waiting == caller_) let_go();
+}
+
+void Flight::let_go() {
+  Payload gone;  // without the lock: tensors may be Python's
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::swap(gone, held_);
+}
+
+CudaGroup::AbortWord CudaGroup::make_abort_word() {
+  void* memory = nullptr;
+  FC_CUDA(cudaHostAlloc(&memory, sizeof(uint32_t), cudaHostAllocMapped), "an abort word");
+  std::memset(memory, 0, sizeof(uint32_t));
+  return AbortWord(static_cast<uint32_t*>(memory));
+}
+
+CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
+                     uint64_t area_bytes, Milliseconds timeout)
+    : device_(device), beside_(std::move(beside)), stream_(stream_of_pool(device)) {
+  PeerCollectives::Options options;
+  options.channels = kChannels;
+  options.area_bytes = area_bytes;
+  windows_ = std::make_unique<DeviceWindows>(
+      hosts, beside_->rank(), device, PeerCollectives::window_bytes(options, beside_->size()));
+  // What fails from here on may fail on this rank alone: all tell how it went.
+  std::string text = problems_of_all(hosts, problem_of([&] {
+                                       const DeviceGuard guard(device);
+                                       abort_word_ = make_abort_word();
+                                       options.bounds = {nanoseconds(timeout), abort_word_.get()};
+                                       collectives_ =
+                                           std::make_unique<PeerCollectives>(*windows_, options);
+                                     }));
+  if (text.empty()) text = problems_of_all(hosts, problem_of([&] { prove(timeout); }));
+  if (text.empty()) return;
+  collectives_.reset();
+  windows_->leave(hosts);
+  throw Error(ErrorCode::kSystem, text);
+}
+
+CudaGroup::~CudaGroup() {
+  if (forked_from_endpoint()) {
+    static_cast<void>(collectives_.release());
+    static_cast<void>(windows_.release());
+    static_cast<void>(abort_word_.release());
+    return;
+  }
+  leave({});
+}
+
+void CudaGroup::prove(Milliseconds timeout) {
+  const DeviceGuard guard(device_);
+  const c10::StreamGuard in_its_order(stream_);
+  const int rank = beside_->rank(), size = beside_->size();
+  const auto numbers = [](int of_rank, int turn) {
+    return at::arange(kProofElements, at::kInt).mul_(1009 + 13 * of_rank).add_(turn);
+  };
+  std::vector<at::Tensor> sums;
+  for (int turn = 0; turn < kProofTurns; ++turn) {
+    const at::Tensor tensor = numbers(rank, turn).to(accelerator_device(device_));
+    const Prepared made =
+        prepare_all_reduce({rank, size, Place::kWhereItIs}, {tensor}, ::c10d::ReduceOp::SUM);
+    collectives_->enqueue(made.call, kEager, native_stream(stream_),
+                          std::min(nanoseconds(timeout), nanoseconds(kProofTime)));
+    sums.push_back(tensor);
+  }
+  for (int turn = 0; turn < kProofTurns; ++turn) {
+    at::Tensor expected = numbers(0, turn);
+    for (int peer = 1; peer < size; ++peer) expected.add_(numbers(peer, turn));
+    const at::Tensor found = sums[turn].cpu();
+    const MeetingRecord& record = collectives_->record(kEager);
+    if (load_flag(&record.wait.failure) != 0) {
+      throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
+    }
+    const int64_t wrong = found.ne(expected).sum().item<int64_t>();
+    if (wrong != 0) {
+      throw Error(ErrorCode::kSystem,
+                  concat("a trial has given wrong numbers, ", wrong, " of ", kProofElements,
+                         ": the devices do not see what is in each other's memory"));
+    }
+  }
+}
+
+FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
+  const std::lock_guard<std::mutex> lock(submitting_);
+  if (left_) {
+    throw Error(ErrorCode::kPoisoned,
+                concat("[rank ", beside_->rank(), " of ", beside_->size(), ", ",
+                       op_kind_name(made.call.kind),
+                       "] this process group was destroyed; create a new one"));
+  }
+  const c10::Stream caller = current_stream(device_);
+  const uint64_t limit = nanoseconds(timeout);
+  const auto enqueue = [&](int channel, const c10::Stream& stream) {
+    collectives_->enqueue(made.call, channel, native_stream(stream), limit);
+    const c10::StreamGuard in_its_order(stream);
+    made.payload.write_back();
+  };
+  try {
+    if (is_capturing(device_)) {
+      captures_ = true;
+      enqueue(kCaptured, caller);
+      return nullptr;
+    }
+    const c10::Stream& stream = async ? stream_ : caller;
+    if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
+      c10::Event ready(kAccelerator);
+      ready.record(caller);
+      ready.block(stream);
+    }
+    if (last_ != nullptr && last_->stream != stream && !FC_LEFT_OUT(Control::kOvertake)) {
+      last_->block(stream);
+    }
+    enqueue(kEager, stream);
+    last_ = std::make_shared<Flight>(made.call.kind, std::move(made.payload), caller, stream);
+    if (FC_LEFT_OUT(Control::kLetGoEarly)) last_->let_go();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem) throw;
+    std::rethrow_exception(give_up(op_kind_name(made.call.kind), error.code(), error.what()));
+  }
+  const std::lock_guard<std::mutex> flying(flying_);
+  flights_.push_back(last_);
+  return last_;
+}
+
+std::exception_ptr CudaGroup::noted() const {
+  const std::lock_guard<std::mutex> lock(noting_);
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
+  const std::lock_guard<std::mutex> lock(noting_);
+  if (failure_ == nullptr) {
+    failure_ = error;
+    failed_.store(true, std::memory_order_release);
+    // Nothing is read for it: whoever waits on a device gives up.
+    store_relaxed(abort_word_.get(), 1u);
+  }
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::give_up(const char* operation, ErrorCode code,
+                                      const std::string& what) {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  return note(beside_->failed(operation, code, what));
+}
+
+std::exception_ptr CudaGroup::recorded() {
+  for (int channel = 0; channel < kChannels; ++channel) {
+    const MeetingRecord& record = collectives_->record(channel);
+    // Acquire: the rest of the record is complete once this is there.
+    const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
+    if (why == WaitFailure::kNone) continue;
+    const auto kind = static_cast<OpKind>(record.own.kind);
+    if (why == WaitFailure::kPeerFailed || why == WaitFailure::kAborted) {
+      // Its own host knows why, and tells.
+      std::optional<Deadline> since;
+      for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
+        if (const auto told = beside_->stalled(op_kind_name(kind), since, 0)) return note(told);
+        if (const auto told = beside_->failure()) return note(told);
+        std::this_thread::sleep_for(Milliseconds(1));
+      }
+    }
+    return give_up(op_kind_name(kind), code_of_wait(why),
+                   describe_failure(record, beside_->rank()) + advice(why));
+  }
+  return nullptr;
+}
+
+std::exception_ptr CudaGroup::failure() {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  if (const auto error = beside_->failure()) return note(error);
+  return recorded();
+}
+
+std::exception_ptr CudaGroup::failed_before(const char* operation) {
+  const auto error = failure();
+  if (error == nullptr) return nullptr;
+  tell();
+  return come_after(error, operation);
+}
+
+FlightPtr CudaGroup::oldest() const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  return flights_.empty() ? nullptr : flights_.front();
+}
+
+void CudaGroup::reap() {
+  // What a capture on another thread would not stand.
+  const BesideCaptures beside;
+  while (const FlightPtr flight = oldest()) {
+    if (!flight->passed()) return;
+    flight->let_go();
+    const std::lock_guard<std::mutex> lock(flying_);
+    if (!flights_.empty() && flights_.front() == flight) flights_.pop_front();
+  }
+}
+
+bool CudaGroup::look() {
+  const std::exception_ptr error = failure();
+  reap();
+  const FlightPtr waiting = oldest();
+  if (error != nullptr) return waiting != nullptr;
+  if (waiting == nullptr && !captures_) {
+    stalled_since_.reset();
+    return false;
+  }
+  const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+  const char* const name = op_kind_name(waiting == nullptr ? OpKind::kOther : waiting->kind);
+  if (const auto why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0)) note(why);
+  return true;
+}
+
+bool CudaGroup::drain(const std::function<void()>& interrupted) {
+  std::optional<Deadline> limit;
+  for (;;) {
+    reap();
+    if (oldest() == nullptr) return true;
+    if (interrupted) interrupted();
+    if (!limit && failure() != nullptr) limit = Clock::now() + kStopGrace;
+    if (limit && Clock::now() > *limit) return false;
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
+void CudaGroup::leave(const std::function<void()>& interrupted) {
+  {
+    const std::lock_guard<std::mutex> lock(submitting_);
+    if (std::exchange(left_, true)) return;
+    last_.reset();
+  }
+  bool stopped = false;
+  std::exception_ptr raised;
+  try {
+    stopped = drain(interrupted);
+  } catch (...) {  // Ctrl-C
+    raised = std::current_exception();
+    give_up("none", ErrorCode::kPoisoned,
+            concat("rank ", beside_->rank(), " was interrupted while it left"));
+    stopped = drain({});
+  }
+  if (stopped) {
+    windows_->retire(beside_->peers_are_gone());
+  } else {  // kernels that nobody can stop use them
+    LOG(WARNING) << "fastcomm: device " << device_
+                 << " does not end what it was given; memory of a process group stays allocated";
+    static_cast<void>(collectives_.release());
+    static_cast<void>(windows_.release());
+    static_cast<void>(abort_word_.release());
+  }
+  if (raised != nullptr) std::rethrow_exception(raised);
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,161 @@
+// What the ranks of a group have together on one device each: windows and collectives between processes,
+// what is under way there, and how it fails.
+//
+// Operations have one order, that in which they are issued, whatever the streams: each waits for the
+// one before it, where that was given to another stream. Those that a graph captures have a channel
+// and an order of their own, since they run when they are replayed.
+//
+// Failure. What ends a group on its devices (a rank that does not come, another call, a launch that
+// fails) ends the communicator beside it, and the other way round. Then nobody waits any more: kernels
+// that wait see the abort word. Nothing on the host waits for a device but drain().
+//
+// Only in builds with FC_DEVICES.
+#pragma once
+
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "c10d/calls/prepared.h"
+#include "engines/cpu/communicator.h"
+#include "engines/cuda/peer_collectives.h"
+
+namespace fastcomm {
+
+/// An operation that a stream was given. Thread-safe.
+class Flight {
+ public:
+  Flight(OpKind kind, Payload payload, const c10::Stream& caller, const c10::Stream& stream)
+      : since(Clock::now()),
+        kind(kind),
+        stream(stream),
+        caller_(caller),
+        held_(std::move(payload)) {
+    end_.record(stream);
+  }
+
+  /// Whether the device has done it.
+  bool passed() const { return end_.query(); }
+  /// Lets the stream wait until it is done. Where that is the stream that the operation was issued on, the
+  /// tensors go: from there on they are in its order, as after any other work in it.
+  void block(const c10::Stream& waiting);
+  /// Lets the tensors go.
+  void let_go();
+
+  const Deadline since;
+  const OpKind kind;
+  const c10::Stream stream;
+
+ private:
+  c10::Event end_{kAccelerator};
+  const c10::Stream caller_;
+  std::mutex mutex_;
+  Payload held_;
+};
+using FlightPtr = std::shared_ptr<Flight>;
+
+/// Thread-safe.
+class CudaGroup {
+ public:
+  /// Collective, as DeviceWindows. `beside` fails together with this. Raises Error, on all ranks alike:
+  /// as DeviceWindows and PeerCollectives do, or if what devices see of each other's memory is wrong.
+  CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
+            uint64_t area_bytes, Milliseconds timeout);
+  CudaGroup(const CudaGroup&) = delete;
+  CudaGroup& operator=(const CudaGroup&) = delete;
+  /// As leave(); in a child of fork() everything is kept.
+  ~CudaGroup();
+
+  int device() const { return device_; }
+  /// PeerCollectives::reduces.
+  bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
+
+  /// Enqueues an operation: on the current stream, or on the group's own one behind it. What is to
+  /// be written back is, behind it. nullptr where the stream is captured: there is nothing to wait for
+  /// but the stream. Raises Error (kSystem): a launch fails, and with it the group; as
+  /// PeerCollectives::enqueue.
+  FlightPtr submit(Prepared made, Milliseconds timeout, bool async);
+
+  /// Why nothing can be submitted any more; nullptr while something can. Looks at what devices have
+  /// recorded.
+  std::exception_ptr failure();
+  /// The same, as a call of `operation` that comes later says it.
+  std::exception_ptr failed_before(const char* operation);
+  /// The failure, if no caller has been told of one yet.
+  std::exception_ptr untold() { return told_ ? nullptr : failure(); }
+  /// A caller is.
+  void tell() { told_ = true; }
+  /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one.
+  std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what);
+  /// The same, for a failure that the peers are told by somebody else.
+  std::exception_ptr note(const std::exception_ptr& error);
+
+  /// What a thread does now and then while something is under way: ends it where it cannot go on,
+  /// and lets go of what has passed. False if nothing is under way.
+  bool look();
+  /// Returns once nothing is under way: true, or false where a device does not stop. Raises what
+  /// `interrupted` raises.
+  bool drain(const std::function<void()>& interrupted);
+
+  /// Lets the windows go when nothing uses them any more; nothing can be submitted from here on. Waits as
+  /// drain() does, and for no peer. Idempotent.
+  void leave(const std::function<void()>& interrupted);
+
+ private:
+  static constexpr int kEager = 0, kCaptured = 1, kChannels = 2;
+  /// What a rank that left in order has taken part in has some time to end.
+  static constexpr Milliseconds kLeaverGrace{2000};
+  /// How long a device that has been told to give up may take for it.
+  static constexpr Milliseconds kStopGrace{10'000};
+
+  struct FreePinned {
+    void operator()(uint32_t* word) const { static_cast<void>(cudaFreeHost(word)); }
+  };
+  using AbortWord = std::unique_ptr<uint32_t, FreePinned>;
+
+  static constexpr int kProofTurns = 4;
+  static constexpr int64_t kProofElements = 64 << 10;
+  static constexpr Milliseconds kProofTime{20'000};
+
+  static AbortWord make_abort_word();
+  /// Sums known numbers on all devices at once, by way of everybody's window, and looks at each bit.
+  void prove(Milliseconds timeout);
+  std::exception_ptr recorded();
+  std::exception_ptr noted() const;
+  void reap();
+  FlightPtr oldest() const;
+
+  const int device_;
+  const std::shared_ptr<Communicator> beside_;
+  AbortWord abort_word_;
+  std::unique_ptr<DeviceWindows> windows_;
+  std::unique_ptr<PeerCollectives> collectives_;
+  const c10::Stream stream_;  // of what is asynchronous
+  std::atomic<bool> captures_{false};
+
+  std::mutex submitting_;  // one operation at a time; before flying_
+  FlightPtr last_;
+  bool left_ = false;
+
+  mutable std::mutex flying_;
+  std::deque<FlightPtr> flights_;
+  std::optional<Deadline> stalled_since_;  // of who looks
+
+  std::atomic<bool> told_{false};
+  std::atomic<bool> failed_{false};  // failure_ is there
+  mutable std::mutex noting_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,47 @@
+// The thread that looks after what a group has under way on its device: deaths, failures, what has passed.
+#pragma once
+
+#include "c10d/cuda/cuda_group.h"
+#if defined(FC_DEVICES)
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "c10d/stopped_at_end.h"
+
+namespace fastcomm {
+
+/// Sleeps while nothing is under way. Thread-safe.
+class CudaWatch final : public StoppedAtEnd {
+ public:
+  explicit CudaWatch(std::shared_ptr<CudaGroup> group);
+  ~CudaWatch();
+
+  /// Something is about to be under way: before it is submitted. Raises Error(kSystem): no thread can be
+  /// started.
+  void wake() {
+    // Once the thread has said that it sleeps, it is woken; before that it looks once more.
+    if (awake_.exchange(true, std::memory_order_acq_rel)) return;
+    rouse();
+  }
+  /// From here on nobody looks. Waits for the thread, which may want the GIL.
+  void stop() override;
+
+ private:
+  static constexpr std::chrono::milliseconds kLook{20};
+
+  void rouse();
+  void run();
+
+  const std::shared_ptr<CudaGroup> group_;
+  std::atomic<bool> awake_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fastcomm
+#endif

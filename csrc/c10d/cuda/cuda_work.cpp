@@ -1,0 +1,100 @@
+#include "c10d/cuda/cuda_work.h"
+#if defined(FC_DEVICES)
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <thread>
+#include <utility>
+
+#include "c10d/exception.h"
+#include "c10d/hooks.h"
+
+namespace fastcomm {
+
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+CudaWork::CudaWork(Call call, FlightPtr flight)
+    : ::c10d::Work(call.rank, call.type), call_(std::move(call)), flight_(std::move(flight)) {}
+
+c10::intrusive_ptr<CudaWork> CudaWork::failed(Call call, const std::exception_ptr& error) {
+  auto work = c10::make_intrusive<CudaWork>(std::move(call), nullptr);
+  work->end(error);
+  return work;
+}
+
+void CudaWork::end(const std::exception_ptr& error) {
+  const std::exception_ptr translated = as_torch_error(error);
+  {
+    const std::lock_guard<std::mutex> lock(future_mutex_);
+    if (Work::isCompleted()) return;
+    finish(translated);
+  }
+}
+
+bool CudaWork::isCompleted() {
+  if (Work::isCompleted()) return true;
+  if (const auto error = call_.group->failure()) {
+    end(error);
+  } else if (flight_ == nullptr || flight_->passed()) {
+    end(nullptr);
+  }
+  return Work::isCompleted();
+}
+
+bool CudaWork::wait(std::chrono::milliseconds timeout) {
+  if (timeout != kNoTimeout) translating([&] { wait_on_host(Clock::now() + timeout); });
+  if (const auto error = Work::isCompleted() ? nullptr : call_.group->failure()) end(error);
+  if (const auto error = exception()) {
+    call_.group->tell();
+    std::rethrow_exception(error);
+  }
+  if (flight_ != nullptr) flight_->block(current_stream(call_.group->device()));
+  return true;
+}
+
+void CudaWork::synchronize() { wait(); }
+
+void CudaWork::wait_on_host(Deadline deadline) {
+  while (!isCompleted()) {
+    try {
+      if (g_interrupt_check) g_interrupt_check();
+    } catch (...) {  // Ctrl-C: who waits does not want it any more, and the peers are to know
+      end(call_.group->give_up(call_.name, ErrorCode::kPoisoned,
+                               concat("rank ", call_.rank, " was interrupted in ", call_.name)));
+      throw;
+    }
+    if (Clock::now() > deadline) {
+      throw Error(ErrorCode::kTimeout,
+                  concat("[rank ", call_.rank, ", ", call_.name,
+                         "] wait() reached its timeout; the operation goes on"));
+    }
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
+FuturePtr CudaWork::getFuture() {
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (future_ == nullptr) future_ = make_future();
+  return future_;
+}
+
+FuturePtr CudaWork::make_future() {
+  const c10::Device device = accelerator_device(call_.group->device());
+  auto future = c10::make_intrusive<c10::ivalue::Future>(
+      c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{device});
+  if (const auto error = exception()) {
+    future->setError(error);
+  } else if (flight_ == nullptr) {
+    future->markCompleted(c10::IValue(call_.value));
+  } else {
+    // It marks streams: one that has nothing but the operation before it.
+    const c10::Stream stream =
+        c10::impl::VirtualGuardImpl(kAccelerator).getStreamFromGlobalPool(device);
+    flight_->block(stream);
+    const c10::StreamGuard in_its_order(stream);
+    future->markCompleted(c10::IValue(call_.value));
+  }
+  return future;
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,462 @@
+"""Collectives between processes with a device each, by kernels that use each other's memory.
+
+On simulated devices. What such an operation computes is in ``test_device_tensors.py``, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sim
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.ranks import World, run_outcomes, run_ranks
+from support.tree import same_bits
+from support.values import cancelling, special
+from torch import nn
+
+import fastcomm
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+SMALL = {"FASTCOMM_WINDOW_BYTES": "4096"}  # several rounds for most messages
+QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
+
+
+def _init(world: World) -> torch.device:
+    sim.load()
+    device = torch.device("sim", world.rank)
+    torch.sim.set_device(device)
+    world.init("cpu:fastcomm,sim:fastcomm")
+    return device
+
+
+def _is_direct(tensor: torch.Tensor, operation: str = "all_reduce") -> bool:
+    return "reach each other's memory: they meet" in fastcomm.explain(operation, tensor).reason
+
+
+def _values(dtype: torch.dtype, count: int, rank: int, seed: int) -> torch.Tensor:
+    if not dtype.is_floating_point:
+        return cancelling(dtype, count, rank, seed)
+    values = torch.cat([special(dtype, rank), cancelling(dtype, count, rank, seed)])
+    return values[:count].clone()
+
+
+def _run_each(world: World, device: torch.device, dtype: torch.dtype, count: int) -> list[Any]:
+    """Return what every operation gives on a device."""
+    rank, size = world.rank, world.size
+
+    def made(seed: int, parts: int = 1) -> torch.Tensor:
+        return _values(dtype, count * parts, rank, seed).to(device)
+
+    results = []
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        dist.all_reduce(summed := made(1), op=op)
+        dist.reduce(at_root := made(2), size - 1, op=op)
+        dist.reduce_scatter_tensor(part := made(3), made(4, size), op=op)
+        dist.reduce_scatter(other := made(5), list(made(6, size).chunk(size)), op=op)
+        results += [summed, part, other] + ([at_root] if rank == size - 1 else [])
+    dist.broadcast(sent := made(7), size // 2)
+    dist.all_gather_into_tensor(whole := made(8, size), made(9))
+    dist.all_gather(list(listed := made(10, size).chunk(size)), made(11))
+    root = rank == 1
+    gathered = list(made(12, size).chunk(size))
+    dist.gather(made(13), gathered if root else None, 1)
+    dist.scatter(own := made(14), list(made(15, size).chunk(size)) if root else None, 1)
+    results += [sent, whole, *listed, own] + (gathered if root else [])
+    return results
+
+
+def _bits(world: World) -> None:
+    device = _init(world)
+    for each, dtype in enumerate(DTYPES):
+        for count in (0, 1, 6, 1023, (2048, 4100)[each % 2]):
+            there = _run_each(world, device, dtype, count)
+            here = _run_each(world, torch.device("cpu"), dtype, count)
+            for found, expected in zip(there, here, strict=True):
+                assert found.device == device
+                assert same_bits(found.cpu(), expected), (dtype, count)
+    assert _is_direct(torch.ones(3, device=device))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_the_bits_of_the_cpu(size: int) -> None:
+    run_ranks(size, _bits, environment=SMALL, timeout=240)
+
+
+def _elsewhere(world: World) -> None:
+    """What there is no kernel for is right all the same."""
+    device = _init(world)
+    size, rank = world.size, world.rank
+    ones = torch.ones(5, device=device)
+    dist.all_reduce(ones)
+    dist.all_reduce(most := torch.full((3,), float(rank), device=device), op=dist.ReduceOp.MAX)
+    assert most.tolist() == [size - 1] * 3 and not _is_direct(ones, "all_to_all")
+    dist.all_reduce(some := torch.tensor([rank == 0, False], device=device))
+    assert some.tolist() == [True, False]
+    outputs = [torch.zeros(r + 1, device=device) for r in range(size)]
+    dist.all_gather(outputs, torch.full((rank + 1,), float(rank), device=device))
+    assert [each.tolist() for each in outputs] == [[float(r)] * (r + 1) for r in range(size)]
+    dist.all_to_all_single(swapped := torch.zeros(size, device=device), ones[:size] * rank)
+    assert swapped.tolist() == [float(r * size) for r in range(size)]
+    far = torch.ones(2, device=f"sim:{(rank + 4) % 8}")
+    dist.all_reduce(far)
+    assert far.tolist() == [size] * 2
+    dist.barrier()
+    dist.all_reduce(ones)
+    assert ones.tolist() == [size * size] * 5
+
+
+def test_what_has_no_kernel_goes_elsewhere() -> None:
+    run_ranks(3, _elsewhere)
+
+
+def _streams(world: World, turns: int) -> list[float]:
+    """Late producers, consumers on other streams, tensors that are let go of at once."""
+    device = _init(world)
+    native = sim.load()
+    main, side = torch.sim.current_stream(), torch.Stream(device)
+    total = torch.zeros(700, device=device)
+    dist.all_reduce(torch.ones(1, device=device))
+    for turn in range(turns):
+        native.sleep(world.rank, main.stream_id, 500 * (world.rank + 1))
+        data = torch.full((700,), float(turn + world.rank), device=device)
+        work = dist.all_reduce(data, async_op=True)
+        now = torch.ones(700, device=device)
+        dist.all_reduce(now)  # behind the other one, on this stream
+        side.wait_stream(main)
+        with side:
+            work.wait()
+            doubled = data * 2
+        done = work.get_future().then(lambda done: done.value()[0].sum())
+        del data, work
+        torch.full((700,), -1.0, device=device)  # memory that was let go of
+        main.wait_stream(side)
+        total += doubled + now
+        if world.rank == 0:
+            time.sleep(0.002)
+        assert done.wait().item() == 700 * sum(turn + r for r in range(world.size))
+    result: list[float] = total.cpu().unique().tolist()
+    return result
+
+
+@QUEUES
+def test_streams_wait_for_each_other(queues: str) -> None:
+    found = run_ranks(2, _streams, 6, environment={**SMALL, "CUDA_DEVICE_MAX_CONNECTIONS": queues})
+    expected = sum(2 * (2 * turn + 1) + 2 for turn in range(6))
+    assert found == [[float(expected)]] * 2
+
+
+def _order(world: World) -> list[list[float]]:
+    """Without what the controls leave out, nothing orders this."""
+    device = _init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    data = torch.full((700,), float(world.rank), device=device)
+    work = dist.all_reduce(data, async_op=True)
+    del data
+    torch.full((700,), 3.0, device=device)
+    dist.all_reduce(other := torch.ones(700, device=device))
+    work.wait()
+    return [each.cpu().unique().tolist() for each in (work.result()[0] + 0, other)]
+
+
+def test_order() -> None:
+    assert run_ranks(2, _order) == [[[1.0], [2.0]]] * 2
+
+
+CONTROLS = ["run_ahead", "overtake", "wait_for_none"]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_missing_order_is_reported(control: str) -> None:
+    outcomes = run_outcomes(2, _order, environment={"FC_CONTROL": control}, group_timeout=3)
+    texts = [outcome.error or "" for outcome in outcomes]
+    assert any("nothing orders" in text for text in texts), texts
+
+
+def _let_go(world: World) -> None:
+    device = _init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    data = torch.ones(700, device=device)
+    gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
+    dist.all_reduce(data, async_op=True)
+    del data
+    torch.full((700,), 3.0, device=device)  # in its memory, if it was let go of
+    gate.open()
+
+
+def test_tensors_live_until_their_operation_is_done() -> None:
+    run_ranks(2, _let_go)
+
+
+def test_tensors_that_are_let_go_of_early_are_reported() -> None:
+    outcomes = run_outcomes(2, _let_go, environment={"FC_CONTROL": "let_go_early"})
+    texts = [outcome.error or "" for outcome in outcomes]
+    assert any("nothing orders" in text or "freed" in text for text in texts), texts
+
+
+def _groups(world: World, opposite: bool) -> None:
+    """Two groups, each on a stream of its own."""
+    device = _init(world)
+    groups = [dist.new_group(backend="cpu:fastcomm,sim:fastcomm") for _ in range(2)]
+    streams = [torch.Stream(device) for _ in groups]
+    for group in groups:
+        dist.all_reduce(torch.ones(1, device=device), group=group)
+    for turn in range(8):
+        order = [1, 0] if opposite and world.rank == 1 else [0, 1]
+        sums = {}
+        for each in order:
+            with streams[each]:
+                sums[each] = torch.full((900,), float(turn + each), device=device)
+                dist.all_reduce(sums[each], group=groups[each])
+        for each in order:
+            with streams[each]:
+                assert sums[each].unique().tolist() == [2.0 * (turn + each)]
+
+
+@QUEUES
+def test_two_groups_on_two_streams(queues: str) -> None:
+    run_ranks(2, _groups, False, environment={"CUDA_DEVICE_MAX_CONNECTIONS": queues})
+
+
+def test_two_groups_in_opposite_orders() -> None:
+    run_ranks(2, _groups, True, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32"})
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
+    )
+
+
+def _train(world: World, model: nn.Module, device: torch.device, steps: int = 4) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        torch.manual_seed(10 * step + world.rank)
+        optimizer.zero_grad()
+        model(torch.randn(5, 6).to(device)).square().mean().backward()
+        optimizer.step()
+
+
+def _train_ddp(world: World) -> list[torch.Tensor]:
+    results = []
+    for device in (_init(world), torch.device("cpu")):
+        net = _net().to(device)
+        _train(world, nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.004), device)
+        results.append([parameter.detach().cpu() for parameter in net.parameters()])
+    assert all(map(same_bits, *results))
+    assert _is_direct(torch.ones(1, device=f"sim:{world.rank}"))
+    return results[0]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_stock_ddp_has_the_weights_of_the_cpu(size: int) -> None:
+    first, *others = run_ranks(size, _train_ddp)
+    assert all(all(map(same_bits, first, other)) for other in others)
+
+
+def _train_sharded(world: World) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    results = []
+    for device in (_init(world), torch.device("cpu")):
+        mesh = init_device_mesh(device.type, (world.size,))
+        net = _net().to(device)
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+        _train(world, net, device)
+        results.append([p.full_tensor().detach().cpu() for p in net.parameters()])
+    assert all(map(same_bits, *results))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_stock_fsdp2_has_the_weights_of_the_cpu(size: int) -> None:
+    run_ranks(size, _train_sharded)
+
+
+def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
+    device = _init(world)
+    data = torch.ones(4, device=device)
+    dist.all_reduce(data)
+    begun = time.monotonic()
+    if how == "death" and world.rank == 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "late" and world.rank == 1:
+        time.sleep(2.5)
+    count = 4 + (world.rank if how == "mismatch" else 0)
+    data = torch.ones(count, device=device)
+    work: Any = dist.all_reduce(data, async_op=True)
+    torch.sim.synchronize()
+    waited = time.monotonic() - begun
+    is_nan = bool(data.isnan().all().item())
+    caught = [catch(work.wait), catch(dist.all_reduce, data), catch(dist.all_reduce, torch.ones(2))]
+    assert work.is_completed() and not work.is_success()
+    dist.destroy_process_group()
+    assert time.monotonic() - begun < 8
+    return caught, waited, is_nan
+
+
+def test_a_rank_dies() -> None:
+    outcomes = run_outcomes(3, _fails, "death", timeout=40)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.error is None, outcome.error
+        caught, waited, is_nan = outcome.value
+        assert [(one.kind, one.peer) for one in caught] == [("PeerLostError", 1)] * 3, caught
+        assert is_nan and waited < 2.5 and outcome.exitcode == 0
+
+
+def test_a_rank_is_late() -> None:
+    outcomes = run_ranks(2, _fails, "late", group_timeout=1)
+    for caught, _, is_nan in outcomes:
+        assert {one.kind for one in caught} == {"CollectiveTimeoutError"}, caught
+        assert "rank 1 has not come" in caught[0].text and is_nan
+    assert 0.9 < outcomes[0][1] < 1.6
+
+
+def test_ranks_call_different_operations() -> None:
+    for caught, waited, is_nan in run_ranks(2, _fails, "mismatch"):
+        assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught
+        assert "4 elements" in caught[0].text and "5 elements" in caught[0].text
+        assert is_nan and waited < 3
+
+
+def _once_more(world: World) -> list[float]:
+    """After a failure the process is as good as new."""
+    device = _init(world)
+    for turn in range(3):
+        data = torch.ones(4 + world.rank, device=device)
+        dist.all_reduce(data)
+        torch.sim.synchronize()
+        catch(dist.all_reduce, data)
+        dist.destroy_process_group()
+        world.init("cpu:fastcomm,sim:fastcomm", f"again{turn}")
+    dist.all_reduce(data := torch.ones(4, device=device))
+    return data.tolist()
+
+
+def test_a_new_group_after_a_failure() -> None:
+    assert run_ranks(2, _once_more) == [[2.0] * 4] * 2
+
+
+def _waits(world: World) -> None:
+    """A wait with a timeout is the host's, and harms nothing."""
+    device = _init(world)
+    dist.all_reduce(data := torch.ones(2, device=device))
+    if world.rank == 1:
+        time.sleep(1)
+    work: Any = dist.all_reduce(data, async_op=True)
+    if world.rank == 0:
+        from datetime import timedelta
+
+        caught = catch(work.wait, timedelta(milliseconds=200))
+        assert caught.kind == "CollectiveTimeoutError" and "goes on" in caught.text
+        assert work.wait(timedelta(seconds=20)) and work.is_completed() and work.is_success()
+    work.wait()
+    assert data.tolist() == [4.0, 4.0]
+
+
+def test_a_wait_with_a_timeout() -> None:
+    run_ranks(2, _waits)
+
+
+def _unseen(world: World) -> str:
+    """Return what is said where nobody waits for an operation that has failed."""
+    device = _init(world)
+    dist.all_reduce(torch.ones(2, device=device))
+    dist.all_reduce(torch.ones(2 + world.rank, device=device), async_op=True)
+    torch.sim.synchronize()
+    path = Path(world.directory, f"said by {world.rank}")
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+        dist.destroy_process_group()
+    return path.read_text()
+
+
+def test_a_failure_that_nobody_has_seen_is_said_at_the_end() -> None:
+    for said in run_ranks(2, _unseen):
+        assert re.search(r"fastcomm: \[rank . of 2.*called all_reduce", said), said
+
+
+def _refused(world: World) -> tuple[str, list[float]]:
+    device = _init(world)
+    data = torch.full((3,), float(world.rank + 1), device=device)
+    for _ in range(2):
+        dist.all_reduce(data)
+    return fastcomm.explain("all_reduce", data).reason, data.tolist()
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"SIM_IPC": "0"}, "rank 0: .*operation not supported"),
+        ({"SIM_LINKS": "1-2 none"}, "the window of rank [12].*rank 2"),
+        ({"SIM_LINKS": "0-2 reads"}, "a trial has given wrong numbers"),
+        ({"SIM_LINKS": "0-1 writes"}, "a trial has "),
+        ({"FASTCOMM_ROUTE": "nccl"}, "rank 0: FASTCOMM_ROUTE=nccl"),
+    ],
+)
+def test_what_does_not_work_is_not_used(environment: dict[str, str], reason: str) -> None:
+    for why, data in run_ranks(3, _refused, environment=environment, timeout=60):
+        assert re.search(f"not from device to device: .*{reason}", why), why
+        assert data == [18.0] * 3
+
+
+def _graph(world: World) -> None:
+    device = _init(world)
+    native = sim.load()
+    static = torch.zeros(900, device=device)
+    dist.all_reduce(static)
+    stream = torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        graph = native.CapturedGraph(world.rank, stream.stream_id)
+        dist.all_reduce(static)
+        dist.all_reduce(static, async_op=True).wait()
+        graph.end()
+        for turn in range(10):
+            static.fill_(turn + world.rank)
+            graph.replay()
+            eager = torch.full((900,), float(turn), device=device)
+            dist.all_reduce(eager)
+            assert static.unique().tolist() == [2.0 * (2 * turn + 1)]
+            assert eager.unique().tolist() == [2.0 * turn]
+    torch.sim.synchronize()
+
+
+def test_graphs_between_eager_calls() -> None:
+    run_ranks(2, _graph, environment=SMALL)
+
+
+def _formed_and_left(world: World) -> list[int]:
+    """Return how many bytes of memory that processes share are touched, after each group."""
+    device = _init(world)
+    touched = []
+    for turn in range(6):
+        dist.all_reduce(torch.ones(1, device=device))
+        dist.destroy_process_group()
+        world.init("cpu:fastcomm,sim:fastcomm", f"again{turn}")
+        gc.collect()
+        found = re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())
+        assert found is not None
+        touched.append(int(found[1]) * 1024)
+    return touched
+
+
+def test_windows_are_given_back() -> None:
+    for touched in run_ranks(2, _formed_and_left):
+        # The window of a group is 64 MiB; two may live at a time.
+        assert touched[-1] - touched[1] < 32 << 20, touched
