@@ -12,6 +12,7 @@ class _Answer(TypedDict):
     algorithm: str
     bytes: int
     reason: str
+    on_device: bool
 
 class _CudaDevices(TypedDict):
     reason: str

@@ -94,8 +94,8 @@ def say_why_not(device_type: str, size: int, why: str) -> None:
 def say_why_not_direct(device_type: str, size: int, other: str, why: str) -> None:
     """Warn that devices do not use each other's memory, and who serves them instead."""
     logger.warning(
-        "the devices of this group of %d ranks do not use each other's memory, %s serves tensors on "
-        "%s: %s",
+        "the devices of this group of %d ranks do not use each other's memory, %s serves tensors "
+        "on %s: %s",
         size,
         other,
         device_type,

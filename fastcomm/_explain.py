@@ -90,8 +90,10 @@ def explain(
     else:
         answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
         decided = False
-    on_device = answer.pop("on_device", False)
-    explanation = Explanation(operation, **answer)
+    on_device = answer["on_device"]
+    explanation = Explanation(
+        operation, answer["native"], answer["algorithm"], answer["bytes"], answer["reason"]
+    )
     if explanation.native and device not in ("cpu", "meta") and not on_device:
         reason = f"{explanation.reason}; copied from and to {device} through the host's memory"
         if not decided and (other := _device_engines.name_of(device)) is not None:

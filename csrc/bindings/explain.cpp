@@ -54,6 +54,7 @@ py::dict explanation_of(const Query& query, const Selection& selection, std::str
                                          : engine;
   result["bytes"] = query.bytes;
   result["reason"] = selection.reason;
+  result["on_device"] = false;
   return result;
 }
 

@@ -178,7 +178,7 @@ void bind_futures(py::module_& module) {
   py::class_<DelegateWork, c10::intrusive_ptr<DelegateWork>, ::c10d::Work>(module, "DelegateWork")
       .def("get_future", &future_of<DelegateWork>);
 #if defined(FC_DEVICES)
-  py::class_<CudaWork, c10::intrusive_ptr<CudaWork>, ::c10d::Work>(module, "CudaWork")
+  py::class_<CudaWork, c10::intrusive_ptr<CudaWork>, ::c10d::Work>(module, "_CudaWork")
       .def("get_future", &future_of<CudaWork>);
 #endif
   module.def("future_of", &future_with<NativeWork>);

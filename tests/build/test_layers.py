@@ -8,6 +8,7 @@ never sees what runs on the data.
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -67,7 +68,9 @@ def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | Non
     return None
 
 
-@pytest.mark.parametrize(("one", "other"), [("native", "delegate"), ("delegate", "native")])
+@pytest.mark.parametrize(
+    ("one", "other"), list(itertools.permutations(["native", "delegate", "cuda"], 2))
+)
 def test_engines_do_not_see_each_other(root, one, other):
     for path in (root / "csrc/c10d" / one).iterdir():
         assert f'"c10d/{other}/' not in path.read_text(), path
