@@ -53,7 +53,10 @@ class CapturedGraph {
     cudaGraph_t graph = nullptr;
     must(cudaStreamEndCapture(origin(), &graph), "cudaStreamEndCapture");
     must(cudaGraphInstantiate(&exec_, graph, 0), "cudaGraphInstantiate");
+    for (const auto& node : graph->nodes) nodes_.push_back(node.what);
   }
+  /// What it consists of, in words.
+  const std::vector<std::string>& nodes() const { return nodes_; }
   void replay() const {
     const OnDevice on(device_);
     must(cudaGraphLaunch(exec_, native(current_stream(device_))), "cudaGraphLaunch");
@@ -65,6 +68,7 @@ class CapturedGraph {
   const int device_;
   const c10::StreamId stream_;
   cudaGraphExec_t exec_ = nullptr;
+  std::vector<std::string> nodes_;
 };
 
 /// Holds a stream back, and its hardware queue, until it is opened.
@@ -119,6 +123,7 @@ PYBIND11_MODULE(_sim, module) {
   py::class_<sim::CapturedGraph>(module, "CapturedGraph")
       .def(py::init<int, int64_t>(), py::arg("device"), py::arg("stream"))
       .def("end", &sim::CapturedGraph::end)
+      .def("nodes", &sim::CapturedGraph::nodes)
       .def("replay", &sim::CapturedGraph::replay);
   py::class_<SimBackend, c10::intrusive_ptr<SimBackend>, ::c10d::Backend>(module, "SimBackend")
       .def(py::init(&sim::make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
