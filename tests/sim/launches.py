@@ -30,9 +30,9 @@ HEADER = f"""# Launches of an operation between processes' devices
 
 Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
 edit. {SIZE} ranks, float32. One round is a message that fits into a window's area
-(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `meet` stands
-for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for `multi_reduce_kernel`, `spoil` for
-`spoil_kernel`, which does nothing unless the operation has failed.
+(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `meet`
+stands for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for `multi_reduce_kernel`,
+`spoil` for `spoil_kernel`, which does nothing unless the operation has failed.
 
 | operation | rank | one round | launches | launches of three rounds |
 |---|---|---|---|---|

@@ -288,7 +288,10 @@ void CudaEngine::abort() {
   group_->give_up("none", ErrorCode::kPoisoned, concat("rank ", getRank(), " called abort()"));
 }
 
-void CudaEngine::abandon() { static_cast<void>(watch_.release()); }
+void CudaEngine::abandon() {
+  static_cast<void>(watch_.release());
+  static_cast<void>(new std::shared_ptr<CudaGroup>(group_));  // its events and windows, for ever
+}
 
 }  // namespace fastcomm
 #endif

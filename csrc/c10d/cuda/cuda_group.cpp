@@ -121,27 +121,37 @@ void CudaGroup::prove(Milliseconds timeout) {
   };
   std::vector<at::Tensor> sums;
   for (int turn = 0; turn < kProofTurns; ++turn) {
-    const at::Tensor tensor = numbers(rank, turn).to(accelerator_device(device_));
-    const Prepared made =
-        prepare_all_reduce({rank, size, Place::kWhereItIs}, {tensor}, ::c10d::ReduceOp::SUM);
-    collectives_->enqueue(made.call, kEager, native_stream(stream_),
-                          std::min(nanoseconds(timeout), nanoseconds(kProofTime)));
-    sums.push_back(tensor);
+    sums.push_back(numbers(rank, turn).to(accelerator_device(device_)));
+  }
+  const uint64_t limit = std::min(nanoseconds(timeout), nanoseconds(kProofTime));
+  const std::string problem = problem_of([&] {
+    for (const at::Tensor& sum : sums) {
+      const Prepared made =
+          prepare_all_reduce({rank, size, Place::kWhereItIs}, {sum}, ::c10d::ReduceOp::SUM);
+      collectives_->enqueue(made.call, kEager, native_stream(stream_), limit);
+    }
+  });
+  // Whatever has come of it, nothing is at work on this device from here on.
+  c10::Event end(kAccelerator);
+  end.record(stream_);
+  std::optional<Deadline> since;
+  while (!end.query()) {
+    if (beside_->stalled("forming", since) != nullptr) store_relaxed(abort_word_.get(), 1U);
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+  if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
+  const MeetingRecord& record = collectives_->record(kEager);
+  if (load_flag(&record.wait.failure) != 0) {
+    throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
   }
   for (int turn = 0; turn < kProofTurns; ++turn) {
     at::Tensor expected = numbers(0, turn);
     for (int peer = 1; peer < size; ++peer) expected.add_(numbers(peer, turn));
-    const at::Tensor found = sums[turn].cpu();
-    const MeetingRecord& record = collectives_->record(kEager);
-    if (load_flag(&record.wait.failure) != 0) {
-      throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
-    }
-    const int64_t wrong = found.ne(expected).sum().item<int64_t>();
-    if (wrong != 0) {
-      throw Error(ErrorCode::kSystem,
-                  concat("a trial has given wrong numbers, ", wrong, " of ", kProofElements,
-                         ": the devices do not see what is in each other's memory"));
-    }
+    const int64_t wrong = sums[turn].cpu().ne(expected).sum().item<int64_t>();
+    if (wrong == 0) continue;
+    throw Error(ErrorCode::kSystem,
+                concat("a trial has given wrong numbers, ", wrong, " of ", kProofElements,
+                       ": the devices do not see what is in each other's memory"));
   }
 }
 
@@ -177,7 +187,8 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     }
     enqueue(kEager, stream);
     last_ = std::make_shared<Flight>(made.call.kind, std::move(made.payload), caller, stream);
-    if (FC_LEFT_OUT(Control::kLetGoEarly)) last_->let_go();
+    // Who is in the stream already has waited.
+    if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) last_->let_go();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;
     std::rethrow_exception(give_up(op_kind_name(made.call.kind), error.code(), error.what()));
