@@ -17,6 +17,7 @@
 #include "coll/select.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "transport/fork.h"
 
 namespace fastcomm {
 
@@ -86,6 +87,14 @@ class Engine : public ::c10d::Backend {
     FC_CHECK(peer >= 0 && peer < getSize(), operation, ": rank ", peer, " is not in a group of ",
              getSize());
     FC_CHECK(peer != getRank(), operation, ": the peer is this rank itself, ", peer);
+  }
+  /// Raises Error(kForked) in a child of fork(). `front` is that of the message.
+  static void check_process(const std::string& front) {
+    if (!forked_from_endpoint()) return;
+    throw Error(ErrorCode::kForked,
+                front +
+                    "this is a child of fork(): a process group cannot be used here. Start workers "
+                    "before init_process_group, with the spawn method, or keep them off the group");
   }
   Milliseconds timeout_or_default(Milliseconds timeout) const {
     return timeout == ::c10d::kUnsetTimeout ? options_->timeout : timeout;

@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ def load() -> Any:
     import fastcomm
 
     sys.modules["fastcomm._C"] = fastcomm._C = _module("fastcomm._C", path)  # type: ignore[attr-defined]
-    atexit.register(_end)
+    atexit.register(_end, os.getpid())
     return native
 
 
@@ -54,7 +55,9 @@ def _module(name: str, path: str) -> Any:
     return module
 
 
-def _end() -> None:
+def _end(owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a child of fork() has none of the threads
     _let_autograd_end()
     native = load()
     for index in range(native.device_count()):

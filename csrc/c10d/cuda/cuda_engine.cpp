@@ -98,8 +98,9 @@ Selection CudaEngine::explain(const Query& query) const {
 }
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
-  ++calls_;
   return translating([&]() -> WorkPtr {
+    check_process(message_front(getRank(), getSize(), -1, made.name(), calls_));
+    ++calls_;
     CudaWork::Call call{group_,      getRank(),          made.payload.type,
                         made.name(), made.payload.value, continuations_};
     if (const auto failure = group_->failed_before(made.name())) {

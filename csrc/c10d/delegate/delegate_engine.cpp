@@ -79,12 +79,7 @@ WorkPtr DelegateEngine::exchange(const char* name, int peer, const Tensors& tens
 DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
                                         const Tensors& outputs) const {
   const Delegate::Subject subject{name, peer, sequence_};
-  if (forked_from_endpoint()) {
-    throw Error(ErrorCode::kForked,
-                delegate_->front(subject) +
-                    "this is a child of fork(): a process group cannot be used here. Start workers "
-                    "before init_process_group, with the spawn method, or keep them off the group");
-  }
+  check_process(delegate_->front(subject));
   return {delegate_, subject, type, outputs, options_->timeout, continuations_};
 }
 
