@@ -165,17 +165,25 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   }
   const c10::Stream caller = current_stream(device_);
   const uint64_t limit = nanoseconds(timeout);
+  std::exception_ptr error;
   const auto enqueue = [&](int channel, const c10::Stream& stream) {
-    collectives_->enqueue(made.call, channel, native_stream(stream), limit);
-    const c10::StreamGuard in_its_order(stream);
-    made.payload.write_back();
-  };
-  try {
-    if (is_capturing(device_)) {
-      captures_ = true;
-      enqueue(kCaptured, caller);
-      return nullptr;
+    try {
+      collectives_->enqueue(made.call, channel, native_stream(stream), limit);
+      const c10::StreamGuard in_its_order(stream);
+      made.payload.write_back();
+    } catch (const Error& refused) {
+      if (refused.code() != ErrorCode::kSystem) throw;  // nothing was enqueued
+      error = std::current_exception();
+    } catch (const std::exception&) {
+      error = std::current_exception();
     }
+  };
+  const OpKind kind = made.call.kind;
+  FlightPtr flight;
+  if (is_capturing(device_)) {
+    captures_ = true;
+    enqueue(kCaptured, caller);
+  } else {
     const c10::Stream& stream = async ? stream_ : caller;
     if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
       c10::Event ready(kAccelerator);
@@ -186,16 +194,18 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
       last_->block(stream);
     }
     enqueue(kEager, stream);
-    last_ = std::make_shared<Flight>(made.call.kind, std::move(made.payload), caller, stream);
+    // Also of what was enqueued in part: its tensors are in use.
+    flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream);
     // Who is in the stream already has waited.
-    if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) last_->let_go();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kSystem) throw;
-    std::rethrow_exception(give_up(op_kind_name(made.call.kind), error.code(), error.what()));
+    if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
+    last_ = flight;
+    const std::lock_guard<std::mutex> flying(flying_);
+    flights_.push_back(flight);
   }
-  const std::lock_guard<std::mutex> flying(flying_);
-  flights_.push_back(last_);
-  return last_;
+  if (error != nullptr) {
+    std::rethrow_exception(give_up(op_kind_name(kind), ErrorCode::kSystem, what_of(error)));
+  }
+  return flight;
 }
 
 std::exception_ptr CudaGroup::noted() const {
@@ -260,11 +270,23 @@ FlightPtr CudaGroup::oldest() const {
   return flights_.empty() ? nullptr : flights_.front();
 }
 
-void CudaGroup::reap() {
+bool CudaGroup::is_over(Flight& flight) {
+  if (flight.ended_well()) return true;
+  bool passed = false;
   // What a capture on another thread would not stand.
   const BesideCaptures beside;
+  if (const auto error = caught([&] { passed = flight.passed(); })) {
+    give_up(op_kind_name(flight.kind), ErrorCode::kSystem, what_of(error));
+    return true;  // a lost device does nothing any more
+  }
+  // Behind that: what an operation fails with is recorded before it has passed.
+  if (passed && failure() == nullptr) flight.set_ended_well();
+  return passed;
+}
+
+void CudaGroup::reap() {
   while (const FlightPtr flight = oldest()) {
-    if (!flight->passed()) return;
+    if (!is_over(*flight)) return;
     flight->let_go();
     const std::lock_guard<std::mutex> lock(flying_);
     if (!flights_.empty() && flights_.front() == flight) flights_.pop_front();
@@ -272,6 +294,7 @@ void CudaGroup::reap() {
 }
 
 bool CudaGroup::look() {
+  const std::lock_guard<std::mutex> lock(looking_);
   const std::exception_ptr error = failure();
   reap();
   const FlightPtr waiting = oldest();
@@ -289,7 +312,7 @@ bool CudaGroup::look() {
 bool CudaGroup::drain(const std::function<void()>& interrupted) {
   std::optional<Deadline> limit;
   for (;;) {
-    reap();
+    look();  // whether a thread does or not
     if (oldest() == nullptr) return true;
     if (interrupted) interrupted();
     if (!limit && failure() != nullptr) limit = Clock::now() + kStopGrace;

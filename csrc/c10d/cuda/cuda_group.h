@@ -44,8 +44,11 @@ class Flight {
     end_.record(stream);
   }
 
-  /// Whether the device has done it.
+  /// Whether the device has done it. Raises c10::Error where the device is lost.
   bool passed() const { return end_.query(); }
+  /// Whether it is known to have ended well: what fails later is not about it.
+  bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
+  void set_ended_well() { ended_well_.store(true, std::memory_order_release); }
   /// Lets the stream wait until it is done. Where that is the stream that the operation was issued on, the
   /// tensors go: from there on they are in its order, as after any other work in it.
   void block(const c10::Stream& waiting);
@@ -59,6 +62,7 @@ class Flight {
  private:
   c10::Event end_{kAccelerator};
   const c10::Stream caller_;
+  std::atomic<bool> ended_well_{false};
   std::mutex mutex_;
   Payload held_;
 };
@@ -86,6 +90,9 @@ class CudaGroup {
   /// PeerCollectives::enqueue.
   FlightPtr submit(Prepared made, Milliseconds timeout, bool async);
 
+  /// Whether an operation is over, well or not. A device that is lost is a failure of the group.
+  bool is_over(Flight& flight);
+
   /// Why nothing can be submitted any more; nullptr while something can. Looks at what devices have
   /// recorded.
   std::exception_ptr failure();
@@ -101,7 +108,7 @@ class CudaGroup {
   std::exception_ptr note(const std::exception_ptr& error);
 
   /// What a thread does now and then while something is under way: ends it where it cannot go on,
-  /// and lets go of what has passed. False if nothing is under way.
+  /// and lets go of what is over. False if nothing is under way.
   bool look();
   /// Returns once nothing is under way: true, or false where a device does not stop. Raises what
   /// `interrupted` raises.
@@ -149,7 +156,9 @@ class CudaGroup {
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
-  std::optional<Deadline> stalled_since_;  // of who looks
+
+  std::mutex looking_;  // before flying_ and noting_
+  std::optional<Deadline> stalled_since_;
 
   std::atomic<bool> told_{false};
   std::atomic<bool> failed_{false};  // failure_ is there

@@ -32,9 +32,12 @@ void CudaWork::end(const std::exception_ptr& error) {
 
 bool CudaWork::isCompleted() {
   if (Work::isCompleted()) return true;
-  if (const auto error = call_.group->failure()) {
+  const bool over = flight_ == nullptr || call_.group->is_over(*flight_);
+  if (flight_ != nullptr && flight_->ended_well()) {
+    end(nullptr);
+  } else if (const auto error = call_.group->failure()) {
     end(error);
-  } else if (flight_ == nullptr || flight_->passed()) {
+  } else if (over) {
     end(nullptr);
   }
   return Work::isCompleted();
@@ -42,7 +45,8 @@ bool CudaWork::isCompleted() {
 
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
   if (timeout != kNoTimeout) translating([&] { wait_on_host(Clock::now() + timeout); });
-  if (const auto error = Work::isCompleted() ? nullptr : call_.group->failure()) end(error);
+  const bool settled = Work::isCompleted() || (flight_ != nullptr && flight_->ended_well());
+  if (const auto error = settled ? nullptr : call_.group->failure()) end(error);
   if (const auto error = exception()) {
     call_.group->tell();
     std::rethrow_exception(error);
