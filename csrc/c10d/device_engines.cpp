@@ -208,6 +208,9 @@ std::string DeviceEngines::made_direct(Slot& slot, c10::Device device,
     } catch (const Error& error) {
       if (const auto failure = host_.failure()) std::rethrow_exception(failure);
       why_not = error.what();
+    } catch (const std::exception&) {  // on this rank alone: the others wait for it
+      std::rethrow_exception(
+          host_.group()->failed("forming", ErrorCode::kSystem, what_of(std::current_exception())));
     }
   }
   const std::lock_guard<std::mutex> lock(making_);

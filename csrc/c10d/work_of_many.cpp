@@ -1,5 +1,10 @@
 #include "c10d/work_of_many.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
 #include <ATen/core/ivalue_inl.h>
 
 #include <algorithm>
@@ -41,16 +46,32 @@ std::vector<at::Tensor> WorkOfMany::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> WorkOfMany::getFuture() {
-  auto done =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
-  for (const WorkPtr& work : works_) futures.push_back(work->getFuture());
-  collectAll(futures)->addCallback([done, futures](c10::ivalue::Future&) {
+  std::vector<c10::Device> devices;
+  for (const WorkPtr& work : works_) {
+    const auto future = work->getFuture();
+    futures.push_back(future);
+    for (const c10::Device device : future->devices()) {
+      if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
+        devices.push_back(device);
+      }
+    }
+  }
+  auto done = c10::make_intrusive<c10::ivalue::Future>(
+      c10::ListType::create(c10::TensorType::get()), devices);
+  collectAll(futures)->addCallback([done, futures, devices](c10::ivalue::Future&) {
+    // On devices a future is complete before its value is there: these streams wait for all.
+    std::vector<c10::Stream> streams;
+    for (const c10::Device device : devices) {
+      streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    }
+    const c10::MultiStreamGuard in_their_order(streams);
     std::vector<at::Tensor> all;
     for (const auto& future : futures) {
       const c10::intrusive_ptr<c10::ivalue::Future> each = future;
       if (each->hasError()) return done->setError(each->exception_ptr());
+      each->wait();
       for (const at::Tensor& tensor : each->value().toTensorVector()) all.push_back(tensor);
     }
     done->markCompleted(c10::IValue(all));

@@ -20,11 +20,13 @@ struct Payload {
   std::vector<at::Tensor> value;  // the future's
   std::vector<Buffer> inputs;     // kept alive until the operation is done
   std::vector<Buffer> outputs;    // and written back
-  std::function<void()> settle;   // before that, where an operation ends well
+  std::function<void()> settle;   // before that, where an operation ends well,
+  std::function<void()> behind;   // and after it
 
   void write_back() const {
     if (settle) settle();
     for (const Buffer& output : outputs) output.write_back();
+    if (behind) behind();
   }
 };
 

@@ -11,6 +11,7 @@
 #include "c10d/hooks.h"
 #include "c10d/work_of_many.h"
 #include "coll/operations.h"
+#include "transport/fork.h"
 
 namespace fastcomm {
 
@@ -27,12 +28,16 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
   const Buffer own = gathers ? made.read(each) : made.write(each);
   made.of(own);
   made.call.root = root;
+  Tensors copies;
   for (const at::Tensor& part : list) {
+    // The root's list may lie anywhere: the others do not know.
+    const at::Tensor here = part.device() == each.device() ? part : part.to(each.device());
     if (gathers) {
-      made.call.outputs.push_back(made.write(part).data());
+      made.call.outputs.push_back(made.write(here).data());
     } else {
-      made.call.inputs.push_back(made.read(part).data());
+      made.call.inputs.push_back(made.read(here).data());
     }
+    copies.push_back(here);
   }
   const bool separate = gathers ? apart(own.data(), made.call.outputs, made.call.bytes(), site.rank)
                                 : apart(own.data(), made.call.inputs, made.call.bytes(), site.rank);
@@ -41,6 +46,14 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
                    : prepare_rooted(site, kind, type, each, clones(list), root);
   }
   gathers ? made.call.input = own.data() : made.call.output = own.data();
+  if (gathers) {
+    made.payload.behind = [list, copies] {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (!copies[i].is_same(list[i])) list[i].detach().copy_(copies[i]);
+      }
+    };
+  }
   made.payload.value = gathers ? list : Tensors{each};
   return made;
 }
@@ -64,6 +77,13 @@ CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, int rank
       const auto type = static_cast<DType>(dtype);
       if (group_->reduces(type, op)) kernels_.insert({type, op});
     }
+  }
+}
+
+CudaEngine::~CudaEngine() {
+  if (forked_from_endpoint()) return;
+  if (const auto error = caught([&] { leave(""); })) {
+    LOG(WARNING) << "fastcomm: " << what_of(error);
   }
 }
 
@@ -113,8 +133,15 @@ WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
       event.before(title_of(made.call), &shown);
     }
     async = async || coalescing_.open();
-    watch_->wake();
-    FlightPtr flight = group_->submit(std::move(made), timeout_or_default(timeout), async);
+    watch_->wake();  // raises where there is no thread, before anything is enqueued
+    FlightPtr flight;
+    try {
+      flight = group_->submit(std::move(made), timeout_or_default(timeout), async);
+    } catch (...) {
+      watch_->wake();
+      throw;
+    }
+    watch_->wake();              // it may have looked, and slept, before there was anything to see
     if (!async) return nullptr;  // c10d takes this for "done" where the caller asked for that
     return coalescing_.noted(c10::make_intrusive<CudaWork>(std::move(call), std::move(flight)));
   });
@@ -122,11 +149,9 @@ WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
 
 WorkPtr CudaEngine::submit_each(std::vector<Prepared> calls, const Tensors& value,
                                 Milliseconds timeout, bool async) {
+  calls.back().payload.value = value;  // they end in order: the last one's work stands for all
   WorkPtr work;
-  for (Prepared& call : calls) {
-    call.payload.value = value;  // they end in order: the last one's work stands for all
-    work = submit(std::move(call), timeout, async);
-  }
+  for (Prepared& call : calls) work = submit(std::move(call), timeout, async);
   return work;
 }
 
@@ -201,7 +226,7 @@ WorkPtr CudaEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr CudaEngine::gather(TensorLists& outputs, Tensors& inputs,
                            const ::c10d::GatherOptions& opts) {
-  if (!moves(joined(outputs, inputs))) return elsewhere(other_.gather(outputs, inputs, opts));
+  if (!moves(inputs)) return elsewhere(other_.gather(outputs, inputs, opts));
   return translating([&] {
     const at::Tensor& input = only("gather", inputs);
     const int root = checked_root("gather", opts.rootRank, getSize());
@@ -214,7 +239,7 @@ WorkPtr CudaEngine::gather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr CudaEngine::scatter(Tensors& outputs, TensorLists& inputs,
                             const ::c10d::ScatterOptions& opts) {
-  if (!moves(joined(inputs, outputs))) return elsewhere(other_.scatter(outputs, inputs, opts));
+  if (!moves(outputs)) return elsewhere(other_.scatter(outputs, inputs, opts));
   return translating([&] {
     const at::Tensor& output = only("scatter", outputs);
     const int root = checked_root("scatter", opts.rootRank, getSize());
@@ -282,7 +307,10 @@ WorkPtr CudaEngine::endCoalescing() {
 void CudaEngine::leave(const std::string&) {
   group_->leave(g_interrupt_check);
   // It might be the first to tell of it: nobody has waited since.
-  if (const auto failure = group_->untold()) LOG(WARNING) << "fastcomm: " << what_of(failure);
+  if (const auto failure = group_->untold()) {
+    group_->tell();
+    LOG(WARNING) << "fastcomm: " << what_of(failure);
+  }
 }
 
 void CudaEngine::abort() {

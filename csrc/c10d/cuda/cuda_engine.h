@@ -28,6 +28,8 @@ class CudaEngine final : public Engine {
   /// `other` takes what this does not, and outlives it.
   CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, int rank, int size,
              c10::intrusive_ptr<Options> options, Continuations::Ptr continuations);
+  /// As leave(): what still has a Work of the group keeps no window.
+  ~CudaEngine() override;
 
   std::string name() const override { return "peer-to-peer"; }
   bool is_native() const override { return true; }

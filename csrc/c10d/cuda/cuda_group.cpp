@@ -81,21 +81,27 @@ CudaGroup::AbortWord CudaGroup::make_abort_word() {
 
 CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
                      uint64_t area_bytes, Milliseconds timeout)
-    : device_(device), beside_(std::move(beside)), stream_(stream_of_pool(device)) {
+    : device_(device),
+      beside_(std::move(beside)),
+      stream_(stream_of_pool(device)),
+      marks_(stream_of_pool(device)) {
+  const BesideCaptures others;
   PeerCollectives::Options options;
   options.channels = kChannels;
   options.area_bytes = area_bytes;
   windows_ = std::make_unique<DeviceWindows>(
       hosts, beside_->rank(), device, PeerCollectives::window_bytes(options, beside_->size()));
   // What fails from here on may fail on this rank alone: all tell how it went.
-  std::string text = problems_of_all(hosts, problem_of([&] {
-                                       const DeviceGuard guard(device);
-                                       abort_word_ = make_abort_word();
-                                       options.bounds = {nanoseconds(timeout), abort_word_.get()};
-                                       collectives_ =
-                                           std::make_unique<PeerCollectives>(*windows_, options);
-                                     }));
-  if (text.empty()) text = problems_of_all(hosts, problem_of([&] { prove(timeout); }));
+  std::vector<at::Tensor> trial;
+  const auto make = [&] {
+    const DeviceGuard guard(device);
+    abort_word_ = make_abort_word();
+    options.bounds = {nanoseconds(timeout), abort_word_.get()};
+    collectives_ = std::make_unique<PeerCollectives>(*windows_, options);
+    trial = make_trial();
+  };
+  std::string text = problems_of_all(hosts, problem_of(make));
+  if (text.empty()) text = problems_of_all(hosts, problem_of([&] { prove(trial, timeout); }));
   if (text.empty()) return;
   collectives_.reset();
   windows_->leave(hosts);
@@ -112,18 +118,30 @@ CudaGroup::~CudaGroup() {
   leave({});
 }
 
-void CudaGroup::prove(Milliseconds timeout) {
+namespace {
+
+at::Tensor trial_numbers(int64_t count, int rank, int turn) {
+  return at::arange(count, at::kInt).mul_(1009 + 13 * rank).add_(turn);
+}
+
+}  // namespace
+
+std::vector<at::Tensor> CudaGroup::make_trial() const {
+  const c10::StreamGuard in_its_order(stream_);
+  std::vector<at::Tensor> sums;
+  for (int turn = 0; turn < kProofTurns; ++turn) {
+    sums.push_back(
+        trial_numbers(kProofElements, beside_->rank(), turn).to(accelerator_device(device_)));
+  }
+  return sums;
+}
+
+void CudaGroup::prove(const std::vector<at::Tensor>& sums, Milliseconds timeout) {
   const DeviceGuard guard(device_);
   const c10::StreamGuard in_its_order(stream_);
   const int rank = beside_->rank(), size = beside_->size();
-  const auto numbers = [](int of_rank, int turn) {
-    return at::arange(kProofElements, at::kInt).mul_(1009 + 13 * of_rank).add_(turn);
-  };
-  std::vector<at::Tensor> sums;
-  for (int turn = 0; turn < kProofTurns; ++turn) {
-    sums.push_back(numbers(rank, turn).to(accelerator_device(device_)));
-  }
-  const uint64_t limit = std::min(nanoseconds(timeout), nanoseconds(kProofTime));
+  // Less than the hosts wait for each other afterwards.
+  const uint64_t limit = std::min(nanoseconds(timeout) / 2, nanoseconds(kProofTime));
   const std::string problem = problem_of([&] {
     for (const at::Tensor& sum : sums) {
       const Prepared made =
@@ -145,8 +163,10 @@ void CudaGroup::prove(Milliseconds timeout) {
     throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
   }
   for (int turn = 0; turn < kProofTurns; ++turn) {
-    at::Tensor expected = numbers(0, turn);
-    for (int peer = 1; peer < size; ++peer) expected.add_(numbers(peer, turn));
+    at::Tensor expected = trial_numbers(kProofElements, 0, turn);
+    for (int peer = 1; peer < size; ++peer) {
+      expected.add_(trial_numbers(kProofElements, peer, turn));
+    }
     const int64_t wrong = sums[turn].cpu().ne(expected).sum().item<int64_t>();
     if (wrong == 0) continue;
     throw Error(ErrorCode::kSystem,
@@ -165,47 +185,71 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   }
   const c10::Stream caller = current_stream(device_);
   const uint64_t limit = nanoseconds(timeout);
+  const OpKind kind = made.call.kind;
   std::exception_ptr error;
+  bool refused = false;
+  FlightPtr flight;
   const auto enqueue = [&](int channel, const c10::Stream& stream) {
     try {
       collectives_->enqueue(made.call, channel, native_stream(stream), limit);
       const c10::StreamGuard in_its_order(stream);
       made.payload.write_back();
-    } catch (const Error& refused) {
-      if (refused.code() != ErrorCode::kSystem) throw;  // nothing was enqueued
+    } catch (const Error& raised) {
+      refused = raised.code() != ErrorCode::kSystem;  // then nothing was enqueued
+      if (refused) throw;
       error = std::current_exception();
     } catch (const std::exception&) {
       error = std::current_exception();
     }
   };
-  const OpKind kind = made.call.kind;
-  FlightPtr flight;
-  if (is_capturing(device_)) {
-    captures_ = true;
-    enqueue(kCaptured, caller);
-  } else {
-    const c10::Stream& stream = async ? stream_ : caller;
-    if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
+  try {
+    const bool captured = is_capturing(device_);
+    const c10::Stream& stream = async && !captured ? stream_ : caller;
+    if (captured) {
+      captures_ = true;
+      order_capture(caller);
+    } else if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
       c10::Event ready(kAccelerator);
       ready.record(caller);
       ready.block(stream);
     }
-    if (last_ != nullptr && last_->stream != stream && !FC_LEFT_OUT(Control::kOvertake)) {
+    if (!captured && last_ != nullptr && last_->stream != stream &&
+        !FC_LEFT_OUT(Control::kOvertake)) {
       last_->block(stream);
     }
-    enqueue(kEager, stream);
+    enqueue(captured ? kCaptured : kEager, stream);
     // Also of what was enqueued in part: its tensors are in use.
     flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream);
     // Who is in the stream already has waited.
     if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
-    last_ = flight;
-    const std::lock_guard<std::mutex> flying(flying_);
-    flights_.push_back(flight);
+    if (captured) {
+      last_captured_ = std::move(flight);
+    } else {
+      last_ = flight;
+      const std::lock_guard<std::mutex> flying(flying_);
+      flights_.push_back(flight);
+    }
+  } catch (const std::exception&) {
+    if (refused) throw;
+    if (error == nullptr) error = std::current_exception();
+    // Nothing tells when the device has done with them.
+    static_cast<void>(new Payload(std::move(made.payload)));
   }
   if (error != nullptr) {
     std::rethrow_exception(give_up(op_kind_name(kind), ErrorCode::kSystem, what_of(error)));
   }
   return flight;
+}
+
+void CudaGroup::order_capture(const c10::Stream& caller) {
+  if (last_captured_ == nullptr || last_captured_->stream == caller) return;
+  // A stream that is captured still: one capture has both, or CUDA refuses the wait.
+  bool same = false;
+  {
+    const c10::StreamGuard there(last_captured_->stream);
+    same = is_capturing(device_);
+  }
+  if (same) last_captured_->block(caller);
 }
 
 std::exception_ptr CudaGroup::noted() const {
@@ -294,18 +338,22 @@ void CudaGroup::reap() {
 }
 
 bool CudaGroup::look() {
-  const std::lock_guard<std::mutex> lock(looking_);
   const std::exception_ptr error = failure();
   reap();
   const FlightPtr waiting = oldest();
   if (error != nullptr) return waiting != nullptr;
-  if (waiting == nullptr && !captures_) {
-    stalled_since_.reset();
-    return false;
+  std::exception_ptr why;
+  {
+    const std::lock_guard<std::mutex> lock(looking_);
+    if (waiting == nullptr && !captures_) {
+      stalled_since_.reset();
+      return false;
+    }
+    const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+    const char* const name = op_kind_name(waiting == nullptr ? OpKind::kOther : waiting->kind);
+    why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0);
   }
-  const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
-  const char* const name = op_kind_name(waiting == nullptr ? OpKind::kOther : waiting->kind);
-  if (const auto why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0)) note(why);
+  if (why != nullptr) note(why);
   return true;
 }
 
@@ -326,7 +374,9 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
     const std::lock_guard<std::mutex> lock(submitting_);
     if (std::exchange(left_, true)) return;
     last_.reset();
+    last_captured_.reset();
   }
+  const BesideCaptures others;
   bool stopped = false;
   std::exception_ptr raised;
   try {
@@ -337,6 +387,15 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
             concat("rank ", beside_->rank(), " was interrupted while it left"));
     stopped = drain({});
   }
+  if (stopped && captures_) {
+    // Replays are known to the device alone; what they wait for is bounded.
+    if (const auto lost = caught([&] {
+          c10::impl::VirtualGuardImpl(kAccelerator)
+              .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
+        })) {
+      give_up("none", ErrorCode::kSystem, what_of(lost));
+    }
+  }
   if (stopped) {
     windows_->retire(beside_->peers_are_gone());
   } else {  // kernels that nobody can stop use them
@@ -345,6 +404,8 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
     static_cast<void>(collectives_.release());
     static_cast<void>(windows_.release());
     static_cast<void>(abort_word_.release());
+    const std::lock_guard<std::mutex> lock(flying_);
+    static_cast<void>(new std::deque<FlightPtr>(std::move(flights_)));  // and their tensors
   }
   if (raised != nullptr) std::rethrow_exception(raised);
 }

@@ -25,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "c10d/calls/prepared.h"
 #include "engines/cpu/communicator.h"
@@ -81,6 +82,8 @@ class CudaGroup {
   ~CudaGroup();
 
   int device() const { return device_; }
+  /// For who has to mark a stream that has nothing to do but wait.
+  const c10::Stream& marks() const { return marks_; }
   /// PeerCollectives::reduces.
   bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
 
@@ -135,8 +138,12 @@ class CudaGroup {
   static constexpr Milliseconds kProofTime{20'000};
 
   static AbortWord make_abort_word();
-  /// Sums known numbers on all devices at once, by way of everybody's window, and looks at each bit.
-  void prove(Milliseconds timeout);
+  /// Of the trial's numbers, this rank's, on its device.
+  std::vector<at::Tensor> make_trial() const;
+  /// Sums them on all devices at once, by way of everybody's window, and looks at each bit.
+  void prove(const std::vector<at::Tensor>& sums, Milliseconds timeout);
+  /// Orders what is captured next on `caller` behind what the same capture had on another stream.
+  void order_capture(const c10::Stream& caller);
   std::exception_ptr recorded();
   std::exception_ptr noted() const;
   void reap();
@@ -148,17 +155,19 @@ class CudaGroup {
   std::unique_ptr<DeviceWindows> windows_;
   std::unique_ptr<PeerCollectives> collectives_;
   const c10::Stream stream_;  // of what is asynchronous
+  const c10::Stream marks_;
   std::atomic<bool> captures_{false};
 
   std::mutex submitting_;  // one operation at a time; before flying_
   FlightPtr last_;
+  FlightPtr last_captured_;
   bool left_ = false;
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
 
-  std::mutex looking_;  // before flying_ and noting_
-  std::optional<Deadline> stalled_since_;
+  std::mutex looking_;
+  std::optional<Deadline> stalled_since_;  // under looking_
 
   std::atomic<bool> told_{false};
   std::atomic<bool> failed_{false};  // failure_ is there

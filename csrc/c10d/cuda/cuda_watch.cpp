@@ -3,6 +3,8 @@
 #include <system_error>
 #include <utility>
 
+#include "c10d/exception.h"
+
 namespace fastcomm {
 CudaWatch::CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) { enlist(); }
 
@@ -37,6 +39,8 @@ void CudaWatch::rouse() {
 }
 
 void CudaWatch::run() {
+  // What this thread lets go of belongs there; another device gets no context of this process.
+  const DeviceGuard guard(group_->device());
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool busy = true; !stop_;) {
     if (busy) {
@@ -48,7 +52,10 @@ void CudaWatch::run() {
     lock.unlock();
     // Said before the look: what is submitted meanwhile wakes this thread, or is seen here.
     awake_.store(false, std::memory_order_release);
-    busy = group_->look();
+    if (const auto error = caught([&] { busy = group_->look(); })) {
+      group_->give_up("none", ErrorCode::kSystem, what_of(error));
+      busy = true;
+    }
     lock.lock();
   }
 }

@@ -1,7 +1,5 @@
 #include "c10d/cuda/cuda_work.h"
 #if defined(FC_DEVICES)
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <thread>
 #include <utility>
 
@@ -90,11 +88,10 @@ FuturePtr CudaWork::make_future() {
   } else if (flight_ == nullptr) {
     future->markCompleted(c10::IValue(call_.value));
   } else {
-    // It marks streams: one that has nothing but the operation before it.
-    const c10::Stream stream =
-        c10::impl::VirtualGuardImpl(kAccelerator).getStreamFromGlobalPool(device);
-    flight_->block(stream);
-    const c10::StreamGuard in_its_order(stream);
+    // It marks streams: one that does nothing but wait.
+    const c10::Stream& marks = call_.group->marks();
+    flight_->block(marks);
+    const c10::StreamGuard in_its_order(marks);
     future->markCompleted(c10::IValue(call_.value));
   }
   return future;

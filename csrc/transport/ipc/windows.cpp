@@ -44,6 +44,7 @@ class Retired {
     const auto is_free = [](const Window& window) {
       if (!window.others_are_gone()) return false;
       const std::string ignored = problem_of([&] {
+        const BesideCaptures others;
         const DeviceGuard guard(window.device);
         forget_error(cudaFree(window.memory));
       });
