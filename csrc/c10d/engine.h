@@ -88,11 +88,13 @@ class Engine : public ::c10d::Backend {
              getSize());
     FC_CHECK(peer != getRank(), operation, ": the peer is this rank itself, ", peer);
   }
-  /// Raises Error(kForked) in a child of fork(). `front` is that of the message.
-  static void check_process(const std::string& front) {
+  /// Raises Error(kForked) in a child of fork(). `front()` makes that of the message: there only, since
+  /// every operation asks.
+  template <class Front>
+  static void check_process(const Front& front) {
     if (!forked_from_endpoint()) return;
     throw Error(ErrorCode::kForked,
-                front +
+                front() +
                     "this is a child of fork(): a process group cannot be used here. Start workers "
                     "before init_process_group, with the spawn method, or keep them off the group");
   }

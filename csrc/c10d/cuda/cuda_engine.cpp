@@ -119,7 +119,7 @@ Selection CudaEngine::explain(const Query& query) const {
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
   return translating([&]() -> WorkPtr {
-    check_process(message_front(getRank(), getSize(), -1, made.name(), calls_));
+    check_process([&] { return message_front(getRank(), getSize(), -1, made.name(), calls_); });
     ++calls_;
     CudaWork::Call call{group_,      getRank(),          made.payload.type,
                         made.name(), made.payload.value, continuations_};

@@ -79,7 +79,7 @@ WorkPtr DelegateEngine::exchange(const char* name, int peer, const Tensors& tens
 DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
                                         const Tensors& outputs) const {
   const Delegate::Subject subject{name, peer, sequence_};
-  check_process(delegate_->front(subject));
+  check_process([&] { return delegate_->front(subject); });
   return {delegate_, subject, type, outputs, options_->timeout, continuations_};
 }
 
