@@ -79,11 +79,13 @@ class GroupHosts final : public HostExchange {
 struct DeviceEngines::Vote {
   uint64_t area_bytes = 0;
   char has_backend = 0;
+  char wants_pinned = 0;         // for its windows
   char device[kTextBytes] = {};  // its name, or why there is no backend
   char why_not_direct[kTextBytes] = {};
 
   Vote() = default;
-  Vote(c10::Device device, int size) : area_bytes(environment().window_bytes) {
+  Vote(c10::Device device, int size)
+      : area_bytes(environment().window_bytes), wants_pinned(environment().route == "pinned") {
     set_text(why_not_direct, why_no_kernels(device, size));
     try {
       has_backend = known(device) ? 1 : 0;
@@ -189,6 +191,46 @@ Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
   return *engine;
 }
 
+#if defined(FC_DEVICES)
+std::shared_ptr<CudaGroup> DeviceEngines::made_group(c10::Device device,
+                                                     const std::vector<Vote>& votes) {
+  GroupHosts hosts(host_);
+  CudaGroup::Options options;
+  options.area_bytes = votes[0].area_bytes;
+  options.timeout = options_->timeout;
+  const auto made = [&] {
+    return std::make_shared<CudaGroup>(hosts, host_.group(), device.index(), options);
+  };
+  for (size_t rank = 0; rank < votes.size() && options.why.empty(); ++rank) {
+    if (votes[rank].wants_pinned == 0) continue;
+    options.why = concat("rank ", rank, ": FASTCOMM_ROUTE=pinned");
+  }
+  const bool asked = !options.why.empty();
+  if (!asked) {
+    try {
+      return made();
+    } catch (const Error& error) {
+      if (host_.failure() != nullptr) throw;
+      options.why = error.what();
+    }
+  }
+  options.place = WindowPlace::kHost;
+  std::shared_ptr<CudaGroup> group;
+  try {
+    group = made();
+  } catch (const Error& error) {
+    if (host_.failure() != nullptr) throw;
+    throw Error(ErrorCode::kSystem,
+                concat(options.why, "; through pinned memory of the host: ", error.what()));
+  }
+  if (!asked && host_.getRank() == 0 && g_device_backends.say_why_not_direct) {
+    g_device_backends.say_why_not_direct(device.type(), host_.getSize(),
+                                         "pinned memory of the host", options.why);
+  }
+  return group;
+}
+#endif
+
 std::string DeviceEngines::made_direct(Slot& slot, c10::Device device,
                                        const std::vector<Vote>& votes, Engine& other) {
   std::string why_not;
@@ -200,10 +242,7 @@ std::string DeviceEngines::made_direct(Slot& slot, c10::Device device,
   c10::intrusive_ptr<Engine> engine;
   if (why_not.empty()) {
     try {
-      GroupHosts hosts(host_);
-      auto group = std::make_shared<CudaGroup>(hosts, host_.group(), device.index(),
-                                               votes[0].area_bytes, options_->timeout);
-      engine = c10::make_intrusive<CudaEngine>(std::move(group), other, host_.getRank(),
+      engine = c10::make_intrusive<CudaEngine>(made_group(device, votes), other, host_.getRank(),
                                                host_.getSize(), options_, continuations_);
     } catch (const Error& error) {
       if (const auto failure = host_.failure()) std::rethrow_exception(failure);

@@ -34,7 +34,7 @@ struct DeviceBackends {
       make;
   /// Says that tensors on such devices go through the host's memory, and why.
   std::function<void(c10::DeviceType, int size, const std::string& why)> say_why_not;
-  /// Says that devices do not use each other's memory, and why; `other` serves them.
+  /// Says that devices do not use each other's memory, and why; `other` serves them, or is what they use.
   std::function<void(c10::DeviceType, int size, const std::string& other, const std::string& why)>
       say_why_not_direct;
 };
@@ -42,8 +42,8 @@ extern DeviceBackends g_device_backends;
 
 /// What serves collectives with tensors on a type of device is agreed on at the group's first one, in the
 /// order in which its operations are issued: kernels of ours, if every rank's device reaches the others'
-/// memory, as a trial shows (CudaEngine); a backend made for it, where every rank has one and the ranks'
-/// devices differ; else the host's engine, through the host's memory, for ever. What there is no kernel for
+/// memory, or memory of the host that all share, as a trial shows (CudaEngine); a backend made for it, where
+/// every rank has one and the ranks' devices differ; else the host's engine, copy by copy, for ever. What there is no kernel for
 /// goes to the second, or the third. Messages ask no third rank: they go to the backend unless the ranks have
 /// agreed otherwise. What continuations of futures issue has an order of its own, and so always goes to
 /// the host's engine.
@@ -90,6 +90,10 @@ class DeviceEngines {
   /// Makes the slot's engine, if there is none yet. Returns what went wrong, or "".
   std::string made(Slot& slot, c10::Device device);
   std::vector<Vote> votes(c10::Device device);
+#if defined(FC_DEVICES)
+  /// With windows on the devices, or else in the host's memory. Raises Error, the same on every rank: neither.
+  std::shared_ptr<CudaGroup> made_group(c10::Device device, const std::vector<Vote>& votes);
+#endif
   /// Makes the slot's engine of our own kernels, over `other`. Returns why there is none, or "": the same on
   /// every rank.
   std::string made_direct(Slot& slot, c10::Device device, const std::vector<Vote>& votes,

@@ -43,7 +43,7 @@ Environment parse_environment() {
   env.block_bytes =
       static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 2 * kMiB, 4 * kKiB, 64 * kMiB)) / 4096 *
       4096;
-  env.route = choice("FASTCOMM_ROUTE", {"auto", "nccl"});
+  env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
   env.window_bytes =
       static_cast<uint64_t>(number("FASTCOMM_WINDOW_BYTES", 16 * kMiB, 4 * kKiB, 1024 * kMiB)) /
       4096 * 4096;

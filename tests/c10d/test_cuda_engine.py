@@ -19,9 +19,9 @@ import sim
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
-from support.values import cancelling, special
 from torch import nn
 
 import fastcomm
@@ -30,63 +30,14 @@ pytestmark = pytest.mark.usefixtures("simulated")
 
 SMALL = {"FASTCOMM_WINDOW_BYTES": "4096"}  # several rounds for most messages
 QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
-
-
-def _init(world: World) -> torch.device:
-    sim.load()
-    device = torch.device("sim", world.rank)
-    torch.sim.set_device(device)
-    world.init("cpu:fastcomm,sim:fastcomm")
-    return device
-
-
-def _is_direct(tensor: torch.Tensor, operation: str = "all_reduce") -> bool:
-    return "reach each other's memory: they meet" in fastcomm.explain(operation, tensor).reason
-
-
-def _values(dtype: torch.dtype, count: int, rank: int, seed: int) -> torch.Tensor:
-    if not dtype.is_floating_point:
-        return cancelling(dtype, count, rank, seed)
-    values = torch.cat([special(dtype, rank), cancelling(dtype, count, rank, seed)])
-    return values[:count].clone()
-
-
-def _run_each(world: World, device: torch.device, dtype: torch.dtype, count: int) -> list[Any]:
-    """Return what every operation gives on a device."""
-    rank, size = world.rank, world.size
-
-    def made(seed: int, parts: int = 1) -> torch.Tensor:
-        return _values(dtype, count * parts, rank, seed).to(device)
-
-    results = []
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        dist.all_reduce(summed := made(1), op=op)
-        dist.reduce(at_root := made(2), size - 1, op=op)
-        dist.reduce_scatter_tensor(part := made(3), made(4, size), op=op)
-        dist.reduce_scatter(other := made(5), list(made(6, size).chunk(size)), op=op)
-        results += [summed, part, other] + ([at_root] if rank == size - 1 else [])
-    dist.broadcast(sent := made(7), size // 2)
-    dist.all_gather_into_tensor(whole := made(8, size), made(9))
-    dist.all_gather(list(listed := made(10, size).chunk(size)), made(11))
-    root = rank == 1
-    gathered = list(made(12, size).chunk(size))
-    dist.gather(made(13), gathered if root else None, 1)
-    dist.scatter(own := made(14), list(made(15, size).chunk(size)) if root else None, 1)
-    results += [sent, whole, *listed, own] + (gathered if root else [])
-    return results
 
 
 def _bits(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     for each, dtype in enumerate(DTYPES[world.size % 2 :: 2]):
         for count in (0, 1, 6, 1023, (2048, 4100)[each % 2]):
-            there = _run_each(world, device, dtype, count)
-            here = _run_each(world, torch.device("cpu"), dtype, count)
-            for found, expected in zip(there, here, strict=True):
-                assert found.device == device
-                assert same_bits(found.cpu(), expected), (dtype, count)
-    assert _is_direct(torch.ones(3, device=device))
+            check_bits(world, device, dtype, count)
+    assert is_direct(torch.ones(3, device=device))
 
 
 @pytest.mark.parametrize("size", range(2, 9))
@@ -97,12 +48,12 @@ def test_the_bits_of_the_cpu(size: int) -> None:
 
 def _elsewhere(world: World) -> None:
     """What there is no kernel for is right all the same."""
-    device = _init(world)
+    device = init(world)
     size, rank = world.size, world.rank
     ones = torch.ones(5, device=device)
     dist.all_reduce(ones)
     dist.all_reduce(most := torch.full((3,), float(rank), device=device), op=dist.ReduceOp.MAX)
-    assert most.tolist() == [size - 1] * 3 and not _is_direct(ones, "all_to_all")
+    assert most.tolist() == [size - 1] * 3 and not is_direct(ones, "all_to_all")
     dist.all_reduce(some := torch.tensor([rank == 0, False], device=device))
     assert some.tolist() == [True, False]
     outputs = [torch.zeros(r + 1, device=device) for r in range(size)]
@@ -124,7 +75,7 @@ def test_what_has_no_kernel_goes_elsewhere() -> None:
 
 def _streams(world: World, turns: int) -> list[float]:
     """Late producers, consumers on other streams, tensors that are let go of at once."""
-    device = _init(world)
+    device = init(world)
     native = sim.load()
     main, side = torch.sim.current_stream(), torch.Stream(device)
     total = torch.zeros(700, device=device)
@@ -160,7 +111,7 @@ def test_streams_wait_for_each_other(queues: str) -> None:
 
 def _order(world: World) -> list[list[float]]:
     """Without what the controls leave out, nothing orders this."""
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     data = torch.full((700,), float(world.rank), device=device)
     work = dist.all_reduce(data, async_op=True)
@@ -186,7 +137,7 @@ def test_a_missing_order_is_reported(control: str) -> None:
 
 
 def _let_go(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     data = torch.ones(700, device=device)
     gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
@@ -208,7 +159,7 @@ def test_tensors_that_are_let_go_of_early_are_reported() -> None:
 
 def _groups(world: World, opposite: bool) -> None:
     """Two groups, each on a stream of its own."""
-    device = _init(world)
+    device = init(world)
     groups = [dist.new_group(backend="cpu:fastcomm,sim:fastcomm") for _ in range(2)]
     streams = [torch.Stream(device) for _ in groups]
     for group in groups:
@@ -234,30 +185,14 @@ def test_two_groups_in_opposite_orders() -> None:
     run_ranks(2, _groups, True, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32"})
 
 
-def _net() -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(
-        nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
-    )
-
-
-def _train(world: World, model: nn.Module, device: torch.device, steps: int = 4) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(steps):
-        torch.manual_seed(10 * step + world.rank)
-        optimizer.zero_grad()
-        model(torch.randn(5, 6).to(device)).square().mean().backward()
-        optimizer.step()
-
-
 def _train_ddp(world: World) -> list[torch.Tensor]:
     results = []
-    for device in (_init(world), torch.device("cpu")):
-        net = _net().to(device)
-        _train(world, nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.004), device)
+    for device in (init(world), torch.device("cpu")):
+        net = small_net().to(device)
+        train(world, nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.004), device)
         results.append([parameter.detach().cpu() for parameter in net.parameters()])
     assert all(map(same_bits, *results))
-    assert _is_direct(torch.ones(1, device=f"sim:{world.rank}"))
+    assert is_direct(torch.ones(1, device=f"sim:{world.rank}"))
     return results[0]
 
 
@@ -272,14 +207,14 @@ def _train_sharded(world: World) -> None:
     from torch.distributed.fsdp import fully_shard
 
     results = []
-    for device in (_init(world), torch.device("cpu")):
+    for device in (init(world), torch.device("cpu")):
         mesh = init_device_mesh(device.type, (world.size,))
-        net = _net().to(device)
+        net = small_net().to(device)
         for layer in net:
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(net, mesh=mesh)
-        _train(world, net, device)
+        train(world, net, device)
         results.append([p.full_tensor().detach().cpu() for p in net.parameters()])
     assert all(map(same_bits, *results))
 
@@ -290,7 +225,7 @@ def test_stock_fsdp2_has_the_weights_of_the_cpu(size: int) -> None:
 
 
 def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
-    device = _init(world)
+    device = init(world)
     data = torch.ones(4, device=device)
     dist.all_reduce(data)
     torch.sim.synchronize()
@@ -343,7 +278,7 @@ def test_ranks_call_different_operations() -> None:
 
 def _forked(world: World) -> str:
     """Return what a child of fork() is told; the parent goes on."""
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(data := torch.ones(3, device=device))
     path = Path(world.directory, f"child of {world.rank}")
     child = os.fork()
@@ -366,7 +301,7 @@ def test_a_child_of_fork_keeps_away() -> None:
 
 def _once_more(world: World) -> list[float]:
     """After a failure the process is as good as new."""
-    device = _init(world)
+    device = init(world)
     for turn in range(3):
         data = torch.ones(4 + world.rank, device=device)
         dist.all_reduce(data)
@@ -384,7 +319,7 @@ def test_a_new_group_after_a_failure() -> None:
 
 def _waits(world: World) -> None:
     """A wait with a timeout is the host's, and harms nothing."""
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(data := torch.ones(2, device=device))
     if world.rank == 1:
         time.sleep(1)
@@ -403,7 +338,7 @@ def test_a_wait_with_a_timeout() -> None:
 
 def _unseen(world: World) -> str:
     """Return what is said where nobody waits for an operation that has failed."""
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(torch.ones(2, device=device))
     dist.all_reduce(torch.ones(2 + world.rank, device=device), async_op=True)
     torch.sim.synchronize()
@@ -419,8 +354,23 @@ def test_a_failure_that_nobody_has_seen_is_said_at_the_end() -> None:
         assert re.search(r"fastcomm: \[rank . of 2.*called all_reduce", said), said
 
 
+def _ends_well(world: World) -> str:
+    device = init(world)
+    dist.all_reduce(torch.ones(2, device=device))
+    path = Path(world.directory, f"said by {world.rank}")
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+        dist.destroy_process_group()
+    return path.read_text()
+
+
+def test_a_group_that_ends_well_says_nothing() -> None:
+    for said in run_ranks(2, _ends_well):
+        assert "fastcomm" not in said, said
+
+
 def _refused(world: World) -> tuple[str, list[float]]:
-    device = _init(world)
+    device = init(world)
     data = torch.full((3,), float(world.rank + 1), device=device)
     for _ in range(2):
         dist.all_reduce(data)
@@ -430,10 +380,7 @@ def _refused(world: World) -> tuple[str, list[float]]:
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"SIM_IPC": "0"}, "rank 0: .*operation not supported"),
-        ({"SIM_LINKS": "1-2 none"}, "the window of rank [12].*rank 2"),
-        ({"SIM_LINKS": "0-2 reads"}, "a trial has given wrong numbers"),
-        ({"SIM_LINKS": "0-1 writes"}, "a trial has "),
+        ({"SIM_IPC": "0", "SIM_PINNED": "0"}, "rank 0: .*not supported.*; through pinned memory"),
         ({"FASTCOMM_ROUTE": "nccl"}, "rank 0: FASTCOMM_ROUTE=nccl"),
     ],
 )
@@ -444,7 +391,7 @@ def test_what_does_not_work_is_not_used(environment: dict[str, str], reason: str
 
 
 def _graph(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     native = sim.load()
     static = torch.zeros(900, device=device)
     dist.all_reduce(static)
@@ -471,7 +418,7 @@ def test_graphs_between_eager_calls() -> None:
 
 def _graph_of_two_streams(world: World) -> list[float]:
     """Operations on two streams of one capture; the group is left while it is replayed."""
-    device = _init(world)
+    device = init(world)
     native = sim.load()
     first, second = (torch.ones(900, device=device) for _ in range(2))
     dist.all_reduce(first.clone())
@@ -497,7 +444,7 @@ def test_a_graph_of_two_streams_and_leaving_behind_it() -> None:
 
 
 def _coalesced(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     tensors = [torch.full((700,), float(each + 1), device=device) for each in range(3)]
     dist.all_reduce(torch.ones(1, device=device))
     sim.load().sleep(world.rank, torch.sim.current_stream().stream_id, 20_000)
@@ -517,7 +464,7 @@ def test_the_future_of_several_operations_waits_for_them() -> None:
 
 def _dropped(world: World) -> list[float]:
     """The group goes while somebody has a work of it."""
-    device = _init(world)
+    device = init(world)
     dist.all_reduce(data := torch.ones(700, device=device))
     work = dist.all_reduce(data, async_op=True)
     if world.rank == 1:
@@ -539,7 +486,7 @@ def test_a_work_outlives_its_group() -> None:
 
 def _root_elsewhere(world: World) -> list[Any]:
     """The root's list lies in host memory, of which the others know nothing."""
-    device = _init(world)
+    device = init(world)
     root = world.rank == 0
     outputs = [torch.zeros(4) for _ in range(world.size)] if root else None
     dist.gather(torch.full((4,), float(world.rank), device=device), outputs, 0)
@@ -556,7 +503,7 @@ def test_the_list_of_a_root_may_lie_elsewhere() -> None:
 
 def _formed_and_left(world: World) -> list[int]:
     """Return how many bytes of memory that processes share are touched, after each group."""
-    device = _init(world)
+    device = init(world)
     touched = []
     for turn in range(6):
         dist.all_reduce(torch.ones(1, device=device))

@@ -10,6 +10,7 @@
 #include "ipc_world.h"
 #include "random_values.h"
 #include "reference_tree.h"
+#include "transport/ipc/device_memory.h"
 
 namespace fastcomm::testing {
 
@@ -78,7 +79,8 @@ class Rank {
       : self(self),
         hosts(self),
         device(self.rank % device_count()),
-        windows(hosts, self.rank, device, PeerCollectives::window_bytes(options, self.size())),
+        windows(hosts, self.rank, std::make_unique<DeviceMemory>(device),
+                PeerCollectives::window_bytes(options, self.size())),
         collectives(windows, options) {
     FC_CUDA(cudaSetDevice(device), "a test");
     for (int c = 0; c < options.channels; ++c) streams.push_back(make_stream());

@@ -3,7 +3,7 @@
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
+// CASE: bits | pulls | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
 // operation of two ranks, for negative controls.
 #include <thread>
 
@@ -12,11 +12,13 @@
 namespace fastcomm::testing {
 namespace {
 
-/// Operations back to back, on the streams of two channels.
-void test_bits(uint64_t seed) {
+/// Operations back to back, on the streams of two channels. Results of slices are pushed, or pulled.
+void test_bits_of(uint64_t seed, bool pushes) {
   for (const int size : {2, 3, 4}) {
     const auto body = [&](const IpcRank& self) {
-      Rank rank(self);
+      auto options = small();
+      options.pushes = pushes;
+      Rank rank(self, options);
 #if defined(FC_SHIM)
       const int asked = shim::occupancy_questions;
 #endif
@@ -41,6 +43,9 @@ void test_bits(uint64_t seed) {
     run_ipc_ranks(size, body, /*hidden=*/size == 2, /*queues=*/size == 3 ? 1 : 0);
   }
 }
+
+void test_bits(uint64_t seed) { test_bits_of(seed, true); }
+void test_pulls(uint64_t seed) { test_bits_of(seed, false); }
 
 Operation sum_of(int size, uint64_t count) {
   std::mt19937_64 random(5);
@@ -324,6 +329,7 @@ int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
                    {{"bits", test_bits},
+                    {"pulls", test_pulls},
                     {"two", test_two},
                     {"one_queue", test_one_queue},
                     {"one", test_one},

@@ -13,10 +13,11 @@ from support.programs import SHIM
 TEST = "shim_peer_collectives_test"
 
 
+@pytest.mark.parametrize("case", ["bits", "pulls"])
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_bits_of_every_operation(seed: str) -> None:
+def test_bits_of_every_operation(case: str, seed: str) -> None:
     """2 to 4 ranks, two types, in one round and in several, two streams."""
-    programs.check(programs.get(TEST, SHIM), "bits", seed)
+    programs.check(programs.get(TEST, SHIM), case, seed)
 
 
 @pytest.mark.parametrize("case", ["mismatch", "late", "abort", "death", "refused", "unmapped"])

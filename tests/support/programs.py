@@ -141,7 +141,7 @@ CPU_LOOPS = (
 )
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
-    *(PEERS, "csrc/engines/cuda/meeting.cu"),
+    *(PEERS, "transport", "csrc/engines/cuda/meeting.cu"),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),

@@ -112,9 +112,13 @@ const Engine& CudaEngine::serving(const Query& query) const {
 Selection CudaEngine::explain(const Query& query) const {
   const Engine& engine = serving(query);
   if (&engine != this) return engine.explain(query);
-  return {Algorithm::kPipelined,
-          concat("the ranks' devices reach each other's memory: they meet, one kernel a rank "
-                 "does the work, and they meet again")};
+  constexpr const char* kHow = ": they meet, one kernel a rank does the work, and they meet again";
+  const CudaGroup::Options& options = group_->options();
+  if (options.place == WindowPlace::kDevices) {
+    return {Algorithm::kPipelined, concat("the ranks' devices reach each other's memory", kHow)};
+  }
+  return {Algorithm::kPipelined, concat("the ranks' devices share pinned memory of the host", kHow,
+                                        ". Not each other's: ", options.why)};
 }
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
@@ -305,6 +309,7 @@ WorkPtr CudaEngine::endCoalescing() {
 }
 
 void CudaEngine::leave(const std::string&) {
+  if (left_.exchange(true)) return;  // what comes later is that the group was destroyed
   group_->leave(g_interrupt_check);
   // It might be the first to tell of it: nobody has waited since.
   if (const auto failure = group_->untold()) {

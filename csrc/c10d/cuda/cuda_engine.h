@@ -1,4 +1,5 @@
-// The engine of ranks whose devices reach each other's memory: a device each, in a process each.
+// The engine of ranks with a device each, in a process each, whose devices reach each other's memory, or
+// pinned memory of the host.
 //
 // Each operation is checked and made a Call (c10d/calls/), and enqueued on the device, which does the rest
 // (engines/cuda/peer_collectives.h). What there is no kernel for goes to another engine as a whole, by what
@@ -31,7 +32,9 @@ class CudaEngine final : public Engine {
   /// As leave(): what still has a Work of the group keeps no window.
   ~CudaEngine() override;
 
-  std::string name() const override { return "peer-to-peer"; }
+  std::string name() const override {
+    return group_->options().place == WindowPlace::kDevices ? "peer-to-peer" : "pinned memory";
+  }
   bool is_native() const override { return true; }
   const Engine& serving(const Query& query) const override;
   Selection explain(const Query& query) const override;
@@ -102,6 +105,7 @@ class CudaEngine final : public Engine {
   std::unique_ptr<CudaWatch> watch_;
   std::set<std::pair<DType, ReduceOp>> kernels_;  // for reductions
   std::atomic<uint64_t> calls_{0};
+  std::atomic<bool> left_{false};
   Coalescing coalescing_;
 };
 

@@ -1,6 +1,5 @@
 #include "c10d/cuda/cuda_group.h"
 #if defined(FC_DEVICES)
-#include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 
@@ -10,10 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "c10d/calls/even.h"
+#include "c10d/cuda/trial.h"
 #include "c10d/exception.h"
 #include "coll/operations.h"
 #include "transport/fork.h"
+#include "transport/ipc/device_memory.h"
+#include "transport/ipc/pinned_memory.h"
 
 namespace fastcomm {
 namespace {
@@ -79,29 +80,42 @@ CudaGroup::AbortWord CudaGroup::make_abort_word() {
   return AbortWord(static_cast<uint32_t*>(memory));
 }
 
+std::unique_ptr<WindowMemory> CudaGroup::make_memory() const {
+  if (options_.place == WindowPlace::kDevices) return std::make_unique<DeviceMemory>(device_);
+  return std::make_unique<PinnedMemory>(device_, Endpoint::instance(), beside_->transport());
+}
+
 CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
-                     uint64_t area_bytes, Milliseconds timeout)
+                     Options options)
     : device_(device),
+      options_(std::move(options)),
       beside_(std::move(beside)),
       stream_(stream_of_pool(device)),
       marks_(stream_of_pool(device)) {
   const BesideCaptures others;
-  PeerCollectives::Options options;
-  options.channels = kChannels;
-  options.area_bytes = area_bytes;
-  windows_ = std::make_unique<DeviceWindows>(
-      hosts, beside_->rank(), device, PeerCollectives::window_bytes(options, beside_->size()));
+  PeerCollectives::Options made;
+  made.channels = kChannels;
+  made.area_bytes = options_.area_bytes;
+  if (options_.place == WindowPlace::kHost) {
+    made.area_bytes = std::min(made.area_bytes, kMostOfHost);
+    made.pushes = false;
+  }
+  windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), make_memory(),
+                                             PeerCollectives::window_bytes(made, beside_->size()));
   // What fails from here on may fail on this rank alone: all tell how it went.
-  std::vector<at::Tensor> trial;
+  std::unique_ptr<Trial> trial;
   const auto make = [&] {
     const DeviceGuard guard(device);
     abort_word_ = make_abort_word();
-    options.bounds = {nanoseconds(timeout), abort_word_.get()};
-    collectives_ = std::make_unique<PeerCollectives>(*windows_, options);
-    trial = make_trial();
+    made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
+    collectives_ = std::make_unique<PeerCollectives>(*windows_, made);
+    trial = std::make_unique<Trial>(*collectives_, *beside_, stream_, abort_word_.get());
   };
   std::string text = problems_of_all(hosts, problem_of(make));
-  if (text.empty()) text = problems_of_all(hosts, problem_of([&] { prove(trial, timeout); }));
+  if (text.empty()) {
+    text = problems_of_all(
+        hosts, problem_of([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
+  }
   if (text.empty()) return;
   collectives_.reset();
   windows_->leave(hosts);
@@ -116,63 +130,6 @@ CudaGroup::~CudaGroup() {
     return;
   }
   leave({});
-}
-
-namespace {
-
-at::Tensor trial_numbers(int64_t count, int rank, int turn) {
-  return at::arange(count, at::kInt).mul_(1009 + 13 * rank).add_(turn);
-}
-
-}  // namespace
-
-std::vector<at::Tensor> CudaGroup::make_trial() const {
-  const c10::StreamGuard in_its_order(stream_);
-  std::vector<at::Tensor> sums;
-  for (int turn = 0; turn < kProofTurns; ++turn) {
-    sums.push_back(
-        trial_numbers(kProofElements, beside_->rank(), turn).to(accelerator_device(device_)));
-  }
-  return sums;
-}
-
-void CudaGroup::prove(const std::vector<at::Tensor>& sums, Milliseconds timeout) {
-  const DeviceGuard guard(device_);
-  const c10::StreamGuard in_its_order(stream_);
-  const int rank = beside_->rank(), size = beside_->size();
-  // Less than the hosts wait for each other afterwards.
-  const uint64_t limit = std::min(nanoseconds(timeout) / 2, nanoseconds(kProofTime));
-  const std::string problem = problem_of([&] {
-    for (const at::Tensor& sum : sums) {
-      const Prepared made =
-          prepare_all_reduce({rank, size, Place::kWhereItIs}, {sum}, ::c10d::ReduceOp::SUM);
-      collectives_->enqueue(made.call, kEager, native_stream(stream_), limit);
-    }
-  });
-  // Whatever has come of it, nothing is at work on this device from here on.
-  c10::Event end(kAccelerator);
-  end.record(stream_);
-  std::optional<Deadline> since;
-  while (!end.query()) {
-    if (beside_->stalled("forming", since) != nullptr) store_relaxed(abort_word_.get(), 1U);
-    std::this_thread::sleep_for(Milliseconds(1));
-  }
-  if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
-  const MeetingRecord& record = collectives_->record(kEager);
-  if (load_flag(&record.wait.failure) != 0) {
-    throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
-  }
-  for (int turn = 0; turn < kProofTurns; ++turn) {
-    at::Tensor expected = trial_numbers(kProofElements, 0, turn);
-    for (int peer = 1; peer < size; ++peer) {
-      expected.add_(trial_numbers(kProofElements, peer, turn));
-    }
-    const int64_t wrong = sums[turn].cpu().ne(expected).sum().item<int64_t>();
-    if (wrong == 0) continue;
-    throw Error(ErrorCode::kSystem,
-                concat("a trial has given wrong numbers, ", wrong, " of ", kProofElements,
-                       ": the devices do not see what is in each other's memory"));
-  }
 }
 
 FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {

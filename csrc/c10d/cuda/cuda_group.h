@@ -69,19 +69,32 @@ class Flight {
 };
 using FlightPtr = std::shared_ptr<Flight>;
 
+/// Where the ranks' windows lie.
+enum class WindowPlace {
+  kDevices,  // on each rank's device, which the others reach
+  kHost      // in pinned memory of the host
+};
+
 /// Thread-safe.
 class CudaGroup {
  public:
+  struct Options {
+    WindowPlace place = WindowPlace::kDevices;
+    uint64_t area_bytes = 0;  // at most; PeerCollectives::Options
+    Milliseconds timeout{0};
+    std::string why = "";  // not on the devices
+  };
+
   /// Collective, as DeviceWindows. `beside` fails together with this. Raises Error, on all ranks alike:
-  /// as DeviceWindows and PeerCollectives do, or if what devices see of each other's memory is wrong.
-  CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
-            uint64_t area_bytes, Milliseconds timeout);
+  /// as DeviceWindows and PeerCollectives do, or if what devices see in the windows is wrong.
+  CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device, Options options);
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
   /// As leave(); in a child of fork() everything is kept.
   ~CudaGroup();
 
   int device() const { return device_; }
+  const Options& options() const { return options_; }
   /// For who has to mark a stream that has nothing to do but wait.
   const c10::Stream& marks() const { return marks_; }
   /// PeerCollectives::reduces.
@@ -127,21 +140,16 @@ class CudaGroup {
   static constexpr Milliseconds kLeaverGrace{2000};
   /// How long a device that has been told to give up may take for it.
   static constexpr Milliseconds kStopGrace{10'000};
+  /// Of an area in the host's memory: there, meetings cost little beside the transfers.
+  static constexpr uint64_t kMostOfHost = uint64_t{4} << 20;
 
   struct FreePinned {
     void operator()(uint32_t* word) const { static_cast<void>(cudaFreeHost(word)); }
   };
   using AbortWord = std::unique_ptr<uint32_t, FreePinned>;
 
-  static constexpr int kProofTurns = 4;
-  static constexpr int64_t kProofElements = 64 << 10;
-  static constexpr Milliseconds kProofTime{20'000};
-
   static AbortWord make_abort_word();
-  /// Of the trial's numbers, this rank's, on its device.
-  std::vector<at::Tensor> make_trial() const;
-  /// Sums them on all devices at once, by way of everybody's window, and looks at each bit.
-  void prove(const std::vector<at::Tensor>& sums, Milliseconds timeout);
+  std::unique_ptr<WindowMemory> make_memory() const;
   /// Orders what is captured next on `caller` behind what the same capture had on another stream.
   void order_capture(const c10::Stream& caller);
   std::exception_ptr recorded();
@@ -150,6 +158,7 @@ class CudaGroup {
   FlightPtr oldest() const;
 
   const int device_;
+  const Options options_;
   const std::shared_ptr<Communicator> beside_;
   AbortWord abort_word_;
   std::unique_ptr<DeviceWindows> windows_;

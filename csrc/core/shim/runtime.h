@@ -50,6 +50,8 @@ constexpr cudaError_t cudaErrorPeerAccessUnsupported = 217;
 constexpr cudaError_t cudaErrorInvalidResourceHandle = 400;
 constexpr cudaError_t cudaErrorNotReady = 600;
 constexpr cudaError_t cudaErrorPeerAccessAlreadyEnabled = 704;
+constexpr cudaError_t cudaErrorHostMemoryAlreadyRegistered = 712;
+constexpr cudaError_t cudaErrorHostMemoryNotRegistered = 713;
 constexpr cudaError_t cudaErrorNotSupported = 801;
 constexpr cudaError_t cudaErrorStreamCaptureUnsupported = 900;
 constexpr cudaError_t cudaErrorStreamCaptureUnjoined = 904;
@@ -59,6 +61,8 @@ constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaHostAllocMapped = 2;
+constexpr unsigned cudaHostRegisterPortable = 1;
+constexpr unsigned cudaHostRegisterMapped = 2;
 constexpr int cudaDevAttrMultiProcessorCount = 16;
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
@@ -203,6 +207,31 @@ class Runtime {
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_.at(reinterpret_cast<uintptr_t>(memory)).granted.insert(device);
   }
+  /// Memory of the host's, which devices use from here on; until unregister_host().
+  cudaError_t register_host(void* memory, size_t bytes) {
+    if (!registers) return cudaErrorNotSupported;
+    const auto begin = reinterpret_cast<uintptr_t>(memory);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto next = ranges_.lower_bound(begin);
+      if (next != ranges_.end() && next->first < begin + bytes) {
+        return cudaErrorHostMemoryAlreadyRegistered;
+      }
+      if (next != ranges_.begin() && (--next)->first + next->second.bytes > begin) {
+        return cudaErrorHostMemoryAlreadyRegistered;
+      }
+    }
+    adopt(memory, bytes, -1, /*by_grant=*/false);
+    return cudaSuccess;
+  }
+  cudaError_t unregister_host(void* memory) {
+    const auto found = find(memory);
+    if (!found || found->base != memory || found->device != -1 || !found->mapped) {
+      return cudaErrorHostMemoryNotRegistered;
+    }
+    forget(memory);
+    return cudaSuccess;
+  }
   void forget(void* memory) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = ranges_.find(reinterpret_cast<uintptr_t>(memory));
@@ -251,6 +280,7 @@ class Runtime {
   }
 
   size_t most_bytes = size_t{1} << 40;   // what an allocation may take: less, to see one fail
+  bool registers = true;                 // memory of the host's: not everywhere
   std::atomic<uint64_t> allocations{0};  // so far
 
  private:

@@ -25,6 +25,10 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorPeerAccessAlreadyEnabled:
       return "peer access is already enabled";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
     case cudaErrorNotSupported:
       return "operation not supported";
     case cudaErrorStreamCaptureUnsupported:
@@ -89,6 +93,20 @@ inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 inline cudaError_t cudaFree(void* memory) { return fastcomm::shim::Runtime::get().free(memory); }
 inline cudaError_t cudaFreeHost(void* memory) {
   return fastcomm::shim::Runtime::get().free(memory);
+}
+inline cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  fastcomm::shim::need_context();
+  const cudaError_t result = fastcomm::shim::Runtime::get().register_host(memory, bytes);
+  return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}
+inline cudaError_t cudaHostUnregister(void* memory) {
+  const cudaError_t result = fastcomm::shim::Runtime::get().unregister_host(memory);
+  return result == cudaSuccess ? result : fastcomm::shim::fail(result);
+}
+inline cudaError_t cudaHostGetDevicePointer(void** there, void* memory, unsigned) {
+  *there = memory;
+  const bool known = fastcomm::shim::Runtime::get().find(memory).has_value();
+  return known ? cudaSuccess : fastcomm::shim::fail(cudaErrorInvalidValue);
 }
 inline cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind,
                                    cudaStream_t stream) {

@@ -42,6 +42,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ~Communicator();
 
   const GroupTraits& traits() const { return traits_; }
+  /// Lives as long as this.
+  const Transport& transport() const { return *peers_; }
   int rank() const { return peers_->rank(); }
   int size() const { return peers_->size(); }
   /// Operations issued so far.

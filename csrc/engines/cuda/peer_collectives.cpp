@@ -103,7 +103,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
   for (int c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_.emplace_back();
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
-    channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}};
+    channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes};
     for (int peer = 0; peer < size; ++peer) {
       char* const begin = windows.window(peer) + c * channel_bytes(options_.area_bytes, size);
       // What device code finds there: the meeting's kernel gets the address as it is.

@@ -11,8 +11,8 @@
 //
 // Memory ordering. stage is before open in its stream, and work of peers behind it: they read what was
 // staged. work of peers is before their closing, and this rank's fetch, next stage, and whatever its
-// caller enqueues next are behind it. What peers write into an "out" they write behind the opening
-// of a round, which its owner reaches behind his fetch of the round before.
+// caller enqueues next are behind it. What is written into an "out" is written behind the opening
+// of a round, which everybody who has fetched from it reaches behind his fetch of the round before.
 //
 // Streams. A channel belongs to one stream at a time, and ranks use a channel for the same operations in
 // the same order. Operations of one stream never deadlock; those of several in different orders only
@@ -44,6 +44,7 @@ class PeerCollectives {
   struct Options {
     int channels = 1;                // streams that may be at work at once; equal on all ranks
     uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
+    bool pushes = true;              // PeerAreas::pushes; equal
     WaitBounds bounds{60'000'000'000, nullptr};
   };
 
@@ -58,8 +59,8 @@ class PeerCollectives {
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
 
-  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the windows' device; memory of the call is that device's, and
-  /// lives until the stream has passed. Can be captured in a graph. Raises Error, with nothing enqueued:
+  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the windows'
+  /// device; memory of the call is that device's, and lives until the stream has passed. Can be captured in a graph. Raises Error, with nothing enqueued:
   /// no kernel for it (kUnsupported), memory that is not aligned to its elements, a channel in which a
   /// launch has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for
   /// their bounds, and the channel is of no use any more.

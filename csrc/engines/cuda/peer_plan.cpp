@@ -76,11 +76,20 @@ class Round {
     round_.count = slice.count;
     for (int peer = 0; peer < areas_.size; ++peer) {
       round_.sources.push_back(areas_.in[peer] + at);
-      if (gets(call_, way_, peer)) round_.destinations.push_back(areas_.out[peer] + at);
+      const bool there = areas_.pushes ? gets(call_, way_, peer) : peer == areas_.rank;
+      if (there) round_.destinations.push_back(areas_.out[peer] + at);
     }
-    if (gets(call_, way_, areas_.rank)) {
-      round_.fetch.push_back(
-          {static_cast<char*>(call_.output) + first_, areas_.out[areas_.rank], bytes_});
+    if (!gets(call_, way_, areas_.rank)) return;
+    char* const to = static_cast<char*>(call_.output) + first_;
+    if (areas_.pushes) {
+      round_.fetch.push_back({to, areas_.out[areas_.rank], bytes_});
+      return;
+    }
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      const Span theirs = slice_of(count_, areas_.size, peer, kLineBytes / element_);
+      const uint64_t from = theirs.first * element_;
+      if (theirs.count == 0) continue;
+      round_.fetch.push_back({to + from, areas_.out[peer] + from, theirs.count * element_});
     }
   }
   /// Of what all have staged, the part that is this rank's.

@@ -6,8 +6,8 @@
 // A message that does not fit into an area is done in rounds, part by part:
 //
 //   operation        stages              work of rank r                          fetches
-//   all_reduce       its input           reduces slice r of all into all "out"s  everybody
-//   reduce           its input           reduces slice r of all into the root's  the root
+//   all_reduce       its input           reduces slice r of all into all "out"s* everybody
+//   reduce           its input           reduces slice r of all into the root's* the root
 //   reduce_scatter   a part for each     reduces part r of all to its output
 //   all_gather       its input           pulls all
 //   gather           its input           the root pulls all
@@ -15,6 +15,9 @@
 //   scatter          the root a part     pulls its part
 //                    for each
 //   all_to_all       a part for each     pulls its part of all
+//
+// * Where results are pushed; else into its own one, and who gets them fetches every rank's slice: where all
+// windows lie in one memory, as the host's, each is written there once.
 //
 // Sums have the order of the fixed tree over the ranks, whatever the rounds and slices.
 #pragma once
@@ -35,6 +38,7 @@ struct PeerAreas {
   uint64_t bytes;  // of an area, a multiple of 256
   std::vector<char*> in;
   std::vector<char*> out;
+  bool pushes = true;  // results of a slice: into the "out" of all who get it; else they pull them
 };
 
 /// What one rank does between the two meetings of a round, and around them.

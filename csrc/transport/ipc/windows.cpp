@@ -2,7 +2,6 @@
 #include "transport/ipc/windows.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -11,9 +10,6 @@
 
 namespace fastcomm {
 namespace {
-
-// A handle is of what the driver has made, and it may cut smaller pieces out of that.
-constexpr uint64_t kHandleBytes = uint64_t{2} << 20;
 
 /// "" or what an exception says.
 template <class Body>
@@ -34,9 +30,9 @@ class Retired {
     static auto& all = *new Retired;
     return all;
   }
-  void add(int device, char* memory, std::function<bool()> others_are_gone) {
+  void add(std::unique_ptr<WindowMemory> memory, std::function<bool()> others_are_gone) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    windows_.push_back({device, memory, std::move(others_are_gone)});
+    windows_.push_back({std::move(memory), std::move(others_are_gone)});
   }
   /// Frees those of which it is time.
   void sweep() {
@@ -45,8 +41,7 @@ class Retired {
       if (!window.others_are_gone()) return false;
       const std::string ignored = problem_of([&] {
         const BesideCaptures others;
-        const DeviceGuard guard(window.device);
-        forget_error(cudaFree(window.memory));
+        window.memory->free();
       });
       return true;
     };
@@ -55,8 +50,7 @@ class Retired {
 
  private:
   struct Window {
-    int device;
-    char* memory;
+    std::unique_ptr<WindowMemory> memory;
     std::function<bool()> others_are_gone;
   };
   std::mutex mutex_;
@@ -75,8 +69,9 @@ std::string problems_of_all(HostExchange& hosts, const std::string& own) {
   return text;
 }
 
-DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes)
-    : rank_(rank), device_(device), bytes_(bytes) {
+DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<WindowMemory> memory,
+                             uint64_t bytes)
+    : rank_(rank), device_(memory->device()), bytes_(bytes), memory_(std::move(memory)) {
   Retired::get().sweep();
   std::string handle;
   const std::string own = make(handle);
@@ -89,60 +84,40 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t
     const std::string text = problems_of_all(hosts, own.empty() ? map(handles) : own);
     if (text.empty()) return;
     const std::string ignored = problem_of([&] { leave(hosts); });
-    throw Error(ErrorCode::kSystem, "the ranks cannot map each other's device memory: " + text);
+    throw Error(ErrorCode::kSystem, "the ranks cannot map each other's memory: " + text);
   } catch (...) {
     unmap();
     throw;
   }
 }
 
-DeviceWindows::~DeviceWindows() { unmap(); }
+DeviceWindows::~DeviceWindows() {
+  unmap();
+  static_cast<void>(memory_.release());  // the window, if it has not been left
+}
 
 std::string DeviceWindows::make(std::string& handle) {
   return problem_of([&] {
-    const DeviceGuard guard(device_);
-    void* memory = nullptr;
-    const uint64_t bytes = (bytes_ + kHandleBytes - 1) / kHandleBytes * kHandleBytes;
-    FC_CUDA(cudaMalloc(&memory, bytes), "a window of ", bytes, " bytes");
-    windows_.assign(1, static_cast<char*>(memory));
-    cudaStream_t stream = nullptr;
-    FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a window's stream");
-    const std::string problem = problem_of([&] {
-      FC_CUDA(cudaMemsetAsync(memory, 0, bytes, stream), "a window's flags");
-      FC_CUDA(cudaStreamSynchronize(stream), "a window's flags");
-    });
-    static_cast<void>(cudaStreamDestroy(stream));
-    if (!problem.empty()) throw Error(ErrorCode::kSystem, problem);
-    cudaIpcMemHandle_t own;
-    FC_CUDA(cudaIpcGetMemHandle(&own, memory), "a window for other processes");
-    handle.assign(own.reserved, sizeof(own.reserved));
+    windows_.assign(1, memory_->make(bytes_));
+    handle = memory_->handle();
   });
 }
 
 std::string DeviceWindows::map(const std::vector<std::string>& handles) {
   return problem_of([&] {
-    const DeviceGuard guard(device_);
     for (int peer = 0; peer < size(); ++peer) {
       // An empty handle: the peer says in the next exchange why.
       if (peer == rank_ || handles[peer].empty()) continue;
-      cudaIpcMemHandle_t handle;
-      FC_CHECK(handles[peer].size() == sizeof(handle.reserved), "rank ", peer,
-               " has sent a handle of ", handles[peer].size(), " bytes");
-      std::memcpy(handle.reserved, handles[peer].data(), sizeof(handle.reserved));
-      void* memory = nullptr;
-      FC_CUDA(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess),
-              "the window of rank ", peer);
-      windows_[peer] = static_cast<char*>(memory);
+      windows_[peer] = memory_->map(peer, handles[peer]);
     }
   });
 }
 
 void DeviceWindows::unmap() {
   const std::string ignored = problem_of([&] {
-    const DeviceGuard guard(device_);
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_ || windows_[peer] == nullptr) continue;
-      forget_error(cudaIpcCloseMemHandle(windows_[peer]));
+      memory_->unmap(peer);
       windows_[peer] = nullptr;
     }
   });
@@ -157,15 +132,14 @@ void DeviceWindows::leave(HostExchange& hosts) {
   unmap();
   // Whoever has come has unmapped this rank's window.
   if (!FC_LEFT_OUT(Control::kLeaveAlone)) hosts.all_gather("");
-  const DeviceGuard guard(device_);
-  char* const own = std::exchange(windows_[rank_], nullptr);
-  if (own != nullptr) FC_CUDA(cudaFree(own), "a window");
+  windows_[rank_] = nullptr;
+  if (const std::unique_ptr<WindowMemory> own = std::move(memory_)) own->free();
 }
 
 void DeviceWindows::retire(std::function<bool()> others_are_gone) {
   unmap();
-  char* const own = std::exchange(windows_[rank_], nullptr);
-  if (own != nullptr) Retired::get().add(device_, own, std::move(others_are_gone));
+  windows_[rank_] = nullptr;
+  if (memory_ != nullptr) Retired::get().add(std::move(memory_), std::move(others_are_gone));
   Retired::get().sweep();
 }
 

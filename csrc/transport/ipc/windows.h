@@ -1,7 +1,8 @@
-// Memory of one device of each rank, which the devices of all ranks reach: processes that share a
-// machine map each other's. Made once, when a group is formed; no handle is opened later.
+// Memory of each rank which the devices of all ranks reach: processes that share a machine map each
+// other's. On the ranks' devices, or the host's (transport/ipc/window_memory.h). Made once, when a group is
+// formed; no handle is opened later.
 //
-//   make    a rank allocates its window, sets it to zero, and waits for that: a flag in it counts from
+//   make    a rank allocates its window, which is zero before it tells anybody: a flag in it counts from
 //           zero, and no peer can have stored one before
 //   tell    the hosts tell each other their handles
 //   map     each maps the others' windows
@@ -17,10 +18,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/cuda_host.h"
+#include "transport/ipc/window_memory.h"
 
 namespace fastcomm {
 
@@ -38,10 +41,10 @@ std::string problems_of_all(HostExchange& hosts, const std::string& own);
 /// One thread at a time.
 class DeviceWindows {
  public:
-  /// Collective. The window of this rank is memory of `device`; `bytes` are equal on all ranks. Raises
-  /// Error (kSystem), on all ranks alike: no memory, handles that are not supported, or devices that do
-  /// not reach each other.
-  DeviceWindows(HostExchange& hosts, int rank, int device, uint64_t bytes);
+  /// Collective. `memory` is of the same class on all ranks, and `bytes` are equal. Raises Error (kSystem),
+  /// on all ranks alike: no memory, handles that are not supported, or memory that a device does not reach.
+  DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<WindowMemory> memory,
+                uint64_t bytes);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
   /// Unmaps. A window that its rank has not left is not freed: others may still have it mapped, and
@@ -59,6 +62,7 @@ class DeviceWindows {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(windows_.size()); }
+  /// Which reaches them.
   int device() const { return device_; }
   uint64_t bytes() const { return bytes_; }
   /// Whoever counts flags there begins at zero: once for each window. Raises Error(kInvalidArgument).
@@ -75,6 +79,7 @@ class DeviceWindows {
   const int device_;
   const uint64_t bytes_;
   bool taken_ = false;
+  std::unique_ptr<WindowMemory> memory_;
   std::vector<char*> windows_;  // nullptr: not mapped
 };
 

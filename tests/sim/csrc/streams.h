@@ -72,6 +72,7 @@ inline void set_up_devices() {
     const int queues = number_of_environment("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     TORCH_CHECK(queues >= 1 && queues <= 32, "CUDA_DEVICE_MAX_CONNECTIONS: 1 to 32");
     runtime.configure(links_of_environment(), queues);
+    runtime.registers = number_of_environment("SIM_PINNED", 1) != 0;
     shim::Ipc::get().supported = number_of_environment("SIM_IPC", 1) != 0;
     shim::Vmm::get().supported = number_of_environment("SIM_VMM", 1) != 0;
     return true;

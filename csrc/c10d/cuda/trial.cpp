@@ -1,0 +1,77 @@
+#include "c10d/cuda/trial.h"
+#if defined(FC_DEVICES)
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "c10d/calls/even.h"
+#include "c10d/exception.h"
+
+namespace fastcomm {
+namespace {
+
+constexpr int kTurns = 4;
+constexpr int64_t kElements = 64 << 10;
+constexpr uint64_t kMostNanoseconds = 20'000'000'000;
+
+at::Tensor numbers(int64_t count, int rank, int turn) {
+  return at::arange(count, at::kInt).mul_(1009 + 13 * rank).add_(turn);
+}
+
+}  // namespace
+
+Trial::Trial(PeerCollectives& collectives, Communicator& beside, const c10::Stream& stream,
+             uint32_t* abort_word)
+    : collectives_(collectives), beside_(beside), stream_(stream), abort_word_(abort_word) {
+  const c10::StreamGuard in_its_order(stream_);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    sums_.push_back(numbers(kElements, beside_.rank(), turn).to(stream_.device()));
+  }
+}
+
+void Trial::wait() {
+  c10::Event end(kAccelerator);
+  end.record(stream_);
+  std::optional<Deadline> since;
+  while (!end.query()) {
+    if (beside_.stalled("forming", since) != nullptr) store_relaxed(abort_word_, 1U);
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
+void Trial::run(int channel, uint64_t limit_ns) {
+  const DeviceGuard guard(stream_.device_index());
+  const c10::StreamGuard in_its_order(stream_);
+  const int rank = beside_.rank(), size = beside_.size();
+  const std::exception_ptr problem = caught([&] {
+    for (const at::Tensor& sum : sums_) {
+      const Prepared made =
+          prepare_all_reduce({rank, size, Place::kWhereItIs}, {sum}, ::c10d::ReduceOp::SUM);
+      collectives_.enqueue(made.call, channel, native_stream(stream_),
+                           std::min(limit_ns, kMostNanoseconds));
+    }
+  });
+  wait();
+  if (problem != nullptr) std::rethrow_exception(problem);
+  const MeetingRecord& record = collectives_.record(channel);
+  if (load_flag(&record.wait.failure) != 0) {
+    throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
+  }
+  for (int turn = 0; turn < kTurns; ++turn) {
+    at::Tensor expected = numbers(kElements, 0, turn);
+    for (int peer = 1; peer < size; ++peer) expected.add_(numbers(kElements, peer, turn));
+    const int64_t wrong = sums_[turn].cpu().ne(expected).sum().item<int64_t>();
+    if (wrong == 0) continue;
+    throw Error(ErrorCode::kSystem,
+                concat("a trial has given wrong numbers, ", wrong, " of ", kElements,
+                       ": the devices do not see what is in each other's windows"));
+  }
+}
+
+}  // namespace fastcomm
+#endif

@@ -1,0 +1,64 @@
+#if defined(FC_WITH_CUDA) || defined(FC_SHIM)
+#include "transport/ipc/device_memory.h"
+
+#include <cstring>
+#include <utility>
+
+#include "core/cuda_host.h"
+
+namespace fastcomm {
+namespace {
+
+// A handle is of what the driver has made, and it may cut smaller pieces out of that.
+constexpr uint64_t kHandleBytes = uint64_t{2} << 20;
+
+}  // namespace
+
+char* DeviceMemory::make(uint64_t bytes) {
+  const DeviceGuard guard(device());
+  bytes = (bytes + kHandleBytes - 1) / kHandleBytes * kHandleBytes;
+  void* memory = nullptr;
+  FC_CUDA(cudaMalloc(&memory, bytes), "a window of ", bytes, " bytes");
+  own_ = static_cast<char*>(memory);
+  cudaStream_t stream = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a window's stream");
+  const cudaError_t set = cudaMemsetAsync(memory, 0, bytes, stream);
+  const cudaError_t waited = cudaStreamSynchronize(stream);
+  forget_error(cudaStreamDestroy(stream));
+  FC_CUDA(set, "a window's flags");
+  FC_CUDA(waited, "a window's flags");
+  return own_;
+}
+
+std::string DeviceMemory::handle() {
+  const DeviceGuard guard(device());
+  cudaIpcMemHandle_t own;
+  FC_CUDA(cudaIpcGetMemHandle(&own, own_), "a window for other processes");
+  return {own.reserved, sizeof(own.reserved)};
+}
+
+char* DeviceMemory::map(int peer, const std::string& handle) {
+  cudaIpcMemHandle_t theirs;
+  FC_CHECK(handle.size() == sizeof(theirs.reserved), "rank ", peer, " has sent a handle of ",
+           handle.size(), " bytes");
+  std::memcpy(theirs.reserved, handle.data(), sizeof(theirs.reserved));
+  const DeviceGuard guard(device());
+  void* memory = nullptr;
+  FC_CUDA(cudaIpcOpenMemHandle(&memory, theirs, cudaIpcMemLazyEnablePeerAccess),
+          "the window of rank ", peer);
+  return peers_[peer] = static_cast<char*>(memory);
+}
+
+void DeviceMemory::unmap(int peer) {
+  const DeviceGuard guard(device());
+  forget_error(cudaIpcCloseMemHandle(peers_.at(peer)));
+  peers_.erase(peer);
+}
+
+void DeviceMemory::free() {
+  const DeviceGuard guard(device());
+  FC_CUDA(cudaFree(std::exchange(own_, nullptr)), "a window");
+}
+
+}  // namespace fastcomm
+#endif

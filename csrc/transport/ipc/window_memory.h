@@ -1,0 +1,40 @@
+// Where the windows of ranks lie (transport/ipc/windows.h): memory of one rank, which its peers map.
+//
+//   DeviceMemory  of the rank's device (transport/ipc/device_memory.h): the devices reach each other
+//   PinnedMemory  of the host (transport/ipc/pinned_memory.h): every device reaches that
+//
+// Only in builds with FC_WITH_CUDA or FC_SHIM.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fastcomm {
+
+/// One thread at a time. Destroyed before free(), it keeps the memory: peers may have it mapped.
+class WindowMemory {
+ public:
+  explicit WindowMemory(int device) : device_(device) {}
+  WindowMemory(const WindowMemory&) = delete;
+  WindowMemory& operator=(const WindowMemory&) = delete;
+  virtual ~WindowMemory() = default;
+
+  /// The device that uses this rank's window and its peers'. Addresses are its own.
+  int device() const { return device_; }
+
+  /// Allocates this rank's window: zero, and aligned to 256 bytes. Raises Error(kSystem).
+  virtual char* make(uint64_t bytes) = 0;
+  /// How peers find it. Raises Error(kSystem).
+  virtual std::string handle() = 0;
+  /// A peer's. Raises Error(kSystem): it cannot be reached; (kInvalidArgument): no handle.
+  virtual char* map(int peer, const std::string& handle) = 0;
+  /// Nothing uses it any more. Raises Error(kSystem) where there is no device any more.
+  virtual void unmap(int peer) = 0;
+  /// Nobody has this rank's mapped any more. Raises Error(kSystem).
+  virtual void free() = 0;
+
+ private:
+  const int device_;
+};
+
+}  // namespace fastcomm
