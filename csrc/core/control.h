@@ -45,6 +45,7 @@ enum class Control : uint8_t {
   kOvertake,      // nor an operation for the one before it, which another stream has,
   kWaitForNone,   // nor a caller who waits for one; or
   kLetGoEarly,    // its tensors go when it has been enqueued (c10d/cuda/cuda_group.h)
+  kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -81,6 +82,7 @@ constexpr const char* kControlNames[] = {
     "overtake",
     "wait_for_none",
     "let_go_early",
+    "one_slot",
 };
 
 }  // namespace fastcomm

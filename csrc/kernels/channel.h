@@ -17,6 +17,8 @@ struct alignas(64) ChannelState {
   uint32_t base;        // steps published before this operation
   uint32_t operations;  // operations done; their parity chooses the payload slot
   uint32_t failed;      // not 0: a wait failed, and every later operation returns at once
+  uint32_t
+      shorts;  // operations of one launch (engines/cuda/short.h); their parity chooses the slot
 };
 
 /// Whether a kernel has nothing to do any more. `channel` is nullptr, or in device memory, and written

@@ -28,7 +28,8 @@ import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
-SMALL = {"FASTCOMM_WINDOW_BYTES": "4096"}  # several rounds for most messages
+# Several rounds for most messages; one launch for a few.
+SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
 
 

@@ -2,6 +2,7 @@
 // has to give (engines/cuda/peer_collectives.h).
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,8 +65,11 @@ inline Bytes download(const void* memory, size_t bytes, cudaStream_t stream) {
   return all;
 }
 
+/// FC_TEST_SLOT_BYTES: so much is done in one launch.
 inline PeerCollectives::Options small(uint32_t timeout_ms = 60'000) {
   PeerCollectives::Options options;
+  const char* const slot = std::getenv("FC_TEST_SLOT_BYTES");
+  options.slot_bytes = slot == nullptr ? 0 : std::strtoull(slot, nullptr, 10);
   options.channels = 2;
   options.area_bytes = 768;
   options.bounds.timeout_ns = uint64_t{timeout_ms} * 1'000'000;
@@ -186,7 +190,8 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
 }
 
 /// Enqueues this rank's part. In place where the operation has a place for it.
-inline void enqueue(Rank& rank, Operation& operation, int channel, bool in_place) {
+template <class AnyRank>
+void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
   Call& call = operation.call;
   const int own = rank.self.rank;
   for (const Bytes& part : operation.inputs[own]) {
@@ -212,7 +217,8 @@ inline void enqueue(Rank& rank, Operation& operation, int channel, bool in_place
   rank.collectives.enqueue(call, channel, rank.streams[channel]);
 }
 
-inline void check(const Rank& rank, const Operation& operation, int channel) {
+template <class AnyRank>
+void check(const AnyRank& rank, const Operation& operation, int channel) {
   const auto& expected = operation.expected[rank.self.rank];
   for (size_t i = 0; i < expected.size(); ++i) {
     const Bytes found = download(operation.results[i], expected[i].size(), rank.streams[channel]);

@@ -3,7 +3,7 @@
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | pulls | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
+// CASE: bits | pulls | back_to_back | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
 // operation of two ranks, for negative controls.
 #include <thread>
 
@@ -92,6 +92,22 @@ void test_one_queue(uint64_t) {
     rank.leave();
   };
   run_ipc_ranks(2, body, /*hidden=*/false, /*queues=*/1);
+}
+
+/// A rank that is fast writes its slot again while the other one reads it, unless there are two.
+void test_back_to_back(uint64_t seed) {
+  run_ipc_ranks(2, [&](const IpcRank& self) {
+    Rank rank(self);
+    std::mt19937_64 random(seed);
+    std::vector<Operation> all;
+    for (int i = 0; i < 6; ++i) {
+      all.push_back(make_operation(OpKind::kAllReduce, DType::kFloat32, 100, false, 2, random));
+      enqueue(rank, all.back(), 0, false);
+    }
+    rank.wait_for_all();
+    for (const Operation& each : all) check(rank, each, 0);
+    rank.leave();
+  });
 }
 
 void test_one(uint64_t seed) {
@@ -330,6 +346,7 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"bits", test_bits},
                     {"pulls", test_pulls},
+                    {"back_to_back", test_back_to_back},
                     {"two", test_two},
                     {"one_queue", test_one_queue},
                     {"one", test_one},

@@ -25,20 +25,23 @@ import sim  # noqa: E402
 TABLE = ROOT / "docs" / "launches.md"
 SIZE = 3
 WINDOW = 8192  # bytes
-ENVIRONMENT = {"FASTCOMM_WINDOW_BYTES": str(WINDOW)}
+SLOT = 1024
+ENVIRONMENT = {"FASTCOMM_WINDOW_BYTES": str(WINDOW), "FASTCOMM_ONE_SHOT_BYTES": str(SLOT)}
 HEADER = f"""# Launches of an operation between processes' devices
 
 Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
-edit. {SIZE} ranks, float32. One round is a message that fits into a window's area
-(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `meet`
-stands for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for `multi_reduce_kernel`,
-`spoil` for `spoil_kernel`, which does nothing unless the operation has failed.
+edit. {SIZE} ranks, float32. A message is short where what a rank reads of it, its own included, is
+no more than `FASTCOMM_ONE_SHOT_BYTES`. One round is a message that fits into a window's area
+(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `short` stands
+for `short_kernel`, `meet` for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for
+`multi_reduce_kernel`, `spoil` for `spoil_kernel`, which does nothing unless the operation has
+failed.
 
-| operation | rank | one round | launches | launches of three rounds |
-|---|---|---|---|---|
+| operation | rank | short | one round | launches | launches of three rounds |
+|---|---|---|---|---|---|
 """
-SHORT = {"multi_copy": "copy", "multi_reduce": "reduce", "meeting_kernel": "meet"}
-SHORT["spoil_kernel"] = "spoil"
+NAMES = {"multi_copy": "copy", "multi_reduce": "reduce", "meeting_kernel": "meet"}
+NAMES.update({"spoil_kernel": "spoil", "short.cu": "short"})
 
 Tensors = list[torch.Tensor]
 
@@ -65,8 +68,9 @@ def _operations(count: int, device: str, rank: int) -> dict[str, tuple[int, Call
     }
 
 
-def _captured(world: World) -> list[tuple[str, str, str, int, int]]:
-    """Return rows: operation, whose, what one round launches, how many, and of three rounds."""
+def _captured(world: World) -> list[tuple[str, str, str, str, int, int]]:
+    """Return rows: operation, whose, what is launched if it is short, what in one round, how many
+    that are, and how many in three rounds."""
     native = sim.load()
     device = f"sim:{world.rank}"
     torch.sim.set_device(world.rank)
@@ -74,12 +78,13 @@ def _captured(world: World) -> list[tuple[str, str, str, int, int]]:
     dist.all_reduce(torch.ones(1, device=device))
     stream = torch.Stream(device)
     elements = WINDOW // 4 // SIZE // 64 * 64 * SIZE  # the same for parts and for the whole
-    once, thrice = (_operations(n * elements, device, world.rank) for n in (1, 3))
+    counts = (SLOT // 4 // SIZE // 4 * 4, elements, 3 * elements)
+    short, once, thrice = (_operations(count, device, world.rank) for count in counts)
     torch.sim.synchronize()
     rows = []
     for name, (root, call) in once.items():
         found = []
-        for operation in (call, thrice[name][1]):
+        for operation in (short[name][1], call, thrice[name][1]):
             with stream:
                 graph = native.CapturedGraph(world.rank, stream.stream_id)
                 operation()
@@ -87,12 +92,12 @@ def _captured(world: World) -> list[tuple[str, str, str, int, int]]:
             kinds = [_kind(text) for text in graph.nodes()]
             found.append(kinds)
         whose = "all" if root < 0 else "root" if root == world.rank else "others"
-        rows.append((name, whose, " ".join(found[0]), len(found[0]), len(found[1])))
+        rows.append((name, whose, *(" ".join(f) for f in found[:2]), len(found[1]), len(found[2])))
     return rows
 
 
 def _kind(text: str) -> str:
-    return next(short for word, short in SHORT.items() if word in text)
+    return next(name for word, name in NAMES.items() if word in text)
 
 
 def table() -> str:
@@ -100,8 +105,8 @@ def table() -> str:
     lines: list[str] = []
     for rows in zip(*run_ranks(SIZE, _captured, environment=ENVIRONMENT), strict=True):
         for row in dict.fromkeys(rows):
-            name, whose, kinds, one, three = row
-            lines.append(f"| `{name}` | {whose} | {kinds} | {one} | {three} |")
+            name, whose, short, kinds, one, three = row
+            lines.append(f"| `{name}` | {whose} | {short} | {kinds} | {one} | {three} |")
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -141,7 +141,8 @@ CPU_LOOPS = (
 )
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
-    *(PEERS, "transport", "csrc/engines/cuda/meeting.cu"),
+    *(PEERS, "transport"),
+    *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "short")),
     *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),
@@ -228,6 +229,10 @@ PROGRAMS = (
     ),
     Program(
         *("shim_peer_collectives_test", "engines/test_peer_collectives.py", (SHIM,)),
+        PEER_COLLECTIVES,
+    ),
+    Program(
+        *("shim_peer_threads_test", "engines/test_peer_collectives.py", (WATCHED,)),
         PEER_COLLECTIVES,
     ),
     Program(

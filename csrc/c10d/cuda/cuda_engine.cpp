@@ -112,13 +112,21 @@ const Engine& CudaEngine::serving(const Query& query) const {
 Selection CudaEngine::explain(const Query& query) const {
   const Engine& engine = serving(query);
   if (&engine != this) return engine.explain(query);
-  constexpr const char* kHow = ": they meet, one kernel a rank does the work, and they meet again";
+  Call call;
+  call.kind = query.kind;
+  call.dtype = query.dtype;
+  call.op = query.op;
+  call.count = query.bytes / dtype_size(query.dtype);
+  const bool at_once = group_->is_one_launch(call);
   const CudaGroup::Options& options = group_->options();
-  if (options.place == WindowPlace::kDevices) {
-    return {Algorithm::kPipelined, concat("the ranks' devices reach each other's memory", kHow)};
-  }
-  return {Algorithm::kPipelined, concat("the ranks' devices share pinned memory of the host", kHow,
-                                        ". Not each other's: ", options.why)};
+  const bool on_devices = options.place == WindowPlace::kDevices;
+  return {at_once ? Algorithm::kOneShot : Algorithm::kPipelined,
+          concat("the ranks' devices ",
+                 on_devices ? "reach each other's memory" : "share pinned memory of the host",
+                 ": they meet",
+                 at_once ? " in the kernel that does the work"
+                         : ", one kernel a rank does the work, and they meet again",
+                 on_devices ? "" : concat(". Not each other's: ", options.why))};
 }
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {

@@ -95,6 +95,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   const BesideCaptures others;
   PeerCollectives::Options made;
   made.channels = kChannels;
+  made.slot_bytes = beside_->traits().layout.payload_bytes;
   made.area_bytes = options_.area_bytes;
   if (options_.place == WindowPlace::kHost) {
     made.area_bytes = std::min(made.area_bytes, kMostOfHost);

@@ -97,6 +97,8 @@ class CudaGroup {
   const Options& options() const { return options_; }
   /// For who has to mark a stream that has nothing to do but wait.
   const c10::Stream& marks() const { return marks_; }
+  /// PeerCollectives::is_one_launch.
+  bool is_one_launch(const Call& call) const { return collectives_->is_one_launch(call); }
   /// PeerCollectives::reduces.
   bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
 

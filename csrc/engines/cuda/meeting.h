@@ -17,10 +17,12 @@
 //                 the stream's earlier kernels have written (they are over: causality order is
 //                 cumulative); the peer's thread loads it with acquire and reads the call; the end of the
 //                 kernel makes it known to the kernels behind.
-//   the line is written again by the next meeting that opens, which its writer reaches behind the meeting
-//   in between: for that one the reader has stored his flag after he had read the line.
+//   the line is written again two meetings later, since there are two of them in turn; its writer reaches
+//   that one behind the meeting in between, for which the reader has stored his flag after he had read
+//   the line.
 // So an operation is ordered by two: work may read what peers have written to their windows before the
-// one that opens; whoever is behind the one that closes may write again what peers have read.
+// one that opens; whoever is behind the one that closes may write again what peers have read. An operation of
+// one launch has one (engines/cuda/short.h).
 //
 // Failure. The first one is recorded and stays: later meetings of the channel return at once, and
 // peers find out when they look at their own lines, with the clock. Nobody blocks on the host, so that
@@ -42,10 +44,10 @@ namespace fastcomm {
 /// A window is read by kernels that sum up so many.
 constexpr int kMaxDeviceRanks = 16;
 
-/// What one rank says to another one, in that one's window. Zero before the first meeting.
+/// What one rank says to another one in every other meeting, in that one's window. Zero before the first.
 struct MeetingLine {
   alignas(kLineBytes) CallHeader call;
-  uint32_t flag;        // meetings that the writer has come to
+  uint32_t flag;        // the last meeting of them that the writer has come to
   uint32_t has_failed;  // not 0: the writer has given up
 };
 static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
@@ -62,10 +64,13 @@ struct MeetingRecord {
 struct MeetingPlace {
   int rank;
   int size;                             // 1 to kMaxDeviceRanks
-  MeetingLine* lines[kMaxDeviceRanks];  // in each rank's window: one from each rank
+  MeetingLine* lines[kMaxDeviceRanks];  // in each rank's window: two from each rank
   ChannelState* state;                  // in this device's memory, zeroed
   MeetingRecord* record;
 };
+
+/// What lines take of a window, for so many ranks.
+constexpr uint64_t meeting_lines_bytes(int size) { return 2 * size * sizeof(MeetingLine); }
 
 /// Enqueues a meeting that opens an operation. Raises Error(kSystem).
 void launch_opening(const MeetingPlace& place, const WaitBounds& bounds, const CallHeader& call,

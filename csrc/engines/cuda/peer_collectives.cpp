@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "engines/cuda/short.h"
 #include "kernels/cuda/multi_reduce.h"
 
 namespace fastcomm {
@@ -12,9 +13,11 @@ namespace {
 
 uint64_t aligned(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-uint64_t lines_bytes(int size) { return aligned(size * sizeof(MeetingLine)); }
+uint64_t lines_bytes(int size) { return aligned(meeting_lines_bytes(size)); }
 
-uint64_t channel_bytes(uint64_t area_bytes, int size) { return lines_bytes(size) + 2 * area_bytes; }
+uint64_t channel_bytes(const PeerCollectives::Options& options, int size) {
+  return lines_bytes(size) + 2 * options.area_bytes + 2 * aligned(options.slot_bytes);
+}
 
 void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
           cudaStream_t stream) {
@@ -54,7 +57,7 @@ std::string missing_text(const MeetingRecord& record) {
 }  // namespace
 
 uint64_t PeerCollectives::window_bytes(const Options& options, int size) {
-  return options.channels * channel_bytes(options.area_bytes, size);
+  return options.channels * channel_bytes(options, size);
 }
 
 PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
@@ -70,6 +73,7 @@ PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
   const DeviceGuard guard(device_);
   // A kernel that is loaded while a meeting waits may wait for it.
   load_meeting_kernels();
+  load_short_kernels();
   load_multi_copy();
   load_multi_reduce(size);
   try {
@@ -104,13 +108,16 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
     Channel& channel = channels_.emplace_back();
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
     channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes};
+    channel.slots = PeerAreas{windows.rank(), size, aligned(options_.slot_bytes), {}, {}};
     for (int peer = 0; peer < size; ++peer) {
-      char* const begin = windows.window(peer) + c * channel_bytes(options_.area_bytes, size);
+      char* const begin = windows.window(peer) + c * channel_bytes(options_, size);
       // What device code finds there: the meeting's kernel gets the address as it is.
       channel.place.lines[peer] =
           reinterpret_cast<MeetingLine*>(device_view(device_, begin, Touch::kWrite));
-      channel.areas.in.push_back(begin + lines_bytes(size));
-      channel.areas.out.push_back(begin + lines_bytes(size) + options_.area_bytes);
+      char* const areas = begin + lines_bytes(size) + 2 * channel.slots.bytes;
+      channel.slots.in.push_back(begin + lines_bytes(size));
+      channel.areas.in.push_back(areas);
+      channel.areas.out.push_back(areas + options_.area_bytes);
     }
   }
 }
@@ -137,6 +144,11 @@ bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
   return true;
 }
 
+bool PeerCollectives::is_one_launch(const Call& call) const {
+  return is_short(call, channels_[0].place.size, options_.slot_bytes) &&
+         (call.op == ReduceOp::kNone || reduces_short(call.dtype, call.op));
+}
+
 void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream,
                               uint64_t timeout_ns) {
   const DeviceGuard guard(device_);
@@ -148,10 +160,18 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   const std::vector<DeviceResult> results = results_of(call, own.place.rank);
   check_call(call, own.place.size, results);
   own.broken = true;
+  const bool at_once = is_one_launch(call);
   const CallHeader header =
-      make_header(call, own.operations++, static_cast<uint8_t>(Algorithm::kPipelined));
+      make_header(call, own.operations++,
+                  static_cast<uint8_t>(at_once ? Algorithm::kOneShot : Algorithm::kPipelined));
   WaitBounds bounds = options_.bounds;
   if (timeout_ns != 0) bounds.timeout_ns = timeout_ns;
+  if (at_once) {
+    launch_short({own.place, own.slots.bytes}, bounds, header, call,
+                 short_round_of(call, own.slots), stream);
+    own.broken = false;
+    return;
+  }
   for (uint64_t round = 0; round < rounds; ++round) {
     run_round(call, header, own, round, bounds, stream);
   }

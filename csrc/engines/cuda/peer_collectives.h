@@ -7,6 +7,8 @@
 //   fetch   copies results out of this rank's window
 //   spoil   after a failure overwrites floating-point results with NaN, since nobody waits
 //
+// Short messages do all of it in one launch (engines/cuda/short.h), with the same failures.
+//
 // A message larger than a window's area takes several rounds of the first five.
 //
 // Memory ordering. stage is before open in its stream, and work of peers behind it: they read what was
@@ -45,6 +47,7 @@ class PeerCollectives {
     int channels = 1;                // streams that may be at work at once; equal on all ranks
     uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
     bool pushes = true;              // PeerAreas::pushes; equal
+    uint64_t slot_bytes = 0;         // what a rank reads in a short operation at most; equal
     WaitBounds bounds{60'000'000'000, nullptr};
   };
 
@@ -65,6 +68,8 @@ class PeerCollectives {
   /// launch has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for
   /// their bounds, and the channel is of no use any more.
   void enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
+  /// Whether such an operation is one launch; the same on all ranks.
+  bool is_one_launch(const Call& call) const;
   /// Whether there are kernels for such a reduction; the same on all ranks.
   bool reduces(DType dtype, ReduceOp op) const;
 
@@ -75,6 +80,7 @@ class PeerCollectives {
   struct Channel {
     MeetingPlace place;
     PeerAreas areas;
+    PeerAreas slots;  // the first of two each
     uint64_t operations = 0;
     bool broken = false;  // a launch has failed: an opening now would be taken for the closing
   };

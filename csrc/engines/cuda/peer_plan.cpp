@@ -40,6 +40,16 @@ class Round {
     return std::move(round_);
   }
 
+  /// All of it, if it fits.
+  PeerRound made_at_once() && {
+    stage();
+    if (way_.work == Work::kReduceParts) reduce_part();
+    const bool gets_it = gets(call_, way_, areas_.rank);
+    if (way_.work == Work::kReduceSlices && gets_it) reduce_part();
+    if (way_.work == Work::kPull && gets_it) pull();
+    return std::move(round_);
+  }
+
  private:
   /// Of what this rank gives, the part for `rank`.
   const char* given(int rank) const {
@@ -125,7 +135,23 @@ uint64_t chunk_of(const Call& call, const PeerAreas& areas) {
   return part / dtype_size(call.dtype);
 }
 
+/// Of a part in a slot: aligned to a pack.
+uint64_t stride_of(const Call& call) { return (call.bytes() + 15) / 16 * 16; }
+
 }  // namespace
+
+bool is_short(const Call& call, int size, uint64_t slot_bytes) {
+  const PeerWay& way = row_of(call.kind).peers;
+  if (way.work == Work::kNone || slot_bytes == 0) return false;
+  // What one rank reads.
+  const bool one_giver = way.from_root && !way.in_parts;
+  return call.bytes() <= slot_bytes && stride_of(call) * (one_giver ? 1 : size) <= slot_bytes;
+}
+
+PeerRound short_round_of(const Call& call, const PeerAreas& slots) {
+  if (call.count == 0) return {};
+  return Round(call, slots, 0, call.count, stride_of(call) / dtype_size(call.dtype)).made_at_once();
+}
 
 uint64_t number_of_rounds(const Call& call, const PeerAreas& areas) {
   const uint64_t chunk = chunk_of(call, areas);

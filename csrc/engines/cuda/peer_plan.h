@@ -57,6 +57,13 @@ uint64_t number_of_rounds(const Call& call, const PeerAreas& areas);
 
 PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round);
 
+/// Whether an operation is done in one step, by slots of so many bytes: the same on all ranks. Each stages in its
+/// slot what it gives; all meet; each pulls or reduces what it gets, straight into its results.
+bool is_short(const Call& call, int size, uint64_t slot_bytes);
+
+/// That step. `slots.in` are the slots, of `slots.bytes`; `slots.out` is not used, nor is `fetch`.
+PeerRound short_round_of(const Call& call, const PeerAreas& slots);
+
 /// Where the operation's results lie on this rank.
 std::vector<DeviceResult> results_of(const Call& call, int rank);
 

@@ -27,89 +27,12 @@
 #include "kernels/cuda/multi_reduce.h"
 
 #include "core/error.h"
-#include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
-#include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/reduce_chunks.h"
 #include "kernels/cuda/reduce_table.h"
 
 namespace fastcomm {
 namespace {
-
-static_assert(kMaxReduceSources <= kMaxTreeSources, "the tree is wide enough");
-
-/// What a thread has in flight.
-template <class In, class Out, int N>
-struct Flight {
-  static constexpr int kPackElements = Shape<In, Out, N>::kPackElements;
-  static constexpr int kLoads = kPackElements * static_cast<int>(sizeof(In)) / kPackBytes;
-  // Of a source. An element of one byte has an accumulator of four.
-  static constexpr int kPacks = sizeof(In) == 1 ? 1 : N == 1 ? 4 : 2;
-  static constexpr int kGroups = kPacks / kLoads;
-  static constexpr int kChunk = kTableThreads * kGroups * kPackElements;  // elements
-  // A shifted load is two.
-  static constexpr int kShiftedElements = kPackBytes / static_cast<int>(sizeof(In));
-  static constexpr int kShiftedGroups = kPacks > 2 ? kPacks / 2 : 1;
-  static constexpr int kSingles = 4;
-  static constexpr uint64_t kGuard = kShiftedElements;  // a shifted load reads less beside a pack
-};
-
-/// Half a pack: what 16 bytes become of a type of half the size.
-struct alignas(8) HalfPack {
-  uint32_t x, y;
-};
-
-/// A block's chunks.
-template <class In, class Out, int N>
-FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
-  using Kind = Flight<In, Out, N>;
-  constexpr uint64_t kElements = Kind::kPackElements;
-  constexpr uint64_t kShiftedElements = Kind::kShiftedElements;
-  using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
-  if (has_failed(table.terms.channel)) return;
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
-    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
-                               segment, chunk);
-    const SegmentWorker<In, Out, N, SegmentHead> worker{table, segment * table.stride()};
-    SegmentHead head;
-    memcpy(&head, &table.words[worker.at], sizeof(head));
-    // Positions count from the pack that the segment begins in, elements from its begin.
-    const uint64_t lead = head.lead;
-    const uint64_t at = uint64_t{chunk - head.first_chunk} * Kind::kChunk;
-    const uint64_t low = at < lead ? lead : at;
-    const uint64_t end = lead + head.count;
-    const uint64_t high = at + Kind::kChunk < end ? at + Kind::kChunk : end;
-    const bool shifted = head.packed == kShifted;
-    const uint64_t guard = shifted ? Kind::kGuard : 0;
-    const PackRange range(low, high, shifted ? kShiftedElements : kElements, head.packed != kSingle,
-                          lead + guard, end < guard ? 0 : end - guard);
-    if (!shifted && range.pack_low < range.pack_high) {
-      worker.template reduce<uint4, uint4, kElements, Kind::kGroups>(
-          at + threadIdx.x * kElements - lead, blockDim.x * kElements, range.pack_low - lead,
-          range.pack_high - lead);
-    }
-    if (shifted) {
-      constexpr int kMany = Kind::kShiftedGroups;
-      const uint64_t step = blockDim.x * kShiftedElements;
-      FC_NO_UNROLL
-      for (uint64_t i = range.pack_low + threadIdx.x * kShiftedElements; i < range.pack_high;
-           i += kMany * step) {
-        worker.template reduce<ShiftedLoad, ShiftedOut, kShiftedElements, kMany>(
-            i - lead, step, 0, range.pack_high - lead);
-      }
-    }
-    FC_NO_UNROLL
-    for (int side = 0; side < 2; ++side) {
-      const uint64_t side_end = side == 0 ? range.pack_low : high;
-      uint64_t i = (side == 0 ? low : range.pack_high) + threadIdx.x;
-      FC_NO_UNROLL
-      for (; i < side_end; i += Kind::kSingles * blockDim.x) {
-        worker.template reduce<In, Out, 1, Kind::kSingles>(i - lead, blockDim.x, 0,
-                                                           side_end - lead);
-      }
-    }
-  }
-}
 
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
@@ -127,7 +50,7 @@ struct Choice {
 
 template <class In, class Out, int N, int kWords>
 Choice<kWords> kernel_of() {
-  return {multi_reduce_kernel<In, Out, N, kWords>, Flight<In, Out, N>::kChunk};
+  return {multi_reduce_kernel<In, Out, N, kWords>, InFlight<In, Out, N>::kChunk};
 }
 
 /// For what gradients are made of.

@@ -91,6 +91,14 @@ struct ReduceTable : ReduceTerms {
   bool full() const { return count == kWords / view().stride(); }
   /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
+    add(head, segment, spec, its_chunks, [&](const char* source) {
+      return kernel_view(source, segment.count * dtype_size(spec.in), Touch::kRead);
+    });
+  }
+  /// The same; view_of(source) is what the kernel finds there.
+  template <class ViewOf>
+  void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks,
+           const ViewOf& view_of) {
     head.first_chunk = chunks;
     FC_CHECK(chunks + its_chunks < uint64_t{1} << 31,
              "a reduction of more elements than one launch can count");
@@ -99,8 +107,7 @@ struct ReduceTable : ReduceTerms {
     memcpy(record, &head, sizeof(head));
     record += view().kHeadWords;
     for (int j = 0; j < num_sources; ++j) {
-      *record++ = address_of(kernel_view(static_cast<const char*>(segment.sources[j]),
-                                         segment.count * dtype_size(spec.in), Touch::kRead));
+      *record++ = address_of(view_of(static_cast<const char*>(segment.sources[j])));
     }
     for (int d = 0; d < num_destinations; ++d) {
       *record++ = address_of(kernel_view(static_cast<char*>(segment.destinations[d]),

@@ -1,0 +1,168 @@
+// What one block does when ranks meet (engines/cuda/meeting.h has the protocol, and why it is in order),
+// for kernels that do nothing else and for those that do (engines/cuda/short.cu).
+//
+// Device code; also compiled for the host, under the execution shim.
+#pragma once
+
+#include <cstdint>
+
+#include "core/control.h"
+#include "core/touches.h"
+#include "engines/cuda/meeting.h"
+#include "kernels/bounded_wait.h"
+
+namespace fastcomm {
+
+struct MeetingArgs {
+  MeetingPlace place;
+  WaitBounds bounds;
+  CallHeader call;
+  bool opens;
+};
+
+/// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local memory.
+class Meeting {
+ public:
+  FC_DEVICE explicit Meeting(const MeetingArgs& args, const ChannelState& state)
+      : args_(args), target_(state.base + 1), operation_(state.operations) {}
+
+  FC_DEVICE void say() const {
+    each_peer([&](int peer) {
+      MeetingLine* const there = line(peer, args_.place.rank, target_);
+      if (args_.opens) {
+        FC_THREAD_TOUCHES(&there->call, sizeof(there->call), true);
+        there->call = args_.call;
+      }
+      // Release: behind the call, and behind all that the stream did before.
+      store_flag(&there->flag, target_);
+      return true;
+    });
+  }
+
+  /// False: this thread has not heard of one of its peers, or something else.
+  FC_DEVICE bool hear() const {
+    return each_peer([&](int peer) {
+      MeetingLine* const own = line(args_.place.rank, peer, target_);
+      const auto gave_up = [&] { return load_relaxed(&own->has_failed) != 0; };
+      // Acquire: what the peer did before is known from here on. One who came, and did not wait until this
+      // rank came, has NaN for results: so has this one.
+      return wait_for_flag(&own->flag, target_, args_.bounds, gave_up) && !gave_up() &&
+             !differs(own);
+    });
+  }
+
+  /// By one thread, behind a barrier.
+  FC_DEVICE void give_up() const {
+    MeetingRecord& record = *args_.place.record;
+    WaitFailure why = is_aborted(args_.bounds) ? WaitFailure::kAborted : WaitFailure::kNone;
+    uint64_t missing = 0;
+    int blamed = -1;
+    uint32_t seen = target_;
+    for (int peer = args_.place.size - 1; peer >= 0; --peer) {
+      if (peer == args_.place.rank) continue;
+      MeetingLine* const own = line(args_.place.rank, peer, target_);
+      // Acquire, and first: who has given up after he came is seen to have come.
+      const bool gave_up = load_flag(&own->has_failed) != 0;
+      const uint32_t flag = load_flag(&own->flag);
+      const bool came = reached(flag, target_);
+      if (!came) missing |= uint64_t{1} << peer;
+      if (why == WaitFailure::kAborted) continue;
+      WaitFailure of_peer = WaitFailure::kNone;
+      if (gave_up) {
+        of_peer = WaitFailure::kPeerFailed;
+      } else if (!came) {
+        of_peer = WaitFailure::kTimeout;
+      }
+      if (came && differs(own)) of_peer = WaitFailure::kMismatch;
+      // What a peer has called comes before that it gave up, and that before one that is late.
+      if (of_peer == WaitFailure::kNone || rank_of(of_peer) < rank_of(why)) continue;
+      why = of_peer;
+      blamed = peer;
+      seen = flag;
+    }
+    if (why == WaitFailure::kMismatch) {
+      record.other = line(args_.place.rank, blamed, target_)->call;
+    }
+    record.own = args_.call;
+    record.wait.missing = missing;
+    record.wait.operation = operation_;
+    record.wait.step = args_.opens ? 0 : 1;
+    record.wait.peer = blamed;
+    record.wait.expected = target_;
+    record.wait.seen = seen;
+    // A peer that came late, after all: the bound ran out nevertheless.
+    if (why == WaitFailure::kNone) why = WaitFailure::kTimeout;
+    store_flag(&record.wait.failure, static_cast<uint32_t>(why));
+    for (int peer = 0; peer < args_.place.size; ++peer) {
+      if (peer == args_.place.rank) continue;
+      // Wherever he looks, in this meeting and in later ones.
+      store_flag(&line(peer, args_.place.rank, target_)->has_failed, 1);
+      store_flag(&line(peer, args_.place.rank, target_ + 1)->has_failed, 1);
+    }
+  }
+
+ private:
+  /// Where `writer` says to `reader` that it has come to a meeting.
+  FC_DEVICE MeetingLine* line(int reader, int writer, uint32_t meeting) const {
+    return args_.place.lines[reader] + 2 * writer + (meeting & 1);
+  }
+
+  FC_DEVICE static int rank_of(WaitFailure why) {
+    return why == WaitFailure::kMismatch     ? 3
+           : why == WaitFailure::kPeerFailed ? 2
+           : why == WaitFailure::kTimeout    ? 1
+                                             : 0;
+  }
+
+  /// All of this thread's peers; false if one of them was.
+  template <class Body>
+  FC_DEVICE bool each_peer(const Body& body) const {
+    bool good = true;
+    for (int peer = static_cast<int>(threadIdx.x); peer < args_.place.size; peer += blockDim.x) {
+      if (peer != args_.place.rank) good = body(peer) && good;
+    }
+    return good;
+  }
+
+  FC_DEVICE bool differs(MeetingLine* line) const {
+    if (!args_.opens || FC_LEFT_OUT(Control::kBlindMeeting)) return false;
+    FC_THREAD_TOUCHES(&line->call, sizeof(line->call), false);
+    return !same_call(line->call, args_.call);
+  }
+
+  const MeetingArgs& args_;
+  const uint32_t target_;
+  const uint32_t operation_;
+};
+
+/// 0: the type has no NaN.
+inline uint64_t nan_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 0x7e00;
+    case DType::kBFloat16:
+      return 0x7fc0;
+    case DType::kFloat32:
+      return 0x7fc00000;
+    case DType::kFloat64:
+      return 0x7ff8000000000000;
+    default:
+      return 0;
+  }
+}
+
+template <class Word>
+FC_DEVICE void fill_words(char* memory, uint64_t count, Word bits) {
+  const uint64_t first = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (uint64_t i = first; i < count; i += uint64_t{gridDim.x} * blockDim.x) {
+    reinterpret_cast<Word*>(memory)[i] = bits;
+  }
+}
+/// Overwrites elements of `width` bytes, 2, 4 or 8; by all threads of the grid.
+FC_DEVICE void spoil(char* memory, uint64_t count, uint32_t width, uint64_t bits) {
+  if (width == 2) fill_words(memory, count, static_cast<uint16_t>(bits));
+  if (width == 4) fill_words(memory, count, static_cast<uint32_t>(bits));
+  if (width == 8) fill_words(memory, count, bits);
+}
+
+}  // namespace fastcomm

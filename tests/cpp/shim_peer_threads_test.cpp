@@ -1,0 +1,143 @@
+// Collectives between devices (engines/cuda/peer_collectives.h) whose ranks are threads of one process:
+// windows are memory that all of them have, kernels run in the rank that launches them, and so
+// ThreadSanitizer sees every use of a window and every flag between two ranks.
+//
+//   shim_peer_threads_test [CASE [SEED]]
+//
+// CASE: rounds | at_once | mixed
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "peer_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+/// What the hosts of a group say to each other.
+class Table {
+ public:
+  explicit Table(int size) : said_(size) {}
+
+  std::vector<std::string> all_gather(int rank, const std::string& own) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    said_[rank] = own;
+    const uint64_t round = round_;
+    if (++here_ == static_cast<int>(said_.size())) {
+      here_ = 0;
+      ++round_;
+      all_ = said_;
+      everybody_.notify_all();
+    } else {
+      everybody_.wait(lock, [&] { return round_ != round; });
+    }
+    return all_;
+  }
+  int size() const { return static_cast<int>(said_.size()); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable everybody_;
+  std::vector<std::string> said_, all_;
+  int here_ = 0;
+  uint64_t round_ = 0;
+};
+
+class TableHosts final : public HostExchange {
+ public:
+  TableHosts(Table& table, int rank) : table_(table), rank_(rank) {}
+  std::vector<std::string> all_gather(const std::string& own) override {
+    return table_.all_gather(rank_, own);
+  }
+
+ private:
+  Table& table_;
+  const int rank_;
+};
+
+/// A window that all threads have.
+class ThreadMemory final : public WindowMemory {
+ public:
+  ThreadMemory() : WindowMemory(0) {}
+  char* make(uint64_t bytes) override {
+    own_ = static_cast<char*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+    std::memset(own_, 0, bytes);
+    return own_;
+  }
+  std::string handle() override { return {reinterpret_cast<const char*>(&own_), sizeof(own_)}; }
+  char* map(int, const std::string& handle) override {
+    char* theirs = nullptr;
+    std::memcpy(&theirs, handle.data(), sizeof(theirs));
+    return theirs;
+  }
+  void unmap(int) override {}
+  void free() override { std::free(own_); }
+
+ private:
+  char* own_ = nullptr;
+};
+
+struct ThreadRank {
+  ThreadRank(Table& table, int own, const PeerCollectives::Options& options)
+      : self{own, table.size()},
+        hosts(table, own),
+        windows(hosts, own, std::make_unique<ThreadMemory>(),
+                PeerCollectives::window_bytes(options, table.size())),
+        collectives(windows, options) {}
+
+  struct Self {
+    int rank;
+    int ranks;
+    int size() const { return ranks; }
+  };
+  const Self self;
+  TableHosts hosts;
+  DeviceWindows windows;
+  PeerCollectives collectives;
+  std::vector<cudaStream_t> streams{nullptr};
+  cudaStream_t memory_stream = nullptr;
+};
+
+void run(uint64_t seed, uint64_t slot_bytes) {
+  for (const int size : {2, 3}) {
+    auto options = small();
+    options.channels = 1;
+    options.slot_bytes = slot_bytes;
+    Table table(size);
+    std::vector<std::thread> ranks;
+    for (int own = 0; own < size; ++own) {
+      ranks.emplace_back([&, own] {
+        ThreadRank rank(table, own, options);
+        std::mt19937_64 random(seed * 10 + size);  // the same on all ranks
+        std::vector<Operation> all;
+        for (const OpKind kind : kKinds) {
+          for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+            all.push_back(
+                make_operation(kind, dtype, random() % 300, random() % 2 == 0, size, random));
+          }
+        }
+        std::shuffle(all.begin(), all.end(), random);
+        for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
+        for (const Operation& each : all) check(rank, each, 0);
+        EXPECT(describe_failure(rank.collectives.record(0), own).empty(), "a failure");
+        rank.windows.leave(rank.hosts);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
+void test_rounds(uint64_t seed) { run(seed, 0); }
+void test_at_once(uint64_t seed) { run(seed, 8192); }
+void test_mixed(uint64_t seed) { run(seed, 1024); }
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(argc, argv,
+                   {{"rounds", test_rounds}, {"at_once", test_at_once}, {"mixed", test_mixed}});
+}
