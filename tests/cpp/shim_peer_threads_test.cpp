@@ -4,13 +4,14 @@
 //
 //   shim_peer_threads_test [CASE [SEED]]
 //
-// CASE: rounds | at_once | mixed
+// CASE: rounds | at_once | mixed | types. types is for builds with all kernels.
 #include <condition_variable>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "engines/cuda/short.h"
 #include "peer_world.h"
 
 namespace fastcomm::testing {
@@ -100,8 +101,12 @@ struct ThreadRank {
   cudaStream_t memory_stream = nullptr;
 };
 
-void run(uint64_t seed, uint64_t slot_bytes) {
-  for (const int size : {2, 3}) {
+using Operations = std::vector<Operation>;
+
+/// Operations, made alike on all ranks, one behind the other.
+template <class Make>
+void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, const Make& make) {
+  for (const int size : sizes) {
     auto options = small();
     options.channels = 1;
     options.slot_bytes = slot_bytes;
@@ -111,14 +116,7 @@ void run(uint64_t seed, uint64_t slot_bytes) {
       ranks.emplace_back([&, own] {
         ThreadRank rank(table, own, options);
         std::mt19937_64 random(seed * 10 + size);  // the same on all ranks
-        std::vector<Operation> all;
-        for (const OpKind kind : kKinds) {
-          for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-            all.push_back(
-                make_operation(kind, dtype, random() % 300, random() % 2 == 0, size, random));
-          }
-        }
-        std::shuffle(all.begin(), all.end(), random);
+        Operations all = make(size, random);
         for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
         for (const Operation& each : all) check(rank, each, 0);
         EXPECT(describe_failure(rank.collectives.record(0), own).empty(), "a failure");
@@ -129,9 +127,36 @@ void run(uint64_t seed, uint64_t slot_bytes) {
   }
 }
 
-void test_rounds(uint64_t seed) { run(seed, 0); }
-void test_at_once(uint64_t seed) { run(seed, 8192); }
-void test_mixed(uint64_t seed) { run(seed, 1024); }
+/// Every kind.
+Operations kinds(int size, std::mt19937_64& random) {
+  Operations all;
+  for (const OpKind kind : kKinds) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      all.push_back(make_operation(kind, dtype, random() % 300, random() % 2 == 0, size, random));
+    }
+  }
+  std::shuffle(all.begin(), all.end(), random);
+  return all;
+}
+
+/// Every type that there are sums of.
+Operations types(int size, std::mt19937_64& random) {
+  Operations all;
+  for (int each = 0; each < kNumDTypes; ++each) {
+    const auto dtype = static_cast<DType>(each);
+    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduceScatter}) {
+      const bool average = dtype != DType::kBool && random() % 2 == 0;
+      if (!reduces_short(dtype, ReduceOp::kSum)) continue;
+      all.push_back(make_operation(kind, dtype, random() % 90, average, size, random));
+    }
+  }
+  return all;
+}
+
+void test_rounds(uint64_t seed) { run({2, 3}, seed, 0, kinds); }
+void test_at_once(uint64_t seed) { run({2, 3}, seed, 8192, kinds); }
+void test_mixed(uint64_t seed) { run({2, 3}, seed, 1024, kinds); }
+void test_types(uint64_t seed) { run({2, 5, 8, 13, 16}, seed, 65536, types); }
 
 }  // namespace
 }  // namespace fastcomm::testing
@@ -139,5 +164,8 @@ void test_mixed(uint64_t seed) { run(seed, 1024); }
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
-                   {{"rounds", test_rounds}, {"at_once", test_at_once}, {"mixed", test_mixed}});
+                   {{"rounds", test_rounds},
+                    {"at_once", test_at_once},
+                    {"mixed", test_mixed},
+                    {"types", test_types}});
 }

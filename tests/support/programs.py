@@ -210,20 +210,15 @@ PROGRAMS = (
         *("benchmark_calls_test", "bench/test_cuda_kernels.py", (SHIM_BOUNDS,)),
         (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), *NORM),
     ),
-    Program(
-        *("shim_all_reduce_test", "engines/test_cuda_all_reduce.py", (SHIM, WATCHED, WATCHED_ALL)),
-        ("csrc/engines/cuda/all_reduce.cu", ERROR),
-    ),
     Program(*("shim_order_test", "core/test_shim.py", (SHIM, WATCHED)), LOCAL),
     *(
         Program(
             *(name, "core/test_shim_ipc.py", (SHIM,)),
-            ("csrc/engines/cuda/all_reduce.cu", *CUDA_HOST, ERROR),
+            (*CUDA_HOST, ERROR),
         )
         for name in (
             "shim_ipc_test",
             "shim_ipc_order_test",
-            "shim_ipc_all_reduce_test",
             "shim_vmm_test",
         )
     ),
@@ -232,7 +227,7 @@ PROGRAMS = (
         PEER_COLLECTIVES,
     ),
     Program(
-        *("shim_peer_threads_test", "engines/test_peer_collectives.py", (WATCHED,)),
+        *("shim_peer_threads_test", "engines/test_peer_collectives.py", (SHIM, WATCHED)),
         PEER_COLLECTIVES,
     ),
     Program(

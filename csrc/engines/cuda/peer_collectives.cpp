@@ -156,11 +156,11 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   FC_CHECK(!own.broken, "channel ", channel,
            " is of no use: an earlier operation could not be launched whole. Form a new group");
   // All that can be refused is refused here: peers would take the next opening for this closing.
-  const uint64_t rounds = number_of_rounds(call, own.areas);
+  const bool at_once = is_one_launch(call);
+  const uint64_t rounds = at_once ? 1 : number_of_rounds(call, own.areas);
   const std::vector<DeviceResult> results = results_of(call, own.place.rank);
   check_call(call, own.place.size, results);
   own.broken = true;
-  const bool at_once = is_one_launch(call);
   const CallHeader header =
       make_header(call, own.operations++,
                   static_cast<uint8_t>(at_once ? Algorithm::kOneShot : Algorithm::kPipelined));
