@@ -198,6 +198,11 @@ PROGRAMS = (
         ("csrc/kernels/cuda/multi_reduce.cu", ERROR),
     ),
     Program(
+        *("shim_multi_combine_test", "kernels/test_cuda_multi_combine.py"),
+        (SHIM, SHIM_BOUNDS, WATCHED),
+        ("csrc/kernels/cuda/multi_combine.cu", ERROR, *CPU_LOOPS),
+    ),
+    Program(
         *("shim_multi_gradient_test", "kernels/test_cuda_multi_gradient.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
         (
