@@ -142,7 +142,7 @@ CPU_LOOPS = (
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
     *(PEERS, "csrc/engines/cuda/meeting.cu"),
-    *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
+    *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),
 )
