@@ -29,7 +29,7 @@ FOLDER = ROOT / "build" / "gpu"
 RECORD = "programs.json"
 MOST_BYTES = 64 << 20  # together: so that they can be carried
 TESTS = (
-    *("multi_copy", "multi_reduce", "multi_gradient"),
+    *("multi_copy", "multi_reduce", "multi_combine", "multi_gradient"),
     *("device_set", "local_collectives", "local_calls", "peer_collectives"),
 )
 BENCHMARK = "cuda_kernels"

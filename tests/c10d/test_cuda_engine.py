@@ -21,6 +21,8 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
 from support.ranks import World, run_outcomes, run_ranks
+from support.reductions import DTYPES as REDUCED
+from support.reductions import OPS, exists, inputs, op_of, same
 from support.tree import same_bits
 from torch import nn
 
@@ -47,14 +49,49 @@ def test_the_bits_of_the_cpu(size: int) -> None:
     run_ranks(size, _bits, environment=SMALL, timeout=240)
 
 
+def _reductions(world: World) -> None:
+    device = init(world)
+    rank, size = world.rank, world.size
+    own = slice(rank * 67, (rank + 1) * 67)
+    for dtype in REDUCED:
+        for op in (op for op in OPS if exists(op, dtype)):
+            here = inputs(dtype, size * 67, rank)
+            there, part = here.to(device), torch.empty(67, dtype=dtype, device=device)
+            dist.reduce_scatter_tensor(part, there, op=op_of(op))
+            dist.reduce(at_root := there.clone(), 1, op=op_of(op))
+            dist.all_reduce(there, op=op_of(op))
+            dist.all_reduce(here, op=op_of(op))
+            assert same(there.cpu(), here, op), (dtype, op)
+            assert same(part.cpu(), here[own], op), (dtype, op)
+            assert rank != 1 or same(at_root.cpu(), here, op), (dtype, op)
+            assert is_direct(there, op=op), (dtype, op)
+    real = torch.ones(3, device=device)
+    complex_sum = torch.full((3,), 1 + 2j, device=device)
+    dist.all_reduce(complex_sum)
+    assert complex_sum.tolist() == [size * (1 + 2j)] * 3
+    for tensor, op in ((complex_sum, "max"), (real, "band"), (real > 0, "avg")):
+        assert not is_direct(tensor, op=op)
+        options = dist.AllreduceOptions()
+        options.reduceOp = op_of(op)  # torch refuses some by itself
+        backend = dist.group.WORLD._get_backend(device)
+        caught = catch(lambda x, b=backend, o=options: b.allreduce([x], o), tensor)
+        assert caught.kind == "UnsupportedError", caught
+    dist.all_reduce(real)
+    assert real.tolist() == [float(size)] * 3
+
+
+def test_every_reduction_has_the_bits_of_the_cpu() -> None:
+    """NaN, zeros of both signs, infinities and subnormals too; what is none is refused."""
+    run_ranks(3, _reductions, environment=SMALL)
+
+
 def _elsewhere(world: World) -> None:
     """What there is no kernel for is right all the same."""
     device = init(world)
     size, rank = world.size, world.rank
     ones = torch.ones(5, device=device)
     dist.all_reduce(ones)
-    dist.all_reduce(most := torch.full((3,), float(rank), device=device), op=dist.ReduceOp.MAX)
-    assert most.tolist() == [size - 1] * 3 and not is_direct(ones, "all_to_all")
+    assert not is_direct(ones, "all_to_all")
     dist.all_reduce(some := torch.tensor([rank == 0, False], device=device))
     assert some.tolist() == [True, False]
     outputs = [torch.zeros(r + 1, device=device) for r in range(size)]
@@ -241,7 +278,9 @@ def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
         time.sleep(2.5)
     count = 4 + (world.rank if how == "mismatch" else 0)
     data = torch.ones(count, device=device)
-    work: Any = dist.all_reduce(data, async_op=True)
+    other = how == "reduction" and world.rank == 1
+    op = dist.ReduceOp.MAX if other else dist.ReduceOp.SUM
+    work: Any = dist.all_reduce(data, op=op, async_op=True)
     torch.sim.synchronize()
     waited = time.monotonic() - begun
     is_nan = bool(data.isnan().all().item())
@@ -274,6 +313,13 @@ def test_ranks_call_different_operations() -> None:
     for caught, waited, is_nan in run_ranks(2, _fails, "mismatch"):
         assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught
         assert "4 elements" in caught[0].text and "5 elements" in caught[0].text
+        assert is_nan and waited < 3
+
+
+def test_ranks_call_different_reductions() -> None:
+    for caught, waited, is_nan in run_ranks(3, _fails, "reduction"):
+        assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught
+        assert "all_reduce(max," in caught[0].text and "all_reduce(sum," in caught[0].text, caught
         assert is_nan and waited < 3
 
 

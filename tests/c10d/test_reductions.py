@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_ranks
-from support.reductions import DTYPES, FACTOR, FLOATS, OPS, UNSIGNED, exists, inputs, reduced
-from support.tree import same_bits
+from support.reductions import DTYPES, OPS, UNSIGNED, exists, inputs, op_of, reduced, same
 
 import fastcomm
 
 COUNTS = (67, 1501)  # one-shot, and several blocks of the block size below
 SMALL_BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
-
-
-def _op(name: str) -> Any:
-    if name == "premul_sum":
-        made: Any = getattr(dist, "_make_nccl_premul_sum", None)  # torch before 2.13
-        return (made or dist.ReduceOp.PREMUL_SUM)(FACTOR)
-    return getattr(dist.ReduceOp, name.upper())
 
 
 def _bits(world: World) -> None:
@@ -37,20 +27,14 @@ def _bits(world: World) -> None:
                 assert fastcomm.explain("all_reduce", terms[0], op=op).native, (dtype, op)
                 wanted = reduced(terms, op)
                 mine = terms[rank].clone()
-                work = dist.all_reduce(mine, op=_op(op), async_op=op == "max")
+                work = dist.all_reduce(mine, op=op_of(op), async_op=op == "max")
                 if work is not None:
                     work.wait()
-                assert _same(mine, wanted, op), (dtype, count, op)
+                assert same(mine, wanted, op), (dtype, count, op)
                 part = torch.empty(count, dtype=dtype)
-                dist.reduce_scatter_tensor(part, terms[rank], op=_op(op))
+                dist.reduce_scatter_tensor(part, terms[rank], op=op_of(op))
                 own = slice(rank * count, (rank + 1) * count)
-                assert _same(part, wanted[own], op), (dtype, count, op)
-
-
-def _same(got: torch.Tensor, wanted: torch.Tensor, op: str) -> bool:
-    if op in ("min", "max") and got.dtype in FLOATS:  # the very NaN
-        return torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
-    return same_bits(got, wanted)
+                assert same(part, wanted[own], op), (dtype, count, op)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -74,12 +58,12 @@ def _refuse(world: World) -> list[Caught]:
     told = []
     for op, dtype, _ in REFUSED:
         options = dist.AllreduceOptions()
-        options.reduceOp = _op(op)
+        options.reduceOp = op_of(op)
         tensor = torch.ones(4).to(dtype)
         told.append(catch(lambda x, o=options: backend.allreduce([x], o), tensor))
         assert torch.equal(tensor.view(torch.uint8), torch.ones(4).to(dtype).view(torch.uint8))
         parts = dist.ReduceScatterOptions()
-        parts.reduceOp = _op(op)
+        parts.reduceOp = op_of(op)
         whole = torch.ones(4 * world.size).to(dtype)
         told.append(
             catch(lambda x, w=whole, o=parts: backend._reduce_scatter_base(x, w, o), tensor)
@@ -119,7 +103,7 @@ def _moved(world: World) -> None:
         assert torch.equal(mine.view(torch.uint8), (values + 1) % 251), dtype
         assert fastcomm.explain("broadcast", mine).native
     for op, total in (("sum", complex(3, 3)), ("avg", complex(1.5, 1.5))):
-        dist.all_reduce(number := torch.full((3,), complex(rank + 1, rank + 1)), op=_op(op))
+        dist.all_reduce(number := torch.full((3,), complex(rank + 1, rank + 1)), op=op_of(op))
         assert number.tolist() == [total] * 3
 
 

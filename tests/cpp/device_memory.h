@@ -126,14 +126,20 @@ class Arena {
     device(0);
     memory_->upload(wanted_);
   }
-  /// The first byte that differs from what is wanted, or -1.
-  long first_difference() const {
+  /// The first byte that differs from what is wanted, or -1. `adjust` may change what was found: it is
+  /// given the memory from the beginning.
+  template <class Adjust>
+  long first_difference(const Adjust& adjust) const {
     synchronize();
-    const std::vector<char> got = memory_->download();
+    std::vector<char> got = memory_->download();
+    adjust(got.data());
     for (size_t i = 0; i < got.size(); ++i) {
       if (got[i] != wanted_[i]) return static_cast<long>(i);
     }
     return -1;
+  }
+  long first_difference() const {
+    return first_difference([](char*) {});
   }
 
  private:

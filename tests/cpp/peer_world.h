@@ -10,6 +10,7 @@
 #include "engines/cuda/peer_collectives.h"
 #include "ipc_world.h"
 #include "random_values.h"
+#include "reference_plain.h"
 #include "reference_tree.h"
 #include "transport/ipc/device_memory.h"
 
@@ -132,15 +133,28 @@ inline bool reduces(OpKind kind) {
   return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
 }
 
+constexpr ReduceOp kOps[] = {ReduceOp::kSum,     ReduceOp::kAvg, ReduceOp::kPremulSum,
+                             ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+
+/// The definition of every reduction.
+inline Bytes reduced(const Call& call, const std::vector<Bytes>& inputs) {
+  if (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum) {
+    const int divisor = call.op == ReduceOp::kAvg ? static_cast<int>(inputs.size()) : 1;
+    return reference::reduce(call.dtype, call.dtype, inputs, {divisor, 1, call.factor});
+  }
+  return reference::reduce_plain(call.dtype, call.op, inputs);
+}
+
 /// The definition of every operation.
-inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool average, int size,
+inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, ReduceOp op, int size,
                                 std::mt19937_64& random) {
   Operation made;
   Call& call = made.call;
   call.kind = kind;
   call.dtype = dtype;
   call.count = kind == OpKind::kBarrier ? 0 : count;
-  if (reduces(kind)) call.op = average ? ReduceOp::kAvg : ReduceOp::kSum;
+  if (reduces(kind)) call.op = op;
+  if (call.op == ReduceOp::kPremulSum) call.factor = 1.0 / 3;
   const bool rooted = kind == OpKind::kReduce || kind == OpKind::kGather ||
                       kind == OpKind::kBroadcast || kind == OpKind::kScatter;
   if (rooted) call.root = static_cast<int>(random() % size);
@@ -157,7 +171,6 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
     for (const auto& parts : made.inputs) all.push_back(parts[part]);
     return all;
   };
-  const int divisor = average ? size : 1;
   made.expected.resize(size);
   for (int rank = 0; rank < size; ++rank) {
     const bool there = !rooted || rank == call.root;
@@ -165,10 +178,10 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
     switch (kind) {
       case OpKind::kAllReduce:
       case OpKind::kReduce:
-        if (there) expected = {reference::reduce(dtype, part_of_all(0), divisor)};
+        if (there) expected = {reduced(call, part_of_all(0))};
         break;
       case OpKind::kReduceScatter:
-        expected = {reference::reduce(dtype, part_of_all(rank), divisor)};
+        expected = {reduced(call, part_of_all(rank))};
         break;
       case OpKind::kAllGather:
       case OpKind::kGather:
@@ -187,6 +200,11 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
     }
   }
   return made;
+}
+inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool average, int size,
+                                std::mt19937_64& random) {
+  return make_operation(kind, dtype, count, average ? ReduceOp::kAvg : ReduceOp::kSum, size,
+                        random);
 }
 
 /// Enqueues this rank's part. In place where the operation has a place for it.

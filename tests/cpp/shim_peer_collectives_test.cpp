@@ -27,7 +27,8 @@ void test_bits_of(uint64_t seed, bool pushes) {
       for (const OpKind kind : kKinds) {
         for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
           const uint64_t count = random() % 4 == 0 ? random() % 3 : random() % 500;
-          all.push_back(make_operation(kind, dtype, count, random() % 2 == 0, size, random));
+          const ReduceOp op = kOps[random() % std::size(kOps)];
+          all.push_back(make_operation(kind, dtype, count, op, size, random));
         }
       }
       std::shuffle(all.begin(), all.end(), random);
@@ -253,14 +254,14 @@ void test_refused(uint64_t) {
     char* const memory = device_memory(100);
     Call call;
     call.kind = OpKind::kAllReduce;
-    call.dtype = DType::kUInt16;
+    call.dtype = DType::kOther;
     call.op = ReduceOp::kSum;
     call.count = 10;
     call.input = call.output = memory;
     EXPECT(refuses(call).find("no CUDA kernel") != std::string::npos, refuses(call));
     call.dtype = DType::kFloat32;
-    call.op = ReduceOp::kMax;
-    EXPECT(refuses(call).find("sum and average only") != std::string::npos, refuses(call));
+    call.op = ReduceOp::kBor;
+    EXPECT(refuses(call).find("bits of integers only") != std::string::npos, refuses(call));
     call.op = ReduceOp::kSum;
     call.output = memory + 2;
     if (self.rank == 0) EXPECT(refuses(call).find("not aligned") != std::string::npos, "aligned");

@@ -10,7 +10,7 @@ from support import nvcc, programs
 pytestmark = pytest.mark.nvcc
 
 # Programs that run under the shim elsewhere, and their case that refuses wrong arguments.
-REFUSING = ["multi_copy", "multi_reduce", "multi_gradient"]
+REFUSING = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient"]
 OTHERS = ["all_reduce", "device_set", "local_collectives", "local_calls"]
 
 

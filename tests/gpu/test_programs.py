@@ -42,6 +42,10 @@ SUITES = {
         ("sums", "negative_zeros", "tables", "conversions", "race", "refused", "large"),
         ("race", "negative_zeros"),
     ),
+    "multi_combine": Suite(
+        ("bits", "tables", "failed", "race", "refused"),
+        ("race", "tables"),
+    ),
     "multi_gradient": Suite(
         ("sums", "norms", "joins", "long", "special", "tables", "race", "refused", "large"),
         ("race", "norms"),

@@ -10,9 +10,9 @@ import re
 import pytest
 from support import nvcc
 
-NAMES = ["multi_copy", "multi_reduce", "multi_gradient", "gradient_norm"]
+NAMES = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient", "gradient_norm"]
 SOURCES = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
-MOVING, NORMS = SOURCES[:3], SOURCES[2:]
+MOVING, NORMS = SOURCES[:4], SOURCES[3:]
 pytestmark = pytest.mark.nvcc
 
 

@@ -29,9 +29,11 @@ def init(world: World) -> torch.device:
     return device
 
 
-def is_direct(tensor: torch.Tensor, operation: str = "all_reduce", way: str = ON_DEVICES) -> bool:
+def is_direct(
+    tensor: torch.Tensor, operation: str = "all_reduce", way: str = ON_DEVICES, op: str = "sum"
+) -> bool:
     """Tell whether kernels of ours serve an operation, in windows there."""
-    return way in fastcomm.explain(operation, tensor).reason
+    return way in fastcomm.explain(operation, tensor, op=op).reason
 
 
 def _values(dtype: torch.dtype, count: int, rank: int, seed: int) -> torch.Tensor:

@@ -143,7 +143,7 @@ CPU_LOOPS = (
 PEER_COLLECTIVES = (
     *(PEERS, "transport"),
     *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "short")),
-    *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
+    *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),
 )
@@ -197,6 +197,11 @@ PROGRAMS = (
         *("shim_multi_reduce_test", "kernels/test_cuda_multi_reduce.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
         ("csrc/kernels/cuda/multi_reduce.cu", ERROR),
+    ),
+    Program(
+        *("shim_multi_combine_test", "kernels/test_cuda_multi_combine.py"),
+        (SHIM, SHIM_BOUNDS, WATCHED),
+        ("csrc/kernels/cuda/multi_combine.cu", ERROR, *CPU_LOOPS),
     ),
     Program(
         *("shim_multi_gradient_test", "kernels/test_cuda_multi_gradient.py"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.tree import tree_sum
+import torch.distributed as dist
+from support.tree import same_bits, tree_sum
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SIGNED = [torch.int8, torch.int16, torch.int32, torch.int64]
@@ -25,6 +26,21 @@ def exists(op: str, dtype: torch.dtype) -> bool:
     if op == "premul_sum":
         return dtype in FLOATS
     return op != "avg" or dtype != torch.bool
+
+
+def op_of(name: str) -> Any:
+    """Return what torch.distributed calls a reduction."""
+    if name == "premul_sum":
+        made: Any = getattr(dist, "_make_nccl_premul_sum", None)  # torch before 2.13
+        return (made or dist.ReduceOp.PREMUL_SUM)(FACTOR)
+    return getattr(dist.ReduceOp, name.upper())
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor, op: str) -> bool:
+    """Whether two results are one: payloads of NaN are promised for minima and maxima alone."""
+    if op in ("min", "max") and got.dtype in FLOATS:  # the very NaN
+        return torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
+    return same_bits(got, wanted)
 
 
 def inputs(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:

@@ -72,10 +72,10 @@ CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, int rank
       group_(std::move(group)),
       other_(other),
       watch_(std::make_unique<CudaWatch>(group_)) {
-  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+  for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
-      const auto type = static_cast<DType>(dtype);
-      if (group_->reduces(type, op)) kernels_.insert({type, op});
+      const std::pair pair{static_cast<DType>(dtype), static_cast<ReduceOp>(op)};
+      if (group_->reduces(pair.first, pair.second)) kernels_.insert(pair);
     }
   }
 }
@@ -94,7 +94,7 @@ bool CudaEngine::moves(const Tensors& tensors) const {
   });
 }
 
-bool CudaEngine::sums(const Tensors& tensors, const ::c10d::ReduceOp& op) const {
+bool CudaEngine::reduces(const Tensors& tensors, const ::c10d::ReduceOp& op) const {
   const ReduceOp reduction = reduce_op_of(op);
   return moves(tensors) &&
          std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
@@ -168,7 +168,7 @@ WorkPtr CudaEngine::submit_each(std::vector<Prepared> calls, const Tensors& valu
 }
 
 WorkPtr CudaEngine::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  if (!sums(tensors, opts.reduceOp)) return elsewhere(other_.allreduce(tensors, opts));
+  if (!reduces(tensors, opts.reduceOp)) return elsewhere(other_.allreduce(tensors, opts));
   return translating([&] {
     return submit(prepare_all_reduce(site(), tensors, opts.reduceOp), opts.timeout, opts.asyncOp);
   });
@@ -182,7 +182,7 @@ WorkPtr CudaEngine::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& 
 }
 
 WorkPtr CudaEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  if (!sums(tensors, opts.reduceOp)) return elsewhere(other_.reduce(tensors, opts));
+  if (!reduces(tensors, opts.reduceOp)) return elsewhere(other_.reduce(tensors, opts));
   return translating([&] {
     return submit(prepare_reduce(site(), tensors, opts.reduceOp, opts.rootRank), opts.timeout,
                   opts.asyncOp);
@@ -212,7 +212,8 @@ WorkPtr CudaEngine::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPtr CudaEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                    const ::c10d::ReduceScatterOptions& opts) {
   const bool ours = inputs.size() == 1 && outputs.size() == 1 &&
-                    sums(joined(inputs, outputs), opts.reduceOp) && are_even(inputs[0], outputs[0]);
+                    reduces(joined(inputs, outputs), opts.reduceOp) &&
+                    are_even(inputs[0], outputs[0]);
   if (!ours) return elsewhere(other_.reduce_scatter(outputs, inputs, opts));
   return translating([&] {
     const Tensors& parts = checked_inputs(site(), outputs, inputs);
@@ -224,7 +225,7 @@ WorkPtr CudaEngine::reduce_scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr CudaEngine::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                          const ::c10d::ReduceScatterOptions& opts) {
-  if (!sums({output, input}, opts.reduceOp)) {
+  if (!reduces({output, input}, opts.reduceOp)) {
     return elsewhere(other_._reduce_scatter_base(output, input, opts));
   }
   return translating([&] {
@@ -264,7 +265,7 @@ WorkPtr CudaEngine::scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr CudaEngine::allreduce_coalesced(Tensors& tensors,
                                         const ::c10d::AllreduceCoalescedOptions& opts) {
-  if (tensors.empty() || !sums(tensors, opts.reduceOp)) {
+  if (tensors.empty() || !reduces(tensors, opts.reduceOp)) {
     return elsewhere(other_.allreduce_coalesced(tensors, opts));
   }
   return translating([&] {
@@ -302,7 +303,7 @@ WorkPtr CudaEngine::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& i
 
 WorkPtr CudaEngine::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const ::c10d::ReduceScatterOptions& opts) {
-  if (inputs.empty() || !sums(joined({outputs}, inputs), opts.reduceOp)) {
+  if (inputs.empty() || !reduces(joined({outputs}, inputs), opts.reduceOp)) {
     return elsewhere(other_.reduce_scatter_tensor_coalesced(outputs, inputs, opts));
   }
   return translating([&] {

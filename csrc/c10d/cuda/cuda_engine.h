@@ -88,9 +88,9 @@ class CudaEngine final : public Engine {
 
  private:
   Site site() const { return {getRank(), getSize(), Place::kWhereItIs}; }
-  /// Whether all of them can be moved by kernels, and summed.
+  /// Whether all of them can be moved by kernels, and reduced.
   bool moves(const Tensors& tensors) const;
-  bool sums(const Tensors& tensors, const ::c10d::ReduceOp& op) const;
+  bool reduces(const Tensors& tensors, const ::c10d::ReduceOp& op) const;
   bool reduces(DType dtype, ReduceOp op) const { return kernels_.count({dtype, op}) != 0; }
 
   WorkPtr submit(Prepared made, Milliseconds timeout, bool async);

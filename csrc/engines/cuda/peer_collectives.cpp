@@ -6,7 +6,9 @@
 
 #include "core/error.h"
 #include "engines/cuda/short.h"
+#include "kernels/cuda/multi_combine.h"
 #include "kernels/cuda/multi_reduce.h"
+#include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
 namespace {
@@ -24,16 +26,26 @@ void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), stream, place.state);
 }
 
-ReduceSpec spec_of(DType dtype, ReduceOp op, int size, int destinations) {
+ReduceSpec sum_of(DType dtype, ReduceOp op, int size, int destinations) {
   return {dtype, dtype, size, destinations, op == ReduceOp::kAvg ? size : 1};
 }
 
 void check_reduction(DType dtype, ReduceOp op, int size) {
-  if (op != ReduceOp::kSum && op != ReduceOp::kAvg) {
-    throw Error(ErrorCode::kUnsupported,
-                concat(reduce_op_name(op), ": devices sum and average only"));
+  if (is_of_multi_reduce(dtype, op)) return check_multi_reduce(sum_of(dtype, op, size, 1));
+  check_multi_combine({dtype, op, size, 1});
+}
+
+void reduce(const Call& call, const PeerRound& work, const MeetingPlace& place,
+            cudaStream_t stream) {
+  const int size = static_cast<int>(work.sources.size());
+  const int destinations = static_cast<int>(work.destinations.size());
+  const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
+  if (is_of_multi_reduce(call.dtype, call.op)) {
+    const ReduceSpec spec = sum_of(call.dtype, call.op, size, destinations);
+    return launch_multi_reduce(&segment, 1, spec, stream, place.state);
   }
-  check_multi_reduce(spec_of(dtype, op, size, 1));
+  const CombineSpec spec{call.dtype, call.op, size, destinations, call.factor};
+  launch_multi_combine(&segment, 1, spec, stream, place.state);
 }
 
 /// Raises what a launch would raise, but for a failure of CUDA's own.
@@ -76,6 +88,7 @@ PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
   load_short_kernels();
   load_multi_copy();
   load_multi_reduce(size);
+  load_multi_combine();
   try {
     make_channels(windows);
   } catch (...) {
@@ -133,8 +146,7 @@ void PeerCollectives::release() noexcept {
 }
 
 bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
-  // There is no mean of truth values, and other types are bytes.
-  if (dtype == DType::kOther || (dtype == DType::kBool && op != ReduceOp::kSum)) return false;
+  if (why_no_reduction(dtype, op) != nullptr) return false;
   try {
     check_reduction(dtype, op, channels_[0].place.size);
   } catch (const Error& error) {
@@ -185,12 +197,7 @@ void PeerCollectives::run_round(const Call& call, const CallHeader& header, cons
   copy(work.stage, channel.place, stream);
   launch_opening(channel.place, bounds, header, stream);
   copy(work.pull, channel.place, stream);
-  if (!work.sources.empty()) {
-    const ReduceSpec spec = spec_of(call.dtype, call.op, channel.areas.size,
-                                    static_cast<int>(work.destinations.size()));
-    const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
-    launch_multi_reduce(&segment, 1, spec, stream, channel.place.state);
-  }
+  if (!work.sources.empty()) reduce(call, work, channel.place, stream);
   launch_closing(channel.place, bounds, header, stream);
   copy(work.fetch, channel.place, stream);
 }
