@@ -37,6 +37,13 @@ ReduceOp reduce_op_of(const ::c10d::ReduceOp& op) {
   }
 }
 
+bool has_factor_on_device(const ::c10d::ReduceOp& op) {
+  if (reduce_op_of(op) != ReduceOp::kPremulSum) return false;
+  const auto* supplement = reinterpret_cast<const PremulSumSupplement*>(op.supplement_.get());
+  return supplement != nullptr && supplement->tensor_factor.defined() &&
+         !supplement->tensor_factor.is_cpu();
+}
+
 void set_reduction(Call& call, const ::c10d::ReduceOp& op) {
   call.op = reduce_op_of(op);
   if (call.op != ReduceOp::kPremulSum) return;

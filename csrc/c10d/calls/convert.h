@@ -20,6 +20,10 @@ ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
 /// Error(kInvalidArgument): a factor that is a tensor elsewhere than on the CPU.
 void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 
+/// Whether its factor is a tensor elsewhere than on the CPU, which can neither be read nor compared without
+/// waiting for a device.
+bool has_factor_on_device(const ::c10d::ReduceOp& op);
+
 /// Raises Error(kUnsupported), in which `operation` is named, unless tensors like this one can be
 /// reduced so. All ranks find the same.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);

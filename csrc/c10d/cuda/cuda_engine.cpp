@@ -96,7 +96,7 @@ bool CudaEngine::moves(const Tensors& tensors) const {
 
 bool CudaEngine::reduces(const Tensors& tensors, const ::c10d::ReduceOp& op) const {
   const ReduceOp reduction = reduce_op_of(op);
-  return moves(tensors) &&
+  return moves(tensors) && !has_factor_on_device(op) &&
          std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
            return reduces(dtype_of(c10::toRealValueType(tensor.scalar_type())), reduction);
          });
