@@ -50,8 +50,8 @@ def test_there_is_a_source_of_every_program() -> None:
     for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK):
         assert (gpu_programs.ROOT / gpu_programs.source_of(name)).is_file()
     sources = (gpu_programs.ROOT / "tests/cpp").glob("shim_*_test.cpp")
-    # Not what is about the shim itself, or maps memory of its own kind between processes, or has ranks
-    # that are threads.
+    # Not what is about the shim itself, or maps memory of its own kind between processes, or has
+    # ranks that are threads.
     here = {path.name for path in sources if "ipc_world.h" not in path.read_text()}
     here -= {"shim_order_test.cpp", "shim_peer_threads_test.cpp"}
     assert here == {Path(gpu_programs.source_of(name)).name for name in gpu_programs.TESTS}

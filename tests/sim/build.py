@@ -23,9 +23,13 @@ import native_build  # noqa: E402
 SOURCES = Path(__file__).resolve().parent / "csrc"
 LIBRARY = "_C_sim.so"
 FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
-FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", "-DFC_CONTROLS", f"-I{native_build.CSRC}"]
+FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", f"-I{native_build.CSRC}"]
 # The CPU's loops are worth a compiler's time; the rest is not, kernels on a host's threads least.
-LOOPS, REST = "-O1", "-O0"
+LOOPS, REST = ["-O1", "-DFC_CONTROLS"], ["-O0", "-DFC_CONTROLS"]
+# Instead, to time what hosts do: set before anything is built or loaded.
+OPTIMIZED = "SIM_OPTIMIZED"
+if os.environ.get(OPTIMIZED):
+    LOOPS = REST = ["-O3"]
 
 
 def missing() -> str:
@@ -43,7 +47,8 @@ def folder() -> Path:
     import torch
 
     tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
-    return ROOT / "build" / "sim" / f"{tag}-{Path(native_build.compiler()[0]).name}"
+    optimized = "-optimized" if os.environ.get(OPTIMIZED) else ""
+    return ROOT / "build" / "sim" / f"{tag}-{Path(native_build.compiler()[0]).name}{optimized}"
 
 
 def library() -> Path:
@@ -109,8 +114,8 @@ def ninja_lines(place: Path) -> list[str]:
     sources = native_build.write_units(place / "units", units())
     for source in [*sources, *native_build.cuda_sources()]:
         with_torch = source.stem in ("bindings", "c10d", "ops")
-        more = [REST, *above] if with_torch else [LOOPS]
-        more = [REST, "-x", "c++"] if source.suffix == ".cu" else more
+        more = [*REST, *above] if with_torch else LOOPS
+        more = [*REST, "-x", "c++"] if source.suffix == ".cu" else more
         objects.append(f"{source.stem}.o")
         lines += [f"build {objects[-1]}: cxx {source}", f"  more = {shlex.join(more)}"]
     lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"default {LIBRARY}", ""]

@@ -4,6 +4,7 @@
 #include <c10/util/Logging.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "c10d/calls/even.h"
@@ -133,10 +134,12 @@ WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
   return translating([&]() -> WorkPtr {
     check_process([&] { return message_front(getRank(), getSize(), -1, made.name(), calls_); });
     ++calls_;
-    CudaWork::Call call{group_,      getRank(),          made.payload.type,
-                        made.name(), made.payload.value, continuations_};
+    const auto described = [&] {
+      return CudaWork::Call{group_,      getRank(),          made.payload.type,
+                            made.name(), made.payload.value, continuations_};
+    };
     if (const auto failure = group_->failed_before(made.name())) {
-      return coalescing_.noted(CudaWork::failed(std::move(call), failure));
+      return coalescing_.noted(CudaWork::failed(described(), failure));
     }
     at::RecordFunction event(at::RecordScope::USER_SCOPE);
     std::vector<c10::IValue> shown;
@@ -145,6 +148,8 @@ WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
       event.before(title_of(made.call), &shown);
     }
     async = async || coalescing_.open();
+    std::optional<CudaWork::Call> call;
+    if (async) call.emplace(described());
     watch_->wake();  // raises where there is no thread, before anything is enqueued
     FlightPtr flight;
     try {
@@ -155,7 +160,7 @@ WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
     }
     watch_->wake();              // it may have looked, and slept, before there was anything to see
     if (!async) return nullptr;  // c10d takes this for "done" where the caller asked for that
-    return coalescing_.noted(c10::make_intrusive<CudaWork>(std::move(call), std::move(flight)));
+    return coalescing_.noted(c10::make_intrusive<CudaWork>(std::move(*call), std::move(flight)));
   });
 }
 

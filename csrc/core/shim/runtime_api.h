@@ -176,6 +176,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   using fastcomm::shim::Order;
+  if (fastcomm::shim::Runtime::get().empty.load(std::memory_order_relaxed)) return cudaSuccess;
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
   if (target == nullptr) return cudaSuccess;
   if (event->device != target->device()) {

@@ -86,7 +86,7 @@ FC_DEVICE void reduce(const ShortArgs& args, uint64_t parity) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kTableThreads)
+__global__ void __launch_bounds__(kTableThreads, 1)
     short_kernel(const __grid_constant__ ShortArgs args) {
   ChannelState& there = *args.meeting.place.state;
   const ChannelState state = there;

@@ -6,6 +6,7 @@
 //   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
 //                                no access; reads, writes: access with which bits go wrong
 //   SIM_IPC, SIM_VMM             0: no memory for other processes by handles, by descriptors
+//   SIM_PINNED                   0: no memory of the host's that was there before
 //   SIM_DELAY_US                 how long a piece of work may dawdle before it begins, at random
 #pragma once
 

@@ -1,0 +1,123 @@
+"""What the host does for an operation between devices, in microseconds of its processor.
+
+On simulated devices that do nothing, so that what remains is the code which launches, compiled as a
+release is, with what the simulated runtime takes for itself: looking up each address, and devices
+of streams. Through ``Backend.allreduce`` and its like from Python, where the bindings take about
+one microsecond, and through ``torch.distributed``::
+
+    python tests/sim/host_time.py           # writes benchmarks/results/device-host-time.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.distributed_c10d as c10d  # noqa: E402
+from support.ranks import World, run_ranks  # noqa: E402
+from tabulate import tabulate  # noqa: E402
+
+import sim  # noqa: E402
+
+RESULT = ROOT / "benchmarks" / "results" / "device-host-time.json"
+SIZES = {"short": 64, "in rounds": 1 << 20}  # elements of float32
+Row = dict[str, str | int | float]
+
+
+def _median_us(call: Callable[[], object], calls: int, rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        begun = time.thread_time()
+        for _ in range(calls):
+            call()
+        times.append((time.thread_time() - begun) / calls * 1e6)
+    return statistics.median(times)
+
+
+def _calls(
+    world: World, count: int
+) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Return each operation's call of the backend, and of torch.distributed; both synchronous."""
+    device = torch.device("sim", world.rank)
+    part = torch.ones(count, device=device)
+    whole = torch.ones(world.size * count, device=device)
+    backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
+    reducing, gathering = c10d.AllreduceOptions(), c10d.AllgatherOptions()
+    scattering, sending = c10d.ReduceScatterOptions(), c10d.BroadcastOptions()
+    for options in (reducing, gathering, scattering, sending):
+        options.asyncOp = False
+    return {
+        "all_reduce": (
+            lambda: backend.allreduce([part], reducing),
+            lambda: dist.all_reduce(part),
+        ),
+        "all_gather_into_tensor": (
+            lambda: backend._allgather_base(whole, part, gathering),
+            lambda: dist.all_gather_into_tensor(whole, part),
+        ),
+        "reduce_scatter_tensor": (
+            lambda: backend._reduce_scatter_base(part, whole, scattering),
+            lambda: dist.reduce_scatter_tensor(part, whole),
+        ),
+        "broadcast": (
+            lambda: backend.broadcast([part], sending),
+            lambda: dist.broadcast(part, 0),
+        ),
+    }
+
+
+def _timed(world: World, calls: int, rounds: int) -> list[Row]:
+    native = sim.load()
+    torch.sim.set_device(world.rank)
+    world.init("cpu:fastcomm,sim:fastcomm")
+    dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))
+    operations = {size: _calls(world, count) for size, count in SIZES.items()}
+    torch.sim.synchronize()
+    dist.barrier()
+    native.do_nothing()
+    rows: list[Row] = []
+    for size, each in operations.items():
+        for operation, (direct, whole) in each.items():
+            row: Row = {"operation": operation, "message": size, "bytes": 4 * SIZES[size]}
+            row["backend_us"] = round(_median_us(direct, calls, rounds), 2)
+            row["torch_us"] = round(_median_us(whole, calls, rounds), 2)
+            rows.append(row)
+    dist.barrier()
+    return rows
+
+
+def measure(calls: int, rounds: int) -> list[Row]:
+    """Return a row for each operation and size: medians of ``rounds`` times ``calls`` calls."""
+    rows: list[Row] = run_ranks(2, _timed, calls, rounds)[0]
+    return rows
+
+
+if __name__ == "__main__":
+    if not os.environ.get(sim.build.OPTIMIZED):
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.argv],
+            {**os.environ, sim.build.OPTIMIZED: "1"},
+        )
+    from sim import host_time  # ranks find their function there
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    print("compiling the simulation as a release is, a minute or two the first time", flush=True)
+    sim.build.library()
+    found = host_time.measure(arguments.calls, arguments.rounds)
+    RESULT.write_text("".join(json.dumps(row) + "\n" for row in found))
+    print(tabulate(found, headers="keys"))
