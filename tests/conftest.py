@@ -2,21 +2,23 @@
 
 The tests of a file run in one worker, files side by side (``-n 2 --dist loadfile``), but for tests
 marked `serial`: they look at times or at things of the whole machine, come last, and run alone.
+Beside the first files, which need nothing of it, the rest's C++ is built (tests/support/beside.py);
+without workers it is built before the first test.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import durations
 import pytest
 import sim
-from support import gpu, nvcc, places, programs
+from support import beside, gpu, nvcc, places, programs
 
 # A file that tests hold a lock on: together, or alone if they are serial.
 TURNS = "FC_TEST_TURNS"
@@ -56,9 +58,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "simulated" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.simulated)
     expected = durations.expected()
-    files = {item: item.nodeid.split("::")[0] for item in chosen}
-    # The longest file first, so that no worker is left alone with it; within a file as it is.
-    chosen.sort(key=lambda item: (is_serial(item), -expected.get(files[item], 0.0), files[item]))
+    files = {item: file_of(item.nodeid) for item in chosen}
+    last = {file: bool(programs.needed([name_of(file)])) for file in set(files.values())}
+    simulated = {files[item] for item in chosen if item.get_closest_marker("simulated")}
+
+    def place_of(item: pytest.Item) -> tuple[object, ...]:
+        """Put what takes longest to build last; then the longest file first, for an even end."""
+        file = files[item]
+        return is_serial(item), last[file], file in simulated, -expected.get(file, 0.0), file
+
+    chosen.sort(key=place_of)  # within a file as it is
     for item in chosen:
         if item.get_closest_marker("gpu") and gpu.WHY_NONE is not None:
             item.add_marker(pytest.mark.skip(reason=gpu.WHY_NONE))
@@ -103,21 +112,33 @@ def is_serial(item: pytest.Item) -> bool:
     return item.get_closest_marker("serial") is not None
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Build before the first test, in the process that can show it; every worker has all tests."""
-    if node.gateway.id == "gw0":
-        prebuild(ids, node.config)
+def file_of(nodeid: str) -> str:
+    return nodeid.split("::")[0]
+
+
+def name_of(file: str) -> str:
+    """Return how the table of C++ programs calls a file of tests."""
+    return file.removeprefix("tests/")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    in_worker = hasattr(session.config, "workerinput")
-    if not in_worker and not session.config.getoption("collectonly"):
-        prebuild((item.nodeid for item in session.items), session.config)
+    config = session.config
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is None and not config.getoption("collectonly"):
+        prebuild((item.nodeid for item in session.items), config)
+    if worker == "gw0":  # one of them; every worker has all tests
+        chosen = dict.fromkeys(file_of(item.nodeid) for item in session.items)
+        files = [file for file in chosen if programs.needed([name_of(file)])]
+        simulation = any(item.get_closest_marker("simulated") for item in session.items)
+        stack = contextlib.ExitStack()
+        stack.enter_context(
+            beside.building(os.environ[TURNS], simulation and not sim.missing(), files)
+        )
+        config.add_cleanup(stack.close)
 
 
 def prebuild(ids: Iterable[str], config: pytest.Config) -> None:
-    wanted = programs.needed({nodeid.split("::")[0].removeprefix("tests/") for nodeid in ids})
+    wanted = programs.needed({name_of(file_of(nodeid)) for nodeid in ids})
     capture = config.pluginmanager.getplugin("capturemanager")
     if wanted:
         with capture.global_and_fixture_disabled():
@@ -125,10 +146,24 @@ def prebuild(ids: Iterable[str], config: pytest.Config) -> None:
             programs.make(wanted, quiet=False)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # a turn comes before pytest-timeout's clock
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout's clock
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    wait_for_builds(item)
     with turn(fcntl.LOCK_EX if is_serial(item) else fcntl.LOCK_SH):
         return (yield)
+
+
+def wait_for_builds(item: pytest.Item) -> None:
+    """Have what a test needs, once for each worker; a failure is told by the test itself."""
+    with contextlib.suppress(RuntimeError):
+        programs.make(programs.needed([name_of(file_of(item.nodeid))]))
+        if item.get_closest_marker("simulated") and not sim.missing():
+            simulation()
+
+
+@functools.cache
+def simulation() -> None:
+    sim.build.library()
 
 
 @contextlib.contextmanager

@@ -2,9 +2,9 @@
 
 Every program is compiled at most once for each set of flags (`Build`), and shares the objects of
 the library's sources with the others. What the chosen tests need is built before the first of them
-starts (tests/conftest.py), on all cores; a test that runs alone builds its own. Rules that negative
-controls leave out are chosen when a program runs (csrc/core/control.h). Only g++ (or ``$CXX``) and
-ninja are needed::
+starts, or beside tests that need nothing (tests/conftest.py); a test alone builds its own. Rules
+that negative controls leave out are chosen when a program runs (csrc/core/control.h). Only g++ (or
+``$CXX``) and ninja are needed::
 
     python tests/support/programs.py            # everything that `make test` runs
 """
@@ -285,8 +285,11 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     yield ""
 
 
+_made: set[str] = set()
+
+
 def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
-    """Build programs, all at once.
+    """Build programs, all at once; a process asks for each but once.
 
     Args:
         wanted: names and builds.
@@ -295,7 +298,8 @@ def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
     Raises:
         RuntimeError: with the compilers' output, if it was kept.
     """
-    targets = sorted({f"{build.name}/{name}" for name, build in wanted})
+    wanted = list(wanted)
+    targets = sorted({f"{build.name}/{name}" for name, build in wanted} - _made)
     if not targets:
         return
     output = subprocess.PIPE if quiet else None
@@ -310,6 +314,7 @@ def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
         if not ninja_file.exists() or ninja_file.read_text() != text:
             ninja_file.write_text(text)
         _run([*native_build.ninja_command(place), *targets], output)
+    _made.update(targets)
 
 
 def _run(command: list[str], output: int | None) -> None:

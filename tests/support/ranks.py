@@ -23,7 +23,10 @@ from typing import Any
 
 _context = mp.get_context("forkserver")
 # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
-_context.set_forkserver_preload(["torch._dynamo", "torch.distributed", "fastcomm.backend"])
+# pytest: a rank imports its function's file of tests, and a tenth of a second for that each time.
+_context.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed", "fastcomm.backend", "pytest"]
+)
 
 
 class RankFailedError(AssertionError):
