@@ -19,14 +19,12 @@ import sim
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
+from support.direct import DTYPES, check_bits, init, is_direct, reason_and_sum, small_net, train
 from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES as REDUCED
 from support.reductions import OPS, exists, inputs, op_of, same
 from support.tree import same_bits
 from torch import nn
-
-import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -416,14 +414,6 @@ def test_a_group_that_ends_well_says_nothing() -> None:
         assert "fastcomm" not in said, said
 
 
-def _refused(world: World) -> tuple[str, list[float]]:
-    device = init(world)
-    data = torch.full((3,), float(world.rank + 1), device=device)
-    for _ in range(2):
-        dist.all_reduce(data)
-    return fastcomm.explain("all_reduce", data).reason, data.tolist()
-
-
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
@@ -432,7 +422,7 @@ def _refused(world: World) -> tuple[str, list[float]]:
     ],
 )
 def test_what_does_not_work_is_not_used(environment: dict[str, str], reason: str) -> None:
-    for why, data in run_ranks(3, _refused, environment=environment, group_timeout=6):
+    for why, data in run_ranks(3, reason_and_sum, environment=environment, group_timeout=6):
         assert re.search(f"not from device to device: .*{reason}", why), why
         assert data == [18.0] * 3
 

@@ -77,6 +77,15 @@ def check_bits(world: World, device: torch.device, dtype: torch.dtype, count: in
         assert same_bits(found.cpu(), expected), (dtype, count)
 
 
+def reason_and_sum(world: World) -> tuple[str, list[float]]:
+    """Return why all_reduce goes the way it goes, and what it gives, twice, of 1, 2, 3, ..."""
+    device = init(world)
+    data = torch.full((3,), float(world.rank + 1), device=device)
+    for _ in range(2):
+        dist.all_reduce(data)
+    return fastcomm.explain("all_reduce", data).reason, data.tolist()
+
+
 def small_net() -> nn.Module:
     """The same on every rank."""
     torch.manual_seed(3)

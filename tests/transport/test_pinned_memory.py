@@ -11,7 +11,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.direct import DTYPES, ON_HOST, check_bits, init, is_direct, small_net, train
+from support.direct import (
+    DTYPES,
+    ON_HOST,
+    check_bits,
+    init,
+    is_direct,
+    reason_and_sum,
+    small_net,
+    train,
+)
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
 from torch import nn
@@ -38,14 +47,6 @@ def test_the_bits_of_the_cpu(size: int) -> None:
     run_ranks(size, _bits, environment={**PINNED, **SMALL}, timeout=240)
 
 
-def _sum(world: World) -> tuple[str, list[float]]:
-    device = init(world)
-    data = torch.full((3,), float(world.rank + 1), device=device)
-    for _ in range(2):
-        dist.all_reduce(data)
-    return fastcomm.explain("all_reduce", data).reason, data.tolist()
-
-
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
@@ -59,14 +60,14 @@ def _sum(world: World) -> tuple[str, list[float]]:
 def test_it_serves_where_devices_do_not_reach_each_other(
     environment: dict[str, str], reason: str
 ) -> None:
-    for why, data in run_ranks(3, _sum, environment=environment, group_timeout=6):
+    for why, data in run_ranks(3, reason_and_sum, environment=environment, group_timeout=6):
         assert re.search(f"{ON_HOST}.*Not each other's: .*{reason}", why), why
         assert data == [18.0] * 3
 
 
 def test_a_segment_without_room_is_said() -> None:
     environment = {**PINNED, "FASTCOMM_SEGMENT_MB": "12", "FASTCOMM_BLOCK_BYTES": "65536"}
-    for why, data in run_ranks(2, _sum, environment=environment):
+    for why, data in run_ranks(2, reason_and_sum, environment=environment):
         assert re.search("pinned memory of the host: .*FASTCOMM_SEGMENT_MB", why), why
         assert data == [6.0] * 3
 
