@@ -279,8 +279,8 @@ class Runtime {
     return there.shadow + offset;
   }
 
-  size_t most_bytes = size_t{1} << 40;   // what an allocation may take: less, to see one fail
-  bool registers = true;                 // memory of the host's: not everywhere
+  size_t most_bytes = size_t{1} << 40;  // what an allocation may take: less, to see one fail
+  bool registers = true;                // memory of the host's: not everywhere
   // Nothing is done: to time what the host does. While nothing is under way, and for good.
   std::atomic<bool> empty{false};
   std::atomic<uint64_t> allocations{0};  // so far
