@@ -36,7 +36,8 @@ QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
 def _bits(world: World) -> None:
     device = init(world)
     for each, dtype in enumerate(DTYPES[world.size % 2 :: 2]):
-        for count in (0, 1, 6, 1023, (2048, 4100)[each % 2]):
+        counts = (0, 1, 6, 1023) if world.size < 5 else (6,)
+        for count in (*counts, (2048, 4100)[each % 2]):
             check_bits(world, device, dtype, count)
     assert is_direct(torch.ones(3, device=device))
 

@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
 
 SEED = int(os.environ.get("FC_FAULTS_SEED", "1"))
-SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "120"))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.nvcc
 
 # Programs that run under the shim elsewhere, and their case that refuses wrong arguments.
 REFUSING = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient"]
-OTHERS = ["all_reduce", "device_set", "local_collectives", "local_calls"]
+OTHERS = ["device_set", "local_collectives", "local_calls"]
 
 
 @pytest.mark.parametrize("name", [*REFUSING, *OTHERS])
