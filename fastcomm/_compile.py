@@ -73,6 +73,8 @@ class Frame:
             torch._C._ensureCUDADeviceGuardSet()
         code = _call.__code__.replace(co_name=f"replica_{next(_numbers)}")
         self.function = FunctionType(code, globals())
+        # Of each thread: how many versions there were before it looked for one.
+        self._looked = threading.local()
 
     def in_turn(self, compiler: Any) -> Any:
         """Return a compiler that compiles nothing twice for threads that come together."""
@@ -81,7 +83,9 @@ class Frame:
 
         def compile_in_turn(frame: Any, *rest: Any) -> Any:
             code = frame.f_code
-            seen = _versions(code)
+            # Of a frame in the replica's work, one that is made between the look and here goes
+            # unseen: then that is compiled twice.
+            seen = self._looked.versions if code is self.function.__code__ else _versions(code)
             with _turn:
                 if _versions(code) == seen:
                     return compiler(frame, *rest)
@@ -96,6 +100,7 @@ class Frame:
     def call(self, compiled: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
         """Call the frame's function, as ``compiled`` does."""
         while True:
+            self._looked.versions = _versions(self.function.__code__)
             with contextlib.suppress(_MadeMeanwhile):
                 return compiled(*arguments, **options)
 
