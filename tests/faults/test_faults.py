@@ -16,20 +16,24 @@ import pytest
 pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
 
 SEED = int(os.environ.get("FC_FAULTS_SEED", "1"))
-SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "120"))
+SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "80"))
+IN_RELEASES = 200
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 + 6 * SCHEDULES)
-def test_every_fault_ends_in_the_right_exception() -> None:
-    print(f"schedules of the seeds {SEED} to {SEED + SCHEDULES - 1}")
-    command = ["-m", "faults.soak", "--seed", str(SEED), "--schedules", str(SCHEDULES)]
+@pytest.mark.timeout(60 + 6 * max(SCHEDULES, IN_RELEASES))
+@pytest.mark.parametrize(
+    "schedules", [SCHEDULES, pytest.param(IN_RELEASES, marks=pytest.mark.release)]
+)
+def test_every_fault_ends_in_the_right_exception(schedules: int) -> None:
+    print(f"schedules of the seeds {SEED} to {SEED + schedules - 1}")
+    command = ["-m", "faults.soak", "--seed", str(SEED), "--schedules", str(schedules)]
     found = subprocess.run(
         [sys.executable, *command],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=30 + 6 * SCHEDULES,
+        timeout=30 + 6 * schedules,
     )
     assert found.returncode == 0, found.stdout[-20000:] + found.stderr[-4000:]
-    assert f'"schedules": {SCHEDULES}' in found.stdout
+    assert f'"schedules": {schedules}' in found.stdout

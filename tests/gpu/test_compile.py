@@ -9,17 +9,22 @@ from support import nvcc, programs
 
 pytestmark = pytest.mark.nvcc
 
-# Programs that run under the shim elsewhere, and their case that refuses wrong arguments.
+# They refuse wrong arguments, which needs no device.
 REFUSING = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient"]
-OTHERS = ["device_set", "local_collectives", "local_calls"]
 
 
-@pytest.mark.parametrize("name", [*REFUSING, *OTHERS])
-def test_programs(tmp_path: Path, name: str) -> None:
-    program = nvcc.link_for_device(tmp_path / name, f"tests/cpp/shim_{name}_test.cpp")
-    if name in REFUSING:
-        programs.check(program, "refused")
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Path]:
+    """The programs of ``make gpu-check``, compiled here unless `.ci/run` has done so."""
+    return nvcc.programs()
 
 
-def test_the_benchmark_of_the_kernels(tmp_path: Path) -> None:
-    nvcc.link_for_device(tmp_path / "program", "benchmarks/cpp/cuda_kernels.cu")
+def test_all_of_them_compile(compiled: dict[str, Path]) -> None:
+    assert len(compiled) > len(REFUSING)
+    for name, program in compiled.items():
+        assert program.stat().st_size > 100_000, name
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_those_that_need_no_device_run(compiled: dict[str, Path], name: str) -> None:
+    programs.check(compiled[name], "refused")

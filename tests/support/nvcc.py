@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,13 +23,17 @@ ARCHITECTURE = "9.0"  # compiled for where the flavour has no CUDA; read where t
 HOME = cuda_toolkit.find_cuda_home()
 
 
+def architectures() -> str:
+    """Return those of the installed flavour, as in TORCH_CUDA_ARCH_LIST."""
+    from fastcomm import _build_info
+
+    return _build_info.CUDA_ARCHITECTURES if _build_info.FLAVOUR == "cuda" else ARCHITECTURE
+
+
 @functools.cache
 def toolkit() -> native_build.Cuda:
     """The toolkit, with the architectures of the installed flavour."""
-    from fastcomm import _build_info
-
-    chosen = _build_info.CUDA_ARCHITECTURES if _build_info.FLAVOUR == "cuda" else ARCHITECTURE
-    return native_build.Cuda(str(HOME), cuda_toolkit.gencode_options(chosen))
+    return native_build.Cuda(str(HOME), cuda_toolkit.gencode_options(architectures()))
 
 
 @functools.cache
@@ -53,13 +56,9 @@ def frames(source: str) -> list[tuple[int, int]]:
     return [(int(stack), int(spilled)) for stack, spilled in found]
 
 
-def link_for_device(program: Path, source: str) -> Path:
-    """Compile a test or benchmark for devices and link it with the library."""
-    library()
-    command = gpu_programs.link_command(toolkit(), program, source)
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert result.returncode == 0, result.stderr
-    return program
+def programs() -> dict[str, Path]:
+    """Return what a GPU runs of the C++ tests and benchmarks, for the first architecture."""
+    return gpu_programs.ensure(architectures().split(";")[0].removesuffix("+PTX"))
 
 
 def ordered_accesses(ptx: str) -> set[str]:
