@@ -119,7 +119,7 @@ def rows(source: Path, report: str) -> list[str]:
 def check() -> int:
     """Return 0 if the committed table names the kernels of the sources, and no others."""
     defined = set().union(
-        *(kernels_in(source.read_text()) for source in native_build.cuda_sources())
+        *(kernels_in(path.read_text()) for path in native_build.CSRC.rglob("*.[ch]*"))
     )
     listed = kernels_in_table(TABLE.read_text()) if TABLE.exists() else set()
     if defined == listed:

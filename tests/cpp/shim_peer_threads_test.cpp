@@ -139,17 +139,20 @@ Operations kinds(int size, std::mt19937_64& random) {
   return all;
 }
 
-/// Every type that there are sums of.
+/// Every type and reduction that there are kernels for; sums of `random_values` are exact or have no NaN payload.
 Operations types(int size, std::mt19937_64& random) {
   Operations all;
   for (int each = 0; each < kNumDTypes; ++each) {
     const auto dtype = static_cast<DType>(each);
-    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduceScatter}) {
-      const bool average = dtype != DType::kBool && random() % 2 == 0;
-      if (!reduces_short(dtype, ReduceOp::kSum)) continue;
-      all.push_back(make_operation(kind, dtype, random() % 90, average, size, random));
+    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+      for (int op = 0; op < kNumReduceOps; ++op) {
+        const auto reduction = static_cast<ReduceOp>(op);
+        if (!reduces_short(dtype, reduction)) continue;
+        all.push_back(make_operation(kind, dtype, random() % 90, reduction, size, random));
+      }
     }
   }
+  EXPECT(all.size() > 3 * 80, all.size(), " operations");
   return all;
 }
 

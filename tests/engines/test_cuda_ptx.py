@@ -12,6 +12,7 @@ import pytest
 from support import nvcc
 
 SOURCE = "csrc/engines/cuda/short.cu"
+COMBINATIONS = "csrc/engines/cuda/short_combine.cu"
 MEETING = "csrc/engines/cuda/meeting.cu"
 pytestmark = pytest.mark.nvcc
 
@@ -21,7 +22,7 @@ def ptx() -> str:
     return nvcc.ptx_of(SOURCE)
 
 
-@pytest.mark.parametrize("source", [SOURCE, MEETING])
+@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING])
 def test_flags_have_system_scope(source: str) -> None:
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
         "ld.acquire.sys.global.u32",
@@ -34,7 +35,7 @@ def test_data_moves_in_packs_of_16_bytes(ptx: str) -> None:
     assert nvcc.accesses_of_16_bytes(ptx) == {"ld", "st"}
 
 
-@pytest.mark.parametrize("source", [SOURCE, MEETING])
+@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING])
 def test_data_is_not_read_through_the_read_only_path(source: str) -> None:
     assert "ld.global.nc" not in nvcc.ptx_of(source), (
         "a destination may be a source, and peers write"
@@ -49,8 +50,8 @@ def test_no_product_is_contracted_into_a_sum(ptx: str) -> None:
 
 def test_kernels_use_no_local_memory() -> None:
     """An array that is indexed at run time, copied off the parameters, would lie there."""
-    frames = nvcc.frames(SOURCE)
-    assert len(frames) >= 11, frames
+    frames = [*nvcc.frames(SOURCE), *nvcc.frames(COMBINATIONS)]
+    assert len(frames) >= 24, frames
     assert set(frames) == {(0, 0)}, frames
 
 

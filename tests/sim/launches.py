@@ -34,14 +34,14 @@ edit. {SIZE} ranks, float32. A message is short where what a rank reads of it, i
 no more than `FASTCOMM_ONE_SHOT_BYTES`. One round is a message that fits into a window's area
 (`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `short` stands
 for `short_kernel`, `meet` for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for
-`multi_reduce_kernel`, `spoil` for `spoil_kernel`, which does nothing unless the operation has
-failed.
+`multi_reduce_kernel`, `combine` for `multi_combine_kernel`, which reduces all but sums, `spoil` for
+`spoil_kernel`, which does nothing unless the operation has failed.
 
 | operation | rank | short | one round | launches | launches of three rounds |
 |---|---|---|---|---|---|
 """
-NAMES = {"multi_copy": "copy", "multi_reduce": "reduce", "meeting_kernel": "meet"}
-NAMES.update({"spoil_kernel": "spoil", "short.cu": "short"})
+NAMES = {"multi_copy": "copy", "multi_reduce": "reduce", "multi_combine": "combine"}
+NAMES.update({"meeting_kernel": "meet", "spoil_kernel": "spoil", "short.cu": "short"})
 
 Tensors = list[torch.Tensor]
 
@@ -59,6 +59,7 @@ def _operations(count: int, device: str, rank: int) -> dict[str, tuple[int, Call
         at_root = dict.fromkeys(at_root)
     return {
         "all_reduce": (-1, lambda: dist.all_reduce(whole)),
+        "all_reduce, MAX": (-1, lambda: dist.all_reduce(whole, dist.ReduceOp.MAX)),
         "reduce": (0, lambda: dist.reduce(whole, 0)),
         "reduce_scatter_tensor": (-1, lambda: dist.reduce_scatter_tensor(part, cut)),
         "all_gather_into_tensor": (-1, lambda: dist.all_gather_into_tensor(wide, result)),
@@ -106,7 +107,8 @@ def table() -> str:
     for rows in zip(*run_ranks(SIZE, _captured, environment=ENVIRONMENT), strict=True):
         for row in dict.fromkeys(rows):
             name, whose, short, kinds, one, three = row
-            lines.append(f"| `{name}` | {whose} | {short} | {kinds} | {one} | {three} |")
+            operation = f"`{name}`".replace(", MAX`", "`, `MAX`")
+            lines.append(f"| {operation} | {whose} | {short} | {kinds} | {one} | {three} |")
     return HEADER + "\n".join(lines) + "\n"
 
 

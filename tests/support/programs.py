@@ -142,7 +142,7 @@ CPU_LOOPS = (
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
     *(PEERS, "transport"),
-    *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "short")),
+    *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "short", "short_combine")),
     *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),

@@ -15,9 +15,7 @@
 #include "kernels/cuda/multi_combine.h"
 
 #include "core/error.h"
-#include "kernels/cuda/chunks.h"
-#include "kernels/cuda/combine_pack.h"
-#include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/combine_chunks.h"
 #include "kernels/cuda/reduce_table.h"
 #include "kernels/reduce_cpu.h"
 
@@ -25,76 +23,16 @@ namespace fastcomm {
 namespace {
 
 struct CombineTable : ReduceTable<kSmallTable> {
-  ReduceOp op;
-  double factor;
+  CombineTerms combination;
 };
 static_assert(sizeof(CombineTable) <= kMaxParameterBytes, "parameters");
-
-template <class T>
-constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
-template <class T>
-constexpr int kChunk = kTableThreads * kPackElements<T>;  // elements
-
-/// Calls work(combination) with the one of T that `table` names.
-template <class T, class Work>
-FC_DEVICE void with_combination(const CombineTable& table, const Work& work) {
-  constexpr bool kIsBool = std::is_same<T, Bool>::value;
-  const ReduceOp op = table.op;
-  if constexpr (!std::is_integral<T>::value && !kIsBool) {
-    if (op == ReduceOp::kMin) return work(FloatExtreme<T, false>());
-    if (op == ReduceOp::kMax) return work(FloatExtreme<T, true>());
-    if (op == ReduceOp::kProduct) return work(FloatProduct<T>());
-    if (op == ReduceOp::kPremulSum) return work(Premultiplied<T>(table.factor));
-  }
-  if constexpr (std::is_integral<T>::value) {
-    if (op == ReduceOp::kMin) return work(IntegerExtreme<T, false>());
-    if (op == ReduceOp::kMax) return work(IntegerExtreme<T, true>());
-  }
-  if constexpr (std::is_unsigned<T>::value || kIsBool) {
-    if (op == ReduceOp::kBand) return work(And<T>());
-    if (op == ReduceOp::kBor) return work(Or<T>());
-    if (op == ReduceOp::kBxor) return work(Xor<T>());
-  }
-  if constexpr (std::is_unsigned<T>::value) {
-    if (op == ReduceOp::kProduct) return work(IntegerProduct<T>());
-    // Those of bytes are multi_reduce's.
-    if constexpr (sizeof(T) > 1) {
-      if (op == ReduceOp::kSum) return work(Divided<T>(table.divisor));
-    }
-  }
-}
 
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
 /// memory.
 template <class T>
 __global__ void __launch_bounds__(kTableThreads)
     multi_combine_kernel(const __grid_constant__ CombineTable table) {
-  constexpr uint64_t kElements = kPackElements<T>;
-  if (has_failed(table.channel)) return;
-  const TableView<SegmentHead> view = table.view();
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
-    segment =
-        segment_of_chunk([&](int i) { return view.first_chunk(i); }, table.count, segment, chunk);
-    const SegmentWorker<T, T, 0, SegmentHead> worker{view, segment * view.stride()};
-    SegmentHead head;
-    memcpy(&head, &view.words[worker.at], sizeof(head));
-    // Positions count from the pack that the segment begins in, elements from its begin.
-    const uint64_t lead = head.lead;
-    const uint64_t at = uint64_t{chunk - head.first_chunk} * kChunk<T>;
-    const uint64_t low = at < lead ? lead : at;
-    const uint64_t end = lead + head.count;
-    const uint64_t high = at + kChunk<T> < end ? at + kChunk<T> : end;
-    const PackRange range(low, high, kElements, head.packed != kSingle);
-    with_combination<T>(table, [&](const auto& op) {
-      const uint64_t i = range.pack_low + threadIdx.x * kElements;
-      if (i < range.pack_high) combine_raw<uint4>(op, worker, i - lead);
-      FC_NO_UNROLL
-      for (uint64_t k = threadIdx.x; k < range.singles(); k += blockDim.x) {
-        combine_raw<T>(op, worker, range.single(k) - lead);
-      }
-    });
-  }
+  combine_chunks<T>(table.view(), table.combination);
 }
 
 struct Choice {
@@ -104,7 +42,7 @@ struct Choice {
 
 template <class T>
 Choice kernel_of() {
-  return {multi_combine_kernel<T>, kChunk<T>};
+  return {multi_combine_kernel<T>, kCombineChunk<T>};
 }
 
 /// No kernel: nullptr in the answer.
@@ -158,32 +96,6 @@ DType unsigned_of(DType dtype) {
   }
 }
 
-/// What the kernel is told: one name for what is the same.
-CombineSpec as_kernels_know(CombineSpec spec) {
-  const bool extreme = spec.op == ReduceOp::kMin || spec.op == ReduceOp::kMax;
-  if (!extreme) spec.dtype = unsigned_of(spec.dtype);
-  if (spec.dtype == DType::kBool) {  // kernels/reduce_cpu.h
-    if (spec.op == ReduceOp::kMin || spec.op == ReduceOp::kProduct) spec.op = ReduceOp::kBand;
-    if (spec.op == ReduceOp::kMax) spec.op = ReduceOp::kBor;
-  }
-  if (spec.op == ReduceOp::kAvg) spec.op = ReduceOp::kSum;
-  return spec;
-}
-
-ReduceSpec sizes_of(const CombineSpec& spec) {
-  return {spec.dtype, spec.dtype, spec.num_sources, spec.num_destinations,
-          spec.op == ReduceOp::kAvg ? spec.num_sources : 1};
-}
-
-/// The head of a segment's record. Raises Error(kInvalidArgument): memory that is not aligned to its
-/// elements.
-SegmentHead head_for(const ReduceSegment& segment, const ReduceSpec& sizes) {
-  static_cast<void>(head_of(segment, sizes));
-  ReduceSpec sources = sizes;
-  sources.num_destinations = 0;  // they may lie as they like, if they are aligned to their elements
-  return head_of(segment, sources);
-}
-
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 int launch_table(const ReduceSegment* segments, int count, const CombineSpec& spec,
                  cudaStream_t stream, const ChannelState* channel) {
@@ -192,13 +104,12 @@ int launch_table(const ReduceSegment* segments, int count, const CombineSpec& sp
   const ReduceSpec sizes = sizes_of(spec);
   CombineTable table;
   table.begin(sizes);
-  table.op = known.op;
-  table.factor = spec.factor;
+  table.combination = terms_of(spec);
   int taken = 0;
   for (; taken < count && !table.full(); ++taken) {
     const ReduceSegment& segment = segments[taken];
     if (segment.count == 0) continue;
-    const SegmentHead head = head_for(segment, sizes);
+    const SegmentHead head = head_of_sources(segment, sizes);
     table.add(head, segment, sizes, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
   }
   if (table.count == 0) return taken;
@@ -210,6 +121,17 @@ int launch_table(const ReduceSegment* segments, int count, const CombineSpec& sp
 }
 
 }  // namespace
+
+CombineSpec as_kernels_know(CombineSpec spec) {
+  const bool extreme = spec.op == ReduceOp::kMin || spec.op == ReduceOp::kMax;
+  if (!extreme) spec.dtype = unsigned_of(spec.dtype);
+  if (spec.dtype == DType::kBool) {  // kernels/reduce_cpu.h
+    if (spec.op == ReduceOp::kMin || spec.op == ReduceOp::kProduct) spec.op = ReduceOp::kBand;
+    if (spec.op == ReduceOp::kMax) spec.op = ReduceOp::kBor;
+  }
+  if (spec.op == ReduceOp::kAvg) spec.op = ReduceOp::kSum;
+  return spec;
+}
 
 void check_multi_combine(const CombineSpec& spec) {
   FC_CHECK(spec.num_sources >= 1 && spec.num_sources <= kMaxReduceSources,

@@ -25,6 +25,10 @@ constexpr bool is_of_multi_reduce(DType dtype, ReduceOp op) {
   return has_cuda_kernel(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg);
 }
 
+/// The same reduction, under the one name that kernels know it by: what knows no sign is that of the unsigned
+/// type, AVG a SUM with a divisor.
+CombineSpec as_kernels_know(CombineSpec spec);
+
 /// Enqueues the reduction of `count` segments on the current device, as launch_multi_reduce does:
 /// the same segments, the same channel, the same errors.
 void launch_multi_combine(const ReduceSegment* segments, int count, const CombineSpec& spec,

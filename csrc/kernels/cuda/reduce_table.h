@@ -161,6 +161,14 @@ inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSp
   return head;
 }
 
+/// The same for kernels whose destinations may lie as they like, if they are aligned to their elements.
+inline SegmentHead head_of_sources(const ReduceSegment& segment, const ReduceSpec& spec) {
+  static_cast<void>(head_of(segment, spec));
+  ReduceSpec sources = spec;
+  sources.num_destinations = 0;
+  return head_of(segment, sources);
+}
+
 /// Positions of a segment that a block works on, counted from the pack that the segment begins in:
 /// [low, high), of which [pack_low, pack_high) are whole packs, all within [first, last).
 struct PackRange {

@@ -1,0 +1,97 @@
+// What a block does with its chunks of a table of combinations; kernels/cuda/multi_combine.cu says how
+// memory lies, and why nothing of it needs an order.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/types.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/combine_pack.h"
+#include "kernels/cuda/copy_block.h"
+#include "kernels/cuda/multi_combine.h"
+#include "kernels/cuda/reduce_table.h"
+
+namespace fastcomm {
+
+/// What a kernel is told besides the table: which of its type's combinations.
+struct CombineTerms {
+  ReduceOp op;
+  double factor;  // of PREMUL_SUM
+};
+
+inline CombineTerms terms_of(const CombineSpec& spec) {
+  return {as_kernels_know(spec).op, spec.factor};
+}
+
+/// What a table of it is made with.
+inline ReduceSpec sizes_of(const CombineSpec& spec) {
+  return {spec.dtype, spec.dtype, spec.num_sources, spec.num_destinations,
+          spec.op == ReduceOp::kAvg ? spec.num_sources : 1};
+}
+
+template <class T>
+constexpr int kCombineElements = kPackBytes / static_cast<int>(sizeof(T));
+template <class T>
+constexpr int kCombineChunk = kTableThreads * kCombineElements<T>;  // elements
+
+/// Calls work(combination) with the one of T that is named.
+template <class T, class Work>
+FC_DEVICE void with_combination(const CombineTerms& terms, int divisor, const Work& work) {
+  constexpr bool kIsBool = std::is_same<T, Bool>::value;
+  const ReduceOp op = terms.op;
+  if constexpr (!std::is_integral<T>::value && !kIsBool) {
+    if (op == ReduceOp::kMin) return work(FloatExtreme<T, false>());
+    if (op == ReduceOp::kMax) return work(FloatExtreme<T, true>());
+    if (op == ReduceOp::kProduct) return work(FloatProduct<T>());
+    if (op == ReduceOp::kPremulSum) return work(Premultiplied<T>(terms.factor));
+  }
+  if constexpr (std::is_integral<T>::value) {
+    if (op == ReduceOp::kMin) return work(IntegerExtreme<T, false>());
+    if (op == ReduceOp::kMax) return work(IntegerExtreme<T, true>());
+  }
+  if constexpr (std::is_unsigned<T>::value || kIsBool) {
+    if (op == ReduceOp::kBand) return work(And<T>());
+    if (op == ReduceOp::kBor) return work(Or<T>());
+    if (op == ReduceOp::kBxor) return work(Xor<T>());
+  }
+  if constexpr (std::is_unsigned<T>::value) {
+    if (op == ReduceOp::kProduct) return work(IntegerProduct<T>());
+    // Those of bytes are multi_reduce's.
+    if constexpr (sizeof(T) > 1) {
+      if (op == ReduceOp::kSum) return work(Divided<T>(divisor));
+    }
+  }
+}
+
+/// A block's chunks.
+template <class T>
+FC_DEVICE void combine_chunks(const TableView<SegmentHead>& table, const CombineTerms& terms) {
+  constexpr uint64_t kElements = kCombineElements<T>;
+  if (has_failed(table.terms.channel)) return;
+  int segment = 0;
+  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
+    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
+                               segment, chunk);
+    const SegmentWorker<T, T, 0, SegmentHead> worker{table, segment * table.stride()};
+    SegmentHead head;
+    memcpy(&head, &table.words[worker.at], sizeof(head));
+    // Positions count from the pack that the segment begins in, elements from its begin.
+    const uint64_t lead = head.lead;
+    const uint64_t at = uint64_t{chunk - head.first_chunk} * kCombineChunk<T>;
+    const uint64_t low = at < lead ? lead : at;
+    const uint64_t end = lead + head.count;
+    const uint64_t high = at + kCombineChunk<T> < end ? at + kCombineChunk<T> : end;
+    const PackRange range(low, high, kElements, head.packed != kSingle);
+    with_combination<T>(terms, table.terms.divisor, [&](const auto& op) {
+      const uint64_t i = range.pack_low + threadIdx.x * kElements;
+      if (i < range.pack_high) combine_raw<uint4>(op, worker, i - lead);
+      FC_NO_UNROLL
+      for (uint64_t k = threadIdx.x; k < range.singles(); k += blockDim.x) {
+        combine_raw<T>(op, worker, range.single(k) - lead);
+      }
+    });
+  }
+}
+
+}  // namespace fastcomm
