@@ -16,10 +16,10 @@ from typing import Any
 import digits
 
 from fastcomm.bench.cli import main as bench
+from fastcomm.bench.contenders import label_backends
 from fastcomm.bench.environment import describe, summary_line
 from fastcomm.bench.launch import RankError
 from fastcomm.bench.records import RecordWriter
-from fastcomm.bench.sweep import label_backends
 
 BANNER = """\
 fastcomm demo (about three minutes): {environment}

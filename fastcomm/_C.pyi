@@ -36,6 +36,9 @@ class DelegateWork(Work):
 class FastcommBackend(Backend):
     @property
     def native(self) -> bool: ...
+    def shared_empty_on(
+        self, sizes: list[int], dtype: torch.dtype, device: torch.device, /
+    ) -> tuple[torch.Tensor | None, str]: ...
     @property
     def transport(self) -> str: ...
     @property
@@ -48,6 +51,7 @@ class FastcommBackend(Backend):
     def explain(
         self, device: str, operation: str, count: int, dtype: str, op: str, /
     ) -> _Answer | None: ...
+    def raise_failure(self, operation: str, /) -> None: ...
     def fused_reduce(
         self,
         gradients: list[torch.Tensor],

@@ -1,4 +1,4 @@
-"""``python -m fastcomm {env,explain,bench,run}``."""
+"""``python -m fastcomm {env,explain,check,bench,run}``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fastcomm.bench.cli import main as bench
 
         return bench(arguments_left[1:])
+    if arguments_left[:1] == ["check"]:
+        from fastcomm.check.cli import main as check
+
+        return check(arguments_left[1:])
     if arguments_left[:1] == ["run"]:
         from fastcomm._run import main as run
 
@@ -68,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.set_defaults(run=_explain)
 
     commands.add_parser("bench", help="measure against other backends; 'bench --help' for more")
+    commands.add_parser("check", help="try every way between ranks here; 'check --help' for more")
     commands.add_parser("run", help="run a script on fastcomm; 'run --help' for more")
     arguments = parser.parse_args(arguments_left)
     status: int = arguments.run(arguments)

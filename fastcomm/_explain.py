@@ -52,7 +52,7 @@ def explain(
     """Tell which path ``torch.distributed.<operation>`` takes for such a call, and why.
 
     Nothing is sent, and no other rank is needed. Every rank gets the same answer, but for the last
-    words about a large ``all_reduce``: whether the memory of this rank's tensor is shared.
+    words about large messages: whether this rank's tensor is used where it lies.
 
     Args:
         operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
@@ -102,11 +102,25 @@ def explain(
     if dtype.is_complex and "reduction of bytes" in explanation.reason:
         reason = "complex numbers have sum, avg and premul_sum only"
         explanation = replace(explanation, reason=reason)
+    if tensor is not None and _may_be_staged(explanation, on_device, reduction, dtype):
+        way = "is used where it lies" if is_shared(tensor) else "is staged"
+        return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {way}")
     slots = (operation, explanation.algorithm) == ("all_reduce", "pipelined") and not on_device
     if tensor is None or not slots:
         return explanation
     lies = "does" if is_shared(tensor) else "does not"
     return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {lies}")
+
+
+def _may_be_staged(
+    explanation: Explanation, on_device: bool, reduction: str, dtype: torch.dtype
+) -> bool:
+    """Tell whether devices look where tensors lie: in moves and sums of several launches."""
+    sums = reduction in _SUMS and dtype not in (torch.uint16, torch.uint32, torch.uint64)
+    suits = sums if explanation.operation.startswith(("all_reduce", "reduce")) else True
+    several = explanation.native and explanation.algorithm == "pipelined"
+    always = ("gather_shards", "all_to_all", "all_to_all_single")
+    return on_device and several and suits and explanation.operation not in always
 
 
 _NATIVE_DTYPES = {
@@ -124,6 +138,7 @@ _NATIVE_DTYPES = {
     torch.uint32: "uint32",
     torch.uint64: "uint64",
 }
+_SUMS = ("sum", "avg")
 # Reductions of complex numbers, which are pairs of reals to them. Else they are bytes: not reduced.
 _LINEAR = ("sum", "avg", "premul_sum")
 

@@ -1,4 +1,7 @@
-"""Gradients reduced in a group without a native path: every rank gathers all, and sums them."""
+"""Gradients reduced in a group without a native path: every rank gathers all, and sums them.
+
+One rank alone has nothing to gather: it sums where its gradients are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from fastcomm import backend as _backend
-from fastcomm._slots import CPU
 
 _MOST_RANKS = 64  # as many as a native group has
 
@@ -24,7 +26,7 @@ def reduce(
 
     Args:
         tensors: the gradients.
-        hosts: the same, or copies of them on the CPU.
+        hosts: the same, or copies of them on the CPU, on which several ranks sum.
         residuals: of error feedback, or none.
         group: any process group.
         how: ``average``, ``unscale``, ``wire_dtype``, and the number of the norm.
@@ -34,25 +36,50 @@ def reduce(
     """
     average, unscale, wire_dtype, norm = how
     _backend.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
-    _check_residuals(tensors, residuals)
     size = dist.get_world_size(group)
     if size > _MOST_RANKS:
         raise ValueError(f"gradients of {size} ranks: at most {_MOST_RANKS} can be summed")
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
+    for tensor, host, own in zip(
+        tensors, hosts, terms_of(tensors, residuals, wire_dtype), strict=True
+    ):
+        terms = [own]
+        if size > 1:
+            terms = [torch.empty_like(own) for _ in range(size)]
+            dist.all_gather(terms, own, group=group)
+        for source, term in zip(sources, terms, strict=True):
+            source.append(term.to(host.device, tensor.dtype))
+    made: list[torch.Tensor]
+    made = _backend.load().fused_sum_lists(sources, average, unscale, wire_dtype, norm)
+    write_back(tensors, made)
+    return made[-3:]
+
+
+def terms_of(
+    tensors: Sequence[torch.Tensor],
+    residuals: Sequence[torch.Tensor],
+    wire_dtype: torch.dtype | None,
+) -> list[torch.Tensor]:
+    """Return what this rank gives of each gradient: contiguous, rounded to the type of the wire.
+
+    Raises:
+        ValueError: residuals unlike the gradients; none has been touched.
+    """
+    _check_residuals(tensors, residuals)
+    terms = []
     for i, tensor in enumerate(tensors):
         own = _in_order(tensor.detach().resolve_conj().resolve_neg())
         if wire_dtype is not None and own.dtype == torch.float32:
             own = _rounded(own, wire_dtype, _in_order(residuals[i]) if residuals else None)
-        terms = [torch.empty_like(own) for _ in range(size)]
-        dist.all_gather(terms, own, group=group)
-        for source, term in zip(sources, terms, strict=True):
-            source.append(term.to(CPU, tensor.dtype))
-    made: list[torch.Tensor]
-    made = _backend.load().fused_sum_lists(sources, average, unscale, wire_dtype, norm)
+        terms.append(own)
+    return terms
+
+
+def write_back(tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    """Write what the gradients came to, as `terms_of` has them; ``made`` may have more behind."""
     with torch.no_grad():
         for tensor, total in zip(tensors, made, strict=False):
             _in_order(tensor, view=True).copy_(total)
-    return made[-3:]
 
 
 def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:

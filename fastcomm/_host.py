@@ -15,6 +15,12 @@ def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [_copy_of(t) if _is_elsewhere(t) else t for t in tensors]
 
 
+def are_elsewhere(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether there are any, and all of them are on one device that is not the CPU."""
+    devices = {tensor.device for tensor in tensors}
+    return len(devices) == 1 and all(_is_elsewhere(tensor) for tensor in tensors)
+
+
 def bring_back(copies: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Write the copies of `copies_of` to what they are copies of, behind its current stream."""
     with torch.no_grad():

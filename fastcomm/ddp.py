@@ -97,8 +97,11 @@ class FusedState:
         if not self._results:
             raise RuntimeError("no backward pass has reduced gradients yet")
         places = [self._places[id(p)] for p in self.parameters if id(p) in self._places]
-        parts = torch.stack([self._results[k].partial_norms[i] for k, i in places])
-        found_inf = torch.stack([result.found_inf for result in self._results]).amax()
+        # Buckets may be on several devices, or some reduced in the host's memory.
+        device = self._results[0].found_inf.device
+        norms = [result.partial_norms.to(device) for result in self._results]
+        parts = torch.stack([norms[k][i] for k, i in places])
+        found_inf = torch.stack([result.found_inf.to(device) for result in self._results]).amax()
         total = None
         if self.norm_type is not None:
             wide = any(p.dtype in (torch.float64, torch.complex128) for p in self.parameters)
@@ -145,7 +148,11 @@ class FusedState:
         found = []
         for parameter, grad in zip(parameters, grads, strict=True):
             residual = self._residuals.get(id(parameter))
-            if residual is None or residual.stride() != grad.stride():
+            if (
+                residual is None
+                or residual.stride() != grad.stride()
+                or residual.device != grad.device
+            ):
                 single = grad.dtype == torch.complex64
                 residual = torch.zeros_like(grad, dtype=grad.dtype if single else torch.float32)
                 self._residuals[id(parameter)] = residual
@@ -164,7 +171,9 @@ class FusedState:
         if self.grad_scaler is None:
             _warn_of_scalers()
         limit = self.max_norm * (1.0 if self.grad_scaler is None else self.grad_scaler.get_scale())
-        if not total <= limit:
+        # What is short enough would be multiplied by 1. On a device nobody waits to know (but for a
+        # scaler's scale).
+        if not total.is_cpu or not limit / (total + 1e-6) >= 1:
             norm_type = 2.0 if self.norm_type is None else self.norm_type
             clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
 
@@ -209,7 +218,8 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     ``find_unused_parameters`` and ``static_graph`` take for unused; without them it is no error but
     gets zeros.
 
-    Gradients on CUDA devices are reduced in the host's memory: see `fastcomm.fused_all_reduce_`.
+    Gradients on CUDA devices are reduced there where fastcomm serves their tensors natively, or
+    NCCL does, else in the host's memory: see `fastcomm.fused_all_reduce_`.
 
     Args:
         module: the model; with several devices all of it on ``device_ids[0]``.

@@ -12,13 +12,14 @@ from typing import Any
 
 from fastcomm import __version__, _native
 
-_OF_THE_BUILD = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG")
+# What native code does not read.
+_OTHERS = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_VERDICTS")
 
 
 @functools.cache
 def warn_of_unknown_settings() -> None:
     """Warn of each FASTCOMM_ variable that nothing reads, a typo mostly; once a process."""
-    known = [*_native.load().environment(), *_OF_THE_BUILD]
+    known = [*_native.load().environment(), *_OTHERS]
     for name in sorted(os.environ):
         if name.startswith("FASTCOMM_") and name not in known:
             like = difflib.get_close_matches(name, known, 1)

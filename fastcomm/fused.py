@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm import _gathered, _host
+from fastcomm import _flat, _gathered, _host
 from fastcomm import backend as _backend
 
 __all__ = [
@@ -66,7 +66,10 @@ class FusedResult:
     work: dist.Work | None = field(default=None, repr=False)
 
     def wait(self) -> None:
-        """Wait for an asynchronous call; raises its error."""
+        """Wait for an asynchronous call, or let the current stream wait; raises its error.
+
+        Of a call on devices: if it is known by then.
+        """
         if self.work is not None:
             self.work.wait()
 
@@ -114,8 +117,11 @@ def fused_all_reduce_(
 
     Args:
         grads: dense tensors of fp32, fp64, fp16, bf16 or complex numbers, of any shape and strides,
-            none of which overlap; None entries are skipped. Those on a CUDA device go through the
-            host's memory, where they are reduced: the same bits, and no call is asynchronous.
+            none of which overlap; None entries are skipped. Those on the group's CUDA devices are
+            reduced there, where fastcomm serves such tensors natively (`fastcomm.explain` says
+            so). Where another backend serves them, as NCCL, it sums a flat bucket for each type,
+            with its own order and roundings, and all else is done there, too. Else they go through
+            the host's memory, with the same bits. Only what is native is asynchronous.
         group: any process group; None is the default one. Native where its backend is fastcomm
             and the ranks share memory; else the ranks gather each other's gradients and sum
             them here, with the same bits, which takes more memory and time.
@@ -125,10 +131,11 @@ def fused_all_reduce_(
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
             groups only) for each of ``grads``, with its shape and strides (contiguous where it has
-            gaps), at first zero and the same from call to call. What rounding to the type of the
-            wire takes from a gradient here is kept there and added to the next one. (The rounding
-            of the sum is not fed back: what it takes is known to the rank that summed alone, and
-            which one that is depends on the list.) Not read for gradients that are not rounded.
+            gaps) and on its device, at first zero and the same from call to call. What rounding to
+            the type of the wire takes from a gradient here is kept there and added to the next one.
+            (The rounding of the sum is not fed back: what it takes is known to the rank that summed
+            alone, and which one that is depends on the list.) Not read for gradients that are not
+            rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.
@@ -142,6 +149,10 @@ def fused_all_reduce_(
             residuals unlike the gradients. Nothing has been sent: the others wait for this rank.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
         FastcommError: as of any collective. The gradients may be reduced in part.
+
+    On devices no call waits for what it has enqueued. These two errors are raised by ``wait()`` if
+    they are known by then, else by the group's next call; gradients and norm are NaN after them,
+    and ``found_inf`` is 1.
     """
     given = list(grads)
     tensors = [grad for grad in given if grad is not None]
@@ -174,25 +185,38 @@ def reduce_list(
     average, unscale, wire_dtype, norm_type = options
     norm = _norm_kind(norm_type)
     _check_wire(wire_dtype)
-    hosts, kept = _host.copies_of(tensors), _host.copies_of(residuals)
-    here = all(a is b for a, b in zip([*hosts, *kept], [*tensors, *residuals], strict=True))
-    async_op = async_op and here
     how = (average, unscale, wire_dtype, norm)
+    seconds = None if timeout is None else timeout.total_seconds()
     backend = _backend.backend_of(group)
-    fused = None
-    if backend is not None:
-        seconds = None if timeout is None else timeout.total_seconds()
-        fused = backend.fused_reduce(hosts, *how, seconds, async_op, offsets, kept)
-    if fused is None:
-        work, results = None, _gathered.reduce(tensors, hosts, residuals, group, how)
-    else:
-        work, results = fused
-    if work is not None and not async_op:
-        work.wait()  # it has failed
-    if fused is not None:
-        _host.bring_back(hosts, tensors)
-        _host.bring_back(kept, residuals)
-    return _result(results, norm_type, work)
+
+    def reduced(
+        grads: Sequence[torch.Tensor], left: Sequence[torch.Tensor], async_op: bool
+    ) -> tuple[dist.Work | None, list[torch.Tensor]] | None:
+        if backend is None:
+            return None
+        return backend.fused_reduce(list(grads), *how, seconds, async_op, offsets, list(left))
+
+    if _host.are_elsewhere(tensors):
+        found = reduced(tensors, residuals, async_op)
+        if found is None and tensors[0].device.type == _backend.load().accelerator_type():
+            if dist.get_world_size(group) == 1:
+                found = None, _gathered.reduce(tensors, tensors, residuals, group, how)
+            elif _another_serves(tensors[0].device, group, backend):
+                found = None, _flat.reduce(tensors, residuals, group, how)
+        if found is not None:
+            return _finished(found, norm_type, async_op)
+    hosts, kept = _host.copies_of(tensors), _host.copies_of(residuals)
+    async_op = async_op and all(
+        a is b for a, b in zip([*hosts, *kept], [*tensors, *residuals], strict=True)
+    )
+    found = reduced(hosts, kept, async_op)
+    if found is None:
+        found = None, _gathered.reduce(tensors, hosts, residuals, group, how)
+        return _finished(found, norm_type, async_op)
+    result = _finished(found, norm_type, async_op)
+    _host.bring_back(hosts, tensors)
+    _host.bring_back(kept, residuals)
+    return result
 
 
 def fused_reduce_add_coalesced(
@@ -323,6 +347,29 @@ def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
         parts[torch.tensor(those, device=first)] = found.to(first)
     wide = any(total.dtype == torch.float64 for total, _, _ in norms)
     return combined_norm(parts, norm_type).to(torch.float64 if wide else torch.float32)
+
+
+def _finished(
+    found: tuple[dist.Work | None, list[torch.Tensor]], norm_type: float | None, async_op: bool
+) -> FusedResult:
+    work, results = found
+    if work is not None and not async_op:
+        work.wait()  # it has failed
+    return _result(results, norm_type, work)
+
+
+def _another_serves(
+    device: torch.device, group: dist.ProcessGroup | None, backend: Any | None
+) -> bool:
+    """Tell whether a backend made for such devices, as NCCL, sums tensors there in a group."""
+    if backend is not None:
+        answer = backend.explain(device.type, "all_reduce", 1, "float32", "sum")
+        return answer is not None and not answer["native"] and answer["algorithm"] != "gloo"
+    pg = group if group is not None else dist.distributed_c10d._get_default_group()
+    try:
+        return bool(pg._get_backend(device).name() != "gloo")
+    except RuntimeError:
+        return False
 
 
 def _norm_kind(norm_type: float | None) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastcomm import backend as _backend
 from fastcomm._elementwise import refuse_others
 from fastcomm.fused import FusedResult, check_max_norm
 from fastcomm.shards import fused_reduce_scatter_, gather_shards_, row_offsets
@@ -38,8 +39,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer_class: of ``torch.optim``, or like it.
-        params: as of any optimizer: parameters, groups, or named ones; on the CPU, contiguous or
-            channels_last.
+        params: as of any optimizer: parameters, groups, or named ones; on the CPU or on this rank's
+            device of the group, all of them; contiguous or channels_last.
         process_group: None is the default one. Native where its backend is fastcomm and the ranks
             share memory.
         average: divide gradients by the number of ranks.
@@ -48,7 +49,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         wire_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         max_norm: clip gradients to it.
         norm_type: 1, 2, ``inf`` or None.
-        skip_nonfinite: do not step where a gradient is infinite or NaN.
+        skip_nonfinite: do not step where a gradient is infinite or NaN. On a device each step waits
+            for it to know.
         elementwise: say so of an ``optimizer_class`` that is not torch's own, or a subclass of one:
             it treats every element by itself, whatever the rest of the tensor is.
         defaults: the optimizer's own arguments.
@@ -114,8 +116,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         added = self.param_groups[-1]
         try:
             for parameter in added["params"]:
-                if parameter.device.type != "cpu":
-                    raise ValueError(f"a parameter is on {parameter.device}, not on the CPU")
+                first = next(iter(self._offsets), parameter).device
+                if parameter.is_meta:
+                    raise ValueError("a parameter is on the meta device: it has no memory yet")
+                if parameter.device != first:
+                    raise ValueError(
+                        f"a parameter is on {parameter.device}, not on one device with all others"
+                    )
                 self._offsets[parameter] = row_offsets(parameter, self._size)
         except ValueError:
             self.param_groups.pop()
@@ -133,7 +140,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             CollectiveMismatchError: the ranks have gradients of different parameters. Nothing has
                 been changed.
             FastcommError: as of any collective. Parameters may be those of before the step, or not.
-        RuntimeError: called by ``torch.amp.GradScaler``.
+            RuntimeError: called by ``torch.amp.GradScaler``.
+
+        On devices nothing waits for the reduction. Where that fails, gradients are NaN; so this
+        rank's rows and state become NaN, too, and the error is raised by the end of this step or by
+        the next call of the group. With ``skip_nonfinite`` it is raised before anything is changed.
         """
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
@@ -161,7 +172,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             0-d, of fp32: 1 where the step was skipped, on all ranks, else 0.
         """
         self._step(self.unscale / scale, skip_nonfinite=True)
-        return torch.zeros(()) if self.result is None else self.result.found_inf
+        assert self.result is not None
+        return self.result.found_inf
 
     def _step(self, unscale: float, skip_nonfinite: bool) -> None:
         assert self.optimizer is not None
@@ -173,6 +185,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             stepped = [p for p in given if p.grad is not None]
             self._reduce(stepped, unscale)
             if skip_nonfinite and self.result is not None and self.result.found_inf != 0:
+                self._raise_failure()
                 return
             for parameter in given:
                 grad = None if parameter.grad is None else self._own(parameter.grad)
@@ -183,7 +196,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._clip(stepped)
             self._give_settings()
             self.optimizer.step()
-            gather_shards_(stepped, [self._offsets[p] for p in stepped], self.process_group)
+            if stepped:
+                offsets = [self._offsets[p] for p in stepped]
+                gather_shards_(stepped, offsets, self.process_group)
         self._take_state()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -236,15 +251,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if grad.stride() != parameter.stride():
                 grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
             grads.append(grad)
+        offsets = [self._offsets[parameter] for parameter in stepped]
+        given = self._parameters()[0]
+        if not stepped and not given.is_cpu:  # where the other ranks wait, if they have gradients
+            grads, offsets = [given.new_zeros(0)], [[]]
         self.result = fused_reduce_scatter_(
             grads,
-            [self._offsets[parameter] for parameter in stepped],
+            offsets,
             self.process_group,
             self.average,
             unscale,
             self.wire_dtype,
             self.norm_type,
         )
+
+    def _raise_failure(self) -> None:
+        """Raise what made gradients on devices NaN, if it was a failure of the group."""
+        backend = _backend.backend_of(self.process_group)
+        if backend is not None:
+            backend.raise_failure("fused_reduce_scatter")
 
     def _clip(self, stepped: list[torch.Tensor]) -> None:
         total = self.result.total_norm if self.result is not None else None
@@ -297,7 +322,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             return value  # a step count
         if self._mesh is None:
             group = self.process_group or dist.distributed_c10d._get_default_group()
-            self._mesh = DeviceMesh.from_group(group, "cpu")
+            self._mesh = DeviceMesh.from_group(group, parameter.device.type)
         return DTensor.from_local(
             value,
             self._mesh,

@@ -64,8 +64,8 @@ def fused_reduce_scatter_(
     """Reduce gradients as `fused_all_reduce_` does, each rank its own part.
 
     Args:
-        grads: dense tensors on the CPU, without gaps; reduced in place. Afterwards a rank has the
-            elements that it owns; what the others are is not specified.
+        grads: dense tensors, without gaps, where `fused_all_reduce_` takes them; reduced in place.
+            Afterwards a rank has the elements that it owns; what the others are is not specified.
         offsets: one list a tensor, equal on all ranks; see `row_offsets`.
         group, average, unscale, wire_dtype, norm_type, async_op, timeout: as of
             `fused_all_reduce_`.
@@ -93,7 +93,7 @@ def gather_shards_(
     """Give every rank the parts that the others own, in place.
 
     Args:
-        tensors: dense floating-point tensors on the CPU, without gaps.
+        tensors: dense floating-point tensors without gaps, on the CPU or on the group's devices.
         offsets: as above; tensors without offsets are left alone.
         group: any process group. Where it has no native path every rank broadcasts its parts.
         timeout: instead of the group's; native groups only.
@@ -101,7 +101,10 @@ def gather_shards_(
     Raises:
         ValueError: a tensor or offsets that do not fit.
         CollectiveMismatchError: the lists of the ranks differ. Nothing has been written.
-        FastcommError: as of any collective.
+        FastcommError: as of any collective. Parts of other ranks may have arrived, or not.
+
+    On devices no call waits for what it has enqueued. These two errors are raised by the group's
+    next call; parts of other ranks are NaN then.
     """
     _check_offsets(tensors, offsets, dist.get_world_size(group))
     backend = _backend.backend_of(group)

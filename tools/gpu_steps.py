@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKED = "gpu or accelerator"
 PYTEST = [sys.executable, "-m", "pytest", "-m", MARKED, "--durations=20", "-p", "no:cacheprovider"]
 PYTEST += ["-p", "no:randomly", "-p", "no:xdist"]
+_RANKS = 2  # of a check, where there is one GPU
+_RIGHT = ("ok", "slow links")
 LARGE = 16 << 20  # from here on the memory sets the pace
 
 
@@ -167,6 +169,29 @@ def _script(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]],
     return command, judge
 
 
+def _check(place: Place) -> list[list[str]]:
+    words = ["check", "--quiet", "--devices", str(_RANKS), "--timeout", "110"]
+    return [[sys.executable, "-m", "fastcomm", *words, "--json", str(place.out / "check.json")]]
+
+
+def _judge_check(place: Place) -> Verdict:
+    """Read the verdict of every path: with one GPU its ranks share it."""
+    from fastcomm.check import report
+
+    rows = json.loads((place.out / "check.json").read_text())["rows"]
+    paths = report.paths_of(rows)
+    verdicts = {name: report.verdict_of(of_path) for name, of_path in paths.items()}
+    lines = [f"{name}: {verdict}" for name, verdict in verdicts.items()]
+    lines += [
+        f"{row['path']}, {row['check']}, {row['operation']}: {row['verdict']}, {row['why']}"
+        for row in rows
+        if row["verdict"] not in ("ok", "not run")
+    ]
+    good = [name for name in verdicts if name.startswith("devices") and verdicts[name] in _RIGHT]
+    state = "red" if report.is_bad(rows) or not good else "green"
+    return Verdict(state, f"{len(good)} ways between devices are right", lines)
+
+
 def _build(place: Place) -> list[list[str]]:
     return [
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
@@ -184,10 +209,30 @@ def _kernels(place: Place) -> list[list[str]]:
 
 _PROGRAM_TESTS = "tests/gpu/test_programs.py"
 _MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
-_REST = _tests("tests", "-k", "not memory_is_used", "tests/gpu")
+_PEER_TESTS = "tests/gpu/test_peers.py"
+_PEERS = _tests("peers", "-k", "not soak", _PEER_TESTS)
+_REPLAYS = _tests("replays", "-k", "soak_replays", _PEER_TESTS)
+
+# A test each: nobody knows how long they take where processes are given the device in turn.
+_GROWTHS = tuple(
+    Step(
+        *(f"growth-{ranks}-{way}", f"10,000 of them, by {ranks} processes, {way}s", 200, 530),
+        *_tests(f"growth-{ranks}-{way}", "-k", f"soak_growth and {name} and {way}", _PEER_TESTS),
+        needs="build",
+    )
+    for ranks, name in ((2, "by_two"), (4, "by_four"))
+    for way in ("handle", "descriptor")
+)
+_REST = _tests("tests", "-k", "not memory_is_used", "--ignore", _PEER_TESTS, "tests/gpu")
 _PACKAGE = _tests("package", "tests/package")
 _FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
 _SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", "--device", "cuda")
+_BENCH_OPS = "all_reduce,all_reduce_shared,reduce_scatter_tensor,all_gather_into_tensor"
+_BENCH = _script(
+    *("bench", "-m", "fastcomm", "bench", "--quiet", "--device", "cuda", "--budget", "100"),
+    *("--ops", f"{_BENCH_OPS},broadcast,all_to_all_single", "--sizes", "4K,64M,16"),
+    *("--backends", "fastcomm,symm_mem_one_shot,symm_mem_two_shot,nccl"),
+)
 _BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
 _MADE = tuple(f"build/gpu/{name}" for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK))
 
@@ -203,12 +248,20 @@ STEPS = (
         needs_device=False,
     ),
     Step("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
+    Step("peers", "collectives between processes", 200, 530, *_PEERS, needs="build"),
+    Step("replays", "1,000 replays of their graphs", 100, 530, *_REPLAYS, needs="build"),
+    *_GROWTHS,
     Step("package", "tests/package on devices", 90, 530, *_PACKAGE, needs="build"),
     Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
     Step(
         *("kernels", "bandwidth of the kernels beside a copy", 60, 300, _kernels, _judge_kernels),
         output="cuda-kernels.jsonl",
     ),
+    Step(
+        *("check", "every way between two processes", 200, 530, _check, _judge_check),
+        needs="build",
+    ),
+    Step("bench", "collectives between processes, in Python", 150, 530, *_BENCH, needs="build"),
     Step("fused", "gradients reduced in one pass, in Python", 60, 300, *_FUSED, needs="build"),
     Step("primitives", "one process's primitives, in Python", 90, 400, *_SINGLE, needs="build"),
 )

@@ -180,6 +180,7 @@ void bind_futures(py::module_& module) {
 #if defined(FC_DEVICES)
   py::class_<CudaWork, c10::intrusive_ptr<CudaWork>, ::c10d::Work>(module, "_CudaWork")
       .def("get_future", &future_of<CudaWork>);
+  module.def("future_of", &future_with<CudaWork>);
 #endif
   module.def("future_of", &future_with<NativeWork>);
 }

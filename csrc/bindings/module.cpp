@@ -62,6 +62,9 @@ py::dict environment_dict() {
   result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
   result["FASTCOMM_ROUTE"] = env.route;
   result["FASTCOMM_WINDOW_BYTES"] = env.window_bytes;
+  result["FASTCOMM_IPC"] = env.ipc;
+  result["FASTCOMM_POOL_MB"] = env.pool_bytes >> 20;
+  result["FASTCOMM_DEVICE_BLOCKS"] = env.device_blocks;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
   return result;
 }
@@ -231,7 +234,27 @@ PYBIND11_MODULE(_C, module) {
       // The backend that does everything where the ranks do not share memory; else None.
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to)
-      .def("get_error", &FastcommBackend::getError)
+      .def("get_error", &FastcommBackend::getError, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "raise_failure",
+          [](FastcommBackend& backend, const std::string& operation) {
+            backend.raise_failure(operation.c_str());
+          },
+          py::call_guard<py::gil_scoped_release>())
+      // A tensor, or None, and why there is none.
+      .def("shared_empty_on",
+           [](FastcommBackend& backend, const std::vector<int64_t>& sizes, at::ScalarType dtype,
+              at::Device device) {
+             std::string why;
+             std::optional<at::Tensor> tensor;
+             {
+               const py::gil_scoped_release released;
+               const c10::DeviceGuard guard(device);
+               const at::Tensor made = backend.shared_empty_on(device, sizes, dtype, why);
+               if (made.defined()) tensor = made;
+             }
+             return std::pair(std::move(tensor), std::move(why));
+           })
       // torch's new_group() calls it on who is no member, where the default group is bound to a device.
       .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
       // fused_all_reduce, or with shards fused_reduce_scatter.

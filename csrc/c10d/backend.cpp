@@ -135,8 +135,19 @@ void FastcommBackend::abort() {
   for (Engine* each : device_engines()) each->fail(cpu_->failure());
 }
 
+std::exception_ptr FastcommBackend::failure() {
+  for (Engine* each : device_engines()) {
+    if (const auto failure = each->failure()) return failure;
+  }
+  return cpu_->failure();
+}
+
+void FastcommBackend::raise_failure(const char* operation) {
+  if (const auto failure = this->failure()) std::rethrow_exception(come_after(failure, operation));
+}
+
 ::c10d::ErrorType FastcommBackend::getError() {
-  const std::exception_ptr failure = cpu_->failure();
+  const std::exception_ptr failure = this->failure();
   if (failure == nullptr) return ::c10d::ErrorType::SUCCESS;
   const ErrorCode code = code_of(failure);
   if (code == ErrorCode::kTimeout) return ::c10d::ErrorType::TIMEOUT;
@@ -148,14 +159,14 @@ std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
     const Tensors& gradients, const GradientOptions& options, std::optional<Milliseconds> timeout,
     bool async) {
   if (native_ == nullptr) return std::nullopt;
-  return native_->fused_reduce(gradients, options, timeout, async);
+  return of(gradients).fused_reduce(gradients, options, timeout, async);
 }
 
 std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
     const Tensors& tensors, const std::vector<ShardOffsets>& shards,
     std::optional<Milliseconds> timeout, bool async) {
   if (native_ == nullptr) return std::nullopt;
-  return native_->gather_shards(tensors, shards, timeout, async);
+  return of(tensors).gather_shards(tensors, shards, timeout, async);
 }
 
 FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c10d::Store>& store,
@@ -180,6 +191,16 @@ bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
   return traits_.native && getSize() > 1;
 }
 
+at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef sizes,
+                                            at::ScalarType dtype, std::string& why) {
+  Engine* const engine = devices_ == nullptr ? nullptr : devices_->decided(device.type());
+  if (engine != nullptr)
+    return translating([&] { return engine->shared_empty(sizes, dtype, why); });
+  why = concat("what serves tensors on ", device.str(),
+               " is decided at the process group's first collective with them");
+  return {};
+}
+
 at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options) {
   if (options.device().is_cpu()) {
     try {
@@ -188,6 +209,13 @@ at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options)
       TORCH_WARN_ONCE("fastcomm: a bucket of ", size,
                       " elements lies in ordinary memory: ", error.what());
     }
+  }
+  if (!options.device().is_cpu()) {
+    std::string why;
+    const c10::DeviceGuard guard(options.device());
+    const at::Tensor tensor =
+        shared_empty_on(options.device(), {size}, c10::typeMetaToScalarType(options.dtype()), why);
+    if (tensor.defined()) return tensor;
   }
   return at::empty({size}, options);
 }

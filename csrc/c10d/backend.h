@@ -22,7 +22,7 @@ class FastcommBackend final : public ::c10d::Backend {
  public:
   using WorkPtr = Engine::WorkPtr;
   using BackendPtr = Engine::BackendPtr;
-  using Fused = NativeEngine::Fused;
+  using Fused = Engine::Fused;
 
   /// Collective: returns once all ranks have found whether they share memory. `lane_store` is for lanes;
   /// `kept` lives as long as this. Raises TorchError.
@@ -127,7 +127,8 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr endCoalescing() override;
   /// Where there are devices, and backends for them: batches of their messages need it.
   bool supportsCoalescing() const override;
-  /// As in NativeEngine. Nothing where there is no native path.
+  /// By the engine of the first gradient's device, for lists that are all there. Nothing where it has no way for
+  /// them.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
   std::optional<Fused> gather_shards(const Tensors& tensors,
@@ -137,6 +138,10 @@ class FastcommBackend final : public ::c10d::Backend {
   // Memory for what wants it where peers can reach it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
+  /// A tensor on a device in memory that operations of this group use in place; undefined, with the reason,
+  /// where there is none. Asks the other ranks for more of it (CudaGroup::empty).
+  at::Tensor shared_empty_on(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
+                             std::string& why);
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   // The life of the group.
@@ -153,6 +158,9 @@ class FastcommBackend final : public ::c10d::Backend {
   void abort() override;
   /// Whether the group has failed, and how.
   ::c10d::ErrorType getError() override;
+  /// Raises that failure, if there is one, as a later call of `operation` would: for who has seen what an operation
+  /// on devices left, and is to know whether it failed.
+  void raise_failure(const char* operation);
   bool supportsSplitting() const override { return traits_.native; }
   /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr on
   /// the others.
@@ -166,6 +174,8 @@ class FastcommBackend final : public ::c10d::Backend {
   Engine& of_message(const Tensors& tensors);
   Engine& on_device(const at::Tensor& tensor);
   std::vector<Engine*> device_engines();
+  /// Of any engine.
+  std::exception_ptr failure();
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;

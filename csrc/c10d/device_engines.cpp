@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/exception.h"
@@ -16,8 +17,9 @@ namespace {
 
 constexpr size_t kTextBytes = 240;
 
-void set_text(char (&to)[kTextBytes], const std::string& text) {
-  std::memcpy(to, text.data(), std::min(text.size(), kTextBytes - 1));
+template <size_t kBytes>
+void set_text(char (&to)[kBytes], const std::string& text) {
+  std::memcpy(to, text.data(), std::min(text.size(), kBytes - 1));
 }
 
 std::string type_name(c10::Device device) {
@@ -44,10 +46,33 @@ std::string why_no_kernels(c10::Device device, int size) {
 }
 
 #if defined(FC_DEVICES)
-/// What the ranks of a group tell each other, by way of its host's engine.
-class GroupHosts final : public HostExchange {
+/// What the ranks of a group tell each other, by way of its host's engine; and whether they come at all, by way of
+/// its store.
+class GroupHosts final : public PoolHosts {
  public:
-  explicit GroupHosts(NativeEngine& host) : host_(host) {}
+  GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
+      : host_(host), store_(std::move(store)) {}
+
+  /// The first that knows decides, for all: the last who comes, or one who waits no longer.
+  bool all_come(uint64_t issued, Milliseconds patience) override {
+    const std::string place = concat("pool/", issued, "/", host_.getSequenceNumberForGroup(), "/");
+    times_ = place == place_ ? times_ + 1 : 0;
+    place_ = place;
+    const std::string front = concat(place, times_, "/");
+    const std::string verdict = front + "verdict";
+    const auto decide = [&](const std::string& wanted) {
+      const std::vector<uint8_t> nothing, own(wanted.begin(), wanted.end());
+      const std::vector<uint8_t> said = store_->compareSet(verdict, nothing, own);
+      return std::string(said.begin(), said.end()) == "all";
+    };
+    if (store_->add(front + "come", 1) == host_.getSize()) return decide("all");
+    const Deadline end = Clock::now() + patience;
+    while (!store_->check({verdict})) {
+      if (Clock::now() > end) return decide("not all");
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return decide("");
+  }
 
   std::vector<std::string> all_gather(const std::string& own) override {
     const auto size = static_cast<size_t>(host_.getSize());
@@ -71,6 +96,9 @@ class GroupHosts final : public HostExchange {
   }
 
   NativeEngine& host_;
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  std::string place_;  // where this rank was last, and how often before
+  int times_ = 0;
 };
 #endif
 
@@ -78,6 +106,8 @@ class GroupHosts final : public HostExchange {
 
 struct DeviceEngines::Vote {
   uint64_t area_bytes = 0;
+  uint64_t pool_bytes = 0;
+  char ipc[16] = {};  // FASTCOMM_IPC
   char has_backend = 0;
   char wants_pinned = 0;         // for its windows
   char device[kTextBytes] = {};  // its name, or why there is no backend
@@ -85,7 +115,10 @@ struct DeviceEngines::Vote {
 
   Vote() = default;
   Vote(c10::Device device, int size)
-      : area_bytes(environment().window_bytes), wants_pinned(environment().route == "pinned") {
+      : area_bytes(environment().window_bytes),
+        pool_bytes(environment().pool_bytes),
+        wants_pinned(environment().route == "pinned") {
+    set_text(ipc, environment().ipc);
     set_text(why_not_direct, why_no_kernels(device, size));
     try {
       has_backend = known(device) ? 1 : 0;
@@ -194,9 +227,11 @@ Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
 #if defined(FC_DEVICES)
 std::shared_ptr<CudaGroup> DeviceEngines::made_group(c10::Device device,
                                                      const std::vector<Vote>& votes) {
-  GroupHosts hosts(host_);
+  GroupHosts hosts(host_, store_);
   CudaGroup::Options options;
   options.area_bytes = votes[0].area_bytes;
+  options.pool_bytes = votes[0].pool_bytes;
+  options.ways = device_ways(votes[0].ipc);
   options.timeout = options_->timeout;
   const auto made = [&] {
     return std::make_shared<CudaGroup>(hosts, host_.group(), device.index(), options);
@@ -242,8 +277,11 @@ std::string DeviceEngines::made_direct(Slot& slot, c10::Device device,
   c10::intrusive_ptr<Engine> engine;
   if (why_not.empty()) {
     try {
-      engine = c10::make_intrusive<CudaEngine>(made_group(device, votes), other, host_.getRank(),
-                                               host_.getSize(), options_, continuations_);
+      auto hosts = std::make_unique<GroupHosts>(
+          host_, c10::make_intrusive<::c10d::PrefixStore>(type_name(device) + "/", store_));
+      engine = c10::make_intrusive<CudaEngine>(made_group(device, votes), other, std::move(hosts),
+                                               host_.getRank(), host_.getSize(), options_,
+                                               continuations_);
     } catch (const Error& error) {
       if (const auto failure = host_.failure()) std::rethrow_exception(failure);
       why_not = error.what();

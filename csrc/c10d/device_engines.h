@@ -62,7 +62,7 @@ class DeviceEngines {
   Engine& for_message(const at::Tensor& tensor);
 
   /// The engine of collectives on such devices; nullptr while that is not decided.
-  const Engine* decided(c10::DeviceType type) const {
+  Engine* decided(c10::DeviceType type) const {
     const auto& slot = slots_.at(static_cast<size_t>(type));
     return slot.collectives.load(std::memory_order_acquire);
   }

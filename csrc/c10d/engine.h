@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
@@ -20,6 +21,9 @@
 #include "transport/fork.h"
 
 namespace fastcomm {
+
+struct GradientOptions;
+using ShardOffsets = std::vector<uint64_t>;
 
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
@@ -69,6 +73,33 @@ class Engine : public ::c10d::Backend {
   /// Leaves in good order: peers finish what this rank has taken part in. `how` tells them what
   /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
   virtual void leave(const std::string& how) = 0;
+
+  /// A tensor on the engine's device in memory that its operations use in place, as torch.empty; undefined, with
+  /// the reason, where there is none. As CudaGroup::empty.
+  virtual at::Tensor shared_empty(at::IntArrayRef, at::ScalarType, std::string& why) {
+    why = name() + " has no memory that operations use in place";
+    return {};
+  }
+
+  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
+  /// tensors/gradients.h, complete when the work is, or at once where there is none.
+  struct Fused {
+    WorkPtr work;
+    Tensors results;
+  };
+  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
+  /// Nothing where the engine has no way for such a list.
+  virtual std::optional<Fused> fused_reduce(const Tensors&, const GradientOptions&,
+                                            std::optional<Milliseconds>, bool /*async*/) {
+    return std::nullopt;
+  }
+
+  /// Gives every rank the shards of all others, where the tensors live. Of tensors without offsets nothing.
+  /// Nothing as above.
+  virtual std::optional<Fused> gather_shards(const Tensors&, const std::vector<ShardOffsets>&,
+                                             std::optional<Milliseconds>, bool /*async*/) {
+    return std::nullopt;
+  }
 
   /// Whether the calling thread is between startCoalescing() and endCoalescing().
   virtual bool coalescing() const = 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "c10d/cuda/group_pool.h"
 #include "core/env.h"
 #include "core/error.h"
 #include "transport/fork.h"
@@ -51,6 +52,11 @@ at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
 }
 
 bool is_shared(const at::Tensor& tensor) {
+#if defined(FC_DEVICES)
+  if (is_on_accelerator(tensor) && tensor.has_storage()) {
+    return is_in_a_pool(tensor.storage().data(), tensor.storage().nbytes());
+  }
+#endif
   if (!g_any.load(std::memory_order_relaxed) || !tensor.device().is_cpu()) return false;
   if (tensor.layout() != at::kStrided || !tensor.has_storage()) return false;
   const auto& storage = tensor.storage();

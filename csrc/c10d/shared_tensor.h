@@ -15,7 +15,7 @@ std::string why_no_shared_memory();
 /// where there is none or none left.
 at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype);
 
-/// Whether all of a tensor's memory is such memory.
+/// Whether all of a tensor's memory is such memory, or on a device such as c10d/cuda/group_pool.h makes.
 bool is_shared(const at::Tensor& tensor);
 
 }  // namespace fastcomm

@@ -9,7 +9,7 @@ namespace fastcomm {
 
 const char* algorithm_name(Algorithm algorithm) {
   constexpr const char* kNames[] = {"gloo",  "nothing",  "one-shot", "pipelined",
-                                    "flags", "by table", "ring"};
+                                    "flags", "by table", "ring",     "in place"};
   return kNames[static_cast<int>(algorithm)];
 }
 

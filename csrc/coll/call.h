@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coll/call_header.h"
+#include "coll/pieces.h"
 #include "core/error.h"
 #include "core/types.h"
 
@@ -24,6 +25,7 @@ enum class Algorithm : uint8_t {
   kFlags = 4,      // flags alone
   kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
   kRing = 6,       // of a send or a receive: the ring of the pair
+  kInPlace = 7,    // as kPipelined, where tensors may be used without staging (engines/cuda/ends.h)
 };
 
 const char* algorithm_name(Algorithm algorithm);
@@ -39,9 +41,14 @@ struct Call {
   std::vector<void*> outputs;       // all_gather: one a rank
   std::vector<const void*> inputs;  // reduce_scatter: one a rank; the own one may be the output
   double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
+  double scale = 1;                 // of SUM and AVG between devices: what comes of them is
 
   std::shared_ptr<GradientList> gradients;  // of operations over lists
   std::shared_ptr<Messages> messages;       // of those whose sizes are known in pairs
+  // Between devices, of operations over lists, instead of input and output; of gather_shards `count` is the
+  // longest rank's:
+  std::shared_ptr<const MessagePieces> pieces;
+  std::shared_ptr<const ShardPieces> shards;
 
   // What else is compared, and how messages call it (CallHeader):
   uint64_t signature = 0;

@@ -193,8 +193,10 @@ Table make_table() {
     return row;
   };
   const auto add_list = [&](OpKind kind, const char* name, AlgorithmRow algorithm,
-                            void (*alone)(const Call&) = nullptr) {
-    detailed(add(kind, name, {algorithm}, alone)).takes_list = true;
+                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
+    OperationRow& row = detailed(add(kind, name, {algorithm}, alone));
+    row.takes_list = true;
+    return row;
   };
   using Work = PeerWay::Work;
   add(OpKind::kNone, "none");
@@ -224,11 +226,14 @@ Table make_table() {
   add_reduction(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters,
                 reduce_scatter_alone)
       .peers = {Work::kReduceParts, /*in_parts=*/true};
-  OperationRow& parts = detailed(add(OpKind::kAllToAll, "all_to_all", moves, all_to_all_v_alone));
-  parts.counted = false;
-  parts.peers = {Work::kPull, /*in_parts=*/true};
-  detailed(add(OpKind::kAllToAllSingle, "all_to_all_single", moves, all_to_all_v_alone)).counted =
-      false;
+  // Whose sizes are known in pairs, on devices too.
+  const auto add_pairs = [&](OpKind kind, const char* name) {
+    OperationRow& row = detailed(add(kind, name, moves, all_to_all_v_alone));
+    row.counted = false;
+    row.peers = {Work::kPairs};
+  };
+  add_pairs(OpKind::kAllToAll, "all_to_all");
+  add_pairs(OpKind::kAllToAllSingle, "all_to_all_single");
   detailed(
       add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces, all_reduce_alone))
       .peers = {Work::kReduceSlices};
@@ -241,11 +246,14 @@ Table make_table() {
                          scatters, reduce_scatter_alone))
       .peers = {Work::kReduceParts, /*in_parts=*/true};
   add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
-           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}, fused_alone);
+           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}, fused_alone)
+      .peers = {Work::kReduceSlices};
   add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
-           {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone);
-  add_list(OpKind::kGatherShards, "gather_shards", {kPipelined, nullptr, over_list<GatherShards>});
-  detailed(add(OpKind::kAllGatherUneven, "all_gather", moves, all_to_all_v_alone)).counted = false;
+           {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone)
+      .peers = {Work::kReduceSlices};
+  add_list(OpKind::kGatherShards, "gather_shards", {kPipelined, nullptr, over_list<GatherShards>})
+      .peers = {Work::kPull, false, false, false, /*of_shards=*/true};
+  add_pairs(OpKind::kAllGatherUneven, "all_gather");
   detailed(
       add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, "all_reduce", moves, all_to_all_v_alone)).counted = false;

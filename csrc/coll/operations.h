@@ -50,11 +50,13 @@ struct PeerWay {
     kReduceSlices,  // each rank a slice of what all have given, for all who get it
     kReduceParts,   // each rank the part of it that is its own
     kPull,          // each rank what is its own of what others have given
+    kPairs,         // the same, of sizes that are known in pairs (Call::messages)
   };
   Work work = Work::kNone;
   bool in_parts = false;   // who gives has a part for each rank; else the same for all
   bool from_root = false;  // the root alone gives
   bool to_root = false;    // the root alone gets
+  bool of_shards = false;  // what is given lies where everybody has a place for it (Call::shards)
 };
 
 struct OperationRow {

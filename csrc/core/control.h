@@ -45,7 +45,9 @@ enum class Control : uint8_t {
   kOvertake,      // nor an operation for the one before it, which another stream has,
   kWaitForNone,   // nor a caller who waits for one; or
   kLetGoEarly,    // its tensors go when it has been enqueued (c10d/cuda/cuda_group.h)
+  kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
+  kLeaveEarly,  // a rank does not meet in rounds that only others have (engines/cuda/pairs.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -82,7 +84,9 @@ constexpr const char* kControlNames[] = {
     "overtake",
     "wait_for_none",
     "let_go_early",
+    "share_streams",
     "one_slot",
+    "leave_early",
 };
 
 }  // namespace fastcomm

@@ -18,13 +18,10 @@ void pop_context() { shim::pop_device(); }
 
 }  // namespace fastcomm
 #else
-#include <cuda.h>
-#include <cuda_runtime_api.h>
-
 #include <map>
 #include <mutex>
 
-#include "core/cuda_host.h"
+#include "core/cuda_driver.h"
 
 namespace fastcomm {
 namespace {
@@ -39,26 +36,11 @@ struct Driver {
   bool usable = false;
 
   Driver() {
-    usable = find("cuInit", &init) && find("cuDevicePrimaryCtxGetState", &state) &&
-             find("cuDevicePrimaryCtxRetain", &retain) && find("cuCtxPushCurrent", &push) &&
-             find("cuCtxPopCurrent", &pop) && init(0) == CUDA_SUCCESS;
-  }
-
-  template <class Function>
-  static bool find(const char* name, Function* function) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-    constexpr unsigned kVersion = 12000;  // of the functions' signatures
-#if CUDART_VERSION >= 12050
-    const cudaError_t result =
-        cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, &status);
-#else
-    static_cast<void>(kVersion);
-    const cudaError_t result = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
-#endif
-    forget_error(result);
-    *function = reinterpret_cast<Function>(found);
-    return result == cudaSuccess && status == cudaDriverEntryPointSuccess && found != nullptr;
+    usable = find_driver_function("cuInit", &init) &&
+             find_driver_function("cuDevicePrimaryCtxGetState", &state) &&
+             find_driver_function("cuDevicePrimaryCtxRetain", &retain) &&
+             find_driver_function("cuCtxPushCurrent", &push) &&
+             find_driver_function("cuCtxPopCurrent", &pop) && init(0) == CUDA_SUCCESS;
   }
 };
 

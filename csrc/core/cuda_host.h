@@ -87,7 +87,8 @@ class BesideCaptures {
 
 /// What a kernel on `device` finds at an address. Here on a machine with GPUs: the same memory. The
 /// shim has one memory for all, and models in this place what a device cannot reach or sees wrong.
-enum class Touch { kRead, kWrite };
+/// kSpoil: a write for which no order with other processes is promised.
+enum class Touch { kRead, kWrite, kSpoil };
 template <class T>
 T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch touch) {
 #if defined(FC_SHIM)
@@ -105,8 +106,9 @@ template <class T>
 T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Touch touch) {
 #if defined(FC_SHIM)
   if (pointer == nullptr || bytes == 0) return pointer;
+  if (shim::Runtime::get().empty.load(std::memory_order_relaxed)) return pointer;
   shim::next_accesses.push_back(
-      {reinterpret_cast<uintptr_t>(pointer), bytes, touch == Touch::kWrite});
+      {reinterpret_cast<uintptr_t>(pointer), bytes, touch != Touch::kRead, touch == Touch::kSpoil});
   return device_view(shim::current_device, pointer, touch);
 #else
   return pointer;
@@ -137,3 +139,20 @@ inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
           ::fastcomm::ErrorCode::kSystem,                                                        \
           ::fastcomm::concat(::fastcomm::cuda_error_text(fc_result, #call), ": ", __VA_ARGS__)); \
   } while (0)
+
+namespace fastcomm {
+
+/// Enqueues something on a stream of its own, on the current device, and waits for it. `enqueue(stream)`
+/// returns what CUDA says. Raises Error(kSystem): `what` was not possible.
+template <class Enqueue>
+void enqueue_and_wait(const char* what, const Enqueue& enqueue) {
+  cudaStream_t stream = nullptr;
+  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream for ", what);
+  const cudaError_t enqueued = enqueue(stream);
+  const cudaError_t waited = cudaStreamSynchronize(stream);
+  forget_error(cudaStreamDestroy(stream));
+  FC_CUDA(enqueued, what);
+  FC_CUDA(waited, what);
+}
+
+}  // namespace fastcomm

@@ -44,9 +44,12 @@ Environment parse_environment() {
       static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 2 * kMiB, 4 * kKiB, 64 * kMiB)) / 4096 *
       4096;
   env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
+  env.ipc = choice("FASTCOMM_IPC", {"auto", "handle", "descriptor", "fabric"});
   env.window_bytes =
       static_cast<uint64_t>(number("FASTCOMM_WINDOW_BYTES", 16 * kMiB, 4 * kKiB, 1024 * kMiB)) /
       4096 * 4096;
+  env.pool_bytes = static_cast<uint64_t>(number("FASTCOMM_POOL_MB", 1 << 20, 0, 1 << 20)) * kMiB;
+  env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, 0, 1 << 16));
   env.spin_us = number("FASTCOMM_SPIN_US", -1, -1, 1000 * 1000);
   return env;
 }

@@ -14,8 +14,13 @@ struct Environment {
   uint64_t payload_bytes = 0;      // FASTCOMM_ONE_SHOT_BYTES: largest one-shot message
   uint64_t block_bytes = 0;        // FASTCOMM_BLOCK_BYTES: what one step of a pipeline moves
   std::string route = "auto";  // FASTCOMM_ROUTE: auto, pinned, or nccl for all tensors on devices
+  std::string ipc = "auto";    // FASTCOMM_IPC: auto, handle, descriptor or fabric
   uint64_t window_bytes = 0;   // FASTCOMM_WINDOW_BYTES: of an area of a device's window
-  int64_t spin_us = -1;        // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
+  uint64_t pool_bytes =
+      0;  // FASTCOMM_POOL_MB: of tensors in a device's memory that peers map, at most
+  int device_blocks =
+      0;                 // FASTCOMM_DEVICE_BLOCKS: of kernels between processes' devices; 0 chooses
+  int64_t spin_us = -1;  // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
 };
 
 /// The parsed environment. Raises Error(kInvalidArgument) naming the variable, what it was and what

@@ -13,53 +13,13 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/cuda/multi_gradient.h"
+#include "kernels/cuda/gradient_norm.h"
+#include "kernels/cuda/multi_reduce.h"
 #include "ops/device_ranks.h"
+#include "tensors/gradients_device.h"
 
 namespace fastcomm {
 namespace {
-
-/// Enqueues what `spec` says on the gradients' device; sources[k][i] are the terms of gradient i.
-/// Returns the three results.
-TensorList launch(const TensorList& tensors, const std::vector<Gradient>& gradients,
-                  const std::vector<std::vector<const void*>>& sources,
-                  const GradientReduceSpec& spec, int device) {
-  const size_t count = gradients.size();
-  std::vector<std::vector<const void*>> terms(count);
-  std::vector<void*> destinations(count);
-  std::vector<GradientSegment> segments;
-  for (size_t i = 0; i < count; ++i) {
-    const Gradient& gradient = gradients[i];
-    for (const auto& source : sources) terms[i].push_back(source[i]);
-    destinations[i] = gradient.data;
-    segments.push_back(
-        {{terms[i].data(), &destinations[i], gradient.count}, gradient.dtype, gradient.wire});
-  }
-  const auto bytes = gradient_scratch_bytes(segments.data(), static_cast<int>(count));
-  const at::Tensor scratch =
-      at::empty({static_cast<int64_t>(bytes)},
-                at::TensorOptions(at::kByte).device(accelerator_device(device)));
-  TensorList results = make_gradient_results(tensors, accelerator_device(device));
-  const bool wide = results[0].scalar_type() == at::kDouble;
-  const NormResults into{results[2].mutable_data_ptr<double>(), results[0].mutable_data_ptr(),
-                         wide ? DType::kFloat64 : DType::kFloat32,
-                         results[1].mutable_data_ptr<float>()};
-  launch_multi_gradient(segments.data(), static_cast<int>(count), spec, scratch.mutable_data_ptr(),
-                        into, native_stream(current_stream(device)));
-  return results;
-}
-
-/// The norms of gradients as they are.
-TensorList launch_norms(const TensorList& tensors, const GradientTensors& gradients, NormKind kind,
-                        int device) {
-  std::vector<const void*> own;
-  for (const Gradient& gradient : gradients.gradients()) own.push_back(gradient.data);
-  GradientReduceSpec spec{1, 0};
-  spec.norm = kind;
-  std::vector<Gradient> as_written = gradients.gradients();
-  for (Gradient& gradient : as_written) gradient.wire = gradient.dtype;
-  return launch(tensors, as_written, {own}, spec, device);
-}
 
 /// The device of each list.
 std::vector<int> devices_of(const std::vector<TensorList>& sources) {
@@ -123,11 +83,10 @@ TensorList sum_direct(std::vector<TensorList>& terms, const std::vector<int>& de
     for (const at::Tensor& term : terms[k]) sources[k].push_back(term.const_data_ptr());
   }
   for (TensorList& list : terms) keep_until_enqueued(list);
-  const int size = static_cast<int>(terms.size());
-  const GradientReduceSpec spec{size, 1, options.spec.average ? size : 1, options.spec.unscale,
-                                options.spec.norm};
+  TensorList found = make_gradient_results(results, accelerator_device(devices[0]));
   if (on_one_device(devices)) {
-    return launch(results, gradients.gradients(), sources, spec, devices[0]);
+    sum_gradients(gradients.gradients(), sources, options.spec, devices[0], found);
+    return found;
   }
   // All streams wait for all before the kernel reads the terms, and afterwards before they are
   // changed.
@@ -138,9 +97,9 @@ TensorList sum_direct(std::vector<TensorList>& terms, const std::vector<int>& de
   DeviceGuard guard(devices[0]);
   set.meet(Mark::kReady, streams, guard);
   guard.set(devices[0]);
-  TensorList made = launch(results, gradients.gradients(), sources, spec, devices[0]);
+  sum_gradients(gradients.gradients(), sources, options.spec, devices[0], found);
   set.meet(Mark::kFinished, streams, guard);
-  return made;
+  return found;
 }
 
 }  // namespace
@@ -167,7 +126,9 @@ TensorList fused_sum_device_lists(const std::vector<TensorList>& sources,
     found = sum_direct(terms, devices, options, results, gradients);
   } else {
     sum_staged(terms, options, device, results);
-    found = launch_norms(results, gradients, options.spec.norm, device);
+    found = make_gradient_results(results, accelerator_device(device));
+    look_at_gradients(gradients.gradients(), options.spec.norm, device,
+                      gradient_scratch(gradients.gradients(), device), found);
   }
   for (size_t k = 0; k < terms.size(); ++k) record_use(terms[k], devices[k]);
   std::move(found.begin(), found.end(), std::back_inserter(results));
@@ -178,7 +139,9 @@ TensorList device_gradient_norms(const TensorList& gradients, NormKind kind) {
   const int device = static_cast<int>(gradients[0].get_device());
   const c10::DeviceGuard guard(accelerator_device(device));
   const GradientTensors tensors(gradients, {{false, 1, kind}, {}}, accelerator_device(device));
-  TensorList results = launch_norms(gradients, tensors, kind, device);
+  TensorList results = make_gradient_results(gradients, accelerator_device(device));
+  look_at_gradients(tensors.gradients(), kind, device,
+                    gradient_scratch(tensors.gradients(), device), results);
   record_use(gradients, device);
   return results;
 }

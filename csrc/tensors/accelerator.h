@@ -71,8 +71,9 @@ inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
 /// failed, and data goes through the host. Never raises.
 bool map_for_peers(int device, int peer, std::string& why_not);
 
-/// Whether the current stream of the device is being captured into a graph.
-bool is_capturing(int device);
+/// The capture into a graph that a stream is part of, by a number of its own in this process; 0: none.
+uint64_t capture_of(const c10::Stream& stream);
+inline bool is_capturing(int device) { return capture_of(current_stream(device)) != 0; }
 
 /// As its maker calls it.
 std::string device_name(int device);

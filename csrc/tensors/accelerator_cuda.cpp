@@ -48,11 +48,14 @@ bool map_for_peers(int device, int peer, std::string& why_not) {
   return why_not.empty();
 }
 
-bool is_capturing(int device) {
-  const DeviceGuard guard(device);
+uint64_t capture_of(const c10::Stream& stream) {
+  const DeviceGuard guard(stream.device_index());
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  FC_CUDA(cudaStreamIsCapturing(native_stream(current_stream(device)), &status), "device ", device);
-  return status != cudaStreamCaptureStatusNone;
+  unsigned long long number = 0;
+  FC_CUDA(cudaStreamGetCaptureInfo(native_stream(stream), &status, &number), "device ",
+          static_cast<int>(stream.device_index()));
+  return status == cudaStreamCaptureStatusNone ? 0
+                                               : number + 1;  // CUDA does not say that none is 0
 }
 
 std::string device_name(int device) {

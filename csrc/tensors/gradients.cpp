@@ -112,7 +112,7 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
 void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
   const at::Tensor& given = options_.residuals[index];
   const at::Tensor residual = given.is_complex() ? at::view_as_real(given) : given;
-  FC_CHECK(residual.is_cpu() && residual.scalar_type() == at::kFloat &&
+  FC_CHECK(residual.device() == dense_[index].device() && residual.scalar_type() == at::kFloat &&
                residual.sizes() == dense_[index].sizes() &&
                residual.strides() == dense_[index].strides(),
            "fused_all_reduce: the residual of ", named(index, users_[index]), " is ",
@@ -189,6 +189,14 @@ std::string GradientTensors::describe() const {
     text += (i == 0 ? ": " : ", ") + form_of(users_[i]);
   }
   return text;
+}
+
+void check_offsets(const std::vector<ShardOffsets>& shards, int size) {
+  for (const ShardOffsets& offsets : shards) {
+    FC_CHECK(offsets.empty() || offsets.size() == static_cast<size_t>(size) + 1,
+             "shards: ", offsets.size(), " offsets for a group of ", size,
+             " ranks, which needs one more than ranks");
+  }
 }
 
 TensorList make_gradient_results(const TensorList& gradients, at::Device device) {

@@ -34,6 +34,8 @@ class GradientTensors {
   GradientTensors(TensorList tensors, const GradientOptions& options, at::Device device = at::kCPU);
 
   const std::vector<Gradient>& gradients() const { return gradients_; }
+  /// The same as tensors, stand-ins among them; complex ones as pairs.
+  const TensorList& dense() const { return dense_; }
   /// Of gradients on the CPU.
   const std::shared_ptr<GradientList>& list() const { return list_; }
   /// Copies stand-ins to where the gradients live.
@@ -55,6 +57,9 @@ class GradientTensors {
   std::vector<Gradient> gradients_;
   std::shared_ptr<GradientList> list_;
 };
+
+/// Raises Error(kInvalidArgument) unless each tensor that is divided has an offset for each rank, and one more.
+void check_offsets(const std::vector<ShardOffsets>& shards, int size);
 
 /// Three tensors for results, as above.
 TensorList make_gradient_results(const TensorList& gradients, at::Device device = at::kCPU);

@@ -34,9 +34,21 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="MIN,MAX,FACTOR",
         help="in bytes, with K, M, G for binary units (8,64M,8)",
     )
-    parser.add_argument("--ranks", type=int, default=2, help="processes to start (2)")
+    parser.add_argument(
+        "--ranks", type=int, help="processes to start (2; on GPUs one for each, at least 2)"
+    )
     parser.add_argument("--dtype", default="float32", help="element type, a name in torch")
-    parser.add_argument("--backends", type=_names, default=_names("fastcomm,gloo"), help="A,B,...")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where tensors lie. cuda: rank r has GPU r, or shares one where there are fewer (cpu)",
+    )
+    parser.add_argument(
+        "--backends",
+        type=_names,
+        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl)",
+    )
     parser.add_argument(
         "--budget", type=float, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
     )
@@ -46,8 +58,13 @@ def build_parser() -> argparse.ArgumentParser:
         default=True,
         help="compare results exactly before and after each measurement (on)",
     )
-    parser.add_argument(
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument(
         "--out", type=Path, metavar="DIR", help="write JSON lines and a plot into this folder"
+    )
+    kept.add_argument("--json", type=Path, metavar="FILE", help="write JSON lines into this file")
+    parser.add_argument(
+        "--quiet", action="store_true", help="no table and no progress, which need more packages"
     )
     parser.add_argument("--style", default="simple", help="table style: simple, github, ...")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="only plot a result file")
@@ -59,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0 if all went well, 1 with the reason on standard error if not."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    needed = () if options.quiet and not (options.out or options.table or options.plot) else _NEEDED
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
         return 1
@@ -74,6 +92,13 @@ def main(argv: Sequence[str]) -> int:
     unknown = [op for op in options.ops if op not in CASES]
     if unknown:
         parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
+    if options.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("--device cuda: torch finds no GPU here")
+        options.ranks = options.ranks or max(2, torch.cuda.device_count())
+    options.ranks = options.ranks or 2
     return _run(options, ["python -m fastcomm bench", *argv])
 
 
@@ -87,7 +112,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     sweep = SweepOptions(
         ops=options.ops,
         sizes=tuple(options.sizes),
-        backends=options.backends,
+        backends=options.backends or _default_backends(options.device),
+        device=options.device,
         ranks=options.ranks,
         dtype=options.dtype,
         budget_s=options.budget,
@@ -95,40 +121,57 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     )
     rows: list[dict[str, object]] = []
     stem = f"bench-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
-    path = options.out / f"{stem}.jsonl" if options.out else None
+    path = options.out / f"{stem}.jsonl" if options.out else options.json
     try:
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
-            print(f"{summary_line(environment)}; {sweep.ranks} ranks, {sweep.dtype}")
-            _measure(sweep, rows, writer)
+            print(
+                f"{summary_line(environment)}; {sweep.ranks} ranks, {sweep.dtype}, {sweep.device}"
+            )
+            _measure(sweep, rows, writer, options.quiet)
     except (RankError, FileExistsError) as error:
         print(f"bench failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; what was measured so far:", file=sys.stderr)
-        print(format_table(rows, options.style))
+        if not options.quiet:
+            print(format_table(rows, options.style))
         return 130
-    print(format_table(rows, options.style))
-    if path:
+    if not options.quiet:
+        print(format_table(rows, options.style))
+    if options.out:
+        assert path
         write_plot(Records(environment, rows), path.with_suffix(".png"))
         print(f"\nwrote {path} and {path.with_suffix('.png').name}")
     return 0
 
 
-def _measure(sweep: object, rows: list[dict[str, object]], writer: RecordWriter | None) -> None:
-    """Run the sweep under a progress bar; rows go to ``rows`` and to the file at once."""
-    from tqdm import tqdm
+def _default_backends(device: str) -> tuple[str, ...]:
+    return ("fastcomm", "gloo") if device == "cpu" else ("fastcomm", "symm_mem_two_shot", "nccl")
 
+
+def _measure(
+    sweep: object, rows: list[dict[str, object]], writer: RecordWriter | None, quiet: bool
+) -> None:
+    """Run the sweep under a progress bar; rows go to ``rows`` and to the file at once."""
     from fastcomm.bench.sweep import SweepOptions, run_sweep
 
     assert isinstance(sweep, SweepOptions)
-    total = len(list(sweep.points())) * len(sweep.backends)
-    bar = tqdm(total=total, unit="row", ncols=90, dynamic_ncols=False)
 
-    def on_row(row: dict[str, object]) -> None:
+    def keep(row: dict[str, object]) -> None:
         rows.append(row)
         if writer:
             writer.write(row)
+
+    if quiet:
+        return run_sweep(sweep, keep)
+    from tqdm import tqdm
+
+    total = len(list(sweep.points())) * len(sweep.backends)
+    bar = tqdm(total=total, unit="row", ncols=90, disable=None)
+
+    def on_row(row: dict[str, object]) -> None:
+        keep(row)
         size = row["bytes"]
         bar.set_description(f"{row['op']} {format_size(size) if isinstance(size, int) else ''}")
         bar.update()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastcomm.bench.records import Records, read_records
+from fastcomm.bench.table import measured
 from fastcomm.bench.units import format_size
 
 Key = tuple[str, int, str, str, int]
@@ -36,11 +37,11 @@ def medians(records: Records, relative_to: str | None) -> dict[Key, float]:
     def key(row: dict[str, Any], backend: str) -> Key:
         return row["op"], row["bytes"], backend, row["dtype"], row["ranks"]
 
-    absolute = {key(row, row["backend"]): float(row["median_us"]) for row in records.rows}
+    absolute = {key(row, row["backend"]): float(row["median_us"]) for row in measured(records.rows)}
     if relative_to is None:
         return absolute
     relative = {}
-    for row in records.rows:
+    for row in measured(records.rows):
         reference = absolute.get(key(row, relative_to))
         if reference and row["backend"] != relative_to:
             relative[key(row, row["backend"])] = float(row["median_us"]) / reference

@@ -5,6 +5,7 @@ Results are published: nothing here may name the host, the user or a folder.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 
 import fastcomm
+
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def describe(command: Sequence[str]) -> dict[str, Any]:
@@ -33,6 +36,7 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
         "torch": torch.__version__,
         "fastcomm": fastcomm.__version__,
         "build": build_info(),
+        "gpus": gpus(),
         "variables": {
             name: hide_paths(value)
             for name, value in sorted(os.environ.items())
@@ -42,9 +46,13 @@ def describe(command: Sequence[str]) -> dict[str, Any]:
 
 
 def summary_line(environment: dict[str, Any]) -> str:
-    """One line for titles: processor, cores, versions, date."""
+    """One line for titles: processor, cores, GPUs, versions, date."""
+    cards = environment.get("gpus") or {}
+    names = cards.get("names", [])
+    seen = [f"{names.count(name)} {name}" for name in dict.fromkeys(names)]
     return (
         f"{environment.get('cpu', '?')}, {environment.get('affinity', '?')} cores, "
+        f"{''.join(f'{card}, ' for card in seen)}"
         f"torch {environment.get('torch', '?')}, fastcomm {environment.get('fastcomm') or '?'}, "
         f"{str(environment.get('date', '?'))[:10]}"
     )
@@ -64,6 +72,21 @@ def cpu_model() -> str:
         text = ""
     match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.machine()
+
+
+def gpus() -> dict[str, Any] | None:
+    """The visible GPUs' names, their driver and NCCL; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    found: dict[str, Any] = {
+        "names": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "cuda": torch.version.cuda,
+    }
+    with contextlib.suppress(OSError, IndexError):
+        found["driver"] = re.findall(r"\d+\.\d[\d.]*", _DRIVER.read_text())[0]
+    with contextlib.suppress(Exception):  # of a torch without NCCL
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
 
 
 def build_info() -> dict[str, Any] | None:

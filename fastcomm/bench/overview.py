@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastcomm.bench.records import read_records
-from fastcomm.bench.table import backends_of
+from fastcomm.bench.table import backends_of, measured
 from fastcomm.bench.units import format_size, parse_size
 
 Row = dict[str, Any]
@@ -26,7 +26,7 @@ DEFAULT_SIZES = "8,4K,256K,2M,64M"
 
 def read_sweeps(paths: Sequence[Path]) -> list[Sweep]:
     """The rows of each number of ranks, in order of appearance."""
-    rows = [row for path in paths for row in read_records(path).rows]
+    rows = [row for path in paths for row in measured(read_records(path).rows)]
     numbers = dict.fromkeys(row["ranks"] for row in rows)
     return [[row for row in rows if row["ranks"] == number] for number in numbers]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastcomm.bench.environment import summary_line
 from fastcomm.bench.records import Records
-from fastcomm.bench.table import backends_of, ratios
+from fastcomm.bench.table import backends_of, measured, ratios
 from fastcomm.bench.units import format_size
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def draw(records: Records) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [row for row in records.rows if "median_us" in row]
+    rows = measured(records.rows)
     if not rows:
         raise ValueError("no rows to plot")
     sized = list(dict.fromkeys(row["op"] for row in rows if row["bytes"] > 0))
@@ -61,8 +61,9 @@ def draw(records: Records) -> Figure:
     if handles:
         axes[0][0].legend(handles, labels, loc="upper left", frameon=False)
     ranks, dtype = rows[0]["ranks"], rows[0]["dtype"]
+    where = rows[0].get("device", "CPU")
     figure.suptitle(
-        f"Collectives on {ranks} CPU ranks, {dtype}, {' and '.join(backends_of(rows))} "
+        f"Collectives on {ranks} {where} ranks, {dtype}, {' and '.join(backends_of(rows))} "
         f"interleaved in one run\n{summary_line(records.environment)}",
         fontsize=11,
     )

@@ -4,12 +4,17 @@ The default group runs Gloo and only controls; every backend under test has a gr
 The budget is shared out as the sweep goes: each point gets an equal part of the time that is left,
 and at least half of its share of the whole, so that large sizes that overrun do not starve those
 behind them.
+
+On devices a stock backend that raises is left out from then on, with a row that says why: NCCL
+where ranks share a device, symmetric memory where there is none. What fastcomm raises ends the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +24,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import fastcomm
 from fastcomm.bench.cases import CASES, Case
+from fastcomm.bench.cases.base import buffers_from
+from fastcomm.bench.contenders import Contender, make
 from fastcomm.bench.launch import Rank, launch
+from fastcomm.bench.queued import timer_on
 from fastcomm.bench.stats import bandwidth_gbs, summarize
 from fastcomm.bench.timing import Samples, agree, measure
 
@@ -33,7 +42,13 @@ class WrongResultError(RuntimeError):
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What to measure.  ``sizes`` in bytes, ``budget_s`` for all points together."""
+    """What to measure.  ``sizes`` in bytes, ``budget_s`` for all points together.
+
+    Attributes:
+        device: the type of device whose memory tensors lie in; rank r has the device with number r,
+            and shares it where there are fewer.
+        prepare: called first in each rank; importable, since ranks are processes.
+    """
 
     ops: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -42,21 +57,14 @@ class SweepOptions:
     dtype: str = "float32"
     budget_s: float = 75.0
     check: bool = True
+    device: str = "cpu"
+    prepare: Callable[[], None] | None = None
 
     def points(self) -> Iterator[tuple[str, int]]:
         """(operation, size) in order of measurement; an operation without size occurs once."""
         for op in self.ops:
             for size in self.sizes if CASES[op].sized else (0,):
                 yield op, size
-
-
-def label_backends(backends: tuple[str, ...]) -> list[str]:
-    """Names of the backends in results; a repeated one is numbered: ``gloo``, ``gloo-2``."""
-    labels: list[str] = []
-    for index, backend in enumerate(backends):
-        seen = backends[:index].count(backend)
-        labels.append(f"{backend}-{seen + 1}" if seen else backend)
-    return labels
 
 
 def share_of(budget_s: float, points: int, left_s: float, points_left: int) -> float:
@@ -79,12 +87,15 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
 
 def run_rank(rank: Rank, options: SweepOptions) -> None:
     """The sweep on one rank; rank 0 reports the rows."""
+    if options.prepare is not None:
+        options.prepare()
     if "fake" in options.backends:  # torch's own that does nothing; known once this is imported
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    device = _own_device(rank, options.device)
     dist.init_process_group("gloo")
     control = dist.group.WORLD
     assert control is not None
-    groups = [dist.new_group(backend=backend) for backend in options.backends]
+    contenders = make(options.backends, device)
     points = list(options.points())
     measured: set[tuple[str, int]] = set()
     start = time.perf_counter()
@@ -92,11 +103,12 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
         left_s = options.budget_s - (time.perf_counter() - start)
         share_s = share_of(options.budget_s, len(points), left_s, len(points) - index)
         (budget_ms,) = agree([int(share_s * 1000)], control)
-        case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
+        with _buffers_on(device, contenders):
+            case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
         if (op, case.nbytes) in measured:  # the least size may be above several of those wished for
             continue
         measured.add((op, case.nbytes))
-        for row in measure_point(case, groups, control, options, budget_ms / 1000):
+        for row in measure_point(case, contenders, control, options, budget_ms / 1000, device):
             if rank.rank == 0:
                 rank.report(row)
         del case
@@ -105,32 +117,76 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     dist.destroy_process_group()
 
 
+def _own_device(rank: Rank, kind: str) -> torch.device:
+    """Choose this rank's device, and make it the current one."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    module = torch.get_device_module(kind)
+    count = module.device_count()
+    if count == 0:
+        raise RuntimeError(f"there is no device of type {kind} here")
+    if count < rank.size:  # else they refuse
+        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        os.environ.setdefault("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
+    device = torch.device(kind, rank.rank % count)
+    module.set_device(device)
+    return device
+
+
+def _buffers_on(
+    device: torch.device, contenders: list[Contender]
+) -> contextlib.AbstractContextManager[None]:
+    """Let cases have their buffers on ``device``, shared ones in memory of fastcomm's group."""
+    if device.type == "cpu":
+        return contextlib.nullcontext()
+    own = [each.group for each in contenders if each.label == "fastcomm"]
+
+    def ordinary(numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(numel, dtype=dtype, device=device)
+
+    def shared(numel: int, dtype: torch.dtype) -> torch.Tensor:
+        # The group has no such memory before its first collective.
+        dist.all_reduce(ordinary(1, torch.float32).zero_(), group=own[0])
+        return fastcomm.empty(numel, dtype=dtype, device=device, group=own[0])
+
+    return buffers_from(ordinary, shared if own else None)
+
+
 def measure_point(
     case: Case,
-    groups: list[dist.ProcessGroup],
+    contenders: list[Contender],
     control: dist.ProcessGroup,
     options: SweepOptions,
     budget_s: float,
+    device: torch.device,
 ) -> list[Row]:
     """Check, measure, check again; a row for every backend."""
     start = time.perf_counter()
-    labels = label_backends(options.backends)
-    if options.check:
-        _check(case, groups, labels, control)
+    served, left_out = [], []
+    for contender in contenders:
+        may_fail = device.type != "cpu" and not contender.label.startswith("fastcomm")
+        why, wrong = contender.why_not(case, control, may_fail)
+        served += [] if why else [contender]
+        left_out += [_left_out(case, contender, options, why)] if why else []
+        if options.check and not why:
+            _raise_if_wrong(contender, case, wrong, control)
     case.prepare()
     # The check after the measurement takes about as long as the one before.
     left = budget_s - 2 * (time.perf_counter() - start)
-    samples = measure([case.bind(group) for group in groups], control, left)
+    calls = [each.bind(case) for each in served]
+    samples = measure(calls, control, left, timer=timer_on(device)) if calls else []
     if options.check:
-        _check(case, groups, labels, control)
-    return [make_row(case, label, options, its) for label, its in zip(labels, samples, strict=True)]
+        for each in served:
+            _check(each, case, control)
+    rows = [make_row(case, each.label, options, s) for each, s in zip(served, samples, strict=True)]
+    return rows + left_out
 
 
 def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) -> Row:
     """The record of one (operation, size, backend); bandwidths are those of the median."""
     summary = summarize([time_ns / case.repeats for time_ns in samples.times_ns])
     algbw = bandwidth_gbs(case.nbytes, summary.median_us)
-    return {
+    row: Row = {
         "op": case.name,
         "bytes": case.nbytes,
         "dtype": options.dtype,
@@ -148,18 +204,37 @@ def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) ->
         "busbw_gbs": round(algbw * case.bus_factor(options.ranks), 6),
         "checked": options.check,
     }
+    if options.device != "cpu":
+        row.update(device=options.device, clock=samples.clock, calls=samples.calls)
+    if samples.host_ns:
+        row["host_us"] = round(statistics.median(samples.host_ns) / case.repeats / 1e3, 3)
+    return row
 
 
-def _check(
-    case: Case, groups: list[dist.ProcessGroup], labels: list[str], control: dist.ProcessGroup
+def _left_out(case: Case, contender: Contender, options: SweepOptions, why: str) -> Row:
+    return {
+        "op": case.name,
+        "bytes": case.nbytes,
+        "dtype": options.dtype,
+        "ranks": options.ranks,
+        "backend": contender.label,
+        "left_out": why,
+    }
+
+
+def _check(contender: Contender, case: Case, control: dist.ProcessGroup) -> None:
+    """Raise on every rank if the result is wrong on any rank."""
+    _raise_if_wrong(contender, case, contender.check(case, control), control)
+
+
+def _raise_if_wrong(
+    contender: Contender, case: Case, wrong: int, control: dist.ProcessGroup
 ) -> None:
-    """Raise on every rank if the result of any backend is wrong on any rank."""
-    for group, label in zip(groups, labels, strict=True):
-        wrong = torch.zeros(dist.get_world_size(control), dtype=torch.int64)
-        wrong[dist.get_rank(control)] = case.check(group, control)
-        dist.all_reduce(wrong, group=control)
-        if wrong.any():
-            raise WrongResultError(
-                f"{case.name} of {case.nbytes} bytes ({case.dtype}) over {label}: wrong elements "
-                f"on ranks 0, 1, ...: {wrong.tolist()} of {case.numel}"
-            )
+    of_all = torch.zeros(dist.get_world_size(control), dtype=torch.int64)
+    of_all[dist.get_rank(control)] = wrong
+    dist.all_reduce(of_all, group=control)
+    if of_all.any():
+        raise WrongResultError(
+            f"{case.name} of {case.nbytes} bytes ({case.dtype}) over {contender.label}: wrong "
+            f"elements on ranks 0, 1, ...: {of_all.tolist()} of {case.numel}"
+        )

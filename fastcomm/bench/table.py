@@ -20,6 +20,23 @@ def backends_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["backend"] for row in rows))
 
 
+def measured(rows: Sequence[Row]) -> list[Row]:
+    """Rows with times, without those that say why a backend was left out."""
+    return [row for row in rows if "median_us" in row]
+
+
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """A line for each reason why a backend was left out, with the operations."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "left_out" in row:
+            ops = found.setdefault((row["backend"], row["left_out"]), [])
+            ops += [] if row["op"] in ops else [row["op"]]
+    return [
+        f"{backend} left out of {', '.join(ops)}: {why}" for (backend, why), ops in found.items()
+    ]
+
+
 def ratios(rows: Sequence[Row], baseline: str) -> list[float | None]:
     """For each row the median of ``baseline`` at the same point over its own; above 1 is faster.
 
@@ -37,22 +54,27 @@ def ratios(rows: Sequence[Row], baseline: str) -> list[float | None]:
 def format_table(rows: Sequence[Row], style: str = "simple") -> str:
     """The table in a style of tabulate (``simple``, ``github``, ...).
 
-    The last backend to appear is the baseline of the ratio.
+    The last backend to appear is the baseline of the ratio. Where the device's time was taken, a
+    column has the host's, and a backend that was timed by the wall's clock is marked.
     """
     from tabulate import tabulate
 
+    notes, rows = left_out(rows), measured(rows)
+    with_host = any("host_us" in row for row in rows)
     baseline = backends_of(rows)[-1] if rows else "baseline"
     body = []
     previous = ""
     for row, ratio in zip(rows, ratios(rows, baseline), strict=True):
         name, previous = (row["op"] if row["op"] != previous else ""), row["op"]
         sized = row["bytes"] > 0
+        host = [_microseconds(row["host_us"]) if "host_us" in row else "wall"]
         body.append(
             [
                 name,
                 format_size(row["bytes"]) if sized else "",
                 row["backend"],
                 *(_microseconds(row[key]) for key in ("min_us", "median_us", "p99_us")),
+                *(host if with_host else ()),
                 _significant(row["algbw_gbs"]) if sized else "",
                 _significant(row["busbw_gbs"]) if sized else "",
                 f"{ratio:.1f}" if ratio is not None else "",
@@ -65,12 +87,14 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
         "min [µs]",
         "median [µs]",
         "p99 [µs]",
+        *(["host [µs]"] if with_host else []),
         "algbw [GB/s]",
         "busbw [GB/s]",
         f"{baseline} / this",
     ]
-    align = ("left", "right", "left", *["right"] * 6)
-    return str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
+    align = ("left", "right", "left", *["right"] * (len(headers) - 3))
+    text = str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
+    return "\n".join([text, *notes])
 
 
 def _microseconds(value: float) -> str:

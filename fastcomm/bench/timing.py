@@ -18,7 +18,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -36,9 +36,19 @@ _UNTIMED_PER_BATCH = 2
 
 @dataclass(frozen=True)
 class Samples:
-    """Times in ns, maximum over ranks, of one backend: ``batches[round][iteration]``."""
+    """Times in ns, maximum over ranks, of one backend: ``batches[round][iteration]``.
+
+    Attributes:
+        batches: of a call each, or of the calls of a sample, divided by their number.
+        calls: in a sample.
+        clock: ``wall``, or ``device`` where the device's time was taken, without the host's.
+        host_ns: what a call took the host meanwhile; empty with the wall's clock.
+    """
 
     batches: list[list[int]]
+    calls: int = 1
+    clock: str = "wall"
+    host_ns: list[int] = field(default_factory=list)
 
     @property
     def times_ns(self) -> list[int]:
@@ -90,37 +100,71 @@ def choose_iterations(
     return [max(least, min(most, int(share_ns / max(cost, 1.0)))) for cost in costs_ns]
 
 
+class Timer:
+    """How one backend's call is timed: here each blocking call by itself, by the wall's clock.
+
+    All ranks make the same calls of it, in the same order.
+
+    Args:
+        call: what is timed.
+        control: a group of the same ranks, for what they have to agree on.
+    """
+
+    clock = "wall"
+    calls = 1
+
+    def __init__(self, call: Call, control: dist.ProcessGroup) -> None:
+        self.call, self.control = call, control
+        self.host_ns: list[int] = []
+
+    def pilot(self) -> float:
+        """Warm up and estimate the cost of one sample in ns, on the slowest rank.
+
+        The root of a broadcast may return early: its own times would lead to far too many calls.
+        """
+        dist.barrier(group=self.control)
+        self.call()
+        (cost,) = max_over_ranks(time_batch(self.call, 1), self.control)
+        (more,) = agree([min(_MAX_WARM_UP, int(_WARM_UP_S * 1e9 / max(cost, 1)))], self.control)
+        if not more:
+            return cost
+        return statistics.median(max_over_ranks(time_batch(self.call, more), self.control))
+
+    def batch(self, samples: int) -> list[int]:
+        """Times in ns of so many samples on this rank, behind some that are not timed."""
+        for _ in range(_UNTIMED_PER_BATCH):
+            self.call()
+        return time_batch(self.call, samples)
+
+
 def measure(
-    calls: Sequence[Call], control: dist.ProcessGroup, budget_s: float, rounds: int = ROUNDS
+    calls: Sequence[Call],
+    control: dist.ProcessGroup,
+    budget_s: float,
+    rounds: int = ROUNDS,
+    timer: Callable[[Call, dist.ProcessGroup], Timer] = Timer,
 ) -> list[Samples]:
     """Time ``calls``, one for each backend, for about ``budget_s`` seconds in all.
 
     Called by all ranks with calls in the same order.  ``budget_s`` counts on rank 0 only.
     """
     start = time.perf_counter()
-    costs = [_pilot(call, control) for call in calls]
+    timers = [timer(call, control) for call in calls]
+    costs = [each.pilot() for each in timers]
     left = budget_s - (time.perf_counter() - start)
-    iterations = agree(choose_iterations(costs, left, rounds), control)
-    batches: list[list[list[int]]] = [[] for _ in calls]
-    order = list(range(len(calls)))
+    samples = agree(choose_iterations(costs, left, rounds), control)
+    batches: list[list[list[int]]] = [[] for _ in timers]
+    order = list(range(len(timers)))
     for number in range(rounds):
         for index in order if number % 2 == 0 else reversed(order):
             dist.barrier(group=control)
-            for _ in range(_UNTIMED_PER_BATCH):
-                calls[index]()
-            batches[index].append(time_batch(calls[index], iterations[index]))
+            batches[index].append(timers[index].batch(samples[index]))
     return [
-        Samples([max_over_ranks(batch, control) for batch in of_backend]) for of_backend in batches
+        Samples(
+            [max_over_ranks(batch, control) for batch in of_backend],
+            each.calls,
+            each.clock,
+            each.host_ns,
+        )
+        for each, of_backend in zip(timers, batches, strict=True)
     ]
-
-
-def _pilot(call: Call, control: dist.ProcessGroup) -> float:
-    """Warm up and estimate the cost of one call in ns, on the slowest rank.
-
-    The root of a broadcast may return early: its own times would lead to far too many calls.
-    """
-    dist.barrier(group=control)
-    call()
-    (cost,) = max_over_ranks(time_batch(call, 1), control)
-    (more,) = agree([min(_MAX_WARM_UP, int(_WARM_UP_S * 1e9 / max(cost, 1)))], control)
-    return statistics.median(max_over_ranks(time_batch(call, more), control)) if more else cost

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastcomm.bench.cli import build_parser, main
 from fastcomm.bench.records import read_records
@@ -29,12 +30,34 @@ def test_a_small_run_writes_records_and_a_plot(
     assert "| all_reduce" in capsys.readouterr().out
 
 
+def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastcomm.bench.cli._NEEDED", ("there_is_no_such_package",))
+    words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8,8,2", "--budget", "0.2"]
+    path = tmp_path / "found.jsonl"
+    assert main([*words, "--json", str(path)]) == 1
+    assert main([*words, "--quiet", "--json", str(path)]) == 0
+    assert [row["op"] for row in read_records(path).rows] == ["all_reduce"]
+    captured = capsys.readouterr()
+    assert "median" not in captured.out and "row/s" not in captured.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--device", "cuda"])
+    assert caught.value.code == 2 and "no GPU here" in capsys.readouterr().err
+
+
 def test_a_failing_backend_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--backends", "nonesuch", "--ops", "barrier", "--budget", "1"]) == 1
     assert "rank" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["--sizes 8", "--sizes 8,x,2", "--ops nonesuch"])
+@pytest.mark.parametrize(
+    "words", ["--sizes 8", "--sizes 8,x,2", "--ops nonesuch", "--out a --json b"]
+)
 def test_bad_options_are_status_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words.split())
@@ -49,6 +72,6 @@ def test_a_missing_file_is_status_1(tmp_path: Path) -> None:
 def test_the_default_sweep() -> None:
     options = build_parser().parse_args([])
     assert (options.sizes[0], options.sizes[-1], len(options.sizes)) == (8, 64 << 20, 9)
-    assert options.backends == ("fastcomm", "gloo")
+    assert options.device == "cpu" and options.ranks is None and options.backends is None
     assert options.ops == ("all_reduce", "all_reduce_shared", "broadcast", "all_gather", "barrier")
     assert options.check

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from types import ModuleType
 
 import pytest
 import torch
-from support import gpu, script
+from support import gpu
+
+from fastcomm.bench import device_time
 
 
-@pytest.fixture(scope="module")
-def device_time() -> ModuleType:
-    return script.load("device_time")
-
-
-def test_columns_are_medians_and_the_middle_half(device_time: ModuleType) -> None:
+def test_columns_are_medians_and_the_middle_half() -> None:
     times = [9.0, 1.0, 2.0, 4.0, 3.0]
     samples = {"ours": [device_time.Sample(ms, ms / 10) for ms in times]}
     found = device_time.columns(samples)
@@ -26,11 +22,11 @@ def test_columns_are_medians_and_the_middle_half(device_time: ModuleType) -> Non
     }
 
 
-def test_one_sample_has_no_spread(device_time: ModuleType) -> None:
+def test_one_sample_has_no_spread() -> None:
     assert device_time.columns({"a": [device_time.Sample(2.0, 1.0)]})["spread"] == {"a": 0.0}
 
 
-def test_sides_take_turns_in_changing_order(device_time: ModuleType) -> None:
+def test_sides_take_turns_in_changing_order() -> None:
     seen: list[str] = []
     sides = {name: (lambda name=name: seen.append(name)) for name in "abc"}
     samples = device_time.in_turn(sides, 5, "cpu")
@@ -40,11 +36,11 @@ def test_sides_take_turns_in_changing_order(device_time: ModuleType) -> None:
     assert {side: len(found) for side, found in samples.items()} == {"a": 5, "b": 5, "c": 5}
 
 
-def test_on_the_cpu_the_device_is_the_host(device_time: ModuleType) -> None:
+def test_on_the_cpu_the_device_is_the_host() -> None:
     sample = device_time.clock_for("cpu").sample(lambda: time.sleep(0.02))
     assert sample.device_ms == sample.host_ms >= 20
 
 
 @pytest.mark.skipif(gpu.WHY_NONE is None, reason="there is a GPU")
-def test_without_a_gpu_nothing_is_launched(device_time: ModuleType) -> None:
+def test_without_a_gpu_nothing_is_launched() -> None:
     assert device_time.launches(lambda: torch.ones(3)) is None

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import fastcomm
+from fastcomm.bench.contenders import label_backends
 from fastcomm.bench.launch import RankError
 from fastcomm.bench.records import read_records
-from fastcomm.bench.sweep import label_backends
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -59,6 +59,7 @@ def test_the_demo_leaves_records_and_a_plot(demo_folder: Path) -> None:
         assert str(demo_folder) not in (demo_folder / name).read_text()
 
 
+@pytest.mark.release  # the demo compares two runs as well
 def test_every_run_gives_the_same_bits(demo_folder: Path, tmp_path: Path) -> None:
     done = run("digits.py", "--backend", "gloo", *STEPS, "--out", str(tmp_path / "a.jsonl"))
     assert done.returncode == 0, done.stderr

@@ -1,15 +1,12 @@
 from typing import Any
 
+import pytest
 import torch
+from sim.loading import load
 
 from fastcomm.bench.cases import CASES
-from fastcomm.bench.sweep import SweepOptions, label_backends, make_row, run_sweep, share_of
+from fastcomm.bench.sweep import SweepOptions, make_row, run_sweep, share_of
 from fastcomm.bench.timing import Samples
-
-
-def test_repeated_backends_are_numbered() -> None:
-    assert label_backends(("fastcomm", "gloo")) == ["fastcomm", "gloo"]
-    assert label_backends(("gloo", "gloo", "gloo")) == ["gloo", "gloo-2", "gloo-3"]
 
 
 def test_an_operation_without_size_occurs_once() -> None:
@@ -59,3 +56,26 @@ def test_a_row_has_the_time_of_one_message() -> None:
     case = CASES["send_recv"](4096, torch.float32, 0, 2)
     row = make_row(case, "gloo", options, Samples([[8192, 8192]]))
     assert (row["median_us"], row["busbw_gbs"], row["batch_median_us"]) == (4.096, 1.0, [4.096])
+
+
+@pytest.mark.usefixtures("simulated")
+def test_devices_and_a_backend_that_is_left_out() -> None:
+    rows: list[dict[str, Any]] = []
+    ops = ("all_reduce", "all_reduce_shared", "reduce_scatter_tensor", "all_to_all_single")
+    options = SweepOptions(
+        (*ops, "barrier", "new_group"),
+        (64, 40_000),
+        ("fastcomm", "symm_mem_two_shot", "nccl"),
+        budget_s=0.5,
+        device="sim",
+        prepare=load,
+    )
+    run_sweep(options, rows.append)
+    ours = [row for row in rows if row["backend"] == "fastcomm"]
+    assert len(ours) == 2 * len(ops) + 2
+    assert {row["op"] for row in ours} == {*ops, "barrier", "new_group"}
+    for row in ours:
+        assert row["checked"] and row["device"] == "sim" and row["clock"] == "wall"
+        assert row["calls"] >= 1 and "host_us" not in row
+    others = [row for row in rows if row["backend"] != "fastcomm"]
+    assert others and all(row["left_out"] for row in others)

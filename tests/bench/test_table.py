@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from fastcomm.bench.table import format_table, ratios
+from fastcomm.bench.table import format_table, left_out, measured, ratios
 
 pytest.importorskip("tabulate")
 
@@ -35,3 +35,18 @@ def test_the_table_names_units_and_shows_every_row(rows: list[dict[str, Any]]) -
 def test_the_style_is_tabulates(rows: list[dict[str, Any]]) -> None:
     assert format_table(rows, "github").startswith("| operation")
     assert "operation" in format_table([])
+
+
+def test_who_was_left_out_is_below_the_table(rows: list[dict[str, Any]]) -> None:
+    for op in ("all_reduce", "broadcast", "all_reduce"):
+        rows.append({"op": op, "bytes": 8, "backend": "nccl", "left_out": "one device for two"})
+    note = "nccl left out of all_reduce, broadcast: one device for two"
+    assert left_out(rows) == [note] and len(measured(rows)) == 10
+    assert format_table(rows).splitlines()[-1] == note
+
+
+def test_the_hosts_time_has_a_column_where_it_was_taken(rows: list[dict[str, Any]]) -> None:
+    assert "host" not in format_table(rows)
+    rows[0]["host_us"] = 3.25
+    lines = format_table(rows).splitlines()
+    assert "host [µs]" in lines[0] and "3.25" in lines[2].split() and "wall" in lines[3].split()

@@ -38,6 +38,7 @@ def short_run(
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_two_ranks_train_to_the_bits_of_gloo(short_run: dict[str, Row]) -> None:
     ours, theirs = short_run["fp32"], short_run["Gloo, fp32"]
     assert len(ours["losses"]) == STEPS
@@ -47,6 +48,7 @@ def test_two_ranks_train_to_the_bits_of_gloo(short_run: dict[str, Row]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_wire_changes_the_weights_and_hardly_the_losses(short_run: dict[str, Row]) -> None:
     ours, wire = short_run["fp32"], short_run["bf16 wire"]
     assert wire["losses"][0] == ours["losses"][0]  # of the weights at the start
@@ -56,6 +58,7 @@ def test_the_wire_changes_the_weights_and_hardly_the_losses(short_run: dict[str,
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_more_ranks_see_the_same_data(short_run: dict[str, Row]) -> None:
     more = short_run["fp32, twice the ranks"]
     assert more["ranks"] == 4
@@ -63,6 +66,7 @@ def test_more_ranks_see_the_same_data(short_run: dict[str, Row]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_what_torch_refuses_is_recorded_in_its_words(short_run: dict[str, Row]) -> None:
     refused = short_run["Gloo, bf16_compress_hook"]
     assert "losses" not in refused

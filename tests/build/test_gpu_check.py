@@ -286,3 +286,25 @@ def test_only_thread_sanitizer_asks_for_a_fixed_layout(tmp_path: Path) -> None:
     assert programs.watched(place / "watched" / "x") and programs.watched(place / "watched_all/x")
     assert not any(programs.watched(place / name / "x") for name in ("plain", "bounds", "shim"))
     assert not programs.watched(tmp_path / "gpu" / "multi_copy")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "state"),
+    [
+        ({"memfd": "ok", "devices, handle": "ok", "devices, fabric": "not used"}, "green"),
+        ({"memfd": "ok", "devices, handle": "not used"}, "red"),
+        ({"memfd": "ok"}, "red"),
+        ({"memfd": "wrong", "devices, handle": "ok"}, "red"),
+    ],
+)
+def test_a_check_needs_a_way_between_devices(
+    verdicts: dict[str, str], state: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"path": path, "check": "short", "operation": "reduce", "verdict": verdict, "why": "so"}
+        for path, verdict in verdicts.items()
+    ]
+    (tmp_path / "check.json").write_text(json.dumps({"rows": rows}))
+    (step,) = [step for step in gpu_steps.STEPS if step.name == "check"]
+    found = step.judge(Place(tmp_path, GPU))
+    assert found.state == state and "memfd: " + verdicts["memfd"] in found.lines, found

@@ -48,6 +48,22 @@ def test_the_bits_of_the_cpu(size: int) -> None:
     run_ranks(size, _bits, environment=SMALL, timeout=240)
 
 
+def _whole_product(world: World) -> None:
+    device = init(world)
+    for dtype in DTYPES:
+        for count in (0, 1, 6, 127, 1023, 2048, 4100):
+            check_bits(world, device, dtype, count)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("route", ["auto", "pinned"])
+@pytest.mark.parametrize("size", range(2, 9))
+def test_the_bits_of_the_cpu_in_every_case(size: int, route: str) -> None:
+    """Every operation, type and size with every number of ranks; in place: test_group_pool.py."""
+    environment = {**SMALL, "FASTCOMM_ROUTE": route}
+    run_ranks(size, _whole_product, environment=environment, timeout=900)
+
+
 def _reductions(world: World) -> None:
     device = init(world)
     rank, size = world.rank, world.size
@@ -90,14 +106,12 @@ def _elsewhere(world: World) -> None:
     size, rank = world.size, world.rank
     ones = torch.ones(5, device=device)
     dist.all_reduce(ones)
-    assert not is_direct(ones, "all_to_all")
+    assert not is_direct(ones, "all_reduce_sparse")
     dist.all_reduce(some := torch.tensor([rank == 0, False], device=device))
     assert some.tolist() == [True, False]
-    outputs = [torch.zeros(r + 1, device=device) for r in range(size)]
-    dist.all_gather(outputs, torch.full((rank + 1,), float(rank), device=device))
-    assert [each.tolist() for each in outputs] == [[float(r)] * (r + 1) for r in range(size)]
-    dist.all_to_all_single(swapped := torch.zeros(size, device=device), ones[:size] * rank)
-    assert swapped.tolist() == [float(r * size) for r in range(size)]
+    parts = [torch.full((r + 1,), float(rank), device=device) for r in range(size)]
+    dist.reduce_scatter(mine := torch.zeros(rank + 1, device=device), parts)
+    assert mine.tolist() == [float(sum(range(size)))] * (rank + 1)
     far = torch.ones(2, device=f"sim:{(rank + 4) % 8}")
     dist.all_reduce(far)
     assert far.tolist() == [size] * 2
@@ -418,7 +432,10 @@ def test_a_group_that_ends_well_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"SIM_IPC": "0", "SIM_PINNED": "0"}, "rank 0: .*not supported.*; through pinned memory"),
+        (
+            {"SIM_IPC": "0", "SIM_VMM": "0", "SIM_PINNED": "0"},
+            "rank 0: .*not supported.*; through pinned memory",
+        ),
         ({"FASTCOMM_ROUTE": "nccl"}, "rank 0: FASTCOMM_ROUTE=nccl"),
     ],
 )
@@ -426,59 +443,6 @@ def test_what_does_not_work_is_not_used(environment: dict[str, str], reason: str
     for why, data in run_ranks(3, reason_and_sum, environment=environment, group_timeout=6):
         assert re.search(f"not from device to device: .*{reason}", why), why
         assert data == [18.0] * 3
-
-
-def _graph(world: World) -> None:
-    device = init(world)
-    native = sim.load()
-    static = torch.zeros(900, device=device)
-    dist.all_reduce(static)
-    stream = torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = native.CapturedGraph(world.rank, stream.stream_id)
-        dist.all_reduce(static)
-        dist.all_reduce(static, async_op=True).wait()
-        graph.end()
-        for turn in range(10):
-            static.fill_(turn + world.rank)
-            graph.replay()
-            eager = torch.full((900,), float(turn), device=device)
-            dist.all_reduce(eager)
-            assert static.unique().tolist() == [2.0 * (2 * turn + 1)]
-            assert eager.unique().tolist() == [2.0 * turn]
-    torch.sim.synchronize()
-
-
-def test_graphs_between_eager_calls() -> None:
-    run_ranks(2, _graph, environment=SMALL)
-
-
-def _graph_of_two_streams(world: World) -> list[float]:
-    """Operations on two streams of one capture; the group is left while it is replayed."""
-    device = init(world)
-    native = sim.load()
-    first, second = (torch.ones(900, device=device) for _ in range(2))
-    dist.all_reduce(first.clone())
-    stream, side = torch.Stream(device), torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = native.CapturedGraph(world.rank, stream.stream_id)
-        side.wait_stream(stream)
-        dist.all_reduce(first)
-        with side:
-            dist.all_reduce(second)
-        stream.wait_stream(side)
-        graph.end()
-        native.sleep(world.rank, stream.stream_id, 200_000 * world.rank)
-        for _ in range(3):
-            graph.replay()
-        dist.destroy_process_group()
-        return [*first.unique().tolist(), *second.unique().tolist()]
-
-
-def test_a_graph_of_two_streams_and_leaving_behind_it() -> None:
-    assert run_ranks(2, _graph_of_two_streams, environment=SMALL) == [[8.0, 8.0]] * 2
 
 
 def _coalesced(world: World) -> None:

@@ -10,38 +10,12 @@ import torch
 import torch.distributed as dist
 from support import fused
 from support.caught import catch
+from support.fused import OPTIONS, gradients
 from support.ranks import World, run_ranks
 
 import fastcomm
 from fastcomm import backend
 from fastcomm.errors import CollectiveMismatchError
-
-SHAPES = [(3, 5), (4096,), (4097,), (0,), (70001,), (), (1,), (2, 3, 4, 5), (64, 129)]
-WIDE = [torch.float32, torch.float64]
-NARROW = [torch.float16, torch.bfloat16]
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"average": False, "norm_type": 1},
-    {"unscale": 1 / 3, "norm_type": math.inf},
-    {"wire_dtype": torch.bfloat16},
-    {"wire_dtype": torch.float16, "unscale": 0.1, "norm_type": None},
-]
-
-
-def _gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
-    """Values of many magnitudes, which cancel, in all types and several layouts."""
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    made = []
-    for i, shape in enumerate(SHAPES):
-        dtype = [*WIDE, *NARROW][i % 4] if i != 4 else torch.float32
-        value = torch.randn(shape, generator=generator, dtype=torch.float32)
-        scale = torch.randint(-6, 6, shape, generator=generator)
-        made.append((value * 2.0**scale).to(dtype))
-    made.append(torch.randn(6, 7, generator=generator).t())
-    made.append(torch.randn(2, 3, 8, 8, generator=generator).to(memory_format=torch.channels_last))
-    made.append(torch.randn(5, 6, generator=generator)[:, ::2])  # with gaps
-    made.append(torch.randn(40, generator=generator, dtype=torch.complex64))
-    return made
 
 
 def _reals(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,7 +25,7 @@ def _reals(tensor: torch.Tensor) -> torch.Tensor:
 def _expected(size: int, options: dict[str, Any], seed: int) -> list[torch.Tensor]:
     average, unscale = options.get("average", True), options.get("unscale", 1.0)
     wire = options.get("wire_dtype")
-    places = zip(*(map(_reals, _gradients(rank, seed)) for rank in range(size)), strict=True)
+    places = zip(*(map(_reals, gradients(rank, seed)) for rank in range(size)), strict=True)
     return [fused.reduced(list(terms), average, unscale, wire) for terms in places]
 
 
@@ -60,7 +34,7 @@ def _bits(world: World) -> list[bytes]:
     found = []
     for seed, options in enumerate(OPTIONS):
         norm_type = options.get("norm_type", 2.0)
-        grads = _gradients(world.rank, seed)
+        grads = gradients(world.rank, seed)
         if norm_type in (1, math.inf):
             grads = grads[:-1]  # no complex ones
         given = [grads[0], None, *grads[1:]]

@@ -15,6 +15,7 @@
 #if defined(FC_SHIM)
 #include "core/shim/arena.h"
 #include "core/shim/ipc.h"
+#include "core/shim/vmm.h"
 #endif
 
 namespace fastcomm::testing {
@@ -50,6 +51,12 @@ class IpcRank {
     return all;
   }
   void meet() const { exchange(char{}); }
+  /// The same of the ranks that are left, in their order.
+  IpcRank without(int gone) const {
+    std::vector<int> left = sockets_;
+    left.erase(left.begin() + gone);
+    return {rank - (rank > gone ? 1 : 0), left};
+  }
 
   const int rank;
 
@@ -62,6 +69,8 @@ class IpcRank {
 };
 
 #if defined(FC_SHIM)
+constexpr bool kOnSimulatedDevices = true;
+
 inline void set_up_devices(bool hidden, int queues) {
   shim::Arena::Options options;
   options.hidden = hidden;
@@ -69,10 +78,13 @@ inline void set_up_devices(bool hidden, int queues) {
   auto& runtime = shim::Runtime::get();
   runtime.set_memory_source(shim::Arena::source());
   using shim::Link;
+  shim::Vmm::get().fabric = true;
   runtime.configure({{Link::kDirect, Link::kDirect}, {Link::kDirect, Link::kDirect}}, queues);
 }
 inline std::vector<std::string> take_hazards() { return shim::Order::get().take_hazards(); }
 #else
+constexpr bool kOnSimulatedDevices = false;
+
 /// On a GPU nothing looks at the order, and all memory is hidden.
 inline void set_up_devices(bool, int queues) {
   if (queues != 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 1);

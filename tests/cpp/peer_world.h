@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "coll/messages.h"
+#include "engines/cuda/failure_text.h"
 #include "engines/cuda/peer_collectives.h"
 #include "ipc_world.h"
 #include "random_values.h"
 #include "reference_plain.h"
 #include "reference_tree.h"
-#include "transport/ipc/device_memory.h"
+#include "transport/ipc/device_ways.h"
 
 namespace fastcomm::testing {
 
@@ -48,9 +50,9 @@ class Hosts final : public HostExchange {
 
 using Bytes = std::vector<char>;
 
-/// Memory of the current device.
-inline char* upload(const Bytes& bytes, cudaStream_t stream) {
-  char* const memory = device_memory(bytes.size() + 16);
+/// Memory of the current device, or `there`.
+inline char* upload(const Bytes& bytes, cudaStream_t stream, char* there = nullptr) {
+  char* const memory = there == nullptr ? device_memory(bytes.size() + 16) : there;
   if (!bytes.empty()) {
     FC_CUDA(cudaMemcpyAsync(memory, bytes.data(), bytes.size(), cudaMemcpyDefault, stream), "up");
   }
@@ -77,19 +79,62 @@ inline PeerCollectives::Options small(uint32_t timeout_ms = 60'000) {
   return options;
 }
 
+/// Memory of a rank's pool, for a test's tensors: whichever it likes, whatever the other ranks do.
+class InPool {
+ public:
+  InPool(PeerPool& pool, uint64_t seed) : pool_(pool), random_(seed), used_(2) {
+    const char* const wanted = std::getenv("FC_TEST_POOL");
+    if (wanted != nullptr) wanted_ = wanted;
+  }
+
+  static constexpr uint64_t kSegmentBytes = 512 << 10;
+  /// Two segments, where FC_TEST_POOL is "some" or "all". Collective.
+  template <class Memory>
+  void make(HostExchange& hosts, const Memory& memory) {
+    if (wanted_.empty()) return;
+    for (int i = 0; i < 2; ++i) pool_.grow(hosts, memory(), kSegmentBytes);
+  }
+  /// nullptr: not there. Of some, it may begin beside a pack.
+  char* take(uint64_t bytes) {
+    const bool some = wanted_ == "some";
+    if (pool_.segments() == 0 || (some && random_() % 4 == 0)) return nullptr;
+    const int segment = static_cast<int>(random_() % used_.size());
+    const uint64_t at = used_[segment] + (some && random_() % 4 == 0 ? 8 : 0);
+    if (at + bytes > kSegmentBytes) return nullptr;
+    used_[segment] = (at + bytes + 63) / 64 * 64;
+    return pool_.begin(segment) + at;
+  }
+
+ private:
+  PeerPool& pool_;
+  std::string wanted_;
+  std::mt19937_64 random_;
+  std::vector<uint64_t> used_;  // of each segment
+};
+
+/// FC_TEST_WINDOWS: how devices reach them; as FASTCOMM_IPC.
+inline DeviceWay way_of_environment() {
+  const char* const name = std::getenv("FC_TEST_WINDOWS");
+  return name == nullptr ? DeviceWay::kHandle : device_ways(name).at(0);
+}
+
 /// A rank of a group, with a stream for each channel.
 class Rank {
  public:
-  explicit Rank(const IpcRank& self, PeerCollectives::Options options = small())
+  explicit Rank(const IpcRank& self, PeerCollectives::Options options = small(),
+                DeviceWay way = way_of_environment())
       : self(self),
         hosts(self),
         device(self.rank % device_count()),
-        windows(hosts, self.rank, std::make_unique<DeviceMemory>(device),
+        windows(hosts, self.rank, device_memory(way, device),
                 PeerCollectives::window_bytes(options, self.size())),
-        collectives(windows, options) {
+        pool(device, self.rank, self.size()),
+        in_pool(pool, self.rank),
+        collectives(windows, options, &pool) {
     FC_CUDA(cudaSetDevice(device), "a test");
     for (int c = 0; c < options.channels; ++c) streams.push_back(make_stream());
     memory_stream = make_stream();
+    in_pool.make(hosts, [&] { return device_memory(way, device); });
   }
 
   void wait_for_all() const {
@@ -103,6 +148,7 @@ class Rank {
   }
   void leave() {
     wait_for_all();
+    pool.leave(hosts);
     windows.leave(hosts);
   }
 
@@ -110,6 +156,8 @@ class Rank {
   Hosts hosts;
   const int device;
   DeviceWindows windows;
+  PeerPool pool;
+  InPool in_pool;
   PeerCollectives collectives;
   std::vector<cudaStream_t> streams;
   cudaStream_t memory_stream = nullptr;  // so that who uploads waits for no operation
@@ -125,12 +173,14 @@ struct Operation {
   std::vector<char*> results;
 };
 
-constexpr OpKind kKinds[] = {OpKind::kAllReduce, OpKind::kReduce,   OpKind::kReduceScatter,
-                             OpKind::kAllGather, OpKind::kGather,   OpKind::kBroadcast,
-                             OpKind::kScatter,   OpKind::kAllToAll, OpKind::kBarrier};
+constexpr OpKind kKinds[] = {
+    OpKind::kAllReduce, OpKind::kReduce,         OpKind::kReduceScatter, OpKind::kAllGather,
+    OpKind::kGather,    OpKind::kBroadcast,      OpKind::kScatter,       OpKind::kAllToAll,
+    OpKind::kBarrier,   OpKind::kFusedAllReduce, OpKind::kGatherShards,  OpKind::kAllGatherUneven};
 
 inline bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kFusedAllReduce;
 }
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum,     ReduceOp::kAvg, ReduceOp::kPremulSum,
@@ -140,7 +190,7 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum,     ReduceOp::kAvg, ReduceOp::kPrem
 inline Bytes reduced(const Call& call, const std::vector<Bytes>& inputs) {
   if (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum) {
     const int divisor = call.op == ReduceOp::kAvg ? static_cast<int>(inputs.size()) : 1;
-    return reference::reduce(call.dtype, call.dtype, inputs, {divisor, 1, call.factor});
+    return reference::reduce(call.dtype, call.dtype, inputs, {divisor, call.scale, call.factor});
   }
   return reference::reduce_plain(call.dtype, call.op, inputs);
 }
@@ -152,8 +202,13 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, Reduce
   Call& call = made.call;
   call.kind = kind;
   call.dtype = dtype;
-  call.count = kind == OpKind::kBarrier ? 0 : count;
+  const bool in_pairs = kind == OpKind::kAllToAll || kind == OpKind::kAllGatherUneven;
+  call.count = kind == OpKind::kBarrier || in_pairs ? 0 : count;
   if (reduces(kind)) call.op = op;
+  if (kind == OpKind::kFusedAllReduce) {
+    call.op = op == ReduceOp::kAvg ? op : ReduceOp::kSum;
+    call.scale = 0.3;
+  }
   if (call.op == ReduceOp::kPremulSum) call.factor = 1.0 / 3;
   const bool rooted = kind == OpKind::kReduce || kind == OpKind::kGather ||
                       kind == OpKind::kBroadcast || kind == OpKind::kScatter;
@@ -163,7 +218,9 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, Reduce
   made.inputs.resize(size);
   for (auto& parts : made.inputs) {
     for (int part = 0; part < (in_parts ? size : 1); ++part) {
-      parts.push_back(random_values(dtype, count, random));
+      const bool fewer = kind == OpKind::kGatherShards && &parts != &made.inputs[0];
+      const bool differ = fewer || in_pairs;
+      parts.push_back(random_values(dtype, differ ? random() % (count + 1) : count, random));
     }
   }
   const auto part_of_all = [&](int part) {
@@ -177,6 +234,7 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, Reduce
     auto& expected = made.expected[rank];
     switch (kind) {
       case OpKind::kAllReduce:
+      case OpKind::kFusedAllReduce:
       case OpKind::kReduce:
         if (there) expected = {reduced(call, part_of_all(0))};
         break;
@@ -184,6 +242,8 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, Reduce
         expected = {reduced(call, part_of_all(rank))};
         break;
       case OpKind::kAllGather:
+      case OpKind::kAllGatherUneven:
+      case OpKind::kGatherShards:
       case OpKind::kGather:
         if (there) expected = part_of_all(0);
         break;
@@ -207,23 +267,117 @@ inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool a
                         random);
 }
 
+/// bfloat16 as float32, or any type as it is.
+inline Bytes as_type(DType to, DType from, const Bytes& bytes) {
+  if (to == from) return bytes;
+  return reference::reduce(from, to, {bytes}, {1, 1, 1});
+}
+
+/// Puts a message into pieces, whose types and cuts no other rank knows; of some, the result lies elsewhere.
+template <class AnyRank>
+void cut(AnyRank& rank, Operation& operation, std::mt19937_64& random) {
+  Call& call = operation.call;
+  const Bytes& whole = operation.inputs[rank.self.rank][0];
+  const uint64_t element = dtype_size(call.dtype);
+  MessagePieces pieces;
+  for (uint64_t done = 0; done < call.count;) {
+    const uint64_t count = std::min(call.count - done, random() % 70);
+    const auto type = [&] {
+      return call.dtype == DType::kBFloat16 && random() % 2 == 0 ? DType::kFloat32 : call.dtype;
+    };
+    const DType from = type();
+    const DType to = random() % 2 == 0 ? from : type();
+    const Bytes part(whole.begin() + done * element, whole.begin() + (done + count) * element);
+    char* const source = upload(as_type(from, call.dtype, part), rank.memory_stream);
+    const Bytes empty(count * dtype_size(to), 0x55);
+    char* const result =
+        to == from && random() % 2 == 0 ? source : upload(empty, rank.memory_stream);
+    operation.sources.push_back(source);
+    operation.results.push_back(result);
+    pieces.push_back({source, from, result, to, count});
+    done += count;
+  }
+  call.pieces = std::make_shared<const MessagePieces>(std::move(pieces));
+}
+
+/// Puts what each rank gives into pieces of one tensor here, cut as no other rank knows.
+template <class AnyRank>
+void cut_shards(AnyRank& rank, Operation& operation, std::mt19937_64& random) {
+  Call& call = operation.call;
+  const uint64_t element = dtype_size(call.dtype);
+  ShardPieces shards;
+  for (int giver = 0; giver < rank.self.size(); ++giver) {
+    const Bytes& message = operation.inputs[giver][0];
+    const bool own = giver == rank.self.rank;
+    char* const tensor = upload(own ? message : Bytes(message.size(), 0x55), rank.memory_stream);
+    operation.results.push_back(tensor);
+    MessagePieces pieces;
+    for (uint64_t done = 0; done < message.size();) {
+      const uint64_t count = std::min(message.size() - done, random() % 70 * element);
+      pieces.push_back({tensor + done, call.dtype, tensor + done, call.dtype, count / element});
+      done += count;
+    }
+    shards.push_back(std::move(pieces));
+  }
+  call.shards = std::make_shared<const ShardPieces>(std::move(shards));
+}
+
+/// As messages, of which one may stay where it is.
+template <class AnyRank>
+void exchange(AnyRank& rank, Operation& operation, bool in_place) {
+  const int own = rank.self.rank, size = rank.self.size();
+  auto messages = std::make_shared<Messages>(size);
+  messages->same_for_all = operation.call.kind == OpKind::kAllGatherUneven;
+  for (const Bytes& part : operation.inputs[own]) {
+    operation.sources.push_back(upload(part, rank.memory_stream));
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    const int part = messages->same_for_all ? 0 : peer;
+    const Bytes& expected = operation.expected[own][peer];
+    operation.results.push_back(peer == own && in_place
+                                    ? operation.sources[part]
+                                    : upload(Bytes(expected.size(), 0x55), rank.memory_stream));
+    messages->sends[peer] = {operation.sources[part], operation.inputs[own][part].size()};
+    messages->receives[peer] = {operation.results[peer], expected.size()};
+  }
+  operation.call.messages = std::move(messages);
+}
+
 /// Enqueues this rank's part. In place where the operation has a place for it.
 template <class AnyRank>
 void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
   Call& call = operation.call;
   const int own = rank.self.rank;
-  for (const Bytes& part : operation.inputs[own]) {
-    operation.sources.push_back(upload(part, rank.memory_stream));
-  }
   const size_t bytes = call.bytes();
+  std::mt19937_64 of_rank(7 * call.count + own);
+  if (call.kind == OpKind::kFusedAllReduce && of_rank() % 3 != 0) {
+    cut(rank, operation, of_rank);
+    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+  }
+  if (call.kind == OpKind::kGatherShards) {
+    cut_shards(rank, operation, of_rank);
+    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+  }
+  if (call.kind == OpKind::kAllToAll || call.kind == OpKind::kAllGatherUneven) {
+    exchange(rank, operation, in_place);
+    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+  }
+  // One run of all parts, or each for itself.
+  char* run = rank.in_pool.take(operation.inputs[own].size() * operation.inputs[own][0].size());
+  for (const Bytes& part : operation.inputs[own]) {
+    operation.sources.push_back(upload(part, rank.memory_stream, run));
+    if (run != nullptr) run += part.size();
+  }
   for (size_t i = 0; i < operation.expected[own].size(); ++i) {
-    operation.results.push_back(upload(Bytes(bytes, 0x55), rank.memory_stream));
+    operation.results.push_back(
+        upload(Bytes(bytes, 0x55), rank.memory_stream, rank.in_pool.take(bytes)));
   }
   call.input = operation.sources[0];
   call.inputs.assign(operation.sources.begin(), operation.sources.end());
   if (call.kind == OpKind::kBroadcast) {
     if (call.root == own) operation.results[0] = operation.sources[0];
-  } else if (in_place && call.kind == OpKind::kAllReduce) {
+  } else if (in_place &&
+             (call.kind == OpKind::kAllReduce || call.kind == OpKind::kFusedAllReduce)) {
     operation.results[0] = operation.sources[0];
   } else if (in_place && call.kind == OpKind::kReduceScatter) {
     operation.results[0] = operation.sources[own];
@@ -238,6 +392,19 @@ void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
 template <class AnyRank>
 void check(const AnyRank& rank, const Operation& operation, int channel) {
   const auto& expected = operation.expected[rank.self.rank];
+  if (operation.call.pieces != nullptr) {
+    const Call& call = operation.call;
+    Bytes all;
+    for (const MessagePiece& piece : *call.pieces) {
+      const Bytes found =
+          download(piece.to, piece.count * dtype_size(piece.to_type), rank.streams[channel]);
+      const Bytes part = as_type(call.dtype, piece.to_type, found);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    EXPECT(all == expected[0], "rank ", rank.self.rank, " of ", rank.self.size(), ", pieces of ",
+           describe_call(make_header(call, 0, 0)));
+    return;
+  }
   for (size_t i = 0; i < expected.size(); ++i) {
     const Bytes found = download(operation.results[i], expected[i].size(), rank.streams[channel]);
     EXPECT(found == expected[i], "rank ", rank.self.rank, " of ", rank.self.size(), ", result ", i,

@@ -187,6 +187,14 @@ void grid(uint64_t) {
   const CopySegment segment{to.data(), from.data(), from.size()};
   launch_multi_copy(&segment, 1, nullptr);  // not asked before about this device
   EXPECT(shim::last_launch.blocks == 6, shim::last_launch.blocks, " blocks");
+  {
+    const GridLimit limit(4);
+    launch_multi_copy(&segment, 1, nullptr);
+    EXPECT(shim::last_launch.blocks == 4, shim::last_launch.blocks, " blocks");
+    const GridLimit none(0);
+    launch_multi_copy(&segment, 1, nullptr);
+    EXPECT(shim::last_launch.blocks == 6, shim::last_launch.blocks, " blocks");
+  }
   shim::blocks_per_processor =
       0;  // as for a kernel that does not fit: its launch is to fail, not this
   EXPECT(blocks_for_chunks(other_kernel, 9) == 1, "at least one");

@@ -3,8 +3,10 @@
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | pulls | back_to_back | two | one_queue | one | mismatch | late | abort | death | refused | graph | unmapped. one is a single
-// operation of two ranks, for negative controls.
+// CASE: bits | pulls | back_to_back | two | one_queue | one | mismatch | pairs | unlike_pairs | late | abort | death |
+// refused | graph | unmapped | ways. one is a single operation of two ranks, for negative controls.
+#include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "peer_world.h"
@@ -118,7 +120,7 @@ void test_one(uint64_t seed) {
     for (int i = 0; i < 2; ++i) {
       Operation one = make_operation(OpKind::kAllReduce, DType::kFloat32, 100, false, 2, random);
       enqueue(rank, one, 0, false);
-      rank.wait_for_all();
+      check(rank, one, 0);  // whoever comes next in the stream reads what peers have written
       self.meet();
     }
     if (self.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -183,6 +185,61 @@ void test_mismatch(uint64_t) {
   });
 }
 
+/// An all_to_all in which so many elements go from each rank to each.
+Operation messages_of(const std::vector<std::vector<int>>& sends) {
+  std::mt19937_64 random(3);
+  const auto size = sends.size();
+  Operation made;
+  made.call.kind = OpKind::kAllToAll;
+  made.call.dtype = DType::kFloat32;
+  made.inputs.resize(size);
+  made.expected.resize(size);
+  for (size_t from = 0; from < size; ++from) {
+    for (size_t to = 0; to < size; ++to) {
+      made.inputs[from].push_back(random_values(DType::kFloat32, sends[from][to], random));
+      made.expected[to].push_back(made.inputs[from][to]);
+    }
+  }
+  return made;
+}
+
+/// Two of four ranks have much for each other, the others meet meanwhile; and then all go on together.
+void test_pairs(uint64_t) {
+  run_ipc_ranks(4, [](const IpcRank& self) {
+    Rank rank(self, small(3000));
+    std::vector<std::vector<int>> sends(4, std::vector<int>(4, 5));
+    sends[1][3] = 700;
+    std::vector<Operation> all = {messages_of(sends), sum_of(4, 500), messages_of(sends)};
+    for (Operation& each : all) enqueue(rank, each, 0, false);
+    rank.wait_for_all();
+    EXPECT(rank.text().empty(), "rank ", self.rank, ": ", rank.text());
+    for (const Operation& each : all) check(rank, each, 0);
+    rank.leave();
+  });
+}
+
+/// What one rank sends is not what the other one expects: both know, and the third one hears of it.
+void test_unlike_pairs(uint64_t) {
+  run_ipc_ranks(3, [](const IpcRank& self) {
+    Rank rank(self, small(5000));
+    Operation odd = messages_of(std::vector<std::vector<int>>(3, std::vector<int>(3, 4)));
+    if (self.rank == 2) odd.expected[2][0].resize(8);
+    enqueue(rank, odd, 0, false);
+    rank.wait_for_all();
+    const bool concerned = self.rank != 1;
+    const std::string words =
+        "all_to_all(float32), sequence 0: rank 0 sends 16 bytes to rank 2, which expects 8";
+    EXPECT(!concerned || rank.text() == words, "rank ", self.rank, ": ", rank.text());
+    EXPECT(rank.failure() == (concerned ? WaitFailure::kMismatch : WaitFailure::kPeerFailed),
+           "rank ", self.rank, ": ", rank.text());
+    for (int peer = 0; peer < 3; ++peer) {
+      const size_t bytes = odd.expected[self.rank][peer].size();
+      EXPECT(all_nan(download(odd.results[peer], bytes, rank.streams[0])), "NaN from ", peer);
+    }
+    rank.leave();
+  });
+}
+
 /// A rank does not come; those that have waited tell the one that comes too late.
 void test_late(uint64_t) {
   run_ipc_ranks(3, [](const IpcRank& self) {
@@ -223,15 +280,26 @@ void test_abort(uint64_t) {
   });
 }
 
-/// A rank is killed with its operations under way.
-void test_death(uint64_t) {
-  run_ipc_ranks(3, [](const IpcRank& self) {
+/// A rank is killed with operations under way, in whatever phase they are then, or before the last one.
+void test_death(uint64_t seed) {
+  run_ipc_ranks(3, [seed](const IpcRank& self) {
     Rank rank(self, small(500));
+    constexpr int kOperations = 12;
+    std::mt19937_64 random(seed);
+    const std::chrono::microseconds life(random() % 40'000);
+    self.meet();
+    if (self.rank == 2) {
+      std::thread([life] {
+        std::this_thread::sleep_for(life);
+        std::raise(SIGKILL);
+      }).detach();
+    }
     Operation last;
-    for (int i = 0; i < 3; ++i) {
-      last = sum_of(3, 2000);
+    for (int i = 0; i < kOperations; ++i) {
+      if (self.rank == 2 && i == kOperations - 1) pause();
+      last = make_operation(i % 3 == 1 ? OpKind::kAllGather : OpKind::kAllReduce, DType::kFloat32,
+                            2000, false, 3, random);
       enqueue(rank, last, 0, false);
-      if (self.rank == 2 && i == 1) std::raise(SIGKILL);
     }
     rank.wait_for_all();
     EXPECT(all_nan(download(last.results[0], 8000, rank.streams[0])), "the last one's results");
@@ -315,26 +383,105 @@ void test_graph(uint64_t seed) {
 }
 
 #if defined(FC_SHIM)
-/// Where one rank cannot map another's window, all say so, and nothing is left mapped.
+int open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd"), end;
+  return static_cast<int>(std::distance(begin(files), end));
+}
+
+/// What one rank's driver refuses, after so many calls: of its own window, or of its peer's.
+struct Refusal {
+  DeviceWay way;
+  const char* function;
+  int passes;
+};
+constexpr Refusal kRefusals[] = {
+    {DeviceWay::kHandle, "cudaIpcGetMemHandle", 0},
+    {DeviceWay::kHandle, "cudaIpcOpenMemHandle", 0},
+    {DeviceWay::kDescriptor, "cuMemGetAllocationGranularity", 0},
+    {DeviceWay::kDescriptor, "cuMemCreate", 0},
+    {DeviceWay::kDescriptor, "cuMemExportToShareableHandle", 0},
+    {DeviceWay::kDescriptor, "cuMemImportFromShareableHandle", 0},
+    {DeviceWay::kFabric, "cuMemExportToShareableHandle", 0},
+    {DeviceWay::kFabric, "cuMemImportFromShareableHandle", 0},
+    {DeviceWay::kFabric, "cuMemAddressReserve", 0},
+    {DeviceWay::kFabric, "cuMemAddressReserve", 1},
+    {DeviceWay::kFabric, "cuMemMap", 0},
+    {DeviceWay::kDescriptor, "cuMemMap", 1},
+    {DeviceWay::kFabric, "cuMemSetAccess", 0},
+    {DeviceWay::kDescriptor, "cuMemSetAccess", 1},
+};
+
+/// Where one rank cannot map another's window, all say so, and nothing is left mapped or open.
 void test_unmapped(uint64_t) {
   run_ipc_ranks(2, [](const IpcRank& self) {
-    for (int culprit = 0; culprit < 2; ++culprit) {
-      shim::Ipc::get().supported = self.rank != culprit;
-      std::string text;
-      try {
-        Rank rank(self);
-      } catch (const Error& error) {
-        text = error.what();
+    auto& ipc = shim::Ipc::get();
+    auto& vmm = shim::Vmm::get();
+    const int files = open_files();
+    for (const Refusal& refusal : kRefusals) {
+      const std::string function = refusal.function;
+      for (int culprit = 0; culprit < 2; ++culprit) {
+        const bool mine = self.rank == culprit;
+        ipc.supported = !mine || function != "cudaIpcGetMemHandle";
+        ipc.opens = !mine || function != "cudaIpcOpenMemHandle";
+        vmm.refusing = mine ? refusal.function : "";
+        vmm.passes = refusal.passes;
+        std::string text;
+        try {
+          Rank rank(self, small(), refusal.way);
+        } catch (const Error& error) {
+          text = error.what();
+        }
+        const bool runtime = refusal.way == DeviceWay::kHandle;
+        const std::string words =
+            concat("rank ", culprit, ": ", function,
+                   runtime ? ": operation not supported" : ": CUDA_ERROR_NOT_SUPPORTED");
+        EXPECT(text.find(words) == 0, "rank ", self.rank, ": ", function, ": ", text);
+        if (runtime) continue;
+        EXPECT(vmm.is_empty(), function, " after ", refusal.passes, ": memory is left");
+        EXPECT(open_files() <= files, function, " after ", refusal.passes, ": files are left");
       }
-      const std::string words = concat("rank ", culprit, ": cudaIpcGetMemHandle: operation not");
-      EXPECT(text.find(words) != std::string::npos, "rank ", self.rank, ": ", text);
     }
-    shim::Ipc::get().supported = true;
-    Rank rank(self);
-    Operation good = sum_of(2, 100);
-    enqueue(rank, good, 0, false);
-    check(rank, good, 0);
-    rank.leave();
+    ipc.supported = ipc.opens = true;
+    vmm.refusing = "";
+    for (const char* const name : {"handle", "descriptor", "fabric"}) {
+      Rank rank(self, small(), device_ways(name).at(0));
+      Operation good = sum_of(2, 100);
+      enqueue(rank, good, 0, false);
+      check(rank, good, 0);
+      rank.leave();
+    }
+    EXPECT(vmm.is_empty(), "memory is left");
+  });
+}
+
+/// The first way that all ranks have is taken, and what was wrong with those before is known.
+void test_ways(uint64_t) {
+  run_ipc_ranks(2, [](const IpcRank& self) {
+    Hosts hosts(self);
+    const int device = self.rank % device_count();
+    const auto way_found = [&](std::string& why_not) {
+      DeviceWindowsFound found =
+          make_device_windows(hosts, self.rank, device, 4096, device_ways("auto"));
+      found.windows->leave(hosts);
+      why_not = found.why_not;
+      return found.way;
+    };
+    std::string why_not;
+    EXPECT(way_found(why_not) == DeviceWay::kHandle && why_not.empty(), why_not);
+    shim::Ipc::get().opens = self.rank == 1;
+    EXPECT(way_found(why_not) == DeviceWay::kDescriptor, "descriptors");
+    EXPECT(why_not.find("handle: rank 0: cudaIpcOpenMemHandle") == 0, why_not);
+    shim::Vmm::get().descriptors = self.rank == 0;
+    EXPECT(way_found(why_not) == DeviceWay::kFabric, "fabric");
+    EXPECT(why_not.find("; descriptor: rank 1: cuMemCreate") != std::string::npos, why_not);
+    shim::Vmm::get().fabric = false;
+    try {
+      way_found(why_not);
+      EXPECT(false, "there is no way");
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT(text.find("; fabric: rank 0: cuMemCreate") != std::string::npos, text);
+    }
   });
 }
 #endif
@@ -352,12 +499,15 @@ int main(int argc, char** argv) {
                     {"one_queue", test_one_queue},
                     {"one", test_one},
                     {"mismatch", test_mismatch},
+                    {"pairs", test_pairs},
+                    {"unlike_pairs", test_unlike_pairs},
                     {"late", test_late},
                     {"abort", test_abort},
                     {"death", test_death},
                     {"refused", test_refused},
 #if defined(FC_SHIM)
                     {"unmapped", test_unmapped},
+                    {"ways", test_ways},
 #endif
                     {"graph", test_graph}});
 }

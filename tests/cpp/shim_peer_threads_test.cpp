@@ -86,7 +86,11 @@ struct ThreadRank {
         hosts(table, own),
         windows(hosts, own, std::make_unique<ThreadMemory>(),
                 PeerCollectives::window_bytes(options, table.size())),
-        collectives(windows, options) {}
+        pool(0, own, table.size()),
+        in_pool(pool, own),
+        collectives(windows, options, &pool) {
+    in_pool.make(hosts, [] { return std::make_unique<ThreadMemory>(); });
+  }
 
   struct Self {
     int rank;
@@ -96,6 +100,8 @@ struct ThreadRank {
   const Self self;
   TableHosts hosts;
   DeviceWindows windows;
+  PeerPool pool;
+  InPool in_pool;
   PeerCollectives collectives;
   std::vector<cudaStream_t> streams{nullptr};
   cudaStream_t memory_stream = nullptr;
@@ -120,6 +126,7 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
         for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
         for (const Operation& each : all) check(rank, each, 0);
         EXPECT(describe_failure(rank.collectives.record(0), own).empty(), "a failure");
+        rank.pool.leave(rank.hosts);
         rank.windows.leave(rank.hosts);
       });
     }

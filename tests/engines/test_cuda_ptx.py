@@ -14,6 +14,7 @@ from support import nvcc
 SOURCE = "csrc/engines/cuda/short.cu"
 COMBINATIONS = "csrc/engines/cuda/short_combine.cu"
 MEETING = "csrc/engines/cuda/meeting.cu"
+PAIRS = "csrc/engines/cuda/pairs.cu"
 pytestmark = pytest.mark.nvcc
 
 
@@ -22,7 +23,7 @@ def ptx() -> str:
     return nvcc.ptx_of(SOURCE)
 
 
-@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING])
+@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING, PAIRS])
 def test_flags_have_system_scope(source: str) -> None:
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
         "ld.acquire.sys.global.u32",
@@ -35,7 +36,7 @@ def test_data_moves_in_packs_of_16_bytes(ptx: str) -> None:
     assert nvcc.accesses_of_16_bytes(ptx) == {"ld", "st"}
 
 
-@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING])
+@pytest.mark.parametrize("source", [SOURCE, COMBINATIONS, MEETING, PAIRS])
 def test_data_is_not_read_through_the_read_only_path(source: str) -> None:
     assert "ld.global.nc" not in nvcc.ptx_of(source), (
         "a destination may be a source, and peers write"
@@ -56,5 +57,5 @@ def test_kernels_use_no_local_memory() -> None:
 
 
 def test_meetings_use_no_local_memory() -> None:
-    frames = nvcc.frames(MEETING)
-    assert len(frames) == 2 and set(frames) == {(0, 0)}, frames
+    frames = [*nvcc.frames(MEETING), *nvcc.frames(PAIRS)]
+    assert len(frames) >= 6 and set(frames) == {(0, 0)}, frames

@@ -12,26 +12,68 @@ from support.programs import FIRST_RACE, SHIM, WATCHED
 
 TEST = "shim_peer_collectives_test"
 THREADS = "shim_peer_threads_test"
+SOAK = "shim_peer_soak_test"
 
 
 # What fits into a slot of so many bytes is one launch (engines/cuda/short.h).
-SLOTS = {"in rounds": {}, "at once": {"FC_TEST_SLOT_BYTES": "65536"}}
-WAYS = pytest.mark.parametrize("way", SLOTS)
+ALL_WAYS = {
+    "in rounds": {},
+    "at once": {"FC_TEST_SLOT_BYTES": "65536"},
+    # Each tensor of each rank lies in memory that the others have mapped, or does not.
+    "in place": {"FC_TEST_POOL": "some"},
+}
+WAYS = pytest.mark.parametrize("way", ALL_WAYS)
+MIXED = {"FC_TEST_SLOT_BYTES": "2048"}  # some in one launch, some in several
 
 
-@pytest.mark.parametrize(("case", "slot"), [("bits", ""), ("pulls", ""), ("bits", "2048")])
+@pytest.mark.parametrize(
+    ("case", "environment"),
+    [
+        *(("bits", {}), ("pulls", {}), ("bits", MIXED)),
+        *(("bits", ALL_WAYS["in place"]), ("bits", {**ALL_WAYS["in place"], **MIXED})),
+    ],
+    ids=["pushed", "pulled", "mixed", "in place", "in place, mixed"],
+)
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_bits_of_every_operation(case: str, slot: str, seed: str) -> None:
+def test_bits_of_every_operation(case: str, environment: dict[str, str], seed: str) -> None:
     """2 to 4 ranks, two types, in one launch, in one round and in several, two streams."""
-    environment = {"FC_TEST_SLOT_BYTES": slot} if slot else {}
     programs.check(programs.get(TEST, SHIM), case, seed, environment=environment)
 
 
 @WAYS
-@pytest.mark.parametrize("case", ["mismatch", "late", "abort", "death", "refused"])
+@pytest.mark.parametrize("case", ["mismatch", "late", "abort", "refused"])
 def test_failure(case: str, way: str) -> None:
     """Recorded on every rank that lives, with NaN for results, and no hang."""
-    programs.check(programs.get(TEST, SHIM), case, environment=SLOTS[way])
+    programs.check(programs.get(TEST, SHIM), case, environment=ALL_WAYS[way])
+
+
+@WAYS
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_a_rank_is_killed_in_any_phase(seed: str, way: str) -> None:
+    programs.check(programs.get(TEST, SHIM), "death", seed, environment=ALL_WAYS[way])
+
+
+@pytest.mark.parametrize("case", ["death_in_a_wait", "death_in_a_copy"])
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_rank_is_killed_with_kernels_at_work(case: str, seed: str) -> None:
+    """Those that are left form a group of their own."""
+    programs.check(programs.get(SOAK, SHIM), case, seed)
+
+
+@pytest.mark.parametrize("ranks", ["2", "4"])
+@pytest.mark.parametrize("way", [*ALL_WAYS, "mixed"])
+def test_graphs_replayed_among_operations(way: str, ranks: str) -> None:
+    environment = {"FC_TEST_RANKS": ranks, **(MIXED if way == "mixed" else ALL_WAYS[way])}
+    programs.check(programs.get(SOAK, SHIM), "replays", "1", environment=environment)
+
+
+def test_nothing_grows() -> None:
+    """Nor is anything allocated on a device after the first operations of each kind."""
+    programs.check(programs.get(SOAK, SHIM), "growth", environment=MIXED)
+    result = programs.run(
+        programs.get(SOAK, SHIM), "growth", environment={"FC_TEST_LEAK": "device"}
+    )
+    assert result.returncode != 0 and "device: " in result.stdout, result.stdout
 
 
 def test_a_mismatch_of_one_launch_and_several() -> None:
@@ -40,28 +82,57 @@ def test_a_mismatch_of_one_launch_and_several() -> None:
     programs.check(programs.get(TEST, SHIM), "mismatch", environment=environment)
 
 
+@pytest.mark.parametrize("case", ["pairs", "unlike_pairs"])
+def test_messages_whose_sizes_are_known_in_pairs(case: str) -> None:
+    programs.check(programs.get(TEST, SHIM), case)
+
+
+def test_a_rank_that_does_not_meet_while_others_have_messages_is_noticed() -> None:
+    result = programs.run(programs.get(TEST, SHIM), "pairs", control="leave_early")
+    assert result.returncode != 0 and ", rank 0 called all_reduce" in result.stdout, result.stdout
+
+
+def test_sizes_that_are_not_compared_are_noticed() -> None:
+    result = programs.run(programs.get(TEST, SHIM), "unlike_pairs", control="blind_meeting")
+    assert result.returncode != 0 and "WaitFailure::kMismatch" in result.stdout, result.stdout
+
+
 def test_windows_that_cannot_be_mapped() -> None:
+    """Whatever the runtime or the driver refuses, half-way or at once."""
     programs.check(programs.get(TEST, SHIM), "unmapped")
+
+
+def test_the_first_way_to_map_windows_that_all_have() -> None:
+    programs.check(programs.get(TEST, SHIM), "ways")
+
+
+@pytest.mark.parametrize("windows", ["descriptor", "fabric"])
+def test_bits_in_memory_of_the_driver(windows: str) -> None:
+    environment = {"FC_TEST_WINDOWS": windows, **ALL_WAYS["in place"], **MIXED}
+    programs.check(programs.get(TEST, SHIM), "bits", "4", environment=environment)
+    programs.check(programs.get(TEST, SHIM), "one", environment=environment)
 
 
 @WAYS
 @pytest.mark.parametrize("case", ["two", "one_queue", "graph"])
 def test_streams_and_graphs(case: str, way: str) -> None:
-    programs.check(programs.get(TEST, SHIM), case, "3", environment=SLOTS[way])
+    programs.check(programs.get(TEST, SHIM), case, "3", environment=ALL_WAYS[way])
 
 
 CONTROLS = {
-    "one": ["skip_opening", "skip_closing", "weaken_publish", "weaken_wait"],
-    "back_to_back": ["weaken_publish", "weaken_wait", "no_barrier", "one_slot"],
+    ("one", "in rounds"): ["skip_opening", "skip_closing", "weaken_publish", "weaken_wait"],
+    ("one", "in place"): ["skip_closing", "weaken_publish", "weaken_wait"],
+    ("back_to_back", "at once"): ["weaken_publish", "weaken_wait", "no_barrier", "one_slot"],
 }
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 @pytest.mark.parametrize(
-    ("case", "control"), [(case, control) for case in CONTROLS for control in CONTROLS[case]]
+    ("case", "way", "control"),
+    [(*place, control) for place, controls in CONTROLS.items() for control in controls],
 )
-def test_negative_control_is_reported(case: str, control: str, seed: str) -> None:
-    environment = SLOTS["at once" if case == "back_to_back" else "in rounds"]
+def test_negative_control_is_reported(case: str, way: str, control: str, seed: str) -> None:
+    environment = {"FC_TEST_POOL": "all"} if way == "in place" else ALL_WAYS[way]
     result = programs.run(
         programs.get(TEST, SHIM), case, seed, control=control, environment=environment
     )
@@ -94,9 +165,12 @@ def test_the_bits_of_every_type(seed: str) -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize("case", ["rounds", "at_once", "mixed"])
-def test_no_data_race_among_ranks_that_are_threads(case: str, seed: str) -> None:
-    output = programs.check(programs.get(THREADS, WATCHED), case, seed)
+@pytest.mark.parametrize(
+    ("case", "pool"), [("rounds", ""), ("rounds", "some"), ("at_once", ""), ("mixed", "some")]
+)
+def test_no_data_race_among_ranks_that_are_threads(case: str, pool: str, seed: str) -> None:
+    environment = {"FC_TEST_POOL": pool} if pool else {}
+    output = programs.check(programs.get(THREADS, WATCHED), case, seed, environment=environment)
     assert "ThreadSanitizer" not in output
 
 

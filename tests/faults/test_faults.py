@@ -16,7 +16,7 @@ import pytest
 pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
 
 SEED = int(os.environ.get("FC_FAULTS_SEED", "1"))
-SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "80"))
+SCHEDULES = int(os.environ.get("FC_FAULTS_SCHEDULES", "40"))
 IN_RELEASES = 200
 
 

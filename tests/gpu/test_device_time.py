@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from types import ModuleType
 
 import pytest
 import torch
-from support import script
+
+from fastcomm.bench import device_time
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def device_time() -> ModuleType:
-    return script.load("device_time")
-
-
-def test_the_devices_time_is_not_the_hosts(device_time: ModuleType) -> None:
+def test_the_devices_time_is_not_the_hosts() -> None:
     tensor = torch.ones(1 << 20, device="cuda")
 
     def slow_to_queue() -> None:
@@ -30,9 +25,7 @@ def test_the_devices_time_is_not_the_hosts(device_time: ModuleType) -> None:
     assert device_time.launches(slow_to_queue) == 2
 
 
-def test_work_that_waits_for_the_device_is_refused(
-    device_time: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_waits_for_the_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_time.CudaClock, "LONGEST", 10_000_000)
     with pytest.raises(RuntimeError, match="waits for the device"):
         device_time.clock_for("cuda:0").sample(torch.cuda.synchronize)

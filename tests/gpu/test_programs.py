@@ -1,8 +1,8 @@
 """The CUDA kernels and what drives them, on a real GPU: programs that run under the shim elsewhere.
 
 The same sources of tests/cpp, compiled by nvcc for the visible device, here or elsewhere
-(tools/gpu_programs.py). Ranks are streams or processes that share it. Every byte is compared inside
-the programs, with a reference that the host computes.
+(tools/gpu_programs.py). Ranks are streams that share it (processes: test_peers.py). Every byte is
+compared inside the programs, with a reference that the host computes.
 """
 
 from __future__ import annotations
@@ -59,11 +59,6 @@ SUITES = {
         ("repeated",),
     ),
     "local_calls": Suite(("threads", "refused"), ()),
-    # Ranks are processes.
-    "peer_collectives": Suite(
-        ("bits", "two", "one_queue", "mismatch", "late", "abort", "death", "refused", "graph"),
-        (),  # their kernels wait for each other
-    ),
 }
 
 

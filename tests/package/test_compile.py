@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.garbage import garbage_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -401,15 +401,11 @@ def test_parts_of_a_module_that_are_compiled() -> None:
 def test_replicas_of_compiled_modules_leave_no_cycles() -> None:
     module = nn.Sequential(torch.compile(nn.Linear(2, 2), backend="eager"), ConvNet())
     module[1].compile(backend="eager")
-    replicate(module, TWO)
-    gc.collect()
     for _ in range(3):
         first, second = replicate(module, TWO)
         assert torch.equal(first[0](torch.ones(1, 2)), second[0](torch.ones(1, 2)))
         del first, second
-    gc.collect()
-    replicate(module, TWO)
-    assert gc.collect() == 0
+    assert not garbage_of(lambda: replicate(module, TWO))
 
 
 def test_the_parts_alone() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import io
 from typing import Any
 
 import pytest
 import torch
+from support.garbage import garbage_of
 from support.places import ACCELERATOR, Place
 from support.tree import same_bits, tree_sum
 from torch import nn
@@ -298,11 +298,13 @@ def test_what_no_replica_used_has_zeros_or_no_gradient(
 
 
 def test_no_cycles_are_left(place: Place) -> None:
+    def with_a_cycle() -> None:
+        replicas = replicate(model, place.devices(2))
+        replicas[0].__dict__["itself"] = replicas
+
     model = Model().to(place.first)
-    gc.collect()
-    for _ in range(3):
-        replicate(model, place.devices(2))
-    assert gc.collect() == 0
+    assert garbage_of(with_a_cycle)  # it would be seen
+    assert not garbage_of(lambda: replicate(model, place.devices(2)))
 
 
 def test_what_cannot_be_replicated() -> None:

@@ -119,7 +119,11 @@ def _same_bits(world: World) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("size", "transport"), [(1, "auto"), (2, "auto"), (3, "auto"), (5, "auto"), (3, "gloo")]
+    ("size", "transport"),
+    [
+        *((1, "auto"), (2, "auto"), (3, "auto"), (3, "gloo")),
+        pytest.param(5, "auto", marks=pytest.mark.release),
+    ],
 )
 def test_a_step_has_the_bits_of_the_optimizer_itself(size: int, transport: str) -> None:
     answers = run_ranks(size, _same_bits, environment={"FASTCOMM_TRANSPORT": transport})
@@ -186,7 +190,7 @@ def _errors(world: World) -> str:
     turned = nn.Parameter(torch.zeros(4, 6).t())
     with pytest.raises(ValueError, match="cannot be divided by rows"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], lr=0.1)
-    with pytest.raises(ValueError, match="on meta, not on the CPU"):
+    with pytest.raises(ValueError, match="on the meta device"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, device="meta")], lr=0.1)
     with pytest.raises(ValueError, match="max_norm needs a norm"):
         fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], norm_type=None, max_norm=1.0, lr=0.1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import gc
 import threading
 from typing import Any
 
 import pytest
 import torch
+from support.garbage import garbage_of
 from support.places import Place
 from support.tree import same_bits
 from torch import nn
@@ -87,21 +87,10 @@ def test_nothing_is_left_behind(place: Place) -> None:
     parallel = DataParallel(net, place.devices(2), buffers="sync_batchnorm")
     x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
     parallel(x).sum().backward()
-    for _ in range(5):  # what other tests have left, too, which may take more than one round
-        if gc.collect() == 0:
-            break
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        for _ in range(3):
-            parallel(x).sum().backward()
-        gc.collect()
-        # Not torch's own: kernels written in Python, which simulated devices ask for forms.
-        kinds = [type(left) for left in gc.garbage]
-        assert not [k for k in kinds if k.__module__ not in ("builtins", "types")], kinds
-        assert place.name != "cpu" or not kinds, kinds
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
+    # Not torch's own: kernels written in Python, which simulated devices ask for forms.
+    kinds = [type(left) for left in garbage_of(lambda: parallel(x).sum().backward())]
+    assert not [k for k in kinds if k.__module__ not in ("builtins", "types")], kinds
+    assert place.name != "cpu" or not kinds, kinds
     assert not any("forward" in vars(module) for module in parallel.module.modules())
 
 

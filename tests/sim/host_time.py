@@ -1,9 +1,9 @@
 """What the host does for an operation between devices, in microseconds of its processor.
 
 On simulated devices that do nothing, so that what remains is the code which launches, compiled as a
-release is, with what the simulated runtime takes for itself: looking up each address, and devices
-of streams. Through ``Backend.allreduce`` and its like from Python, where the bindings take about
-one microsecond, and through ``torch.distributed``::
+release is, with what the simulated runtime and torch's allocator there take for memory, streams and
+events. Through ``Backend.allreduce`` and its like from Python, where the bindings take about one
+microsecond, and through ``torch.distributed``::
 
     python tests/sim/host_time.py           # writes benchmarks/results/device-host-time.json
 """
@@ -11,6 +11,7 @@ one microsecond, and through ``torch.distributed``::
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -28,10 +29,13 @@ import torch.distributed.distributed_c10d as c10d  # noqa: E402
 from support.ranks import World, run_ranks  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
+import fastcomm  # noqa: E402
 import sim  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "device-host-time.json"
-SIZES = {"short": 64, "in rounds": 1 << 20}  # elements of float32
+# Elements of float32. In place, and in one round as well.
+SIZES = {"short": 64, "in rounds": 1 << 20, "in place": 1 << 20}
+GRADIENTS = 8  # of a list, apart; in place end to end
 Row = dict[str, str | int | float]
 
 
@@ -46,17 +50,23 @@ def _median_us(call: Callable[[], object], calls: int, rounds: int) -> float:
 
 
 def _calls(
-    world: World, count: int
+    world: World, count: int, empty: Callable[..., torch.Tensor]
 ) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
     """Return each operation's call of the backend, and of torch.distributed; both synchronous."""
     device = torch.device("sim", world.rank)
-    part = torch.ones(count, device=device)
-    whole = torch.ones(world.size * count, device=device)
+    part = empty(count, device=device).fill_(1.0)
+    whole = empty(world.size * count, device=device).fill_(1.0)
+    changed = torch.empty_like(part)
+    grads = list(empty(count, device=device).fill_(1.0).chunk(GRADIENTS))
+    if not fastcomm.is_shared(grads[0]):
+        grads = [grad.clone() for grad in grads]
+    options = (False, 1.0, None, 2, None, False, [], [])
     backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
     reducing, gathering = c10d.AllreduceOptions(), c10d.AllgatherOptions()
     scattering, sending = c10d.ReduceScatterOptions(), c10d.BroadcastOptions()
-    for options in (reducing, gathering, scattering, sending):
-        options.asyncOp = False
+    exchanging = c10d.AllToAllOptions()
+    for each in (reducing, gathering, scattering, sending, exchanging):
+        each.asyncOp = False
     return {
         "all_reduce": (
             lambda: backend.allreduce([part], reducing),
@@ -74,6 +84,14 @@ def _calls(
             lambda: backend.broadcast([part], sending),
             lambda: dist.broadcast(part, 0),
         ),
+        "all_to_all_single": (
+            lambda: backend.alltoall_base(changed, part, [], [], exchanging),
+            lambda: dist.all_to_all_single(changed, part),
+        ),
+        f"fused_all_reduce of {GRADIENTS}": (
+            lambda: backend.fused_reduce(grads, *options),
+            lambda: fastcomm.fused_all_reduce_(grads, average=False),
+        ),
     }
 
 
@@ -82,12 +100,19 @@ def _timed(world: World, calls: int, rounds: int) -> list[Row]:
     torch.sim.set_device(world.rank)
     world.init("cpu:fastcomm,sim:fastcomm")
     dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))
-    operations = {size: _calls(world, count) for size, count in SIZES.items()}
-    torch.sim.synchronize()
-    dist.barrier()
-    native.do_nothing()
+    places: dict[str, Callable[..., torch.Tensor]] = {"in place": fastcomm.empty}
+    # Once there is memory of the group's, meetings look tensors up: those in place come last.
+    operations = {
+        size: functools.partial(_calls, world, count, places.get(size, torch.empty))
+        for size, count in SIZES.items()
+    }
     rows: list[Row] = []
-    for size, each in operations.items():
+    for size, made in operations.items():
+        native.do_nothing(False)
+        each = made()
+        torch.sim.synchronize()
+        dist.barrier()
+        native.do_nothing()
         for operation, (direct, whole) in each.items():
             row: Row = {"operation": operation, "message": size, "bytes": 4 * SIZES[size]}
             row["backend_us"] = round(_median_us(direct, calls, rounds), 2)

@@ -8,6 +8,7 @@ code that launches them is the one that runs on CUDA::
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.ranks import World, run_ranks  # noqa: E402
 
+import fastcomm  # noqa: E402
 import sim  # noqa: E402
 
 TABLE = ROOT / "docs" / "launches.md"
@@ -32,28 +34,53 @@ HEADER = f"""# Launches of an operation between processes' devices
 Written by `python tests/sim/launches.py`, which counts what a captured graph consists of; do not
 edit. {SIZE} ranks, float32. A message is short where what a rank reads of it, its own included, is
 no more than `FASTCOMM_ONE_SHOT_BYTES`. One round is a message that fits into a window's area
-(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `short` stands
-for `short_kernel`, `meet` for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce` for
-`multi_reduce_kernel`, `combine` for `multi_combine_kernel`, which reduces all but sums, `spoil` for
-`spoil_kernel`, which does nothing unless the operation has failed.
+(`FASTCOMM_WINDOW_BYTES`; of operations with a part for each rank, all of its parts). `short`
+stands for `short_kernel`, `meet` for `meeting_kernel`, `copy` for `multi_copy_kernel`, `reduce`
+for `multi_reduce_kernel` or `indirect_reduce_kernel`, `pairs` for a meeting that compares the
+sizes of messages, which all_to_all knows in pairs, `rest` for one that goes on while other ranks
+have more of them, `find` for a meeting that looks up where ranks have their tensors, `combine`
+for `multi_combine_kernel`, which reduces all but sums, `spoil` for `spoil_kernel`, which does
+nothing unless the operation has failed. In place: all ranks' tensors are of
+`fastcomm.empty(device=...)`, or other memory that the group has made.
 
-| operation | rank | short | one round | launches | launches of three rounds |
-|---|---|---|---|---|---|
+A fused reduction is of two gradients, which in place lie end to end, and else are gathered and
+scattered: by `copy`, or with a type on the wire by `reduce`, of one source. `look` stands for
+`multi_gradient_kernel`, which looks at them, `norm` for the two that join what it has found. Shards
+are never used in place.
+
+Captured operations, and so those of this table, always look tensors up: there may be memory of the
+group's when they are replayed. Others do once there is some, and before that meet without.
+
+| operation | rank | short | one round | launches | in three rounds | in place | launches |
+|---|---|---|---|---|---|---|---|
 """
 NAMES = {"multi_copy": "copy", "multi_reduce": "reduce", "multi_combine": "combine"}
+NAMES.update({"pairs_kernel": "pairs", "rest_kernel": "rest"})
+NAMES.update({"finding_kernel": "find", "indirect_reduce": "reduce"})
+NAMES.update({"multi_gradient": "look", "gradient_norm": "norm"})
 NAMES.update({"meeting_kernel": "meet", "spoil_kernel": "spoil", "short.cu": "short"})
 
 Tensors = list[torch.Tensor]
 
 
-def _operations(count: int, device: str, rank: int) -> dict[str, tuple[int, Callable[[], object]]]:
+def _operations(
+    count: int, rank: int, empty: Callable[[int], torch.Tensor]
+) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return each operation of ``count`` elements in a window's area, and the root or -1."""
-    whole, result = torch.ones(count, device=device), torch.ones(count, device=device)
-    part = torch.ones(count // SIZE, device=device)
-    parts = [part.clone() for _ in range(SIZE)]
-    wide = torch.ones(SIZE * count, device=device)
+
+    def ones(many: int) -> torch.Tensor:
+        return empty(many).fill_(1.0)
+
+    whole, result, part = ones(count), ones(count), ones(count // SIZE)
+    parts = list(ones(count // SIZE * SIZE).chunk(SIZE))
+    wide = ones(SIZE * count)
     outputs = list(wide.chunk(SIZE))
-    cut = torch.ones(count // SIZE * SIZE, device=device)
+    offsets = [owner * count for owner in range(SIZE + 1)]
+    cut, swapped = (ones(count // SIZE * SIZE) for _ in range(2))
+    # End to end; apart, where they are of torch's memory.
+    grads = list(empty(count).fill_(1.0).split([count // 2, count - count // 2]))
+    if not fastcomm.is_shared(grads[0]):
+        grads = [grad.clone() for grad in grads]
     at_root: dict[str, Tensors | None] = {"gather": outputs, "scatter": parts}
     if rank != 0:
         at_root = dict.fromkeys(at_root)
@@ -66,13 +93,20 @@ def _operations(count: int, device: str, rank: int) -> dict[str, tuple[int, Call
         "broadcast": (0, lambda: dist.broadcast(whole, 0)),
         "gather": (0, lambda: dist.gather(result, at_root["gather"], 0)),
         "scatter": (0, lambda: dist.scatter(part, at_root["scatter"], 0)),
+        "all_to_all_single": (-1, lambda: dist.all_to_all_single(swapped, cut)),
+        "fused_all_reduce": (-1, lambda: fastcomm.fused_all_reduce_(grads)),
+        "fused_all_reduce, bf16": (
+            -1,
+            lambda: fastcomm.fused_all_reduce_(grads, wire_dtype=torch.bfloat16),
+        ),
+        "gather_shards": (-1, lambda: fastcomm.gather_shards_([wide], [offsets])),
     }
 
 
-def _captured(world: World) -> list[tuple[str, str, str, str, int, int]]:
+def _captured(world: World) -> list[tuple[str, str, str, str, int, int, str, int]]:
     """Return rows: operation, whose, what is launched if it is short, what in one round, how many
-    that are, and how many in three rounds."""
-    native = sim.load()
+    that are, how many in three rounds; and what in place in one round, and how many that are."""
+    sim.load()
     device = f"sim:{world.rank}"
     torch.sim.set_device(world.rank)
     world.init("cpu:fastcomm,sim:fastcomm")
@@ -80,21 +114,28 @@ def _captured(world: World) -> list[tuple[str, str, str, str, int, int]]:
     stream = torch.Stream(device)
     elements = WINDOW // 4 // SIZE // 64 * 64 * SIZE  # the same for parts and for the whole
     counts = (SLOT // 4 // SIZE // 4 * 4, elements, 3 * elements)
-    short, once, thrice = (_operations(count, device, world.rank) for count in counts)
-    torch.sim.synchronize()
-    rows = []
+    ordinary = functools.partial(torch.empty, device=device)
+    short, once, thrice = (_operations(count, world.rank, ordinary) for count in counts)
+    rows: list[tuple[str, str, str, str, int, int, str, int]] = []
+    # Once there is such memory, a meeting that opens looks ranks' tensors up: it comes last.
     for name, (root, call) in once.items():
-        found = []
-        for operation in (short[name][1], call, thrice[name][1]):
-            with stream:
-                graph = native.CapturedGraph(world.rank, stream.stream_id)
-                operation()
-                graph.end()
-            kinds = [_kind(text) for text in graph.nodes()]
-            found.append(kinds)
+        found = [_kinds(world, stream, each) for each in (short[name][1], call, thrice[name][1])]
         whose = "all" if root < 0 else "root" if root == world.rank else "others"
-        rows.append((name, whose, *(" ".join(f) for f in found[:2]), len(found[1]), len(found[2])))
-    return rows
+        kinds = (" ".join(found[0]), " ".join(found[1]))
+        rows.append((name, whose, *kinds, len(found[1]), len(found[2]), "", 0))
+    shared = functools.partial(fastcomm.empty, device=device)
+    placed = _operations(counts[1], world.rank, shared)
+    in_place = [_kinds(world, stream, call) for _, call in placed.values()]
+    return [(*row[:6], " ".join(f), len(f)) for row, f in zip(rows, in_place, strict=True)]
+
+
+def _kinds(world: World, stream: torch.Stream, operation: Callable[[], object]) -> list[str]:
+    torch.sim.synchronize()
+    with stream:
+        graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        operation()
+        graph.end()
+    return [_kind(text) for text in graph.nodes()]
 
 
 def _kind(text: str) -> str:
@@ -106,9 +147,12 @@ def table() -> str:
     lines: list[str] = []
     for rows in zip(*run_ranks(SIZE, _captured, environment=ENVIRONMENT), strict=True):
         for row in dict.fromkeys(rows):
-            name, whose, short, kinds, one, three = row
-            operation = f"`{name}`".replace(", MAX`", "`, `MAX`")
-            lines.append(f"| {operation} | {whose} | {short} | {kinds} | {one} | {three} |")
+            name, whose, short, kinds, one, three, placed, there = row
+            operation = f"`{name}`".replace(", MAX`", "`, `MAX`").replace(
+                ", bf16`", "`, bf16 on the wire"
+            )
+            cells = (operation, whose, short, kinds, one, three, placed, there)
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
     return HEADER + "\n".join(lines) + "\n"
 
 

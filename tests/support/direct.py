@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,12 +44,21 @@ def _values(dtype: torch.dtype, count: int, rank: int, seed: int) -> torch.Tenso
     return values[:count].clone()
 
 
-def run_each(world: World, device: torch.device, dtype: torch.dtype, count: int) -> list[Any]:
-    """Return what every operation gives on a device."""
+Place = Callable[[torch.Tensor], torch.Tensor]
+
+
+def run_each(
+    world: World,
+    device: torch.device,
+    dtype: torch.dtype,
+    count: int,
+    place: Place = lambda tensor: tensor,
+) -> list[Any]:
+    """Return what every operation gives on a device, of tensors that ``place`` puts somewhere."""
     rank, size = world.rank, world.size
 
     def made(seed: int, parts: int = 1) -> torch.Tensor:
-        return _values(dtype, count * parts, rank, seed).to(device)
+        return place(_values(dtype, count * parts, rank, seed).to(device))
 
     results = []
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
@@ -64,13 +74,20 @@ def run_each(world: World, device: torch.device, dtype: torch.dtype, count: int)
     gathered = list(made(12, size).chunk(size))
     dist.gather(made(13), gathered if root else None, 1)
     dist.scatter(own := made(14), list(made(15, size).chunk(size)) if root else None, 1)
-    results += [sent, whole, *listed, own] + (gathered if root else [])
+    dist.all_to_all_single(exchanged := made(16, size), made(17, size))
+    results += [sent, whole, *listed, own, exchanged] + (gathered if root else [])
     return results
 
 
-def check_bits(world: World, device: torch.device, dtype: torch.dtype, count: int) -> None:
+def check_bits(
+    world: World,
+    device: torch.device,
+    dtype: torch.dtype,
+    count: int,
+    place: Place = lambda tensor: tensor,
+) -> None:
     """Compare every operation on a device with the same one on the CPU."""
-    there = run_each(world, device, dtype, count)
+    there = run_each(world, device, dtype, count, place)
     here = run_each(world, torch.device("cpu"), dtype, count)
     for found, expected in zip(there, here, strict=True):
         assert found.device == device

@@ -1,13 +1,41 @@
-"""What a fused reduction must give, in plain torch: the tree, its roundings, norms by blocks."""
+"""Gradients, and what a fused reduction gives, in plain torch: the tree, roundings, norms."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from support import tree
 
 BLOCK, PIECE, LANES = 4096, 512, 32
+
+SHAPES = [(3, 5), (4096,), (4097,), (0,), (70001,), (), (1,), (2, 3, 4, 5), (64, 129)]
+WIDE = [torch.float32, torch.float64]
+NARROW = [torch.float16, torch.bfloat16]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"average": False, "norm_type": 1},
+    {"unscale": 1 / 3, "norm_type": math.inf},
+    {"wire_dtype": torch.bfloat16},
+    {"wire_dtype": torch.float16, "unscale": 0.1, "norm_type": None},
+]
+
+
+def gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
+    """Values of many magnitudes, which cancel, in all types and several layouts."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    made = []
+    for i, shape in enumerate(SHAPES):
+        dtype = [*WIDE, *NARROW][i % 4] if i != 4 else torch.float32
+        value = torch.randn(shape, generator=generator, dtype=torch.float32)
+        scale = torch.randint(-6, 6, shape, generator=generator)
+        made.append((value * 2.0**scale).to(dtype))
+    made.append(torch.randn(6, 7, generator=generator).t())
+    made.append(torch.randn(2, 3, 8, 8, generator=generator).to(memory_format=torch.channels_last))
+    made.append(torch.randn(5, 6, generator=generator)[:, ::2])  # with gaps
+    made.append(torch.randn(40, generator=generator, dtype=torch.complex64))
+    return made
 
 
 def reduced(

@@ -125,7 +125,7 @@ class Program:
 
 
 ERROR = "csrc/core/error.cpp"
-CUDA_HOST = ("csrc/core/cuda_context.cpp", "csrc/core/cuda_host.cpp")
+CUDA_HOST = tuple(f"csrc/core/cuda_{name}.cpp" for name in ("context", "driver", "host"))
 NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
@@ -142,8 +142,9 @@ CPU_LOOPS = (
 # What runs on a device of each process.
 PEER_COLLECTIVES = (
     *(PEERS, "transport"),
-    *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "short", "short_combine")),
+    *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "pairs", "short", "short_combine")),
     *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
+    "csrc/kernels/cuda/indirect_reduce.cu",
     *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),
 )
@@ -166,6 +167,10 @@ PROGRAMS = (
     Program(
         *("host_cache_test", "core/test_host_cache.py", _WATCHED),
         (ERROR, "csrc/core/host_cache.cpp"),
+    ),
+    Program(
+        *("pool_blocks_test", "transport/test_pool_blocks.py", (BOUNDS,)),
+        ("csrc/transport/ipc/pool_blocks.cpp", ERROR),
     ),
     Program(
         *("reduce_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
@@ -227,9 +232,9 @@ PROGRAMS = (
             "shim_vmm_test",
         )
     ),
-    Program(
-        *("shim_peer_collectives_test", "engines/test_peer_collectives.py", (SHIM,)),
-        PEER_COLLECTIVES,
+    *(
+        Program(*(name, "engines/test_peer_collectives.py", (SHIM,)), PEER_COLLECTIVES)
+        for name in ("shim_peer_collectives_test", "shim_peer_soak_test")
     ),
     Program(
         *("shim_peer_threads_test", "engines/test_peer_collectives.py", (SHIM, WATCHED)),

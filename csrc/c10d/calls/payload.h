@@ -20,8 +20,9 @@ struct Payload {
   std::vector<at::Tensor> value;  // the future's
   std::vector<Buffer> inputs;     // kept alive until the operation is done
   std::vector<Buffer> outputs;    // and written back
-  std::function<void()> settle;   // before that, where an operation ends well,
-  std::function<void()> behind;   // and after it
+  std::function<void()>
+      settle;  // before that (on the host only where an operation has ended well),
+  std::function<void()> behind;  // and after it
 
   void write_back() const {
     if (settle) settle();

@@ -50,8 +50,11 @@ void Prepared::compare(const Tensors& tensors) {
 }
 
 void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {
-  call.balance = messages->balance(rank);
-  if (row_of(call.kind).has_detail && call.detail.empty()) call.detail = messages->describe();
+  // Of where tensors are, kernels compare the sizes of each pair (engines/cuda/pairs.h).
+  if (place == Place::kHost) {
+    call.balance = messages->balance(rank);
+    if (row_of(call.kind).has_detail && call.detail.empty()) call.detail = messages->describe();
+  }
   call.messages = std::move(messages);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "c10d/calls/even.h"
+#include "c10d/calls/pairs.h"
 #include "c10d/exception.h"
 #include "c10d/hooks.h"
 #include "c10d/work_of_many.h"
@@ -32,7 +33,11 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
   Tensors copies;
   for (const at::Tensor& part : list) {
     // The root's list may lie anywhere: the others do not know.
-    const at::Tensor here = part.device() == each.device() ? part : part.to(each.device());
+    const bool is_here = part.device() == each.device();
+    FC_CHECK(is_here || !is_capturing(each.get_device()), op_kind_name(kind),
+             ": a tensor of the root's list is on ", part.device().str(),
+             ", where no graph copies");
+    const at::Tensor here = is_here ? part : part.to(each.device());
     if (gathers) {
       made.call.outputs.push_back(made.write(here).data());
     } else {
@@ -59,6 +64,11 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
   return made;
 }
 
+/// Queries name none of lists.
+ReduceOp reduction(const Query& query) {
+  return row_of(query.kind).takes_list ? ReduceOp::kSum : query.op;
+}
+
 Tensors joined(const TensorLists& lists, const Tensors& more) {
   Tensors all = more;
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -67,11 +77,13 @@ Tensors joined(const TensorLists& lists, const Tensors& more) {
 
 }  // namespace
 
-CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, int rank, int size,
+CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other,
+                       std::unique_ptr<PoolHosts> hosts, int rank, int size,
                        c10::intrusive_ptr<Options> options, Continuations::Ptr continuations)
     : Engine(rank, size, std::move(options), std::move(continuations)),
       group_(std::move(group)),
       other_(other),
+      hosts_(std::move(hosts)),
       watch_(std::make_unique<CudaWatch>(group_)) {
   for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
@@ -105,8 +117,8 @@ bool CudaEngine::reduces(const Tensors& tensors, const ::c10d::ReduceOp& op) con
 
 const Engine& CudaEngine::serving(const Query& query) const {
   const OperationRow& row = row_of(query.kind);
-  const bool ours = row.peers.work != PeerWay::Work::kNone && row.counted &&
-                    (!row.reduces || reduces(query.dtype, query.op));
+  const bool ours = row.peers.work != PeerWay::Work::kNone &&
+                    (!(row.reduces || row.takes_list) || reduces(query.dtype, reduction(query)));
   return ours ? static_cast<const Engine&>(*this) : other_.serving(query);
 }
 
@@ -116,7 +128,7 @@ Selection CudaEngine::explain(const Query& query) const {
   Call call;
   call.kind = query.kind;
   call.dtype = query.dtype;
-  call.op = query.op;
+  call.op = reduction(query);
   call.count = query.bytes / dtype_size(query.dtype);
   const bool at_once = group_->is_one_launch(call);
   const CudaGroup::Options& options = group_->options();
@@ -127,7 +139,7 @@ Selection CudaEngine::explain(const Query& query) const {
                  ": they meet",
                  at_once ? " in the kernel that does the work"
                          : ", one kernel a rank does the work, and they meet again",
-                 on_devices ? "" : concat(". Not each other's: ", options.why))};
+                 on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
 }
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {
@@ -196,12 +208,13 @@ WorkPtr CudaEngine::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) 
 
 WorkPtr CudaEngine::allgather(TensorLists& outputs, Tensors& inputs,
                               const ::c10d::AllgatherOptions& opts) {
-  const bool ours = inputs.size() == 1 && outputs.size() == 1 && moves(joined(outputs, inputs)) &&
-                    are_even(outputs[0], inputs[0]);
+  const bool ours = inputs.size() == 1 && outputs.size() == 1 && moves(joined(outputs, inputs));
   if (!ours) return elsewhere(other_.allgather(outputs, inputs, opts));
   return translating([&] {
     const Tensors& list = checked_outputs(site(), outputs, inputs[0]);
-    return submit(prepare_all_gather(site(), list, inputs[0]), opts.timeout, opts.asyncOp);
+    return submit(are_even(list, inputs[0]) ? prepare_all_gather(site(), list, inputs[0])
+                                            : prepare_all_gather_uneven(site(), list, inputs[0]),
+                  opts.timeout, opts.asyncOp);
   });
 }
 
@@ -265,6 +278,27 @@ WorkPtr CudaEngine::scatter(Tensors& outputs, TensorLists& inputs,
     return submit(prepare_rooted(site(), OpKind::kScatter, OpType::SCATTER, output,
                                  inputs.empty() ? Tensors{} : inputs[0], root),
                   opts.timeout, opts.asyncOp);
+  });
+}
+
+WorkPtr CudaEngine::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                  std::vector<int64_t>& output_splits,
+                                  std::vector<int64_t>& input_splits,
+                                  const ::c10d::AllToAllOptions& opts) {
+  if (!moves({output, input})) {
+    return elsewhere(other_.alltoall_base(output, input, output_splits, input_splits, opts));
+  }
+  return translating([&] {
+    return submit(prepare_all_to_all_single(site(), output, input, output_splits, input_splits),
+                  opts.timeout, opts.asyncOp);
+  });
+}
+
+WorkPtr CudaEngine::alltoall(Tensors& outputs, Tensors& inputs,
+                             const ::c10d::AllToAllOptions& opts) {
+  if (!moves(joined({outputs}, inputs))) return elsewhere(other_.alltoall(outputs, inputs, opts));
+  return translating([&] {
+    return submit(prepare_all_to_all(site(), outputs, inputs), opts.timeout, opts.asyncOp);
   });
 }
 

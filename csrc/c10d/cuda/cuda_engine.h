@@ -26,9 +26,10 @@ namespace fastcomm {
 /// were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
  public:
-  /// `other` takes what this does not, and outlives it.
-  CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, int rank, int size,
-             c10::intrusive_ptr<Options> options, Continuations::Ptr continuations);
+  /// `other` takes what this does not, and outlives it; `hosts` meet to add memory.
+  CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, std::unique_ptr<PoolHosts> hosts,
+             int rank, int size, c10::intrusive_ptr<Options> options,
+             Continuations::Ptr continuations);
   /// As leave(): what still has a Work of the group keeps no window.
   ~CudaEngine() override;
 
@@ -39,6 +40,9 @@ class CudaEngine final : public Engine {
   const Engine& serving(const Query& query) const override;
   Selection explain(const Query& query) const override;
   std::exception_ptr failure() const override { return group_->failure(); }
+  at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) override {
+    return group_->empty(sizes, dtype, *hosts_, why);
+  }
   void fail(const std::exception_ptr& why) override { group_->note(why); }
   void leave(const std::string& how) override;
   void abort() override;
@@ -68,20 +72,21 @@ class CudaEngine final : public Engine {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
+  /// fused.cpp. Nothing unless all are dense and on the group's device.
+  std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
+                                    std::optional<Milliseconds> timeout, bool async) override;
+  std::optional<Fused> gather_shards(const Tensors& tensors,
+                                     const std::vector<ShardOffsets>& shards,
+                                     std::optional<Milliseconds> timeout, bool async) override;
   /// What this thread issues in between is asynchronous, and done when the work that ends it is.
   void startCoalescing() override { coalescing_.begin(); }
   WorkPtr endCoalescing() override;
 
-  // For which there are no kernels: their sizes are known in pairs, or to one rank alone.
-  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                        std::vector<int64_t>& input_splits,
-                        const ::c10d::AllToAllOptions& opts) override {
-    return elsewhere(other_.alltoall_base(output, input, output_splits, input_splits, opts));
-  }
-  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
-                   const ::c10d::AllToAllOptions& opts) override {
-    return elsewhere(other_.alltoall(outputs, inputs, opts));
-  }
+  // For which there is no kernel: one rank alone knows its sizes.
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     return elsewhere(other_.allreduce_sparse(tensors, opts));
   }
@@ -102,6 +107,7 @@ class CudaEngine final : public Engine {
 
   const std::shared_ptr<CudaGroup> group_;
   Engine& other_;
+  const std::unique_ptr<PoolHosts> hosts_;
   std::unique_ptr<CudaWatch> watch_;
   std::set<std::pair<DType, ReduceOp>> kernels_;  // for reductions
   std::atomic<uint64_t> calls_{0};

@@ -12,8 +12,10 @@
 #include "c10d/cuda/trial.h"
 #include "c10d/exception.h"
 #include "coll/operations.h"
+#include "core/env.h"
+#include "engines/cuda/failure_text.h"
+#include "kernels/cuda/multi_gradient.h"
 #include "transport/fork.h"
-#include "transport/ipc/device_memory.h"
 #include "transport/ipc/pinned_memory.h"
 
 namespace fastcomm {
@@ -48,9 +50,9 @@ c10::Stream stream_of_pool(int device) {
       .getStreamFromGlobalPool(accelerator_device(device));
 }
 
-/// "" or what an exception says.
+/// failure_text, without what torch adds to its own errors.
 template <class Body>
-std::string problem_of(const Body& body) {
+std::string problem_in(const Body& body) {
   try {
     body();
     return "";
@@ -63,6 +65,7 @@ std::string problem_of(const Body& body) {
 
 void Flight::block(const c10::Stream& waiting) {
   if (FC_LEFT_OUT(Control::kWaitForNone)) return;
+  if (capture != 0 && capture_of(waiting) != capture) return;
   end_.block(waiting);
   if (waiting == caller_) let_go();
 }
@@ -80,11 +83,6 @@ CudaGroup::AbortWord CudaGroup::make_abort_word() {
   return AbortWord(static_cast<uint32_t*>(memory));
 }
 
-std::unique_ptr<WindowMemory> CudaGroup::make_memory() const {
-  if (options_.place == WindowPlace::kDevices) return std::make_unique<DeviceMemory>(device_);
-  return std::make_unique<PinnedMemory>(device_, Endpoint::instance(), beside_->transport());
-}
-
 CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
                      Options options)
     : device_(device),
@@ -95,27 +93,48 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   const BesideCaptures others;
   PeerCollectives::Options made;
   made.channels = kChannels;
+  made.replayed = kCaptured;
   made.slot_bytes = beside_->traits().layout.payload_bytes;
   made.area_bytes = options_.area_bytes;
+  made.blocks = environment().device_blocks;
   if (options_.place == WindowPlace::kHost) {
     made.area_bytes = std::min(made.area_bytes, kMostOfHost);
     made.pushes = false;
   }
-  windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), make_memory(),
-                                             PeerCollectives::window_bytes(made, beside_->size()));
+  const uint64_t bytes = PeerCollectives::window_bytes(made, beside_->size());
+  DeviceWay way = DeviceWay::kHandle;
+  if (options_.place == WindowPlace::kDevices) {
+    DeviceWindowsFound found =
+        make_device_windows(hosts, beside_->rank(), device, bytes, options_.ways);
+    windows_ = std::move(found.windows);
+    way = found.way;
+    if (!found.why_not.empty()) {
+      how_ = concat(". Mapped by ", device_way_name(way), ", not by ", found.why_not);
+    }
+  } else {
+    auto memory =
+        std::make_unique<PinnedMemory>(device, Endpoint::instance(), beside_->transport());
+    windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), std::move(memory), bytes);
+  }
   // What fails from here on may fail on this rank alone: all tell how it went.
   std::unique_ptr<Trial> trial;
   const auto make = [&] {
     const DeviceGuard guard(device);
     abort_word_ = make_abort_word();
     made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
-    collectives_ = std::make_unique<PeerCollectives>(*windows_, made);
+    if (options_.place == WindowPlace::kDevices) {
+      pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),
+                                          options_.pool_bytes);
+    }
+    collectives_ = std::make_unique<PeerCollectives>(*windows_, made,
+                                                     pool_ == nullptr ? nullptr : &pool_->peers());
+    load_gradients_of_one();  // as PeerCollectives loads its own
     trial = std::make_unique<Trial>(*collectives_, *beside_, stream_, abort_word_.get());
   };
-  std::string text = problems_of_all(hosts, problem_of(make));
+  std::string text = problems_of_all(hosts, problem_in(make));
   if (text.empty()) {
     text = problems_of_all(
-        hosts, problem_of([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
+        hosts, problem_in([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
   }
   if (text.empty()) return;
   collectives_.reset();
@@ -126,6 +145,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
 CudaGroup::~CudaGroup() {
   if (forked_from_endpoint()) {
     static_cast<void>(collectives_.release());
+    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
     static_cast<void>(windows_.release());
     static_cast<void>(abort_word_.release());
     return;
@@ -142,53 +162,39 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
                        "] this process group was destroyed; create a new one"));
   }
   const c10::Stream caller = current_stream(device_);
-  const uint64_t limit = nanoseconds(timeout);
+  const uint64_t capture = capture_of(caller);
+  const c10::Stream& stream = async && capture == 0 ? stream_ : caller;
+  order(caller, stream, capture);  // what it raises has enqueued nothing
   const OpKind kind = made.call.kind;
   std::exception_ptr error;
-  bool refused = false;
-  FlightPtr flight;
-  const auto enqueue = [&](int channel, const c10::Stream& stream) {
-    try {
-      collectives_->enqueue(made.call, channel, native_stream(stream), limit);
-      const c10::StreamGuard in_its_order(stream);
-      made.payload.write_back();
-    } catch (const Error& raised) {
-      refused = raised.code() != ErrorCode::kSystem;  // then nothing was enqueued
-      if (refused) throw;
-      error = std::current_exception();
-    } catch (const std::exception&) {
-      error = std::current_exception();
-    }
-  };
+  bool enqueued = false;
   try {
-    const bool captured = is_capturing(device_);
-    const c10::Stream& stream = async && !captured ? stream_ : caller;
-    if (captured) {
-      captures_ = true;
-      order_capture(caller);
-    } else if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
-      c10::Event ready(kAccelerator);
-      ready.record(caller);
-      ready.block(stream);
-    }
-    if (!captured && last_ != nullptr && last_->stream != stream &&
-        !FC_LEFT_OUT(Control::kOvertake)) {
-      last_->block(stream);
-    }
-    enqueue(captured ? kCaptured : kEager, stream);
+    collectives_->enqueue(made.call, capture == 0 ? kEager : kCaptured, native_stream(stream),
+                          nanoseconds(timeout));
+    enqueued = true;
+    const c10::StreamGuard in_its_order(stream);
+    made.payload.write_back();
+  } catch (const Error& raised) {
+    if (!enqueued && raised.code() != ErrorCode::kSystem) throw;  // then nothing was
+    error = std::current_exception();
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  FlightPtr flight;
+  try {
     // Also of what was enqueued in part: its tensors are in use.
-    flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream);
+    flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream, capture);
     // Who is in the stream already has waited.
     if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
-    if (captured) {
-      last_captured_ = std::move(flight);
+    if (capture != 0) {
+      last_captured_ = flight;
     } else {
       last_ = flight;
+      ++issued_;
       const std::lock_guard<std::mutex> flying(flying_);
       flights_.push_back(flight);
     }
   } catch (const std::exception&) {
-    if (refused) throw;
     if (error == nullptr) error = std::current_exception();
     // Nothing tells when the device has done with them.
     static_cast<void>(new Payload(std::move(made.payload)));
@@ -199,15 +205,94 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   return flight;
 }
 
-void CudaGroup::order_capture(const c10::Stream& caller) {
-  if (last_captured_ == nullptr || last_captured_->stream == caller) return;
-  // A stream that is captured still: one capture has both, or CUDA refuses the wait.
-  bool same = false;
-  {
-    const c10::StreamGuard there(last_captured_->stream);
-    same = is_capturing(device_);
+at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
+                            std::string& why) {
+  const DeviceGuard guard(device_);
+  if (pool_ == nullptr) why = "the ranks' devices do not reach each other's memory";
+  if (failure() != nullptr) why = "the process group has failed";
+  if (is_capturing(device_)) why = "the stream is being captured into a graph";
+  if (!why.empty()) return {};
+  const uint64_t bytes = GroupPool::bytes_of(sizes, dtype);
+  const std::lock_guard<std::mutex> lock(growing_);
+  at::Tensor tensor = pool_->empty(sizes, dtype);
+  if (tensor.defined() || bytes == 0) return tensor;
+  if (why_no_growth_.empty()) {
+    // What the device is done with may not have been let go of yet, here or on another rank.
+    drain({});
+    tensor = pool_->empty(sizes, dtype);
+    if (tensor.defined()) return tensor;
+    why_no_growth_ = grow(bytes, hosts);
+    if (!why_no_growth_.empty()) {
+      TORCH_WARN("fastcomm: from now on tensors that process groups make for themselves on device ",
+                 device_, " are staged by their operations: ", why_no_growth_);
+    }
   }
-  if (same) last_captured_->block(caller);
+  why = why_no_growth_;
+  return why.empty() ? pool_->empty(sizes, dtype) : tensor;
+}
+
+std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
+  if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
+  // To the end: what another thread issues comes behind it, on all ranks.
+  const std::lock_guard<std::mutex> lock(submitting_);
+  if (left_) return "the process group was destroyed";
+  if (!hosts.all_come(issued_, kPatience)) {
+    return concat("not all ranks have asked for such memory within ", kPatience.count() / 1000,
+                  " s, behind the same operations");
+  }
+  // What was issued before is over once all are here; handles are opened where nothing waits.
+  const std::string problem = problem_in([&] {
+    if (!drain({})) throw Error(ErrorCode::kSystem, "its device does not end what it was given");
+    const BesideCaptures others;
+    c10::impl::VirtualGuardImpl(kAccelerator)
+        .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
+  });
+  std::string text;
+  uint64_t most = 0;
+  const std::vector<std::string> all =
+      hosts.all_gather(problem.empty() ? std::to_string(bytes) : "!" + problem);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] == '!') {
+      text = concat("rank ", rank, ": ", all[rank].substr(1));
+    } else {
+      most = std::max<uint64_t>(most, std::stoull(all[rank]));
+    }
+  }
+  if (!text.empty()) return text;
+  try {
+    const BesideCaptures others;
+    pool_->grow(hosts, most, [&](char* memory) {
+      const auto run = [&] {
+        Trial(*collectives_, *beside_, stream_, abort_word_.get(), memory)
+            .run(kEager, nanoseconds(options_.timeout) / 2);
+      };
+      const std::string wrong = problems_of_all(hosts, problem_in(run));
+      if (!wrong.empty()) throw Error(ErrorCode::kSystem, wrong);
+    });
+  } catch (const Error& error) {
+    if (beside_->failure() != nullptr) throw;
+    return error.what();
+  }
+  return "";
+}
+
+void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture) {
+  if (capture != 0) {
+    captures_ = true;
+    // Of another capture: CUDA refuses to wait for it.
+    if (last_captured_ != nullptr && last_captured_->capture != capture) last_captured_.reset();
+    if (last_captured_ != nullptr && last_captured_->stream != stream)
+      last_captured_->block(stream);
+    return;
+  }
+  if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
+    c10::Event ready(kAccelerator);
+    ready.record(caller);
+    ready.block(stream);
+  }
+  if (last_ != nullptr && last_->stream != stream && !FC_LEFT_OUT(Control::kOvertake)) {
+    last_->block(stream);
+  }
 }
 
 std::exception_ptr CudaGroup::noted() const {
@@ -273,7 +358,7 @@ FlightPtr CudaGroup::oldest() const {
 }
 
 bool CudaGroup::is_over(Flight& flight) {
-  if (flight.ended_well()) return true;
+  if (flight.ended_well() || flight.capture != 0) return true;  // no host sees what is replayed
   bool passed = false;
   // What a capture on another thread would not stand.
   const BesideCaptures beside;
@@ -286,19 +371,28 @@ bool CudaGroup::is_over(Flight& flight) {
   return passed;
 }
 
-void CudaGroup::reap() {
+std::vector<FlightPtr> CudaGroup::reap() {
+  std::vector<FlightPtr> over;
   while (const FlightPtr flight = oldest()) {
-    if (!is_over(*flight)) return;
-    flight->let_go();
+    if (!is_over(*flight)) break;
+    over.push_back(flight);
     const std::lock_guard<std::mutex> lock(flying_);
     if (!flights_.empty() && flights_.front() == flight) flights_.pop_front();
   }
+  return over;
 }
 
 bool CudaGroup::look() {
+  const std::vector<FlightPtr> over = reap();
+  const bool under_way = look_at(oldest());
+  // Last: tensors may be Python's, whose lock somebody may hold who waits for a device that waits for a
+  // rank that is gone.
+  for (const FlightPtr& flight : over) flight->let_go();
+  return under_way;
+}
+
+bool CudaGroup::look_at(const FlightPtr& waiting) {
   const std::exception_ptr error = failure();
-  reap();
-  const FlightPtr waiting = oldest();
   if (error != nullptr) return waiting != nullptr;
   std::exception_ptr why;
   {
@@ -355,11 +449,13 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
     }
   }
   if (stopped) {
+    if (pool_ != nullptr) pool_->retire(beside_->peers_are_gone());
     windows_->retire(beside_->peers_are_gone());
   } else {  // kernels that nobody can stop use them
     LOG(WARNING) << "fastcomm: device " << device_
                  << " does not end what it was given; memory of a process group stays allocated";
     static_cast<void>(collectives_.release());
+    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
     static_cast<void>(windows_.release());
     static_cast<void>(abort_word_.release());
     const std::lock_guard<std::mutex> lock(flying_);

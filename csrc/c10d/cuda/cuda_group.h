@@ -28,18 +28,23 @@
 #include <vector>
 
 #include "c10d/calls/prepared.h"
+#include "c10d/cuda/group_pool.h"
 #include "engines/cpu/communicator.h"
 #include "engines/cuda/peer_collectives.h"
+#include "transport/ipc/device_ways.h"
 
 namespace fastcomm {
 
 /// An operation that a stream was given. Thread-safe.
 class Flight {
  public:
-  Flight(OpKind kind, Payload payload, const c10::Stream& caller, const c10::Stream& stream)
+  /// `capture`: as capture_of the caller's device.
+  Flight(OpKind kind, Payload payload, const c10::Stream& caller, const c10::Stream& stream,
+         uint64_t capture)
       : since(Clock::now()),
         kind(kind),
         stream(stream),
+        capture(capture),
         caller_(caller),
         held_(std::move(payload)) {
     end_.record(stream);
@@ -51,7 +56,8 @@ class Flight {
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
   void set_ended_well() { ended_well_.store(true, std::memory_order_release); }
   /// Lets the stream wait until it is done. Where that is the stream that the operation was issued on, the
-  /// tensors go: from there on they are in its order, as after any other work in it.
+  /// tensors go: from there on they are in its order, as after any other work in it. For what was captured only
+  /// a stream of the same capture waits: others are ordered with the graph's replays.
   void block(const c10::Stream& waiting);
   /// Lets the tensors go.
   void let_go();
@@ -59,6 +65,7 @@ class Flight {
   const Deadline since;
   const OpKind kind;
   const c10::Stream stream;
+  const uint64_t capture;  // 0: none
 
  private:
   c10::Event end_{kAccelerator};
@@ -80,7 +87,9 @@ class CudaGroup {
  public:
   struct Options {
     WindowPlace place = WindowPlace::kDevices;
-    uint64_t area_bytes = 0;  // at most; PeerCollectives::Options
+    std::vector<DeviceWay> ways = {DeviceWay::kHandle};  // to reach those on devices
+    uint64_t area_bytes = 0;                             // at most; PeerCollectives::Options
+    uint64_t pool_bytes = 0;  // of tensors that are used in place, at most; GroupPool
     Milliseconds timeout{0};
     std::string why = "";  // not on the devices
   };
@@ -95,6 +104,8 @@ class CudaGroup {
 
   int device() const { return device_; }
   const Options& options() const { return options_; }
+  /// How devices reach the windows there, and why in no way before: "", or ". Mapped by ...".
+  const std::string& how() const { return how_; }
   /// For who has to mark a stream that has nothing to do but wait.
   const c10::Stream& marks() const { return marks_; }
   /// PeerCollectives::is_one_launch.
@@ -103,8 +114,7 @@ class CudaGroup {
   bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
 
   /// Enqueues an operation: on the current stream, or on the group's own one behind it. What is to
-  /// be written back is, behind it. nullptr where the stream is captured: there is nothing to wait for
-  /// but the stream. Raises Error (kSystem): a launch fails, and with it the group; as
+  /// be written back is, behind it. Raises Error (kSystem): a launch fails, and with it the group; as
   /// PeerCollectives::enqueue.
   FlightPtr submit(Prepared made, Milliseconds timeout, bool async);
 
@@ -125,6 +135,12 @@ class CudaGroup {
   /// The same, for a failure that the peers are told by somebody else.
   std::exception_ptr note(const std::exception_ptr& error);
 
+  /// A tensor in memory that operations of the group use in place, as GroupPool::empty. Where there is no room
+  /// the ranks make some, if all of them come for it at about the same time, and their devices have done
+  /// what they were given; once they have not, no rank tries again. Undefined, with the reason: there is none. Raises
+  /// Error: the group fails meanwhile.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts, std::string& why);
+
   /// What a thread does now and then while something is under way: ends it where it cannot go on,
   /// and lets go of what is over. False if nothing is under way.
   bool look();
@@ -142,6 +158,8 @@ class CudaGroup {
   static constexpr Milliseconds kLeaverGrace{2000};
   /// How long a device that has been told to give up may take for it.
   static constexpr Milliseconds kStopGrace{10'000};
+  /// How long a rank that wants more memory waits for the others.
+  static constexpr Milliseconds kPatience{5000};
   /// Of an area in the host's memory: there, meetings cost little beside the transfers.
   static constexpr uint64_t kMostOfHost = uint64_t{4} << 20;
 
@@ -150,13 +168,17 @@ class CudaGroup {
   };
   using AbortWord = std::unique_ptr<uint32_t, FreePinned>;
 
+  /// "" or why no memory was added.
+  std::string grow(uint64_t bytes, PoolHosts& hosts);
   static AbortWord make_abort_word();
-  std::unique_ptr<WindowMemory> make_memory() const;
-  /// Orders what is captured next on `caller` behind what the same capture had on another stream.
-  void order_capture(const c10::Stream& caller);
+  /// Lets `stream` wait for what the caller's had, and for the last operation.
+  void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();
   std::exception_ptr noted() const;
-  void reap();
+  /// Takes out what is over; whoever calls lets it go.
+  std::vector<FlightPtr> reap();
+  /// look(), but for what is over.
+  bool look_at(const FlightPtr& waiting);
   FlightPtr oldest() const;
 
   const int device_;
@@ -164,14 +186,20 @@ class CudaGroup {
   const std::shared_ptr<Communicator> beside_;
   AbortWord abort_word_;
   std::unique_ptr<DeviceWindows> windows_;
+  std::string how_;
+  std::shared_ptr<GroupPool> pool_;  // nullptr: windows are not on the devices
   std::unique_ptr<PeerCollectives> collectives_;
   const c10::Stream stream_;  // of what is asynchronous
   const c10::Stream marks_;
   std::atomic<bool> captures_{false};
 
+  std::mutex growing_;         // before submitting_
+  std::string why_no_growth_;  // under growing_; "": it may grow
+
   std::mutex submitting_;  // one operation at a time; before flying_
   FlightPtr last_;
-  FlightPtr last_captured_;
+  FlightPtr last_captured_;  // of one capture
+  uint64_t issued_ = 0;      // operations that were not captured
   bool left_ = false;
 
   mutable std::mutex flying_;

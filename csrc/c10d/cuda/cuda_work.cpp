@@ -87,6 +87,9 @@ FuturePtr CudaWork::make_future() {
     future->setError(error);
   } else if (flight_ == nullptr) {
     future->markCompleted(c10::IValue(call_.value));
+  } else if (flight_->capture != 0) {  // by an event of the same capture
+    const c10::StreamGuard in_its_order(flight_->stream);
+    future->markCompleted(c10::IValue(call_.value));
   } else {
     // It marks streams: one that does nothing but wait.
     const c10::Stream& marks = call_.group->marks();

@@ -28,7 +28,7 @@ class CudaWork final : public ::c10d::Work {
     Continuations::Ptr continuations;
   };
 
-  /// `flight` is nullptr for what a graph has captured.
+  /// `flight` is nullptr for what has failed before it began.
   CudaWork(Call call, FlightPtr flight);
   /// One that has failed before it began.
   static c10::intrusive_ptr<CudaWork> failed(Call call, const std::exception_ptr& error);

@@ -11,6 +11,7 @@
 
 #include "c10d/calls/even.h"
 #include "c10d/exception.h"
+#include "engines/cuda/failure_text.h"
 
 namespace fastcomm {
 namespace {
@@ -19,6 +20,15 @@ constexpr int kTurns = 4;
 constexpr int64_t kElements = 64 << 10;
 constexpr uint64_t kMostNanoseconds = 20'000'000'000;
 
+Call sum_of(int64_t count) {
+  Call call;
+  call.kind = OpKind::kAllReduce;
+  call.dtype = DType::kInt32;
+  call.op = ReduceOp::kSum;
+  call.count = count;
+  return call;
+}
+
 at::Tensor numbers(int64_t count, int rank, int turn) {
   return at::arange(count, at::kInt).mul_(1009 + 13 * rank).add_(turn);
 }
@@ -26,11 +36,29 @@ at::Tensor numbers(int64_t count, int rank, int turn) {
 }  // namespace
 
 Trial::Trial(PeerCollectives& collectives, Communicator& beside, const c10::Stream& stream,
-             uint32_t* abort_word)
-    : collectives_(collectives), beside_(beside), stream_(stream), abort_word_(abort_word) {
+             uint32_t* abort_word, char* memory)
+    : collectives_(collectives),
+      beside_(beside),
+      stream_(stream),
+      abort_word_(abort_word),
+      elements_(kElements) {
+  // What is done in one launch is staged.
+  while (memory != nullptr && collectives_.is_one_launch(sum_of(elements_))) elements_ *= 2;
+  FC_CHECK(kTurns * elements_ * sizeof(int) <= kMostBytes, "sums of ", elements_, " elements");
   const c10::StreamGuard in_its_order(stream_);
   for (int turn = 0; turn < kTurns; ++turn) {
-    sums_.push_back(numbers(kElements, beside_.rank(), turn).to(stream_.device()));
+    const at::Tensor own = numbers(elements_, beside_.rank(), turn);
+    if (memory == nullptr) {
+      sums_.push_back(own.to(stream_.device()));
+      continue;
+    }
+    const auto options = own.options().device(stream_.device());
+    char* const there = memory + turn * own.nbytes();
+    const at::Tensor placed = at::for_blob(there, own.sizes())
+                                  .options(options)
+                                  .target_device(stream_.device())
+                                  .make_tensor();
+    sums_.push_back(placed.copy_(own));
   }
 }
 
@@ -63,13 +91,13 @@ void Trial::run(int channel, uint64_t limit_ns) {
     throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
   }
   for (int turn = 0; turn < kTurns; ++turn) {
-    at::Tensor expected = numbers(kElements, 0, turn);
-    for (int peer = 1; peer < size; ++peer) expected.add_(numbers(kElements, peer, turn));
+    at::Tensor expected = numbers(elements_, 0, turn);
+    for (int peer = 1; peer < size; ++peer) expected.add_(numbers(elements_, peer, turn));
     const int64_t wrong = sums_[turn].cpu().ne(expected).sum().item<int64_t>();
     if (wrong == 0) continue;
     throw Error(ErrorCode::kSystem,
-                concat("a trial has given wrong numbers, ", wrong, " of ", kElements,
-                       ": the devices do not see what is in each other's windows"));
+                concat("a trial has given wrong numbers, ", wrong, " of ", elements_,
+                       ": the devices do not see what is in each other's memory"));
   }
 }
 

@@ -20,12 +20,10 @@ Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list,
   return call;
 }
 
-void check_offsets(const std::vector<ShardOffsets>& shards, int size) {
-  for (const ShardOffsets& offsets : shards) {
-    FC_CHECK(offsets.empty() || offsets.size() == static_cast<size_t>(size) + 1,
-             "shards: ", offsets.size(), " offsets for a group of ", size,
-             " ranks, which needs one more than ranks");
-  }
+/// No engine of their device has taken them. The first decides: GradientTensors refuses the rest if they lie
+/// somewhere else.
+bool are_elsewhere(const Tensors& tensors) {
+  return !tensors.empty() && !tensors[0].is_cpu() && !tensors[0].is_meta();
 }
 
 }  // namespace
@@ -34,6 +32,7 @@ std::optional<NativeEngine::Fused> NativeEngine::fused_reduce(const Tensors& gra
                                                               const GradientOptions& options,
                                                               std::optional<Milliseconds> timeout,
                                                               bool async) {
+  if (are_elsewhere(gradients)) return std::nullopt;
   return translating([&]() -> std::optional<Fused> {
     check_offsets(options.shards, getSize());
     const auto held = std::make_shared<GradientTensors>(gradients, options);
@@ -59,6 +58,7 @@ std::optional<NativeEngine::Fused> NativeEngine::fused_reduce(const Tensors& gra
 std::optional<NativeEngine::Fused> NativeEngine::gather_shards(
     const Tensors& tensors, const std::vector<ShardOffsets>& shards,
     std::optional<Milliseconds> timeout, bool async) {
+  if (are_elsewhere(tensors)) return std::nullopt;
   return translating([&]() -> std::optional<Fused> {
     check_offsets(shards, getSize());
     const auto held = std::make_shared<GradientTensors>(

@@ -88,21 +88,12 @@ class NativeEngine final : public Engine {
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
-  /// tensors/gradients.h, complete when the work is, or at once where there is none.
-  struct Fused {
-    WorkPtr work;
-    Tensors results;
-  };
-  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
-  /// Nothing where there is no native path: ranks without shared memory, or slots that are too small.
+  /// Of gradients on the CPU. Nothing where slots are too small.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
-                                    std::optional<Milliseconds> timeout, bool async);
-  /// Gives every rank the shards of all others, where the tensors live. Of tensors without offsets nothing.
-  /// Nothing as above.
+                                    std::optional<Milliseconds> timeout, bool async) override;
   std::optional<Fused> gather_shards(const Tensors& tensors,
                                      const std::vector<ShardOffsets>& shards,
-                                     std::optional<Milliseconds> timeout, bool async);
+                                     std::optional<Milliseconds> timeout, bool async) override;
 
   /// What every rank has to say, `bytes` of each, behind one another in the order of ranks; a call of the
   /// group like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.

@@ -8,6 +8,7 @@
 // capture's own; a launched graph's parts are then done one after the other, as they were issued.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <set>
 #include <string>
@@ -30,6 +31,8 @@ struct Graph {
 };
 
 struct Capture {
+  inline static std::atomic<unsigned long long> last_number{0};
+
   explicit Capture(Stream* stream) : origin(stream) { join(stream); }
 
   void join(Stream* stream) {
@@ -49,13 +52,16 @@ struct Capture {
     }
     return true;
   }
-  /// The streams are as they were before.
+  /// The streams are as they were before, and what was recorded in them is nothing to wait for.
   void release() {
+    ended = true;
     for (Stream* stream : streams) stream->capture = nullptr;
     streams.clear();
   }
 
   Stream* const origin;
+  const unsigned long long number = ++last_number;
+  bool ended = false;
   Graph* graph = new Graph;
   std::set<Stream*> streams;
   Order order;

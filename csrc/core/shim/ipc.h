@@ -12,7 +12,7 @@
 //   export   cudaErrorNotSupported       the switch below, no devices, or memory that is no file's
 //            cudaErrorInvalidValue       not the base of an allocation of cudaMalloc
 //            cudaErrorMemoryAllocation   more exports than there are ledgers
-//   open     cudaErrorNotSupported       the switch
+//   open     cudaErrorNotSupported       the switches
 //            cudaErrorInvalidValue       flags that are not cudaIpcMemLazyEnablePeerAccess
 //            cudaErrorInvalidResourceHandle   no handle, or its memory has been freed
 //            cudaErrorDeviceUninitialized     a handle of this process
@@ -62,6 +62,7 @@ class Ipc {
 
   /// Machines without it, containers above all, are many. Before anything is exported or opened.
   std::atomic<bool> supported{true};
+  std::atomic<bool> opens{true};  // what others export
 
   cudaError_t handle_of(cudaIpcMemHandle_t* handle, void* memory) {
     auto& runtime = Runtime::get();
@@ -93,7 +94,7 @@ class Ipc {
 
   cudaError_t open(void** memory, const cudaIpcMemHandle_t& handle, unsigned flags) {
     auto& runtime = Runtime::get();
-    if (!supported || !runtime.configured()) return cudaErrorNotSupported;
+    if (!supported || !opens || !runtime.configured()) return cudaErrorNotSupported;
     if (flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
     HandleText text;
     std::memcpy(&text, &handle, sizeof(text));

@@ -142,11 +142,12 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (target->capture != nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);
   const fastcomm::shim::Clock clock = Order::get().now(target->clock);
   auto* const done = new fastcomm::shim::Signal;  // not freed: raise() touches it to the end
-  target->enqueue([done, progress = target->progress] {
+  const uint64_t number = target->enqueue([done, progress = target->progress] {
     done->clock = progress->clock;
     done->raise();
   });
   done->wait();
+  target->wait_for(number);
   Order::get().host_saw(clock);
   fastcomm::shim::WideHost::get().saw(done->clock);
   return cudaSuccess;
@@ -202,6 +203,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   if (target == nullptr) return cudaSuccess;
   if (event->capture != nullptr) {
     if (stream == nullptr) return fastcomm::shim::fail(cudaErrorStreamCaptureImplicit);
+    const bool other = target->capture != nullptr && target->capture != event->capture;
+    if (event->capture->ended || other) {
+      return fastcomm::shim::fail(cudaErrorStreamCaptureIsolation);
+    }
     event->capture->join(target);
     event->capture->order.wait(target->capture_clock, event->clock);
     return cudaSuccess;
@@ -265,6 +270,15 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   return cudaSuccess;
 }
 /// Not a device's default stream.
+/// As with CUDA's defaults for what else it can tell.
+inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                            unsigned long long* number) {
+  fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
+  const bool captured = target != nullptr && target->capture != nullptr;
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (captured) *number = target->capture->number;
+  return cudaSuccess;
+}
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream == nullptr || stream->capture != nullptr) {
     return fastcomm::shim::fail(cudaErrorStreamCaptureUnsupported);

@@ -24,6 +24,7 @@ struct Access {
   uintptr_t begin;
   uint64_t bytes;
   bool write;
+  bool spoils = false;  // looked at in this process alone
 };
 
 /// A piece of work, for as long as anybody may have to be ordered behind it.

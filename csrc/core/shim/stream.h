@@ -120,6 +120,10 @@ class Queue {
 
 struct Capture;
 
+constexpr int kMostDevices = 16;
+/// Of each device: streams that have been given what they have not done.
+inline std::atomic<int> busy_streams[kMostDevices];
+
 class Stream {
  public:
   /// With a queue of its own, or with one that others use too, which outlives it.
@@ -128,7 +132,8 @@ class Stream {
         device_(device),
         own_(queue == nullptr),
         queue_(own_ ? new Queue : queue),
-        finished_(new std::atomic<uint64_t>{0}) {}
+        finished_(new std::atomic<uint64_t>{0}),
+        pending_(new std::atomic<int>{0}) {}
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   /// What it was given is still done.
@@ -140,12 +145,27 @@ class Stream {
 
   int device() const { return device_; }
 
-  void enqueue(std::function<void()> work) {
-    ++issued_;
-    queue_->enqueue([work = std::move(work), finished = finished_] {
+  /// Returns how much it was given so far.
+  uint64_t enqueue(std::function<void()> work) {
+    const uint64_t number = ++issued_;
+    std::atomic<int>* const busy = &busy_streams[device_ % kMostDevices];
+    // Relaxed, as below: nothing may seem to be ordered by it.
+    if (pending_->fetch_add(1, std::memory_order_relaxed) == 0) {
+      busy->fetch_add(1, std::memory_order_relaxed);
+    }
+    queue_->enqueue([work = std::move(work), finished = finished_, pending = pending_, busy] {
       work();
+      if (pending->fetch_sub(1, std::memory_order_relaxed) == 1) {
+        busy->fetch_sub(1, std::memory_order_relaxed);
+      }
       finished->store(finished->load(std::memory_order_relaxed) + 1, std::memory_order_release);
     });
+    return number;
+  }
+  /// Returns when so much of it is done, whoever was woken by the last of it: a query says so then.
+  /// Acquire, as idle(): whoever waited for a stream is behind what it did.
+  void wait_for(uint64_t number) const {
+    while (finished_->load(std::memory_order_acquire) < number) std::this_thread::yield();
   }
 
   /// Whether everything is done that it was given so far.
@@ -163,6 +183,7 @@ class Stream {
   Queue* const queue_;
   std::atomic<uint64_t> issued_{0};
   std::atomic<uint64_t>* const finished_;  // written by the queue's thread alone
+  std::atomic<int>* const pending_;        // as long-lived, for busy_streams
 };
 
 struct Event {

@@ -25,6 +25,7 @@ std::function<void()> shared_work(const Stream& stream, const std::vector<Access
   };
   std::vector<Use> uses;
   for (const Access& access : accesses) {
+    if (access.spoils) continue;
     const char* const there = Runtime::get().on_host(reinterpret_cast<void*>(access.begin));
     if (SharedMemories::find(there) != nullptr) uses.push_back({there, access.bytes, access.write});
   }

@@ -1,23 +1,25 @@
-// Memory of devices for other processes, by file descriptors: the functions of the CUDA driver for
-// physical memory that is made, mapped and exported apart from each other (virtual memory management).
+// Memory of devices for other processes, by file descriptors or fabric handles: the functions of the CUDA
+// driver for physical memory that is made, mapped and exported apart from each other (virtual memory management).
 //
 // As CUDA documents it: memory is made in multiples of a granularity, exported only if it was made for
 // that, as a descriptor that travels over SCM_RIGHTS and keeps it alive; imported, also by the process
 // itself, mapped whole at reserved addresses, and used by the devices that were granted access. It is
 // gone when nobody holds or has mapped it. What cudaMalloc gave has no such handle. A descriptor is of
 // one memfd with the memory and, behind it, its ledger (core/shim/ledger.h). Who imports is ordered
-// behind what the exporter's host had waited for when it exported. Refused:
+// behind what the exporter's host had waited for when it exported. A fabric handle is 64 bytes, which keep
+// nothing alive. Refused:
 //
-//   CUDA_ERROR_NOT_SUPPORTED    the switch below
+//   CUDA_ERROR_NOT_SUPPORTED    the switches below
 //   CUDA_ERROR_INVALID_VALUE    no such handle or address, a size that is no multiple, a part of a
 //                               handle's memory, a descriptor of something else, memory that was not
 //                               made to be exported, access for a device that there is none of
 //   CUDA_ERROR_OUT_OF_MEMORY    no room
 //
-// Only fixed properties: pinned memory of a device, descriptors, read and write access.
+// Only fixed properties: pinned memory of a device, one kind of handle, read and write access.
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,7 +40,8 @@ constexpr CUresult CUDA_ERROR_NOT_SUPPORTED = 801;
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 enum CUmemAllocationHandleType {
   CU_MEM_HANDLE_TYPE_NONE = 0,
-  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
+  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+  CU_MEM_HANDLE_TYPE_FABRIC = 8
 };
 enum CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
 enum CUmemAccess_flags {
@@ -54,6 +57,9 @@ struct CUmemAllocationProp {
   CUmemAllocationType type;
   CUmemAllocationHandleType requestedHandleTypes;
   CUmemLocation location;
+};
+struct CUmemFabricHandle {
+  unsigned char data[64];
 };
 struct CUmemAccessDesc {
   CUmemLocation location;
@@ -74,15 +80,32 @@ class Vmm {
 
   /// Before anything is made or imported.
   std::atomic<bool> supported{true};
+  /// Descriptors, and fabric handles: those need a service that few machines have.
+  std::atomic<bool> descriptors{true};
+  std::atomic<bool> fabric{false};
 
-  CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes, int device, bool exportable) {
-    if (!supported || !Runtime::get().configured()) return CUDA_ERROR_NOT_SUPPORTED;
+  /// The function of this name refuses, after so many calls that pass: for tests of what is half done.
+  const char* refusing = "";
+  int passes = 0;
+  bool refuses(const char* function) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::strcmp(function, refusing) == 0 && passes-- <= 0;
+  }
+  /// Whether there is nothing left of what was made, imported, reserved or mapped.
+  bool is_empty() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return handles_.empty() && reserved_.empty() && mapped_.empty();
+  }
+
+  CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes, int device,
+                  CUmemAllocationHandleType type) {
+    if (!supports(type)) return CUDA_ERROR_NOT_SUPPORTED;
     if (bytes == 0 || bytes % kGranularity != 0 || !is_device(device)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     auto made = std::make_shared<Physical>();
     made->file = memfd_create("device-memory-handle", MFD_CLOEXEC);
-    made->exportable = exportable;
+    made->type = type;
     if (made->file < 0 || ftruncate(made->file, static_cast<off_t>(bytes + kLedgerBytes)) != 0) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -99,7 +122,20 @@ class Vmm {
   }
 
   CUresult import(CUmemGenericAllocationHandle* handle, int file) {
-    if (!supported || !Runtime::get().configured()) return CUDA_ERROR_NOT_SUPPORTED;
+    return import_as(handle, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  }
+  CUresult import(CUmemGenericAllocationHandle* handle, const CUmemFabricHandle& fabric_handle) {
+    FabricText text;
+    std::memcpy(&text, &fabric_handle, sizeof(text));
+    const int file = text.magic == kMade ? open_file_of(text.pid, text.file) : -1;
+    if (file < 0) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = import_as(handle, file, CU_MEM_HANDLE_TYPE_FABRIC);
+    close(file);
+    return result;
+  }
+  CUresult import_as(CUmemGenericAllocationHandle* handle, int file,
+                     CUmemAllocationHandleType type) {
+    if (!supports(type)) return CUDA_ERROR_NOT_SUPPORTED;
     struct stat status = {};
     if (fstat(file, &status) != 0 || status.st_size <= static_cast<off_t>(kLedgerBytes)) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -107,7 +143,7 @@ class Vmm {
     const uint64_t bytes = static_cast<uint64_t>(status.st_size) - kLedgerBytes;
     auto made = std::make_shared<Physical>();
     made->file = reopened(file);
-    made->exportable = true;
+    made->type = type;
     made->mapping = std::make_unique<LedgerMapping>(reopened(file), bytes);
     Ledger* const ledger = made->mapping->ledger();
     if (made->file < 0 || ledger == nullptr || bytes % kGranularity != 0 ||
@@ -121,15 +157,18 @@ class Vmm {
   }
 
   CUresult export_to(int* file, CUmemGenericAllocationHandle handle) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!supported) return CUDA_ERROR_NOT_SUPPORTED;
-    const auto there = handles_.find(handle);
-    if (there == handles_.end() || !there->second.memory->exportable) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    tell_exporter(*there->second.memory->mapping->ledger());
-    *file = fcntl(there->second.memory->file, F_DUPFD_CLOEXEC, 0);
+    int there = -1;
+    const CUresult result = told(&there, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS) return result;
+    *file = fcntl(there, F_DUPFD_CLOEXEC, 0);
     return *file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  CUresult export_to(CUmemFabricHandle* to, CUmemGenericAllocationHandle handle) {
+    FabricText text{kMade, getpid(), -1};
+    const CUresult result = told(&text.file, handle, CU_MEM_HANDLE_TYPE_FABRIC);
+    std::memset(to, 0, sizeof(*to));
+    if (result == CUDA_SUCCESS) std::memcpy(to, &text, sizeof(text));
+    return result;
   }
 
   CUresult release(CUmemGenericAllocationHandle handle) {
@@ -237,9 +276,15 @@ class Vmm {
     uint64_t bytes() const { return mapping->ledger()->card.bytes; }
 
     int file = -1;
-    bool exportable = false;
+    CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE;  // for which it was made
     std::unique_ptr<LedgerMapping> mapping;
   };
+  struct FabricText {
+    uint64_t magic;
+    pid_t pid;
+    int file;  // of that process, which has it open as long as it has the memory
+  };
+  static_assert(sizeof(FabricText) <= sizeof(CUmemFabricHandle));
   struct Handle {
     std::shared_ptr<Physical> memory;
     int times = 0;
@@ -249,6 +294,24 @@ class Vmm {
     std::shared_ptr<Physical> memory;
     SharedMemory* shared = nullptr;
   };
+
+  bool supports(CUmemAllocationHandleType type) const {
+    if (!supported || !Runtime::get().configured()) return false;
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) return fabric;
+    return type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || descriptors;
+  }
+  /// The file of what is exported, behind what its host has waited for.
+  CUresult told(int* file, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!supported) return CUDA_ERROR_NOT_SUPPORTED;
+    const auto there = handles_.find(handle);
+    if (there == handles_.end() || there->second.memory->type != type) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    tell_exporter(*there->second.memory->mapping->ledger());
+    *file = there->second.memory->file;
+    return CUDA_SUCCESS;
+  }
 
   static int reopened(int file) { return open_file_of(getpid(), file); }
   static bool is_device(int device) { return device >= 0 && device < Runtime::get().devices(); }

@@ -1,4 +1,4 @@
-// The functions of the CUDA driver for memory by file descriptors, over core/shim/vmm.h.
+// The functions of the CUDA driver for memory by file descriptors and fabric handles, over core/shim/vmm.h.
 #pragma once
 
 #include "core/shim/vmm.h"
@@ -11,18 +11,20 @@ inline char* address_of_device(CUdeviceptr address) { return reinterpret_cast<ch
 
 inline CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
                                               CUmemAllocationGranularity_flags) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemGetAllocationGranularity"))
+    return CUDA_ERROR_NOT_SUPPORTED;
   *bytes = fastcomm::shim::Vmm::kGranularity;
   return CUDA_SUCCESS;
 }
 inline CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                             const CUmemAllocationProp* prop, unsigned long long flags) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemCreate")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
       prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return fastcomm::shim::Vmm::get().create(
-      handle, bytes, prop->location.id,
-      prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  return fastcomm::shim::Vmm::get().create(handle, bytes, prop->location.id,
+                                           prop->requestedHandleTypes);
 }
 inline CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return fastcomm::shim::Vmm::get().release(handle);
@@ -30,24 +32,37 @@ inline CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 inline CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return fastcomm::shim::Vmm::get().retain(handle, address);
 }
-/// `shareable` is an int's, which the caller closes.
+/// `shareable` is an int's, which the caller closes, or a CUmemFabricHandle's.
 inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags) {
-  if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (fastcomm::shim::Vmm::get().refuses("cuMemExportToShareableHandle"))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  auto& vmm = fastcomm::shim::Vmm::get();
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    return vmm.export_to(static_cast<CUmemFabricHandle*>(shareable), handle);
   }
-  return fastcomm::shim::Vmm::get().export_to(static_cast<int*>(shareable), handle);
+  return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+             ? vmm.export_to(static_cast<int*>(shareable), handle)
+             : CUDA_ERROR_INVALID_VALUE;
 }
-/// `shareable` is the descriptor itself, not where it stands; the caller may close it afterwards.
+/// `shareable` is the descriptor itself, not where it stands; the caller may close it afterwards. Or where a
+/// CUmemFabricHandle stands.
 inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemImportFromShareableHandle"))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  auto& vmm = fastcomm::shim::Vmm::get();
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    return vmm.import(handle, *static_cast<const CUmemFabricHandle*>(shareable));
+  }
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  const auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-  return fastcomm::shim::Vmm::get().import(handle, file);
+  return vmm.import(handle, static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
 }
 inline CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment,
                                     CUdeviceptr wanted, unsigned long long flags) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemAddressReserve")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || alignment > fastcomm::shim::Vmm::kGranularity || wanted != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -59,6 +74,7 @@ inline CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 }
 inline CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemMap")) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags != 0 || offset != 0) return CUDA_ERROR_INVALID_VALUE;
   return fastcomm::shim::Vmm::get().map(fastcomm::shim::address_of_device(address), bytes, handle);
 }
@@ -67,6 +83,7 @@ inline CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 }
 inline CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access,
                                size_t count) {
+  if (fastcomm::shim::Vmm::get().refuses("cuMemSetAccess")) return CUDA_ERROR_NOT_SUPPORTED;
   for (size_t i = 0; i < count; ++i) {
     if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {

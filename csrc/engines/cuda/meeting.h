@@ -91,6 +91,10 @@ struct DeviceResult {
 void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<DeviceResult>& results,
                   cudaStream_t stream);
 
+/// The same for memory of any floating-point type, `count` in halves of 16 bits: all its bits are set.
+void launch_spoil_of_halves(const MeetingPlace& place, const std::vector<DeviceResult>& results,
+                            cudaStream_t stream);
+
 /// Loads the kernels: loading one while another one waits would deadlock. Raises Error(kSystem).
 void load_meeting_kernels();
 

@@ -7,11 +7,19 @@
 #include <cstdint>
 
 #include "core/control.h"
+#include "core/cuda_host.h"
 #include "core/touches.h"
+#include "engines/cuda/ends.h"
 #include "engines/cuda/meeting.h"
 #include "kernels/bounded_wait.h"
 
 namespace fastcomm {
+
+#if defined(FC_SHIM)
+constexpr int kMeetingThreads = 2;  // so that a thread has several peers
+#else
+constexpr int kMeetingThreads = 32;
+#endif
 
 struct MeetingArgs {
   MeetingPlace place;
@@ -20,18 +28,43 @@ struct MeetingArgs {
   bool opens;
 };
 
+/// Of the launch behind.
+inline MeetingArgs meeting_args(const MeetingPlace& place, const WaitBounds& bounds,
+                                const CallHeader& call, bool opens) {
+  MeetingArgs args{place, bounds, call, opens};
+  args.place.state = kernel_view(place.state, sizeof(ChannelState), Touch::kWrite);
+  return args;
+}
+
+/// Every peer is told the same, which is what it has called itself.
+struct OneCall {
+  FC_DEVICE static const CallHeader& to(const MeetingArgs& args, int) { return args.call; }
+  FC_DEVICE static bool suits(const MeetingArgs& args, int, const CallHeader& theirs) {
+    return same_call(theirs, args.call);
+  }
+};
+
 /// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local memory.
-class Meeting {
+/// `Said`: what a peer is told, and what it may say.
+template <class Said>
+class MeetingOf {
  public:
-  FC_DEVICE explicit Meeting(const MeetingArgs& args, const ChannelState& state)
-      : args_(args), target_(state.base + 1), operation_(state.operations) {}
+  FC_DEVICE MeetingOf(const MeetingArgs& args, const ChannelState& state, const Said& said)
+      : MeetingOf(args, state, said, args.opens) {}
+  FC_DEVICE MeetingOf(const MeetingArgs& args, const ChannelState& state, const Said& said,
+                      bool opens)
+      : args_(args),
+        said_(said),
+        opens_(opens),
+        target_(state.base + 1),
+        operation_(state.operations) {}
 
   FC_DEVICE void say() const {
     each_peer([&](int peer) {
       MeetingLine* const there = line(peer, args_.place.rank, target_);
-      if (args_.opens) {
+      if (opens_) {
         FC_THREAD_TOUCHES(&there->call, sizeof(there->call), true);
-        there->call = args_.call;
+        there->call = said_.to(args_, peer);
       }
       // Release: behind the call, and behind all that the stream did before.
       store_flag(&there->flag, target_);
@@ -47,8 +80,27 @@ class Meeting {
       // Acquire: what the peer did before is known from here on. One who came, and did not wait until this
       // rank came, has NaN for results: so has this one.
       return wait_for_flag(&own->flag, target_, args_.bounds, gave_up) && !gave_up() &&
-             !differs(own);
+             !differs(peer);
     });
+  }
+
+  /// By any thread, behind the barrier behind hear() of a meeting that opens: what a peer has said.
+  FC_DEVICE const CallHeader& said_by(int peer) const {
+    const CallHeader& call = line(args_.place.rank, peer, target_)->call;
+    FC_THREAD_TOUCHES(&call, sizeof(call), false);
+    return call;
+  }
+
+  /// By any thread, behind the barrier behind hear(): where a rank has said that its end is.
+  FC_DEVICE uint64_t find(const PeerEnd& end, char* const* segments) const {
+    const bool is_own = end.rank == args_.place.rank || end.rank < 0;
+    const CallHeader& call = is_own ? args_.call : said_by(end.rank);
+    const uint64_t place = end.rank < 0 ? 0 : end.is_result ? call.form : call.where;
+    if (place == 0) return reinterpret_cast<uint64_t>(end.staged);
+    const uint64_t segment = (place >> kPlaceBits) - 1;
+    const uint64_t offset = place & ((uint64_t{1} << kPlaceBits) - 1);
+    return reinterpret_cast<uint64_t>(segments[segment * args_.place.size + end.rank]) + offset +
+           end.at;
   }
 
   /// By one thread, behind a barrier.
@@ -73,7 +125,7 @@ class Meeting {
       } else if (!came) {
         of_peer = WaitFailure::kTimeout;
       }
-      if (came && differs(own)) of_peer = WaitFailure::kMismatch;
+      if (came && differs(peer)) of_peer = WaitFailure::kMismatch;
       // What a peer has called comes before that it gave up, and that before one that is late.
       if (of_peer == WaitFailure::kNone || rank_of(of_peer) < rank_of(why)) continue;
       why = of_peer;
@@ -83,10 +135,10 @@ class Meeting {
     if (why == WaitFailure::kMismatch) {
       record.other = line(args_.place.rank, blamed, target_)->call;
     }
-    record.own = args_.call;
+    record.own = blamed < 0 ? args_.call : said_.to(args_, blamed);
     record.wait.missing = missing;
     record.wait.operation = operation_;
-    record.wait.step = args_.opens ? 0 : 1;
+    record.wait.step = opens_ ? 0 : 1;
     record.wait.peer = blamed;
     record.wait.expected = target_;
     record.wait.seen = seen;
@@ -124,16 +176,37 @@ class Meeting {
     return good;
   }
 
-  FC_DEVICE bool differs(MeetingLine* line) const {
-    if (!args_.opens || FC_LEFT_OUT(Control::kBlindMeeting)) return false;
-    FC_THREAD_TOUCHES(&line->call, sizeof(line->call), false);
-    return !same_call(line->call, args_.call);
+  FC_DEVICE bool differs(int peer) const {
+    if (!opens_ || FC_LEFT_OUT(Control::kBlindMeeting)) return false;
+    return !said_.suits(args_, peer, said_by(peer));
   }
 
   const MeetingArgs& args_;
+  const Said said_;
+  const bool opens_;
   const uint32_t target_;
   const uint32_t operation_;
 };
+
+class Meeting : public MeetingOf<OneCall> {
+ public:
+  FC_DEVICE Meeting(const MeetingArgs& args, const ChannelState& state)
+      : MeetingOf(args, state, OneCall{}) {}
+};
+
+/// By all threads of a channel that has not failed. `behind` is called if all have met and called what
+/// suits. Returns the state that the channel has then.
+template <class Said, class Behind>
+FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& state,
+                                 const Said& said, bool opens, const Behind& behind) {
+  const MeetingOf<Said> meeting(args, state, said, opens);
+  meeting.say();
+  const bool good = __syncthreads_and(meeting.hear());
+  if (good) behind(meeting);
+  if (!good && threadIdx.x == 0) meeting.give_up();
+  return ChannelState{state.base + 1, state.operations + (opens ? 0u : 1u), good ? 0u : 1u,
+                      state.shorts};
+}
 
 /// 0: the type has no NaN.
 inline uint64_t nan_of(DType dtype) {

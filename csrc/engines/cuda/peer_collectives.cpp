@@ -1,13 +1,18 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "engines/cuda/peer_collectives.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
+#include "coll/operations.h"
 #include "core/error.h"
+#include "engines/cuda/pair_plan.h"
 #include "engines/cuda/short.h"
+#include "kernels/cuda/indirect_reduce.h"
 #include "kernels/cuda/multi_combine.h"
 #include "kernels/cuda/multi_reduce.h"
+#include "kernels/cuda/residency.h"
 #include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
@@ -26,54 +31,93 @@ void copy(const std::vector<CopySegment>& segments, const MeetingPlace& place,
   launch_multi_copy(segments.data(), static_cast<int>(segments.size()), stream, place.state);
 }
 
-ReduceSpec sum_of(DType dtype, ReduceOp op, int size, int destinations) {
-  return {dtype, dtype, size, destinations, op == ReduceOp::kAvg ? size : 1};
+ReduceSpec sum_of(const Call& call, int size, int destinations) {
+  const int divisor = call.op == ReduceOp::kAvg ? size : 1;
+  return {call.dtype, call.dtype, size, destinations, divisor, call.scale};
 }
 
-void check_reduction(DType dtype, ReduceOp op, int size) {
-  if (is_of_multi_reduce(dtype, op)) return check_multi_reduce(sum_of(dtype, op, size, 1));
-  check_multi_combine({dtype, op, size, 1});
+void check_reduction(const Call& call, int size) {
+  if (is_of_multi_reduce(call.dtype, call.op)) return check_multi_reduce(sum_of(call, size, 1));
+  FC_CHECK(call.scale == 1, reduce_op_name(call.op), " of ", dtype_name(call.dtype),
+           " cannot be scaled");
+  check_multi_combine({call.dtype, call.op, size, 1});
 }
 
 void reduce(const Call& call, const PeerRound& work, const MeetingPlace& place,
-            cudaStream_t stream) {
+            const uint64_t* found, cudaStream_t stream) {
   const int size = static_cast<int>(work.sources.size());
   const int destinations = static_cast<int>(work.destinations.size());
   const ReduceSegment segment{work.sources.data(), work.destinations.data(), work.count};
   if (is_of_multi_reduce(call.dtype, call.op)) {
-    const ReduceSpec spec = sum_of(call.dtype, call.op, size, destinations);
-    return launch_multi_reduce(&segment, 1, spec, stream, place.state);
+    const ReduceSpec spec = sum_of(call, size, destinations);
+    return found != nullptr ? launch_indirect_reduce(segment, found, spec, stream, place.state)
+                            : launch_multi_reduce(&segment, 1, spec, stream, place.state);
   }
   const CombineSpec spec{call.dtype, call.op, size, destinations, call.factor};
   launch_multi_combine(&segment, 1, spec, stream, place.state);
 }
 
+/// For the launch behind: this rank's own tensors, which no kernel names itself (FC_TOUCHES names what is in
+/// memory of several processes).
+void name_own_ends(const PeerRound& work, uint64_t element, const PeerPool& pool) {
+  for (size_t i = 0; i < work.ends.size(); ++i) {
+    const PeerEnd& end = work.ends[i];
+    const uint64_t bytes = work.pull.empty() ? work.count * element : work.pull[i].bytes;
+    if (end.rank >= 0 || pool.find(end.staged, bytes)) continue;
+    static_cast<void>(kernel_view(end.staged, bytes, end.is_result ? Touch::kWrite : Touch::kRead));
+  }
+}
+
+/// What the device finds there.
+std::vector<PeerEnd> views_of(std::vector<PeerEnd> ends, int device) {
+  for (PeerEnd& end : ends) {
+    end.staged = device_view(device, end.staged, end.is_result ? Touch::kWrite : Touch::kRead);
+  }
+  return ends;
+}
+
+/// By one launch: what all other ranks have.
+void scatter_shards(const Call& call, const std::vector<std::pair<int, PiecesSpan>>& spans,
+                    cudaStream_t stream, const ChannelState* channel) {
+  std::vector<SpanOfPieces> all;
+  for (const auto& [peer, span] : spans) all.push_back({&(*call.shards)[peer], span});
+  scatter_pieces(all, call.dtype, stream, channel);
+}
+
 /// Raises what a launch would raise, but for a failure of CUDA's own.
 void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
-  if (call.op != ReduceOp::kNone) check_reduction(call.dtype, call.op, size);
+  if (call.op != ReduceOp::kNone) check_reduction(call, size);
+  if (call.pieces != nullptr) check_pieces(*call.pieces, call.dtype);
+  if (gathers_shards(call)) {
+    FC_CHECK(call.shards != nullptr && call.shards->size() == static_cast<size_t>(size),
+             "gather_shards: not the shards of ", size, " ranks");
+    for (const MessagePieces& pieces : *call.shards) check_pieces(pieces, call.dtype);
+  }
   for (const DeviceResult& result : results) {
     FC_CHECK(reinterpret_cast<uintptr_t>(result.memory) % dtype_size(call.dtype) == 0,
              describe_call(make_header(call, 0, 0)), ": a result is not aligned to its elements");
   }
 }
 
-/// ", rank 2 has not come"
-std::string missing_text(const MeetingRecord& record) {
-  std::string text;
-  for (int peer = 0; peer < kMaxDeviceRanks; ++peer) {
-    if (record.wait.missing >> peer & 1) text += concat(", rank ", peer, " has not come");
-  }
-  return text;
-}
-
 }  // namespace
+
+int PeerCollectives::default_blocks(int device, bool pushes) {
+  int processors = 0;
+  FC_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
+          "collectives between devices");
+  return std::max(2, processors / (pushes ? 2 : 8));
+}
 
 uint64_t PeerCollectives::window_bytes(const Options& options, int size) {
   return options.channels * channel_bytes(options, size);
 }
 
-PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
-    : options_(options), device_(windows.device()) {
+PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options,
+                                 const PeerPool* pool)
+    : options_(options),
+      device_(windows.device()),
+      blocks_(options.blocks != 0 ? options.blocks : default_blocks(device_, options.pushes)),
+      pool_(pool) {
   const int size = windows.size();
   FC_CHECK(size <= kMaxDeviceRanks, size, " ranks, but at most ", kMaxDeviceRanks,
            " use each other's devices");
@@ -85,10 +129,13 @@ PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options)
   const DeviceGuard guard(device_);
   // A kernel that is loaded while a meeting waits may wait for it.
   load_meeting_kernels();
+  load_pairs_kernels();
   load_short_kernels();
   load_multi_copy();
   load_multi_reduce(size);
+  load_indirect_reduce(size);
   load_multi_combine();
+  load_pieces_kernels();
   try {
     make_channels(windows);
   } catch (...) {
@@ -110,16 +157,17 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
   records_ = static_cast<MeetingRecord*>(memory);
   FC_CUDA(cudaMalloc(&memory, states), "states of ", options_.channels, " channels");
   states_ = static_cast<ChannelState*>(memory);
-  cudaStream_t stream = nullptr;
-  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  const cudaError_t set = cudaMemsetAsync(states_, 0, states, stream);
-  const cudaError_t waited = cudaStreamSynchronize(stream);
-  forget_error(cudaStreamDestroy(stream));
-  FC_CUDA(set, "states of channels");
-  FC_CUDA(waited, "states of channels");
+  enqueue_and_wait("states of channels", [&](cudaStream_t stream) {
+    return cudaMemsetAsync(states_, 0, states, stream);
+  });
+  FC_CUDA(cudaMalloc(&memory, options_.channels * kMostEnds * sizeof(uint64_t)), "ends of ",
+          options_.channels, " channels");
+  found_ = static_cast<uint64_t*>(memory);
   for (int c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_.emplace_back();
+    channel.replayed = c == options_.replayed;
     channel.place = MeetingPlace{windows.rank(), size, {}, states_ + c, records_ + c};
+    channel.found = found_ + c * kMostEnds;
     channel.areas = PeerAreas{windows.rank(), size, options_.area_bytes, {}, {}, options_.pushes};
     channel.slots = PeerAreas{windows.rank(), size, aligned(options_.slot_bytes), {}, {}};
     for (int peer = 0; peer < size; ++peer) {
@@ -138,6 +186,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
 void PeerCollectives::release() noexcept {
   try {
     const DeviceGuard guard(device_);
+    if (found_ != nullptr) forget_error(cudaFree(found_));
     if (states_ != nullptr) forget_error(cudaFree(states_));
     if (records_ != nullptr) forget_error(cudaFreeHost(records_));
   } catch (const Error&) {
@@ -148,7 +197,10 @@ void PeerCollectives::release() noexcept {
 bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
   if (why_no_reduction(dtype, op) != nullptr) return false;
   try {
-    check_reduction(dtype, op, channels_[0].place.size);
+    Call call;
+    call.dtype = dtype;
+    call.op = op;
+    check_reduction(call, channels_[0].place.size);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
     return false;
@@ -157,6 +209,8 @@ bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
 }
 
 bool PeerCollectives::is_one_launch(const Call& call) const {
+  // Pieces are put together in an area. Ranks that have none are to know.
+  if (row_of(call.kind).takes_list && call.bytes() > options_.area_bytes) return false;
   return is_short(call, channels_[0].place.size, options_.slot_bytes) &&
          (call.op == ReduceOp::kNone || reduces_short(call.dtype, call.op));
 }
@@ -164,63 +218,134 @@ bool PeerCollectives::is_one_launch(const Call& call) const {
 void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream,
                               uint64_t timeout_ns) {
   const DeviceGuard guard(device_);
+  const GridLimit limit(blocks_);
   Channel& own = channels_.at(channel);
   FC_CHECK(!own.broken, "channel ", channel,
            " is of no use: an earlier operation could not be launched whole. Form a new group");
   // All that can be refused is refused here: peers would take the next opening for this closing.
   const bool at_once = is_one_launch(call);
-  const uint64_t rounds = at_once ? 1 : number_of_rounds(call, own.areas);
-  const std::vector<DeviceResult> results = results_of(call, own.place.rank);
+  const bool in_pairs = is_of_pairs(call.kind);
+  const PairSizes sizes = in_pairs ? pair_sizes(call, own.areas) : PairSizes{};
+  const uint64_t rounds = at_once ? 1 : in_pairs ? sizes.rounds : number_of_rounds(call, own.areas);
+  const std::vector<DeviceResult> results =
+      in_pairs ? results_of_pairs(call) : results_of(call, own.place.rank);
   check_call(call, own.place.size, results);
   own.broken = true;
-  const CallHeader header =
-      make_header(call, own.operations++,
-                  static_cast<uint8_t>(at_once ? Algorithm::kOneShot : Algorithm::kPipelined));
+  const bool looks = own.replayed || (pool_ != nullptr && pool_->segments() != 0);
+  const OwnPlaces places = at_once || !looks ? OwnPlaces{} : places_of(call, own.place);
+  const Algorithm algorithm = at_once        ? Algorithm::kOneShot
+                              : places.finds ? Algorithm::kInPlace
+                                             : Algorithm::kPipelined;
+  const uint64_t number = own.replayed ? 0 : own.operations++;
+  CallHeader header = make_header(call, number, static_cast<uint8_t>(algorithm));
+  header.where = places.given;
+  header.form = places.result;
   WaitBounds bounds = options_.bounds;
   if (timeout_ns != 0) bounds.timeout_ns = timeout_ns;
   if (at_once) {
-    launch_short({own.place, own.slots.bytes}, bounds, header, call,
-                 short_round_of(call, own.slots), stream);
+    run_at_once(call, header, own, bounds, stream);
     own.broken = false;
     return;
   }
-  for (uint64_t round = 0; round < rounds; ++round) {
-    run_round(call, header, own, round, bounds, stream);
+  if (in_pairs) run_pairs(call, header, sizes, own, bounds, stream);
+  std::vector<CopySegment> fetch;
+  for (uint64_t round = 0; round < rounds && !in_pairs; ++round) {
+    PeerRound work = round_of(call, own.areas, round, places);
+    // With what the round before has made, by one launch: on the way through the host's memory one goes
+    // up while the other goes down.
+    fetch.insert(fetch.end(), work.stage.begin(), work.stage.end());
+    copy(fetch, own.place, stream);
+    run_round(work, call, header, own, bounds, stream);
+    fetch = std::move(work.fetch);
   }
+  copy(fetch, own.place, stream);
   launch_spoil(own.place, call.dtype, results, stream);
+  if (call.pieces != nullptr) spoil_pieces(own.place, *call.pieces, stream);
+  if (gathers_shards(call)) spoil_shards(own.place, *call.shards, own.place.rank, stream);
   own.broken = false;
 }
 
-void PeerCollectives::run_round(const Call& call, const CallHeader& header, const Channel& channel,
-                                uint64_t round, const WaitBounds& bounds, cudaStream_t stream) {
-  const PeerRound work = round_of(call, channel.areas, round);
-  copy(work.stage, channel.place, stream);
-  launch_opening(channel.place, bounds, header, stream);
-  copy(work.pull, channel.place, stream);
-  if (!work.sources.empty()) reduce(call, work, channel.place, stream);
-  launch_closing(channel.place, bounds, header, stream);
-  copy(work.fetch, channel.place, stream);
+void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
+                                  const Channel& channel, const WaitBounds& bounds,
+                                  cudaStream_t stream) {
+  const ShortPlace place{channel.place, channel.slots.bytes};
+  if (call.pieces == nullptr) {
+    return launch_short(place, bounds, header, call, short_round_of(call, channel.slots), stream);
+  }
+  // In one piece, where no peer looks: what they read of this area they have read before they closed the operation
+  // that it was for.
+  const PiecesSpan all{0, call.count, channel.areas.in[channel.place.rank]};
+  Call whole = call;
+  whole.pieces = nullptr;
+  whole.input = whole.output = all.window;
+  gather_pieces(*call.pieces, call.dtype, all, stream, channel.place.state);
+  launch_short(place, bounds, header, whole, short_round_of(whole, channel.slots), stream);
+  // Also behind a failure: then it is NaN.
+  scatter_pieces({{call.pieces.get(), all}}, call.dtype, stream);
 }
 
-std::string describe_failure(const MeetingRecord& record, int rank) {
-  // Acquire: the rest of the record is complete once this is there.
-  const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
-  if (why == WaitFailure::kNone) return "";
-  const std::string call = describe_call(record.own);
-  switch (why) {
-    case WaitFailure::kNone:
-      return "";
-    case WaitFailure::kTimeout:
-      return concat(call, ": rank ", rank, " has waited in vain", missing_text(record));
-    case WaitFailure::kAborted:
-      return concat(call, ": rank ", rank, " was told to give up");
-    case WaitFailure::kMismatch:
-      return concat("rank ", rank, " called ", call, ", rank ", record.wait.peer, " called ",
-                    describe_call(record.other));
-    case WaitFailure::kPeerFailed:
-      return concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record));
+void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
+                                const Channel& channel, const WaitBounds& bounds,
+                                cudaStream_t stream) {
+  const MeetingPlace& place = channel.place;
+  for (uint64_t round = 0; round < sizes.rounds; ++round) {
+    const PeerRound work = round_of_pairs(call, channel.areas, round);
+    copy(work.stage, place, stream);
+    round == 0 ? launch_opening_of_pairs(place, bounds, header, sizes, channel.found, stream)
+               : launch_opening(place, bounds, header, stream);
+    copy(work.pull, place, stream);
+    launch_closing(place, bounds, header, stream);
   }
-  return "";
+  if (knows_all_rounds(call, place.size)) return;
+  launch_rest_of_pairs(place, bounds, header, sizes, channel.found, stream);
+}
+
+OwnPlaces PeerCollectives::places_of(const Call& call, const MeetingPlace& place) const {
+  OwnPlaces places;
+  const bool others = gathers_shards(call) ||
+                      (call.op != ReduceOp::kNone && !is_of_multi_reduce(call.dtype, call.op));
+  if (pool_ == nullptr || others) return places;
+  places.finds = moves_data(call);
+  const auto look = [&](const PeerTensor& tensor) -> uint64_t {
+    // As kernels know staged ones to lie.
+    if (tensor.bytes == 0 || reinterpret_cast<uintptr_t>(tensor.memory) % kPlaceAlignment != 0)
+      return 0;
+    const auto found = pool_->find(tensor.memory, tensor.bytes);
+    return found ? place_in_pool(found->segment, found->offset) : 0;
+  };
+  if (!places.finds) return places;
+  places.given = look(given_of(call, place.rank, place.size));
+  places.result = look(shared_result_of(call, place.rank));
+  return places;
+}
+
+void PeerCollectives::run_round(const PeerRound& work, const Call& call, const CallHeader& header,
+                                const Channel& channel, const WaitBounds& bounds,
+                                cudaStream_t stream) {
+  const MeetingPlace& place = channel.place;
+  for (const PiecesSpan& span : work.gather) {
+    const MessagePieces& own = gathers_shards(call) ? (*call.shards)[place.rank] : *call.pieces;
+    gather_pieces(own, call.dtype, span, stream, place.state);
+  }
+  const bool finds = header.algorithm == static_cast<uint8_t>(Algorithm::kInPlace);
+  if (finds) {
+    // There may be more when it is replayed.
+    const int segments = channel.replayed ? PeerPool::kMostSegments : pool_->segments();
+    launch_finding(place, {pool_->table(), segments, channel.found}, views_of(work.ends, device_),
+                   bounds, header, stream);
+    name_own_ends(work, dtype_size(call.dtype), *pool_);
+    launch_indirect_copy(work.pull.data(), static_cast<int>(work.pull.size()), channel.found,
+                         stream, place.state);
+  } else {
+    launch_opening(place, bounds, header, stream);
+    copy(work.pull, place, stream);
+    scatter_shards(call, work.shards, stream, place.state);
+  }
+  if (!work.sources.empty()) reduce(call, work, place, finds ? channel.found : nullptr, stream);
+  launch_closing(place, bounds, header, stream);
+  std::vector<SpanOfPieces> scattered;
+  for (const PiecesSpan& span : work.scatter) scattered.push_back({call.pieces.get(), span});
+  scatter_pieces(scattered, call.dtype, stream, place.state);
 }
 
 }  // namespace fastcomm

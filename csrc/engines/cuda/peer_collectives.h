@@ -1,15 +1,23 @@
 // The collectives of processes with a device each: meet, one batched kernel a rank, meet.
 //
-//   stage   copies what peers read into this rank's window
+//   stage   copies what peers read into this rank's window, unless it lies in a pool that they have mapped
 //   open    everybody has staged, and has called the same (engines/cuda/meeting.h)
 //   work    pulls, or reduces, by one kernel that waits for nobody
 //   close   nobody reads or writes a window any more
-//   fetch   copies results out of this rank's window
+//   fetch   copies results out of this rank's window, unless peers have written them into its pool; by the
+//           launch that stages the next round
 //   spoil   after a failure overwrites floating-point results with NaN, since nobody waits
+//
+// A message in pieces is gathered where another one is staged, and scattered where it is fetched
+// (engines/cuda/pieces.h).
 //
 // Short messages do all of it in one launch (engines/cuda/short.h), with the same failures.
 //
-// A message larger than a window's area takes several rounds of the first five.
+// Where sizes are known in pairs alone (engines/cuda/pairs.h), a rank has rounds for its own messages, and meets on
+// while others have more.
+//
+// A message larger than a window's area takes several rounds of the first five: also one that nobody stages,
+// since no rank knows whether others do (engines/cuda/ends.h).
 //
 // Memory ordering. stage is before open in its stream, and work of peers behind it: they read what was
 // staged. work of peers is before their closing, and this rank's fetch, next stage, and whatever its
@@ -24,8 +32,8 @@
 // Failure. A call that is refused has enqueued nothing. Results that are no floating-point numbers, and
 // ranks that get none, have the record alone to tell them.
 //
-// Cost of a round: two launches of one block, and one each for staging, work and fetching as far as an
-// operation has them; bytes into a rank as in engines/cuda/peer_plan.h, and each staged byte once
+// Cost of a round: two launches of one block, and one each for staging and work as far as an operation has them,
+// with one more behind the last round for fetching; bytes into a rank as in engines/cuda/peer_plan.h, and each staged byte once
 // within the device.
 #pragma once
 
@@ -35,7 +43,9 @@
 
 #include "coll/call.h"
 #include "engines/cuda/meeting.h"
+#include "engines/cuda/pairs.h"
 #include "engines/cuda/peer_plan.h"
+#include "transport/ipc/peer_pool.h"
 #include "transport/ipc/windows.h"
 
 namespace fastcomm {
@@ -47,9 +57,18 @@ class PeerCollectives {
     int channels = 1;                // streams that may be at work at once; equal on all ranks
     uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
     bool pushes = true;              // PeerAreas::pushes; equal
+    int blocks = 0;                  // of a kernel, at most; 0 chooses, as default_blocks()
     uint64_t slot_bytes = 0;         // what a rank reads in a short operation at most; equal
+    // A channel of what graphs capture and replay, if there is one; equal. Ranks replay the same, but may have
+    // captured in another order, or more, before or after there was a pool: so its operations have no
+    // numbers, and their kernels always look where tensors lie.
+    int replayed = -1;
     WaitBounds bounds{60'000'000'000, nullptr};
   };
+
+  /// Blocks that keep a link busy and leave most of the device to others: a block has 16 KiB under way. To the memory
+  /// of another device, half as many as this one has processors; to the host's, an eighth. Of no GPU's measurement.
+  static int default_blocks(int device, bool pushes);
 
   /// What a rank's window has to hold.
   static uint64_t window_bytes(const Options& options, int size);
@@ -57,7 +76,10 @@ class PeerCollectives {
   /// `windows` outlives it, and serves no other one; no kernel of it is at work when it goes. Raises
   /// Error: options or windows that do not fit, more than kMaxDeviceRanks (kInvalidArgument); CUDA fails
   /// (kSystem).
-  PeerCollectives(DeviceWindows& windows, const Options& options);
+  ///
+  /// Tensors in `pool`, if there is one, are used in place; it may grow between two operations, on all ranks
+  /// between the same, and outlives this.
+  PeerCollectives(DeviceWindows& windows, const Options& options, const PeerPool* pool = nullptr);
   PeerCollectives(const PeerCollectives&) = delete;
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
@@ -68,7 +90,8 @@ class PeerCollectives {
   /// launch has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for
   /// their bounds, and the channel is of no use any more.
   void enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
-  /// Whether such an operation is one launch; the same on all ranks.
+  /// Whether such an operation is one launch, besides those that gather and scatter a message in pieces; the same
+  /// on all ranks.
   bool is_one_launch(const Call& call) const;
   /// Whether there are kernels for such a reduction; the same on all ranks.
   bool reduces(DType dtype, ReduceOp op) const;
@@ -81,6 +104,9 @@ class PeerCollectives {
     MeetingPlace place;
     PeerAreas areas;
     PeerAreas slots;  // the first of two each
+    uint64_t*
+        found;  // kMostEnds words, of the device: addresses, or the rounds of the rank that has most
+    bool replayed = false;  // Options::replayed
     uint64_t operations = 0;
     bool broken = false;  // a launch has failed: an opening now would be taken for the closing
   };
@@ -88,17 +114,25 @@ class PeerCollectives {
   void make_channels(DeviceWindows& windows);
   void release() noexcept;
 
-  void run_round(const Call& call, const CallHeader& header, const Channel& channel, uint64_t round,
-                 const WaitBounds& bounds, cudaStream_t stream);
+  /// Whether kernels look up where ranks have what they use, and what this rank says of its own.
+  OwnPlaces places_of(const Call& call, const MeetingPlace& place) const;
+  void run_at_once(const Call& call, const CallHeader& header, const Channel& channel,
+                   const WaitBounds& bounds, cudaStream_t stream);
+  /// Rounds that have messages, and those that peers have besides.
+  void run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
+                 const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
+  /// But for what is staged and fetched in one piece.
+  void run_round(const PeerRound& work, const Call& call, const CallHeader& header,
+                 const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
 
   const Options options_;
   const int device_;
+  const int blocks_;
+  const PeerPool* const pool_;
   ChannelState* states_ = nullptr;    // of the device
+  uint64_t* found_ = nullptr;         // likewise
   MeetingRecord* records_ = nullptr;  // of the host
   std::vector<Channel> channels_;
 };
-
-/// "rank 2 has not come to all_reduce(...), sequence 7"; "" if the record says nothing.
-std::string describe_failure(const MeetingRecord& record, int rank);
 
 }  // namespace fastcomm

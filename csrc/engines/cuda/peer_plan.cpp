@@ -22,10 +22,12 @@ bool gets(const Call& call, const PeerWay& way, int rank) {
 /// Everything of one round; positions in bytes.
 class Round {
  public:
-  Round(const Call& call, const PeerAreas& areas, uint64_t first, uint64_t count, uint64_t chunk)
+  Round(const Call& call, const PeerAreas& areas, uint64_t first, uint64_t count, uint64_t chunk,
+        const OwnPlaces& own = {})
       : call_(call),
         way_(row_of(call.kind).peers),
         areas_(areas),
+        own_(own),
         element_(dtype_size(call.dtype)),
         first_(first * element_),
         count_(count),
@@ -36,7 +38,11 @@ class Round {
     stage();
     if (way_.work == Work::kReduceSlices) reduce_slice();
     if (way_.work == Work::kReduceParts) reduce_part();
-    if (way_.work == Work::kPull && gets(call_, way_, areas_.rank)) pull();
+    if (gathers_shards(call_)) {
+      pull_shards();
+    } else if (way_.work == Work::kPull && gets(call_, way_, areas_.rank)) {
+      pull();
+    }
     return std::move(round_);
   }
 
@@ -62,9 +68,21 @@ class Round {
   }
 
   void stage() {
-    if (!gives(call_, way_, areas_.rank)) return;
+    if (!gives(call_, way_, areas_.rank) || own_.given != 0) return;
+    if (call_.pieces != nullptr || gathers_shards(call_)) {
+      round_.gather = {{first_ / element_, count_, areas_.in[areas_.rank]}};
+      return;
+    }
     for (int part = 0; part < (way_.in_parts ? areas_.size : 1); ++part) {
       round_.stage.push_back({staged(areas_.rank, part), given(part), bytes_});
+    }
+  }
+
+  /// Where a rank has no more, a span is longer than its pieces.
+  void pull_shards() {
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      if (peer == areas_.rank) continue;
+      round_.shards.push_back({peer, {first_ / element_, count_, areas_.in[peer]}});
     }
   }
 
@@ -74,9 +92,18 @@ class Round {
       void* const whole = way_.from_root ? call_.output : call_.outputs[peer];
       // What this rank gives itself lies where it was; nothing moves if that is where it goes.
       const bool own = peer == areas_.rank;
-      round_.pull.push_back({static_cast<char*>(whole) + first_,
-                             own ? given(peer) : staged(peer, areas_.rank), bytes_});
+      const char* const from = own ? given(peer) : staged(peer, areas_.rank);
+      char* const to = static_cast<char*>(whole) + first_;
+      if (own_.finds && from == to) continue;
+      round_.pull.push_back({to, from, bytes_});
+      find({from, in_tensor(areas_.rank), own ? -1 : peer, /*is_result=*/false});
     }
+  }
+
+  /// Bytes from the begin of what a rank gives to what it gives `rank` in this round.
+  uint64_t in_tensor(int rank) const { return first_ + (way_.in_parts ? rank * call_.bytes() : 0); }
+  void find(const PeerEnd& end) {
+    if (own_.finds) round_.ends.push_back(end);
   }
 
   /// Of what all have staged, this rank's slice, for everybody who gets it.
@@ -86,34 +113,47 @@ class Round {
     round_.count = slice.count;
     for (int peer = 0; peer < areas_.size; ++peer) {
       round_.sources.push_back(areas_.in[peer] + at);
-      const bool there = areas_.pushes ? gets(call_, way_, peer) : peer == areas_.rank;
-      if (there) round_.destinations.push_back(areas_.out[peer] + at);
-    }
-    if (!gets(call_, way_, areas_.rank)) return;
-    char* const to = static_cast<char*>(call_.output) + first_;
-    if (areas_.pushes) {
-      round_.fetch.push_back({to, areas_.out[areas_.rank], bytes_});
-      return;
+      find({areas_.in[peer] + at, first_ + at, peer, /*is_result=*/false});
     }
     for (int peer = 0; peer < areas_.size; ++peer) {
-      const Span theirs = slice_of(count_, areas_.size, peer, kLineBytes / element_);
-      const uint64_t from = theirs.first * element_;
-      if (theirs.count == 0) continue;
-      round_.fetch.push_back({to + from, areas_.out[peer] + from, theirs.count * element_});
+      if (areas_.pushes ? !gets(call_, way_, peer) : peer != areas_.rank) continue;
+      round_.destinations.push_back(areas_.out[peer] + at);
+      find({areas_.out[peer] + at, first_ + at, peer, /*is_result=*/true});
     }
+    if (!gets(call_, way_, areas_.rank) || own_.result != 0) return;
+    if (areas_.pushes) return fetch({0, count_}, areas_.rank);
+    for (int peer = 0; peer < areas_.size; ++peer) {
+      fetch(slice_of(count_, areas_.size, peer, kLineBytes / element_), peer);
+    }
+  }
+  /// Elements of this round, out of the "out" of a rank.
+  void fetch(const Span& part, int peer) {
+    if (part.count == 0) return;
+    const uint64_t from = part.first * element_;
+    char* const there = areas_.out[peer] + from;
+    if (call_.pieces != nullptr) {
+      round_.scatter.push_back({first_ / element_ + part.first, part.count, there});
+      return;
+    }
+    char* const to = static_cast<char*>(call_.output) + first_ + from;
+    round_.fetch.push_back({to, there, part.count * element_});
   }
   /// Of what all have staged, the part that is this rank's.
   void reduce_part() {
     round_.count = count_;
     for (int peer = 0; peer < areas_.size; ++peer) {
       round_.sources.push_back(staged(peer, areas_.rank));
+      find({staged(peer, areas_.rank), in_tensor(areas_.rank), peer, /*is_result=*/false});
     }
-    round_.destinations.push_back(static_cast<char*>(call_.output) + first_);
+    char* const to = static_cast<char*>(call_.output) + first_;
+    round_.destinations.push_back(to);
+    find({to, 0, -1, /*is_result=*/true});
   }
 
   const Call& call_;
   const PeerWay& way_;
   const PeerAreas& areas_;
+  const OwnPlaces& own_;
   const uint64_t element_;
   const uint64_t first_;
   const uint64_t count_;
@@ -142,7 +182,8 @@ uint64_t stride_of(const Call& call) { return (call.bytes() + 15) / 16 * 16; }
 
 bool is_short(const Call& call, int size, uint64_t slot_bytes) {
   const PeerWay& way = row_of(call.kind).peers;
-  if (way.work == Work::kNone || slot_bytes == 0) return false;
+  const bool has_none = way.work == Work::kNone || way.work == Work::kPairs;
+  if (has_none || slot_bytes == 0 || gathers_shards(call)) return false;
   // What one rank reads.
   const bool one_giver = way.from_root && !way.in_parts;
   return call.bytes() <= slot_bytes && stride_of(call) * (one_giver ? 1 : size) <= slot_bytes;
@@ -159,16 +200,43 @@ uint64_t number_of_rounds(const Call& call, const PeerAreas& areas) {
   return std::max<uint64_t>(1, (call.count + chunk - 1) / chunk);
 }
 
-PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round) {
+PeerRound round_of(const Call& call, const PeerAreas& areas, uint64_t round, const OwnPlaces& own) {
   const uint64_t chunk = chunk_of(call, areas);
   const uint64_t first = round * chunk;
   if (first >= call.count) return {};
-  return Round(call, areas, first, std::min(chunk, call.count - first), chunk).made();
+  return Round(call, areas, first, std::min(chunk, call.count - first), chunk, own).made();
+}
+
+bool moves_data(const Call& call) {
+  const Work work = row_of(call.kind).peers.work;
+  return work != Work::kNone && work != Work::kMeet && work != Work::kPairs && call.count != 0;
+}
+
+bool gathers_shards(const Call& call) { return row_of(call.kind).peers.of_shards; }
+
+PeerTensor given_of(const Call& call, int rank, int size) {
+  const PeerWay& way = row_of(call.kind).peers;
+  if (!gives(call, way, rank) || call.pieces != nullptr) return {nullptr, 0};
+  if (!way.in_parts) return {call.input != nullptr ? call.input : call.output, call.bytes()};
+  const auto* const first = static_cast<const char*>(call.inputs[0]);
+  for (int part = 0; part < size; ++part) {
+    if (call.inputs[part] != first + part * call.bytes()) return {nullptr, 0};
+  }
+  if (call.bytes() % kPlaceAlignment != 0) return {nullptr, 0};
+  return {first, size * call.bytes()};
+}
+
+PeerTensor shared_result_of(const Call& call, int rank) {
+  const PeerWay& way = row_of(call.kind).peers;
+  const bool slices = way.work == Work::kReduceSlices && gets(call, way, rank);
+  if (!slices || call.pieces != nullptr) return {nullptr, 0};
+  return {call.output, call.bytes()};
 }
 
 std::vector<DeviceResult> results_of(const Call& call, int rank) {
   const PeerWay& way = row_of(call.kind).peers;
   const bool is_given = way.from_root && !way.in_parts && gives(call, way, rank);
+  if (call.pieces != nullptr || gathers_shards(call)) return {};
   if (way.work == Work::kMeet || is_given || !gets(call, way, rank)) return {};
   if (way.work != Work::kPull || way.from_root) return {{call.output, call.count}};
   std::vector<DeviceResult> results;

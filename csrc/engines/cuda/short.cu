@@ -8,6 +8,7 @@
 #include "engines/cuda/short_block.h"
 #include "kernels/cuda/multi_combine.h"
 #include "kernels/cuda/residency.h"
+#include "kernels/cuda/sum_types.h"
 #include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
@@ -15,38 +16,11 @@ namespace {
 
 using OneRecord = ReduceTable<kShortWords>;
 
-template <class T>
-ShortKernel sum_of() {
-  return {short_kernel<ShortSums<T>>, InFlight<T, T, 0>::kChunk};
-}
-
 ShortKernel sum_for(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return sum_of<float>();
-    case DType::kBFloat16:
-      return sum_of<BFloat16>();
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat16:
-      return sum_of<Half>();
-    case DType::kFloat64:
-      return sum_of<double>();
-    case DType::kInt8:
-      return sum_of<int8_t>();
-    case DType::kUInt8:
-      return sum_of<uint8_t>();
-    case DType::kInt16:
-      return sum_of<int16_t>();
-    case DType::kInt32:
-      return sum_of<int32_t>();
-    case DType::kInt64:
-      return sum_of<int64_t>();
-    case DType::kBool:
-      return sum_of<Bool>();
-#endif
-    default:
-      return {};
-  }
+  return for_sum_type<ShortKernel>(dtype, [](auto tag) {
+    using T = typename decltype(tag)::Type;
+    return ShortKernel{short_kernel<ShortSums<T>>, InFlight<T, T, 0>::kChunk};
+  });
 }
 
 ShortKernel kernel_for(DType dtype, ReduceOp op) {
@@ -70,7 +44,8 @@ T* slot_view(T* pointer, Touch touch) {
 void set_table(ShortArgs& args, const Call& call, const PeerRound& round, uint64_t chunk) {
   const CombineSpec spec{call.dtype, call.op, static_cast<int>(round.sources.size()), 1,
                          call.factor};
-  const ReduceSpec sizes = sizes_of(spec);
+  ReduceSpec sizes = sizes_of(spec);
+  sizes.scale = call.scale;
   args.combination = terms_of(spec);
   for (int parity = 0; parity < 2; ++parity) {
     OneRecord table;

@@ -63,10 +63,11 @@ inline const ChannelState* view_of_channel(const ChannelState* channel) {
 }
 
 /// Blocks of kTableThreads threads for so many chunks: no more than the current device holds of this
-/// kernel at once, but at least one.
+/// kernel at once, nor than a GridLimit allows, but at least one.
 template <class Kernel>
 int blocks_for_chunks(Kernel kernel, uint64_t chunks) {
-  const int most = std::max(1, resident_blocks(kernel, kTableThreads));
+  int most = std::max(1, resident_blocks(kernel, kTableThreads));
+  if (GridLimit::current() != 0) most = std::min(most, GridLimit::current());
   return static_cast<int>(std::min<uint64_t>(chunks, most));
 }
 

@@ -157,6 +157,12 @@ void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments,
   launch_total(notes.segments, segments, kind, results, stream);
 }
 
+void load_gradient_norm() {
+  cudaFuncAttributes attributes;
+  FC_CUDA(cudaFuncGetAttributes(&attributes, gradient_parts_kernel), "the kernel of norms");
+  FC_CUDA(cudaFuncGetAttributes(&attributes, gradient_norm_kernel), "the kernel of norms");
+}
+
 void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
                           cudaStream_t stream) {
   const NormResults results{const_cast<double*>(parts), total, DType::kFloat64, nullptr};

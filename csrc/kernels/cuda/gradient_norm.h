@@ -33,6 +33,9 @@ struct NormResults {
 void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments, NormKind kind,
                           const NormResults& results, cudaStream_t stream);
 
+/// Loads the kernels (load_multi_copy).
+void load_gradient_norm();
+
 /// The norm of parts that are there already.
 void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
                           cudaStream_t stream);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/multi_copy.h"
 
 #include "core/cuda_host.h"
+#include "core/touches.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
 
@@ -32,6 +33,7 @@ struct CopyTable {
   int count;
   uint32_t chunks;
   const ChannelState* channel;
+  const uint64_t* sources;  // nullptr, or in place of `src`
 };
 static_assert(sizeof(CopyTable<kMaxCopySegments>) <= kMaxParameterBytes, "parameters");
 
@@ -44,6 +46,13 @@ template <int kCapacity>
 __global__ void __launch_bounds__(kTableThreads)
     multi_copy_kernel(const __grid_constant__ CopyTable<kCapacity> table) {
   if (has_failed(table.channel)) return;
+  const auto source = [&](int i) {
+    return table.sources == nullptr ? table.src[i]
+                                    : reinterpret_cast<const char*>(table.sources[i]);
+  };
+  if (table.sources != nullptr && blockIdx.x == 0) {  // for all of the grid
+    for (int i = 0; i < table.count; ++i) FC_TOUCHES(source(i), table.bytes[i], false);
+  }
   int segment = 0;
   for (uint32_t chunk = first_chunk_of_block(); chunk < table.chunks; chunk += gridDim.x) {
     segment =
@@ -55,25 +64,27 @@ __global__ void __launch_bounds__(kTableThreads)
     uint64_t end = at + kChunkBytes - lead;
     const uint64_t bytes = table.bytes[segment];
     if (end > bytes) end = bytes;
-    copy_by_block(dst + begin, table.src[segment] + begin, end - begin, {begin, bytes - end});
+    copy_by_block(dst + begin, source(segment) + begin, end - begin, {begin, bytes - end});
   }
 }
 
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 template <int kCapacity>
 int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
-                 const ChannelState* channel) {
+                 const ChannelState* channel, const uint64_t* sources = nullptr) {
   CopyTable<kCapacity> table;  // not cleared: the kernel reads `count` entries
   table.count = 0;
   uint64_t chunks = 0;
   int taken = 0;
   for (; taken < count && table.count < kCapacity; ++taken) {
     const CopySegment& segment = segments[taken];
-    if (segment.bytes == 0 || segment.dst == segment.src) continue;
+    if (sources == nullptr && (segment.bytes == 0 || segment.dst == segment.src)) continue;
     table.dst[table.count] =
         kernel_view(static_cast<char*>(segment.dst), segment.bytes, Touch::kWrite);
-    table.src[table.count] =
-        kernel_view(static_cast<const char*>(segment.src), segment.bytes, Touch::kRead);
+    if (sources == nullptr) {
+      table.src[table.count] =
+          kernel_view(static_cast<const char*>(segment.src), segment.bytes, Touch::kRead);
+    }
     table.bytes[table.count] = segment.bytes;
     table.first_chunk[table.count] = static_cast<uint32_t>(chunks);
     ++table.count;
@@ -84,6 +95,9 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
   if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
   table.channel = view_of_channel(channel);
+  table.sources = sources == nullptr
+                      ? nullptr
+                      : kernel_view(sources, table.count * sizeof(*sources), Touch::kRead);
   const auto kernel = multi_copy_kernel<kCapacity>;
   FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream,
                     table),
@@ -97,6 +111,13 @@ void load_multi_copy() {
   resident_blocks(multi_copy_kernel<kSmallTable>, kTableThreads);
   resident_blocks(multi_copy_kernel<kMediumTable>, kTableThreads);
   resident_blocks(multi_copy_kernel<kMaxCopySegments>, kTableThreads);
+}
+
+void launch_indirect_copy(const CopySegment* segments, int count, const uint64_t* sources,
+                          cudaStream_t stream, const ChannelState* channel) {
+  static_assert(kMaxIndirectCopies <= kSmallTable, "one table holds them");
+  FC_CHECK(count >= 0 && count <= kMaxIndirectCopies, "indirect_copy: ", count, " segments");
+  launch_table<kSmallTable>(segments, count, stream, channel, sources);
 }
 
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,

@@ -29,6 +29,13 @@ struct CopySegment {
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
                        const ChannelState* channel = nullptr);
 
+/// The same of one launch, where each source is known to the device alone: `sources[i]` is that of segment i, in
+/// memory of the device, written by a kernel before in the stream; what `segments` say of it is not
+/// looked at. None is empty, and there are at most kMaxIndirectCopies.
+constexpr int kMaxIndirectCopies = 64;
+void launch_indirect_copy(const CopySegment* segments, int count, const uint64_t* sources,
+                          cudaStream_t stream, const ChannelState* channel);
+
 /// Loads the kernels for the current device. Loading may wait for the device to be idle: whoever has
 /// kernels that wait for other processes does it before. Raises Error(kSystem).
 void load_multi_copy();

@@ -300,6 +300,18 @@ uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count) {
   return norm_notes_bytes(blocks_of(segments, count), count);
 }
 
+void load_gradients_of_one() {
+  const auto load = [](const auto& kernel) {
+    if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
+  };
+  for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
+    const auto type = static_cast<DType>(dtype);
+    load(kernel_for<kFewGradients>(type, type, 1));
+    load(kernel_for<kLargeGradients>(type, type, 1));
+  }
+  load_gradient_norm();
+}
+
 void launch_multi_gradient(const GradientSegment* segments, int count,
                            const GradientReduceSpec& spec, void* scratch,
                            const NormResults& results, cudaStream_t stream) {

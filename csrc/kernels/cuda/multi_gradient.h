@@ -46,4 +46,7 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
                            const GradientReduceSpec& spec, void* scratch,
                            const NormResults& results, cudaStream_t stream);
 
+/// Loads the kernels of one source (load_multi_copy).
+void load_gradients_of_one();
+
 }  // namespace fastcomm

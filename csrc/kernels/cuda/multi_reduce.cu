@@ -244,6 +244,11 @@ void load_multi_reduce(int num_sources) {
   }
 }
 
+void load_conversion(DType in, DType out) {
+  const auto kernel = conversion_for({in, out, 1, 1}).kernel;
+  if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
+}
+
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                          cudaStream_t stream, const ChannelState* channel) {
   FC_CHECK(count >= 0, "multi_reduce: ", count, " segments");

@@ -51,5 +51,7 @@ void check_multi_reduce(const ReduceSpec& spec);
 
 /// Loads the kernels of so many sources that do not convert (load_multi_copy).
 void load_multi_reduce(int num_sources);
+/// Loads the kernel between two types, if there is one.
+void load_conversion(DType in, DType out);
 
 }  // namespace fastcomm

@@ -34,4 +34,23 @@ int resident_blocks(Kernel kernel, int threads) {
   return known[{kernel, threads, device}] = processors * each;
 }
 
+/// While one lives, grids of this thread's launches that may have any size have so many blocks at most:
+/// operations that run beside a model's own kernels leave room for those.
+class GridLimit {
+ public:
+  /// 0: none.
+  explicit GridLimit(int blocks) : before_(current()) { current() = blocks; }
+  GridLimit(const GridLimit&) = delete;
+  GridLimit& operator=(const GridLimit&) = delete;
+  ~GridLimit() { current() = before_; }
+
+  static int& current() {
+    static thread_local int blocks = 0;
+    return blocks;
+  }
+
+ private:
+  const int before_;
+};
+
 }  // namespace fastcomm

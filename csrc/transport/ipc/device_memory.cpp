@@ -20,13 +20,8 @@ char* DeviceMemory::make(uint64_t bytes) {
   void* memory = nullptr;
   FC_CUDA(cudaMalloc(&memory, bytes), "a window of ", bytes, " bytes");
   own_ = static_cast<char*>(memory);
-  cudaStream_t stream = nullptr;
-  FC_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a window's stream");
-  const cudaError_t set = cudaMemsetAsync(memory, 0, bytes, stream);
-  const cudaError_t waited = cudaStreamSynchronize(stream);
-  forget_error(cudaStreamDestroy(stream));
-  FC_CUDA(set, "a window's flags");
-  FC_CUDA(waited, "a window's flags");
+  enqueue_and_wait("a window's flags",
+                   [&](cudaStream_t stream) { return cudaMemsetAsync(memory, 0, bytes, stream); });
   return own_;
 }
 

@@ -1,13 +1,16 @@
 // Where the windows of ranks lie (transport/ipc/windows.h): memory of one rank, which its peers map.
 //
-//   DeviceMemory  of the rank's device (transport/ipc/device_memory.h): the devices reach each other
-//   PinnedMemory  of the host (transport/ipc/pinned_memory.h): every device reaches that
+//   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles: the
+//                  devices reach each other
+//   VirtualMemory  likewise (transport/ipc/virtual_memory.h), by the driver's descriptors or fabric handles
+//   PinnedMemory   of the host (transport/ipc/pinned_memory.h): every device reaches that
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace fastcomm {
 
@@ -26,6 +29,11 @@ class WindowMemory {
   virtual char* make(uint64_t bytes) = 0;
   /// How peers find it. Raises Error(kSystem).
   virtual std::string handle() = 0;
+  /// Whether peers need more than the handle: then each rank gives it, to all, and the hosts tell each other how
+  /// that went before anybody maps. The same on all ranks.
+  virtual bool gives() const { return false; }
+  /// Never waits for a peer; an empty handle is of one that has no memory. Raises Error(kSystem).
+  virtual void give(int /*rank*/, const std::vector<std::string>& /*handles*/) {}
   /// A peer's. Raises Error(kSystem): it cannot be reached; (kInvalidArgument): no handle.
   virtual char* map(int peer, const std::string& handle) = 0;
   /// Nothing uses it any more. Raises Error(kSystem) where there is no device any more.

@@ -2,7 +2,6 @@
 #include "transport/ipc/windows.h"
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -10,17 +9,6 @@
 
 namespace fastcomm {
 namespace {
-
-/// "" or what an exception says.
-template <class Body>
-std::string problem_of(const Body& body) {
-  try {
-    body();
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
 
 /// Windows that their ranks have left, and others may still have mapped. Never destroyed: the process ends
 /// with them.
@@ -39,7 +27,7 @@ class Retired {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto is_free = [](const Window& window) {
       if (!window.others_are_gone()) return false;
-      const std::string ignored = problem_of([&] {
+      const std::string ignored = failure_text([&] {
         const BesideCaptures others;
         window.memory->free();
       });
@@ -58,6 +46,8 @@ class Retired {
 };
 
 }  // namespace
+
+void sweep_retired_windows() { Retired::get().sweep(); }
 
 std::string problems_of_all(HostExchange& hosts, const std::string& own) {
   const std::vector<std::string> all = hosts.all_gather(own);
@@ -81,10 +71,10 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<Wind
   windows_.assign(handles.size(), nullptr);
   windows_[rank] = window;
   try {
-    const std::string text = problems_of_all(hosts, own.empty() ? map(handles) : own);
+    const std::string text = exchange(hosts, handles, own);
     if (text.empty()) return;
-    const std::string ignored = problem_of([&] { leave(hosts); });
-    throw Error(ErrorCode::kSystem, "the ranks cannot map each other's memory: " + text);
+    const std::string ignored = failure_text([&] { leave(hosts); });
+    throw Error(ErrorCode::kSystem, text);
   } catch (...) {
     unmap();
     throw;
@@ -97,14 +87,24 @@ DeviceWindows::~DeviceWindows() {
 }
 
 std::string DeviceWindows::make(std::string& handle) {
-  return problem_of([&] {
+  return failure_text([&] {
     windows_.assign(1, memory_->make(bytes_));
     handle = memory_->handle();
   });
 }
 
+std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::string>& handles,
+                                    const std::string& own) {
+  if (memory_->gives()) {
+    const auto give = [&] { memory_->give(rank_, handles); };
+    const std::string text = problems_of_all(hosts, own.empty() ? failure_text(give) : own);
+    if (!text.empty()) return text;
+  }
+  return problems_of_all(hosts, own.empty() ? map(handles) : own);
+}
+
 std::string DeviceWindows::map(const std::vector<std::string>& handles) {
-  return problem_of([&] {
+  return failure_text([&] {
     for (int peer = 0; peer < size(); ++peer) {
       // An empty handle: the peer says in the next exchange why.
       if (peer == rank_ || handles[peer].empty()) continue;
@@ -114,7 +114,7 @@ std::string DeviceWindows::map(const std::vector<std::string>& handles) {
 }
 
 void DeviceWindows::unmap() {
-  const std::string ignored = problem_of([&] {
+  const std::string ignored = failure_text([&] {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_ || windows_[peer] == nullptr) continue;
       memory_->unmap(peer);

@@ -4,7 +4,7 @@
 //
 //   make    a rank allocates its window, which is zero before it tells anybody: a flag in it counts from
 //           zero, and no peer can have stored one before
-//   tell    the hosts tell each other their handles
+//   tell    the hosts tell each other their handles, and give what a handle needs besides
 //   map     each maps the others' windows
 //   agree   the hosts tell each other how that went; where one has failed, all raise what it says
 //   leave   nobody's kernels use a window any more: each unmaps the others', the hosts meet, and only
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,8 +36,22 @@ class HostExchange {
   virtual std::vector<std::string> all_gather(const std::string& own) = 0;
 };
 
+/// "" or what an exception says.
+template <class Body>
+std::string failure_text(const Body& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 /// What went wrong on any rank, told on every rank: "rank 1: ...; rank 2: ...", "" if nothing did.
 std::string problems_of_all(HostExchange& hosts, const std::string& own);
+
+/// Frees retired windows (DeviceWindows::retire) of which it is time. Any thread.
+void sweep_retired_windows();
 
 /// One thread at a time.
 class DeviceWindows {
@@ -57,7 +72,7 @@ class DeviceWindows {
 
   /// In place of leave(): this rank's host has waited for all its kernels that use a window. Whoever
   /// `others_are_gone()` counts as gone has retired, too, or is dead: it is asked now, and by later calls of
-  /// this function and whoever makes windows, until it says so; then the window is freed.
+  /// this function, of sweep_retired_windows(), and whoever makes windows, until it says so; then the window is freed.
   void retire(std::function<bool()> others_are_gone);
 
   int rank() const { return rank_; }
@@ -72,6 +87,9 @@ class DeviceWindows {
 
  private:
   std::string make(std::string& handle);
+  /// `own`: what went wrong here so far. Returns what did anywhere, the same on all ranks.
+  std::string exchange(HostExchange& hosts, const std::vector<std::string>& handles,
+                       const std::string& own);
   std::string map(const std::vector<std::string>& handles);
   void unmap();
 

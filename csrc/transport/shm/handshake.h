@@ -1,16 +1,15 @@
 // How two processes hand each other their shared memory: one exchange over a Unix socket.
 //
-// Each side sends a Hello with two descriptors, its segment and a pidfd of itself, and checks that
-// the kernel says the other side runs as the same user. The socket lives in the abstract namespace:
-// nothing in the file system, nothing to unlink; its name is no secret, which is why both ends
-// check. The connection is closed afterwards: death is told by the pidfd, because a socket's end of
-// file is held back by any forked child.
+// Each side sends a Hello with two descriptors, its segment and a pidfd of itself
+// (transport/shm/descriptors.h). The connection is closed afterwards: death is told by the pidfd, because
+// a socket's end of file is held back by any forked child.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "core/clock.h"
+#include "transport/shm/descriptors.h"
 #include "transport/shm/segment.h"
 
 namespace fastcomm {
@@ -43,18 +42,6 @@ struct Introduction {
   Fd pidfd;
 };
 
-/// A listening socket with a random name.
-class Listener {
- public:
-  Listener();
-  const std::string& name() const { return name_; }
-  int fd() const { return fd_.get(); }
-
- private:
-  std::string name_;
-  Fd fd_;
-};
-
 /// What lies whole in a connected socket, as one message; never waits. Raises Error(kSystem) for
 /// anything but a valid Hello of the group with two descriptors, none of which stays open then.
 Introduction receive_introduction(int socket, uint64_t nonce);
@@ -67,11 +54,8 @@ Introduction answer_introduction(int socket, const Hello& own, int segment, int 
 /// Error(kSystem) where the name does not exist: another host, or another network namespace.
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
 
-/// The next connection whose peer is of this user and sent a valid Hello of the group; others are
-/// dropped. A peer is counted on only after it has said, elsewhere, that introduce() returned: then
-/// its message lies in the socket. So nobody is waited for who connected and sends nothing, and any
-/// number of such strangers costs some microseconds each. Sends the own introduction back. Raises
-/// Error(kTimeout) at `deadline`.
+/// The next connection whose peer is of this user and sent a valid Hello of the group (accept_one).
+/// Sends the own introduction back. Raises Error(kTimeout) at `deadline`.
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline);
 

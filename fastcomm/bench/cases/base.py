@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.distributed as dist
+
+import fastcomm
 
 Call = Callable[[], object]
 
@@ -38,8 +42,39 @@ def _repeated(period: torch.Tensor, numel: int) -> torch.Tensor:
 
 
 def count_wrong(actual: torch.Tensor, expected: torch.Tensor) -> int:
-    """Number of elements that differ."""
-    return int(torch.ne(actual, expected).sum())
+    """Number of elements that differ, wherever the tensor is."""
+    return int(torch.ne(actual.cpu(), expected).sum())
+
+
+Maker = Callable[[int, torch.dtype], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Makers:
+    """Where cases have their buffers from, given (numel, dtype)."""
+
+    ordinary: Maker
+    shared: Maker
+
+
+_makers = _Makers(
+    lambda numel, dtype: torch.empty(numel, dtype=dtype),
+    lambda numel, dtype: fastcomm.empty(numel, dtype=dtype),
+)
+
+
+@contextlib.contextmanager
+def buffers_from(ordinary: Maker, shared: Maker | None = None) -> Iterator[None]:
+    """While it lasts, cases of this process have their buffers from ``ordinary(numel, dtype)``.
+
+    Those that are about memory which other ranks reach have them from ``shared``.
+    """
+    global _makers
+    before, _makers = _makers, _Makers(ordinary, shared or ordinary)
+    try:
+        yield
+    finally:
+        _makers = before
 
 
 class Case(ABC):
@@ -82,8 +117,12 @@ class Case(ABC):
         """Fill the buffers for timing: zeros, which stay zeros however often they are summed."""
 
     def empty(self, numel: int) -> torch.Tensor:
-        """A buffer of the case's type."""
-        return torch.empty(numel, dtype=self.dtype)
+        """A buffer of the case's type; in ordinary memory of the CPU, or see `buffers_from`."""
+        return _makers.ordinary(numel, self.dtype)
+
+    def shared(self, numel: int) -> torch.Tensor:
+        """The same in memory of ``fastcomm.empty``."""
+        return _makers.shared(numel, self.dtype)
 
 
 class PartsCase(Case):

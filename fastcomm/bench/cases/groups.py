@@ -35,10 +35,10 @@ class NewGroup(UnsizedCase):
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         super().__init__(nbytes, dtype, rank, size)
-        self.buffer = torch.zeros(1)
+        self.buffer = self.empty(1).zero_()
 
     def bind(self, group: dist.ProcessGroup) -> Call:
-        backend, buffer = dist.get_backend(group), self.buffer
+        backend, buffer = dist.get_backend_config(group), self.buffer
 
         def form() -> None:
             groups = [dist.new_group(backend=backend) for _ in range(self.repeats)]
@@ -65,5 +65,5 @@ class NewGroups(NewGroup):
     repeats = 100
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
-        self.buffer = torch.zeros(1, dtype=torch.float64)
+        self.buffer = self.buffer.double()
         return super().check(group, control)

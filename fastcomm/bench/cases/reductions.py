@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-import fastcomm
 from fastcomm.bench.cases.base import Call, Case, PartsCase, count_wrong, pattern, pattern_sum
 
 
@@ -42,7 +41,7 @@ class AllReduceShared(AllReduce):
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         super().__init__(nbytes, dtype, rank, size)
-        self.buffer = fastcomm.empty(self.numel, dtype=dtype)
+        self.buffer = self.shared(self.numel)
 
 
 class Reduce(AllReduce):

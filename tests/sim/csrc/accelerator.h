@@ -22,12 +22,13 @@ bool map_for_peers(int device, int peer, std::string& why_not) {
   return true;
 }
 
-bool is_capturing(int device) {
-  const sim::OnDevice on(device);
+uint64_t capture_of(const c10::Stream& stream) {
+  const sim::OnDevice on(stream.device_index());
   auto status = cudaStreamCaptureStatusNone;
-  sim::must(cudaStreamIsCapturing(sim::native(sim::current_stream(device)), &status),
-            "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
+  unsigned long long number = 0;
+  sim::must(cudaStreamGetCaptureInfo(sim::native(stream), &status, &number),
+            "cudaStreamGetCaptureInfo");
+  return status == cudaStreamCaptureStatusNone ? 0 : number;
 }
 
 std::string device_name(int device) { return concat("simulated accelerator ", device); }

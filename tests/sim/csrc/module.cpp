@@ -103,7 +103,9 @@ PYBIND11_MODULE(_sim, module) {
     sim::launch(sim::stream_of(device, stream), "a sleep", {},
                 [microseconds] { usleep(static_cast<useconds_t>(microseconds)); });
   });
-  module.def("do_nothing", [] { sim::shim::Runtime::get().empty = true; });
+  module.def(
+      "do_nothing", [](bool nothing) { sim::shim::Runtime::get().empty = nothing; },
+      py::arg("nothing") = true);
   module.def("hazards", [] { return sim::shim::Order::get().take_hazards(); });
   module.def("operators",
              [] { return std::make_pair(sim::counts().late.load(), sim::counts().waited.load()); });

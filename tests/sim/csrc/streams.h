@@ -4,8 +4,11 @@
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
 //   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
-//                                no access; reads, writes: access with which bits go wrong
-//   SIM_IPC, SIM_VMM             0: no memory for other processes by handles, by descriptors
+//                                no access; reads, writes: access with which bits go wrong; tired:
+//                                reads go wrong while several streams are at work; slow: right, late
+//   SIM_IPC, SIM_DESCRIPTORS     0: no memory for other processes by handles, by descriptors
+//   SIM_FABRIC                   1: by fabric handles
+//   SIM_VMM                      0: none of the driver's memory
 //   SIM_PINNED                   0: no memory of the host's that was there before
 //   SIM_DELAY_US                 how long a piece of work may dawdle before it begins, at random
 #pragma once
@@ -57,8 +60,11 @@ inline std::vector<std::vector<shim::Link>> links_of_environment() {
     const bool understood = std::sscanf(one.c_str(), " %d-%d %15s", &a, &b, kind) == 3 && a != b &&
                             a >= 0 && b >= 0 && a < kDevices && b < kDevices;
     const std::string word(kind);
-    const std::map<std::string, Link> kinds{
-        {"none", Link::kNone}, {"reads", Link::kBrokenReads}, {"writes", Link::kLostWrites}};
+    const std::map<std::string, Link> kinds{{"none", Link::kNone},
+                                            {"reads", Link::kBrokenReads},
+                                            {"writes", Link::kLostWrites},
+                                            {"tired", Link::kTired},
+                                            {"slow", Link::kSlow}};
     TORCH_CHECK(understood && kinds.count(word), "SIM_LINKS: what is \"", one, "\"?");
     links[a][b] = links[b][a] = kinds.at(word);
   }
@@ -76,6 +82,8 @@ inline void set_up_devices() {
     runtime.registers = number_of_environment("SIM_PINNED", 1) != 0;
     shim::Ipc::get().supported = number_of_environment("SIM_IPC", 1) != 0;
     shim::Vmm::get().supported = number_of_environment("SIM_VMM", 1) != 0;
+    shim::Vmm::get().descriptors = number_of_environment("SIM_DESCRIPTORS", 1) != 0;
+    shim::Vmm::get().fabric = number_of_environment("SIM_FABRIC", 0) != 0;
     return true;
   }();
   static_cast<void>(once);

@@ -30,6 +30,34 @@ class Sample:
     host_ms: float
 
 
+def queue(work: Work, cycles: int, before: Work | None = None) -> Sample | None:
+    """Queue work behind a kernel that waits so many cycles, on the current CUDA device and stream.
+
+    Args:
+        work: what is timed. What it returns lives until the device has done it.
+        cycles: of the device's clock.
+        before: queued between the waiting kernel and the work, and not timed.
+
+    Returns:
+        Its times; None where the device began before all of it was queued: the host was too slow,
+        or the work waits for the device.
+    """
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)
+    if before is not None:
+        before()
+    begin.record()
+    start = time.perf_counter()
+    result = work()
+    host_ms = 1e3 * (time.perf_counter() - start)
+    end.record()
+    queued_in_time = not begin.query()
+    end.synchronize()
+    del result
+    return Sample(begin.elapsed_time(end), host_ms) if queued_in_time else None
+
+
 class CpuClock:
     """The wall's."""
 
@@ -51,23 +79,15 @@ class CudaClock:
 
     def sample(self, work: Work) -> Sample:
         while True:
-            torch.cuda.synchronize()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(self._cycles)
-            begin.record()
             start = time.perf_counter()
-            result = work()
-            host_ms = 1e3 * (time.perf_counter() - start)
-            end.record()
-            queued_in_time = not begin.query()
-            end.synchronize()
-            del result
-            if queued_in_time:
-                return Sample(begin.elapsed_time(end), host_ms)
+            sample = queue(work, self._cycles)
+            if sample is not None:
+                return sample
             self._cycles *= 2
             if self._cycles > self.LONGEST:
+                ms = 1e3 * (time.perf_counter() - start)
                 raise RuntimeError(
-                    f"the work waits for the device, or takes the host {host_ms:.0f} ms: its time "
+                    f"the work waits for the device, or takes the host up to {ms:.0f} ms: its time "
                     "on the device cannot be told apart"
                 )
 

@@ -1,0 +1,84 @@
+// Tensors in memory that the devices of all ranks of a group have mapped (transport/ipc/peer_pool.h), which its
+// operations use in place.
+//
+// Streams. As torch's allocators have it: a tensor belongs to the stream that is current when it is made, and who
+// uses it on another one lets that stream come behind, before it makes the next one in that memory, which no
+// other stream gets (transport/ipc/pool_blocks.h). So which memory a tensor gets depends on no clock, and ranks
+// that make the same tensors have the same layout.
+//
+// Captures. A tensor is not made there by a stream that is captured (CudaGroup::empty), since a replay would use
+// it when it is another one's.
+//
+// Only in builds with FC_DEVICES.
+#pragma once
+
+#include "tensors/accelerator.h"
+#if defined(FC_DEVICES)
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "transport/ipc/device_ways.h"
+#include "transport/ipc/peer_pool.h"
+#include "transport/ipc/pool_blocks.h"
+
+namespace fastcomm {
+
+/// How hosts meet to add memory, though each may come alone.
+class PoolHosts : public HostExchange {
+ public:
+  /// Whether all ranks come here, with none waiting longer than its `patience`; the same on all ranks. Who has
+  /// issued another number of operations is somewhere else: `issued` on devices, and on the host. If they come
+  /// they exchange from here on.
+  virtual bool all_come(uint64_t issued, Milliseconds patience) = 0;
+};
+
+/// Thread-safe, but for peers(), grow() and retire(): one thread at a time. Lives as long as its tensors.
+class GroupPool : public std::enable_shared_from_this<GroupPool> {
+ public:
+  /// `most_bytes` a rank. Raises Error(kSystem): no memory.
+  GroupPool(DeviceWay way, int device, int rank, int size, uint64_t most_bytes);
+  GroupPool(const GroupPool&) = delete;
+  GroupPool& operator=(const GroupPool&) = delete;
+
+  const PeerPool& peers() const { return peers_; }
+  /// 0: none, or more than can be addressed.
+  static uint64_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype);
+  /// A tensor for the current stream, its content undefined; undefined itself if there is no room.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
+  /// Whether another segment with so many bytes would be within the limit.
+  bool may_grow(uint64_t bytes) const { return total_ + segment_bytes(bytes) <= most_bytes_; }
+  /// Collective, as PeerPool::grow: a segment with so many bytes, equal on all ranks. `prove(begin)` raises where the
+  /// ranks' devices do not see what is there, at which all do: then nothing lies in that segment, ever.
+  void grow(HostExchange& hosts, uint64_t bytes, const std::function<void(char*)>& prove);
+  /// Nobody makes tensors there any more. The memory goes when those that there are have gone and others
+  /// have let go of it, as `others_are_gone()` says.
+  void retire(const std::function<bool()>& others_are_gone);
+
+ private:
+  class Piece;
+  static uint64_t segment_bytes(uint64_t bytes);
+  void give(const PoolBlocks::Block& block, int64_t stream);
+
+  const DeviceWay way_;
+  const int device_;
+  const uint64_t most_bytes_;
+  uint64_t total_ = 0;  // with peers_
+  PeerPool peers_;
+  const std::shared_ptr<std::atomic<int>> out_;  // pieces that there are
+
+  std::mutex mutex_;  // of what follows
+  PoolBlocks blocks_;
+  std::vector<char*> begins_;
+  bool retired_ = false;
+};
+
+/// Whether all of a piece of a device's memory is that of one such tensor. Thread-safe.
+bool is_in_a_pool(const void* memory, uint64_t bytes);
+
+}  // namespace fastcomm
+#endif

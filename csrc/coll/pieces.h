@@ -1,0 +1,28 @@
+// A rank's message that lies in pieces, as a list of gradients does: for operations between devices, where
+// one kernel gathers them into a window, and one scatters what comes of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/types.h"
+
+namespace fastcomm {
+
+/// Elements that lie end to end. Of another type than the message's where that is float16 or bfloat16 and this is
+/// float32: rounded to it, and widened from it.
+struct MessagePiece {
+  const void* from;
+  DType from_type;
+  void* to;
+  DType to_type;
+  uint64_t count;
+};
+
+/// The message, in order.
+using MessagePieces = std::vector<MessagePiece>;
+
+/// The messages of all ranks, as they lie in the memory of one.
+using ShardPieces = std::vector<MessagePieces>;
+
+}  // namespace fastcomm

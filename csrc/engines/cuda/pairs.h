@@ -1,0 +1,47 @@
+// Meetings of operations whose sizes are known in pairs: who sends knows how much, and who gets it, and no
+// other rank (coll/messages.h). all_to_all is one.
+//
+// The headers of the meeting that opens say to each peer
+//
+//   CallHeader::where    bytes that it is sent
+//   CallHeader::form     bytes that are expected of it
+//   CallHeader::balance  rounds that this rank's messages take
+//
+// Both ends of a pair compare the first two, and so both find out where they differ. A rank enqueues the rounds
+// that it has messages for. How many the others have no host knows; devices do, behind that meeting: the
+// last kernel of the operation meets on for as many rounds as are left, without data. So all ranks have met as often
+// when it is over, and the next operation counts from there.
+//
+// Memory ordering: as in engines/cuda/meeting.h, of which each of these is one or several. The number of rounds
+// is written and read by kernels of one stream.
+#pragma once
+
+#include <cstdint>
+
+#include "coll/messages.h"
+#include "engines/cuda/meeting.h"
+
+namespace fastcomm {
+
+/// By rank; of its own, 0.
+struct PairSizes {
+  uint64_t sent[kMaxDeviceRanks];
+  uint64_t expected[kMaxDeviceRanks];
+  uint64_t rounds;  // of this rank's messages, at least 1
+};
+
+/// The meeting that opens such an operation. Leaves in `most`, in memory of the device, the rounds of the rank that has
+/// most. Raises Error(kSystem).
+void launch_opening_of_pairs(const MeetingPlace& place, const WaitBounds& bounds,
+                             const CallHeader& call, const PairSizes& sizes, uint64_t* most,
+                             cudaStream_t stream);
+
+/// The meetings that are left behind `sizes.rounds` rounds.
+void launch_rest_of_pairs(const MeetingPlace& place, const WaitBounds& bounds,
+                          const CallHeader& call, const PairSizes& sizes, const uint64_t* most,
+                          cudaStream_t stream);
+
+/// Loads the kernels (load_meeting_kernels).
+void load_pairs_kernels();
+
+}  // namespace fastcomm

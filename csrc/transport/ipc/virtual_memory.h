@@ -1,0 +1,67 @@
+// Windows in memory of the ranks' devices that is made, handed out and mapped by the driver, apart from what
+// cudaMalloc gives (virtual memory management). Two ways to hand it out:
+//
+//   kDescriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h): where
+//                processes are not to open each other's handles, as in containers with PIDs of their own
+//   kFabric      64 bytes that any process may open whom the fabric manager lets: what neither
+//                handles nor descriptors serve, on boxes with NVLink switches
+//
+// A handle of rank r's: how many bytes; of a descriptor, r's listener and a random number that whoever connects
+// there shows. Each rank sends its descriptor to all listeners; the hosts tell each other that they have; then
+// each takes one descriptor for each peer out of its own.
+//
+// Memory is mapped whole, and let go of by the process that made it as soon as it is: it lives as long as
+// somebody has it mapped.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/cuda_driver.h"
+#include "transport/ipc/window_memory.h"
+#include "transport/shm/descriptors.h"
+
+namespace fastcomm {
+
+class VirtualMemory final : public WindowMemory {
+ public:
+  enum class Way { kDescriptor, kFabric };
+
+  VirtualMemory(int device, Way way) : WindowMemory(device), way_(way) {}
+
+  char* make(uint64_t bytes) override;
+  std::string handle() override;
+  bool gives() const override { return way_ == Way::kDescriptor; }
+  void give(int rank, const std::vector<std::string>& handles) override;
+  char* map(int peer, const std::string& handle) override;
+  void unmap(int peer) override;
+  void free() override;
+
+ private:
+  struct Mapped {
+    CUdeviceptr at = 0;
+    uint64_t bytes = 0;
+  };
+  struct Ticket;
+
+  static Ticket read(int peer, const std::string& handle);
+  CUmemAllocationProp properties() const;
+  /// Reserves addresses and maps the memory there, for this rank's device.
+  Mapped mapped(CUmemGenericAllocationHandle memory, uint64_t bytes, const std::string& what) const;
+  static void unmap(const Mapped& mapped);
+  /// Of rank `peer`, which has sent it.
+  Fd descriptor_of(int peer);
+
+  const Way way_;
+  Mapped own_;
+  Fd exported_;
+  CUmemFabricHandle fabric_{};
+  uint64_t nonce_ = 0;
+  std::unique_ptr<Listener> listener_;  // until all have been mapped
+  size_t awaited_ = 0;
+  std::map<int, Fd> came_;  // and are not mapped yet
+  std::map<int, Mapped> peers_;
+};
+
+}  // namespace fastcomm

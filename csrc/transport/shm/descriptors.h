@@ -1,0 +1,73 @@
+// File descriptors handed from one process to another, over Unix sockets in the abstract namespace: nothing
+// in the file system, nothing to unlink. A socket's name is no secret, so both ends check that the
+// kernel says the other runs as the same user, and messages carry a number that only the group knows.
+//
+// Nobody waits for a peer here but in accept_one(): who connects and sends is counted on only after it
+// has said, elsewhere, that it has, since then its message lies in the socket. So any number of strangers
+// costs some microseconds each.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "transport/shm/segment.h"
+
+namespace fastcomm {
+
+/// A listening socket with a random name.
+class Listener {
+ public:
+  Listener();
+  const std::string& name() const { return name_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  std::string name_;
+  Fd fd_;
+};
+
+constexpr int kMostDescriptors = 2;  // of one message
+
+/// A message and what came with it.
+struct Parcel {
+  bool whole = false;  // as many bytes and descriptors as wanted, and no more
+  bool lost = false;   // this process may open no more files
+  Fd files[kMostDescriptors];
+};
+
+/// Sends `bytes` and `count` descriptors as one message, without waiting. Raises Error(kSystem).
+void send_parcel(int socket, const void* bytes, size_t size, const int* files, int count);
+/// What lies in the socket; never waits. What is more than wanted is closed. Raises Error(kSystem).
+Parcel receive_parcel(int socket, void* bytes, size_t size, int count);
+
+/// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket, as the kernel
+/// recorded it at connect() or listen().
+void check_user(int socket);
+
+/// Connects to a listener of this user. Raises Error(kSystem) where the name does not exist: another host, or
+/// another network namespace.
+Fd connect_to(const std::string& name);
+
+/// Whether there is something to read before `deadline`; looks at least once. Raises Error(kSystem).
+bool wait_readable(int fd, Deadline deadline);
+
+/// The next connection, by `deadline`; strangers that come again and again do not move it. Raises Error(kTimeout).
+Fd accept_next(const Listener& listener, bool first, Deadline deadline);
+
+/// What `take(socket)` makes of the first connection for which it raises no Error; others are dropped. Raises
+/// Error(kTimeout) at `deadline`.
+template <class Take>
+auto accept_one(const Listener& listener, Deadline deadline, const Take& take) {
+  for (bool first = true;; first = false) {
+    const Fd socket = accept_next(listener, first, deadline);
+    try {
+      return take(socket.get());
+    } catch (const Error&) {
+      continue;  // nobody of the group; a real peer that failed here shows at its own end
+    }
+  }
+}
+
+}  // namespace fastcomm

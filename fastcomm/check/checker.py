@@ -1,0 +1,105 @@
+"""How a rank runs a check, and how ranks agree on what came of it.
+
+They do over a control group on Gloo, which is not under test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm.bench.launch import Rank
+from fastcomm.bench.objects import all_gather_object
+from fastcomm.check.paths import Path
+
+Row = dict[str, Any]
+Prepare = Callable[[], None]
+
+SHORT = 4 << 10  # bytes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of a long message, and of one between two devices."""
+
+    long: int = 4 << 20
+    pair: int = 32 << 20
+
+
+class NotUsedError(Exception):
+    """The path was not taken; the text says why."""
+
+
+class Checker:
+    """The checks of one path on one rank; rank 0 reports the rows."""
+
+    def __init__(
+        self, rank: Rank, path: Path, device: torch.device, sizes: Sizes, shares: bool
+    ) -> None:
+        self.rank, self.path, self.device, self.sizes = rank, path, device, sizes
+        self.shares = shares  # its device with another rank, which NCCL refuses
+        control = dist.group.WORLD
+        assert control is not None
+        self.control = control
+        self.broken = ""  # why nothing can be run any more
+
+    def make_group(self, ranks: list[int] | None = None) -> dist.ProcessGroup:
+        """Make a group of fastcomm for this path's tensors; all ranks have to."""
+        kind = self.device.type
+        name = "cpu:fastcomm" if kind == "cpu" else f"cpu:fastcomm,{kind}:fastcomm"
+        group: dist.ProcessGroup = dist.new_group(ranks, backend=name)
+        return group
+
+    def ordinary(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory of torch's."""
+        return torch.empty(numel, dtype=dtype, device=self.device)
+
+    def placed(self, group: dist.ProcessGroup, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return memory that operations of the group use in place."""
+        import fastcomm
+
+        if self.device.type == "cpu":
+            return fastcomm.empty(numel, dtype=dtype)
+        return fastcomm.empty(numel, dtype=dtype, device=self.device, group=group)
+
+    def raise_unless_used(self, tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+        """Ask which way such a tensor takes in a group that has run an operation."""
+        import fastcomm
+
+        found = fastcomm.explain("all_reduce", tensor, group=group)
+        if not (found.native and self.path.words in found.reason):
+            raise NotUsedError(found.reason.split("Not each other's: ")[-1])
+
+    def synchronize(self) -> None:
+        """Wait until the device has done everything; nothing on the host."""
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize(self.device)
+
+    def report(self, row: Row) -> None:
+        if self.rank.rank == 0:
+            self.rank.report({"path": self.path.name, **row})
+
+    def check(self, name: str, operation: str, size: int, body: Callable[[], int]) -> Row:
+        """Run ``body``, which counts wrong elements, on all ranks; the verdict of the worst."""
+        mine = ("not run", self.broken)
+        if not self.broken:
+            try:
+                wrong = body()
+                mine = ("ok", "") if wrong == 0 else ("wrong", f"{wrong} wrong elements")
+            except NotUsedError as error:
+                mine = ("not used", str(error))
+            except Exception as error:
+                mine = ("failed", str(error).splitlines()[0] if str(error) else repr(error))
+        all_of_them = all_gather_object(mine, self.control)
+        order = ("ok", "not used", "not run", "wrong", "failed")
+        worst = max(range(self.rank.size), key=lambda r: order.index(all_of_them[r][0]))
+        verdict, why = all_of_them[worst]
+        if verdict == "failed":
+            self.broken = f"{operation} of {name} has failed"
+        row: Row = {"check": name, "operation": operation, "bytes": size, "verdict": verdict}
+        row["why"] = f"rank {worst}: {why}" if verdict in ("wrong", "failed") else why
+        return row

@@ -1,0 +1,60 @@
+"""What each rank of a path does: all checks, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import _verdicts
+from fastcomm.bench.launch import Rank
+from fastcomm.check import results, speeds
+from fastcomm.check.checker import Checker, Prepare, Sizes
+from fastcomm.check.paths import Path
+
+
+def run_rank(
+    rank: Rank, path: Path, sizes: Sizes, budget_s: float, prepare: Prepare | None
+) -> None:
+    """Check one path. ``prepare`` is called first, before anything native is loaded."""
+    os.environ.update(path.settings)
+    os.environ[_verdicts.SWITCH] = "off"  # of an earlier check
+    if prepare is not None:
+        prepare()
+    device, shares = torch.device("cpu"), False
+    if path.on_devices:
+        from fastcomm._slots import served
+
+        module = torch.get_device_module(served())
+        count = module.device_count()
+        device = torch.device(served(), rank.rank % count)
+        module.set_device(device)
+        shares = rank.size > count
+    # Names that torch has given new ones: old torches know no others.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # What they would say is in the report.
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    dist.init_process_group("gloo")
+    checker = Checker(rank, path, device, sizes, shares)
+    try:
+        if path.alone:
+            results.primitives(checker)
+            speeds.primitives(checker, budget_s)
+            return
+        group = checker.make_group()
+        if results.is_taken(checker, group):
+            results.operations(checker, group)
+            results.bits(checker, group)
+            results.two_at_once(checker, group)
+            if path.on_devices:
+                results.under_graph(checker, group)
+            results.under_load(checker, group)
+            speeds.speed(checker, group, budget_s)
+            if path.on_devices:
+                speeds.pairs(checker)
+    finally:
+        dist.barrier(group=checker.control)
+        dist.destroy_process_group()

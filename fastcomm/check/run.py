@@ -1,0 +1,99 @@
+"""All paths in turn, each by ranks of its own, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastcomm.bench.launch import Rank, RankError, launch
+from fastcomm.check.checker import Prepare, Row, Sizes
+from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
+from fastcomm.check.ranks import run_rank
+
+# Ranks of the paths on the host; as many as there are devices, of those on devices.
+DEFAULT_RANKS = 2
+MOST_DEVICES = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to check.
+
+    Attributes:
+        ranks: of the paths on the host.
+        devices: ranks of the paths on devices, None for one a device; below 2 there is none, and
+            more than there are devices share them, which is slow and right.
+        budget_s: seconds of timing for each path.
+        timeout_s: seconds for each path, from the start of its ranks.
+        sizes: of messages.
+        prepare: called first in each rank; importable, since ranks are processes.
+    """
+
+    ranks: int = DEFAULT_RANKS
+    devices: int | None = None
+    budget_s: float = 2.0
+    timeout_s: float = 120.0
+    sizes: Sizes = field(default_factory=Sizes)
+    prepare: Prepare | None = None
+
+
+def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
+    """Return how many devices there are, and what ``python -m fastcomm env`` says of them."""
+    if prepare is not None:
+        prepare()
+    import torch
+
+    from fastcomm import env
+    from fastcomm._slots import served
+
+    module = torch.get_device_module(served())
+    count = module.device_count() if module.is_available() else 0
+    return {"kind": served(), "count": count, "seen": env.collect().get("CUDA devices", "")}
+
+
+def ask_devices(options: Options) -> dict[str, Any]:
+    """Return the devices of this machine, asked by a process that ends then."""
+    found: dict[str, Any] = launch(_ask, 1, options.prepare, timeout_s=options.timeout_s)[0]
+    return found
+
+
+def planned(options: Options, devices: int) -> list[tuple[Path, int]]:
+    """Return the paths to check, and the number of ranks of each."""
+    wanted = devices if options.devices is None else options.devices
+    ranks = min(wanted, MOST_DEVICES) if devices else 0
+    plan = [(ONE_PROCESS, 1), *((path, options.ranks) for path in ON_THE_HOST)]
+    return plan + [(path, ranks) for path in BETWEEN_DEVICES if ranks >= 2]
+
+
+def run(
+    options: Options, plan: Sequence[tuple[Path, int]], on_row: Callable[[Row], None]
+) -> list[Row]:
+    """Check the paths of a plan; ``on_row`` gets every row as soon as it is there.
+
+    A path whose ranks die, or do not end in time, is a row of its own: this raises nothing for it.
+    """
+    rows: list[Row] = []
+    for path, ranks in plan:
+
+        def note(_: int, row: Row, ranks: int = ranks) -> None:
+            rows.append({**row, "ranks": ranks})
+            on_row(rows[-1])
+
+        try:
+            launch(
+                run_rank,
+                ranks,
+                path,
+                options.sizes,
+                options.budget_s,
+                options.prepare,
+                timeout_s=options.timeout_s,
+                on_message=note,
+            )
+        except RankError as error:
+            why = str(error).splitlines()
+            row = {"path": path.name, "check": "ranks", "operation": "", "bytes": 0}
+            row.update(verdict="failed", why=" ".join(dict.fromkeys([why[0], why[-1]])))
+            note(error.rank, row)
+    return rows

@@ -1,0 +1,137 @@
+"""How fast a path is: beside a stock backend, and between every two devices."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import comm
+from fastcomm.bench.cases import CASES
+from fastcomm.bench.cases.base import Call, buffers_from
+from fastcomm.bench.contenders import Contender, make
+from fastcomm.bench.objects import all_gather_object
+from fastcomm.bench.queued import timer_on
+from fastcomm.bench.stats import bandwidth_gbs
+from fastcomm.bench.timing import measure, time_batch
+from fastcomm.check.checker import SHORT, Checker, Row
+from fastcomm.check.results import devices_of_one
+
+_PAIR_CALLS = 7
+
+
+def _beside(checker: Checker) -> list[Contender]:
+    """Return what a path is timed beside, each with a group; on all ranks."""
+    if checker.device.type == "cpu":
+        return make(("gloo",), checker.device)
+    # NCCL refuses ranks that share a device.
+    return make(("nccl",) * (not checker.shares) + ("symm_mem_two_shot",), checker.device)
+
+
+def speed(checker: Checker, group: dist.ProcessGroup, budget_s: float) -> None:
+    """Time an all_reduce of each size beside stock backends, interleaved."""
+    if checker.broken:
+        return
+    others = _beside(checker)
+    for size in (SHORT, checker.sizes.long):
+        with buffers_from(checker.ordinary):
+            case = CASES["all_reduce"](size, torch.float32, checker.rank.rank, checker.rank.size)
+        timed = [Contender("fastcomm", group)]
+        timed += [each for each in others if not each.why_not(case, checker.control, True)[0]]
+        case.prepare()
+        calls = [each.bind(case) for each in timed]
+        timer = timer_on(checker.device)
+        samples = measure(calls, checker.control, budget_s / 2, timer=timer)
+        medians = [round(statistics.median(each.times_ns) / 1e3, 2) for each in samples]
+        factor = case.bus_factor(checker.rank.size)
+        row: Row = {"check": "speed", "operation": "all_reduce", "bytes": size, "verdict": "ok"}
+        row["median_us"] = medians[0]
+        row["busbw_gbs"] = round(bandwidth_gbs(case.nbytes, medians[0]) * factor, 3)
+        row["beside"] = {each.label: us for each, us in zip(timed, medians, strict=True)}
+        del row["beside"]["fastcomm"]
+        if samples[0].host_ns:
+            row["host_us"] = round(statistics.median(samples[0].host_ns) / 1e3, 2)
+        checker.report(row)
+
+
+def primitives(checker: Checker, budget_s: float) -> None:
+    """Time a broadcast and a sum of one process's devices beside ``torch.cuda.comm``."""
+    if checker.broken:
+        return
+    devices = devices_of_one()
+    numel = checker.sizes.long // 4
+    terms = [torch.ones(numel, device=device) for device in devices]
+
+    def synchronize() -> None:
+        if devices[0].type != "cpu":
+            module = torch.get_device_module(devices[0])
+            for device in devices:
+                module.synchronize(device)
+
+    libraries: dict[str, Any] = {"fastcomm": comm}
+    if devices[0].type == "cuda" and len(devices) > 1:
+        libraries["torch.cuda.comm"] = torch.cuda.comm
+    for operation in ("broadcast", "reduce_add"):
+
+        def timed(library: Any, operation: str = operation) -> Call:
+            def run() -> None:
+                if operation == "broadcast":
+                    library.broadcast(terms[0], devices)
+                else:
+                    library.reduce_add(terms)
+                synchronize()
+
+            return run
+
+        calls = [timed(library) for library in libraries.values()]
+        samples = measure(calls, checker.control, budget_s / 2)
+        medians = [round(statistics.median(each.times_ns) / 1e3, 2) for each in samples]
+        row: Row = {"check": "speed", "operation": operation, "bytes": numel * 4, "verdict": "ok"}
+        row["median_us"] = medians[0]
+        row["busbw_gbs"] = round(bandwidth_gbs(numel * 4, medians[0]), 3)
+        row["beside"] = dict(list(zip(libraries, medians, strict=True))[1:])
+        checker.report(row)
+
+
+def _each_pair(size: int) -> Iterator[tuple[int, int]]:
+    for first in range(size):
+        for second in range(first + 1, size):
+            yield first, second
+
+
+def pairs(checker: Checker) -> None:
+    """Send between every two devices, both ways: right, and how fast."""
+    rank = checker.rank.rank
+    numel = checker.sizes.pair // 4
+    for pair in _each_pair(checker.rank.size):
+        group = checker.make_group(list(pair))
+        for source, target in (pair, pair[::-1]):
+            found: list[float] = [0.0]
+
+            def body(source: int = source, group: Any = group, found: list[float] = found) -> int:
+                if rank not in pair:  # noqa: B023 (called before the next turn)
+                    return 0
+                given = torch.arange(numel, dtype=torch.int32)
+                tensor = given.to(checker.device) if rank == source else None
+                if tensor is None:
+                    tensor = checker.ordinary(numel, torch.int32).zero_()
+
+                def call() -> None:
+                    dist.broadcast(tensor, source, group=group)
+                    checker.synchronize()
+
+                call()
+                checker.raise_unless_used(tensor, group)
+                wrong = int(torch.ne(tensor.cpu(), given).sum())
+                found[0] = statistics.median(time_batch(call, _PAIR_CALLS)) / 1e3
+                return wrong
+
+            row = checker.check("pair", "broadcast", checker.sizes.pair, body)
+            times = all_gather_object(found[0], checker.control)
+            if row["verdict"] == "ok":
+                row["median_us"] = round(max(times[source], times[target]), 2)
+                row["gbs"] = round(bandwidth_gbs(checker.sizes.pair, row["median_us"]), 3)
+            checker.report({**row, "from": source, "to": target})

@@ -1,0 +1,8 @@
+from support import bench_ranks
+
+from fastcomm.bench.launch import launch
+
+
+def test_values_of_all_ranks_without_numpy() -> None:
+    wanted = [["rank 0", 0.5, ""], ["rank 1", 1.5, "ü"], ["rank 2", 2.5, "üü"]]
+    assert launch(bench_ranks.gather_values, 3, timeout_s=60) == [wanted] * 3

@@ -1,0 +1,404 @@
+"""Lists of gradients reduced from device to device. On simulated devices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import sim
+import torch
+import torch.distributed as dist
+from support.caught import Caught, catch
+from support.direct import init, small_net, train
+from support.fused import OPTIONS, gradients
+from support.ranks import World, run_outcomes, run_ranks
+from support.tree import same_bits
+from torch import nn
+
+import fastcomm
+from fastcomm import _host
+from fastcomm.ddp import FusedState, fused_hook
+from fastcomm.fused import FusedResult
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+# Several rounds for some lists; one launch for a few.
+SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "8192"}
+
+
+def _joined(world: World) -> torch.device:
+    """Join, with what serves the devices agreed on; nothing goes by way of the host from there."""
+    device = init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    _host.bring_back = _never  # type: ignore[assignment]
+    return device
+
+
+def _never(copies: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    assert all(a is b for a, b in zip(copies, tensors, strict=True)), "by way of the host"
+
+
+def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Return copies with the same strides: `to` leaves no gaps."""
+    made = []
+    for tensor in tensors:
+        there = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+        )
+        made.append(there.copy_(tensor))
+    return made
+
+
+def _check(found: FusedResult, expected: FusedResult, device: torch.device) -> None:
+    for name in ("total_norm", "found_inf", "partial_norms"):
+        there, here = getattr(found, name), getattr(expected, name)
+        assert (there is None) == (here is None), name
+        if here is not None:
+            assert there.device == device and same_bits(there.cpu(), here), name
+
+
+def _explained(world: World) -> None:
+    device = _joined(world)
+    for count, algorithm in ((10, "one-shot"), (100_000, "pipelined")):
+        told = fastcomm.explain("fused_all_reduce", torch.ones(count, device=device))
+        assert told.native and told.algorithm == algorithm and "they meet" in told.reason, told
+        assert ("this rank's tensor is staged" in told.reason) == (algorithm == "pipelined"), told
+    there = fastcomm.empty(100_000, device=device)
+    assert "this rank's tensor is used where it lies" in fastcomm.explain("broadcast", there).reason
+    assert "this rank" not in fastcomm.explain("all_reduce", there, op="max").reason
+
+
+def test_explain_tells_of_it() -> None:
+    run_ranks(2, _explained)
+
+
+def _bits(world: World) -> None:
+    device = _joined(world)
+    for seed, options in enumerate(OPTIONS):
+        grads = gradients(world.rank, seed)
+        if options.get("norm_type") in (1, math.inf):
+            grads = grads[:-1]  # no complex ones
+        there = _moved(grads, device)
+        work_is_there = seed % 2 == 0
+        found = fastcomm.fused_all_reduce_([None, *there], **options, async_op=work_is_there)
+        assert (found.work is not None) == work_is_there
+        found.wait()
+        expected = fastcomm.fused_all_reduce_(grads, **options)
+        _check(found, expected, device)
+        for i, (a, b) in enumerate(zip(there, grads, strict=True)):
+            assert a.stride() == b.stride() and same_bits(a.cpu(), b), (options, i)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_bits_of_the_cpu(size: int) -> None:
+    """Of every type and layout, on the wire as they are and rounded; norms and flags too."""
+    run_ranks(size, _bits, environment=SMALL, timeout=240)
+
+
+def test_the_bits_of_the_cpu_by_pinned_memory() -> None:
+    run_ranks(3, _bits, environment={**SMALL, "FASTCOMM_ROUTE": "pinned"}, timeout=240)
+
+
+def _buckets(world: World) -> None:
+    """Gradients that lie end to end: in memory that all have mapped, or on this rank alone not."""
+    device = _joined(world)
+    counts = [7, 3000, 64, 4097, 1]
+    for count in (sum(counts), 5):
+        for shared_by in (range(world.size), range(1, world.size), range(0)):
+            whole = torch.randn(count, generator=torch.Generator().manual_seed(world.rank))
+            memory = fastcomm.empty(count, device=device)
+            if world.rank not in shared_by:
+                memory = torch.empty(count, device=device)
+            bucket = memory.copy_(whole)
+            lengths = counts if count > 5 else [2, 3]
+            for options in OPTIONS[:2]:
+                found = fastcomm.fused_all_reduce_(list(bucket.split(lengths)), **options)
+                expected = fastcomm.fused_all_reduce_(list(whole.split(lengths)), **options)
+                assert same_bits(bucket.cpu(), whole)
+                _check(found, expected, device)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_buckets_are_used_where_they_lie(size: int) -> None:
+    run_ranks(size, _buckets, environment=SMALL)
+
+
+def _error_feedback(world: World) -> None:
+    device = _joined(world)
+    sizes = [5000, 3, 0, 4097]
+    kept = [torch.zeros(n) for n in sizes]
+    kept_there = _moved(kept, device)
+    for step in range(3):
+        generator = torch.Generator().manual_seed(90 * step + world.rank)
+        grads = [torch.randn(n, generator=generator) for n in sizes]
+        if step == 1:
+            grads[0][7] = math.inf  # leaves no residual
+        there = _moved(grads, device)
+        options: dict[str, Any] = {"wire_dtype": torch.bfloat16, "unscale": 0.5}
+        found = fastcomm.fused_all_reduce_(there, **options, residuals=kept_there)
+        expected = fastcomm.fused_all_reduce_(grads, **options, residuals=kept)
+        _check(found, expected, device)
+        for a, b in zip([*there, *kept_there], [*grads, *kept], strict=True):
+            assert same_bits(a.cpu(), b), step
+    with pytest.raises(ValueError, match="residual"):
+        fastcomm.fused_all_reduce_(there, wire_dtype=torch.float16, residuals=kept)
+
+
+def test_error_feedback() -> None:
+    run_ranks(2, _error_feedback)
+
+
+def _flags(world: World) -> None:
+    device = _joined(world)
+    for bad in (math.inf, math.nan):
+        for where in (0, 4095, 9999):
+            grads = [torch.ones(10, device=device), torch.ones(10000, device=device)]
+            if world.rank == 1:
+                grads[1][where] = bad
+            found = fastcomm.fused_all_reduce_(grads, norm_type=math.inf)
+            assert found.total_norm is not None
+            assert found.found_inf.item() == 1 and not math.isfinite(found.total_norm.item())
+    assert fastcomm.fused_all_reduce_([grads[0]]).found_inf.item() == 0
+    empty = torch.empty(0, device=device)
+    assert fastcomm.fused_all_reduce_([empty]).partial_norms.tolist() == [0.0]
+
+
+def test_infinities_and_nans_are_found() -> None:
+    run_ranks(2, _flags, environment=SMALL)
+
+
+def _shards(world: World) -> None:
+    """What a rank owns has the bits of the whole, and so have the norms."""
+    device = _joined(world)
+    grads = gradients(world.rank)[:7]
+    offsets = [fastcomm.shards.row_offsets(grad, world.size) for grad in grads]
+    there = _moved(grads, device)
+    found = fastcomm.fused_reduce_scatter_(there, offsets)
+    expected = fastcomm.fused_all_reduce_(grads)
+    _check(found, expected, device)
+    for a, b, cut in zip(there, grads, offsets, strict=True):
+        own = slice(cut[world.rank], cut[world.rank + 1]) if cut else slice(None)
+        assert same_bits(a.cpu().flatten()[own], b.flatten()[own])
+
+
+def test_each_rank_its_own_part() -> None:
+    run_ranks(3, _shards, environment=SMALL)
+
+
+def _gathered(world: World) -> None:
+    """Shards of several types, which some ranks have none of; and those of one rank alone."""
+    device = _joined(world)
+    whole = [
+        tensor for tensor in gradients(0) if tensor.is_contiguous() and not tensor.is_complex()
+    ]
+    whole.append(torch.arange(50_000.0))
+    for lone in (False, True):
+        offsets = [fastcomm.shards.row_offsets(tensor, world.size) for tensor in whole]
+        if lone:
+            offsets = [[0] * world.size + [tensor.numel()] for tensor in whole]
+        here = []
+        for tensor, cut in zip(whole, offsets, strict=True):
+            mine = torch.full_like(tensor, -1.0) if cut else tensor.clone()
+            own = slice(cut[world.rank], cut[world.rank + 1]) if cut else slice(0)
+            mine.view(-1)[own] = tensor.view(-1)[own]
+            here.append(mine)
+        there = _moved(here, device)
+        fastcomm.gather_shards_(there, offsets)
+        for tensor, found in zip(whole, there, strict=True):
+            assert same_bits(found.cpu(), tensor), (lone, tensor.shape)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_shards_are_gathered(size: int) -> None:
+    run_ranks(size, _gathered, environment=SMALL)
+
+
+def _sharded(world: World) -> None:
+    device = _joined(world)
+    broadcasts = dist.broadcast
+    for options in ({}, {"wire_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}):
+        models = [small_net(), small_net().to(device)]
+        norms = []
+        for model in models:
+            optimizer = fastcomm.ShardedOptimizer(
+                torch.optim.Adam, model.parameters(), lr=0.01, **options
+            )
+            dist.broadcast = None  # not one by one
+            place = next(model.parameters()).device
+            for step in range(3):
+                torch.manual_seed(10 * step + world.rank)
+                model(torch.randn(5, 6).to(place)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            dist.broadcast = broadcasts
+            assert optimizer.result is not None and optimizer.result.total_norm is not None
+            norms.append(optimizer.result.total_norm.item())
+            saved = optimizer.state_dict()
+            optimizer.load_state_dict(saved)
+        assert norms[0] == norms[1]
+        for here, there in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert same_bits(there.detach().cpu(), here.detach()), options
+    with pytest.raises(ValueError, match="not on one device"):
+        both = [torch.zeros(3, requires_grad=True), torch.zeros(3, device=device)]
+        fastcomm.ShardedOptimizer(torch.optim.SGD, both, lr=0.1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_sharded_optimizer_has_the_weights_of_the_cpu(size: int) -> None:
+    run_ranks(size, _sharded, environment=SMALL, timeout=240)
+
+
+def _several_places(world: World) -> list[list[float]]:
+    """A list of several devices, and one of integers: by way of the host, or refused."""
+    device = init(world)
+    other = torch.device("sim", world.size)
+    grads = [torch.full((3,), float(world.rank), device=d) for d in (device, other, "cpu")]
+    found = fastcomm.fused_all_reduce_(grads)
+    assert found.found_inf.item() == 0
+    alone = [torch.full((3,), float(world.rank), device=device)]
+    assert fastcomm.fused_all_reduce_(alone, average=False).partial_norms.numel() == 1
+    assert alone[0].tolist() == [world.size * (world.size - 1) / 2] * 3
+    with pytest.raises(ValueError, match="not floating-point"):
+        fastcomm.fused_all_reduce_([torch.ones(3, dtype=torch.int32, device=device)])
+    if world.size > 1:  # copies share none
+        with pytest.raises(ValueError, match="gradients 0 and 1 share memory"):
+            fastcomm.fused_all_reduce_([grads[0], grads[0][1:]])
+    return [grad.tolist() for grad in grads]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_lists_of_several_devices(size: int) -> None:
+    assert run_ranks(size, _several_places) == [[[(size - 1) / 2] * 3] * 3] * size
+
+
+def _mismatch(world: World, kind: str) -> tuple[Caught, bool, float]:
+    device = _joined(world)
+    grads = [torch.full((5, 4), 7.0, device=device), torch.full((5000,), 7.0, device=device)]
+    options: dict[str, Any] = {}
+    if world.rank == 1:
+        if kind == "shape":
+            grads[0] = torch.full((4, 5), 7.0, device=device)
+        elif kind == "unscale":
+            options = {"unscale": 2.0}
+        elif kind == "count":
+            grads = grads[1:]
+    result = fastcomm.fused_all_reduce_(grads, **options, async_op=True)
+    torch.sim.synchronize()
+    caught = catch(result.wait)
+    is_nan = all(bool(grad.isnan().all().item()) for grad in grads)
+    return caught, is_nan, result.found_inf.item()
+
+
+@pytest.mark.parametrize("kind", ["shape", "unscale", "count"])
+def test_lists_that_differ_are_an_error(kind: str) -> None:
+    """And their flag says so to an optimizer that nobody has told."""
+    for caught, is_nan, found_inf in run_ranks(2, _mismatch, kind, environment=SMALL):
+        assert caught.kind == "CollectiveMismatchError", caught
+        words = "5000 elements" if kind == "count" else "the same with tensors of other shapes"
+        assert "fused_all_reduce(avg, 50" in caught.text and words in caught.text, caught
+        assert is_nan and found_inf == 1.0
+
+
+def _left_alone(world: World) -> tuple[str, bool, float] | None:
+    """One rank does not come; a later call of the others fails at once."""
+    device = _joined(world)
+    if world.rank == 1:
+        return None
+    grads = [torch.ones(50, device=device), torch.ones(20000, device=device)]
+    result = fastcomm.fused_all_reduce_(grads, wire_dtype=torch.bfloat16, async_op=True)
+    torch.sim.synchronize()
+    caught = catch(result.wait)
+    assert catch(fastcomm.fused_all_reduce_, grads).kind == caught.kind
+    is_nan = all(bool(grad.isnan().all().item()) for grad in grads)
+    return caught.kind, is_nan, result.found_inf.item()
+
+
+def test_a_rank_that_leaves() -> None:
+    outcomes = run_outcomes(2, _left_alone, environment=SMALL)
+    assert outcomes[0].value == ("PeerLeftError", True, 1.0), outcomes[0]
+
+
+def _graph(world: World) -> None:
+    """Replayed between eager calls."""
+    device = _joined(world)
+    static = [torch.zeros(900, device=device), torch.zeros(5, device=device)]
+    stream = torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        found = fastcomm.fused_all_reduce_(static, wire_dtype=torch.bfloat16)
+        graph.end()
+        for turn in range(4):
+            for grad in static:
+                grad.fill_(turn + world.rank)
+            graph.replay()
+            eager = [torch.full((70,), 2.0 * turn, device=device) for _ in range(2)]
+            fastcomm.fused_all_reduce_(eager, average=False)
+            assert {*static[0].tolist(), *static[1].tolist()} == {turn + 0.5}
+            assert eager[1].unique().tolist() == [4.0 * turn]
+            assert math.isclose(
+                found.total_norm.item(), (turn + 0.5) * math.sqrt(905), rel_tol=1e-6
+            )
+    torch.sim.synchronize()
+
+
+def test_graphs_between_eager_calls() -> None:
+    run_ranks(2, _graph, environment=SMALL)
+
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"wire_dtype": torch.bfloat16, "error_feedback": True, "gradient_as_bucket_view": True},
+    {"max_norm": 0.01, "bucket_cap_mb": 0.004},
+]
+
+
+def _ddp(world: World) -> None:
+    device = _joined(world)
+    for mode in MODES:
+        norms = []
+        models = [small_net(), small_net().to(device)]
+        for model in models:
+            ddp = fastcomm.DistributedDataParallel(model, **mode)
+            train(world, ddp, next(model.parameters()).device)
+            result = ddp.result()
+            assert result.total_norm is not None
+            norms.append(result.total_norm.item())
+        assert norms[0] == norms[1] and math.isfinite(norms[0])
+        for here, there in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert same_bits(there.detach().cpu(), here.detach()), mode
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ddp_has_the_weights_of_the_cpu(size: int) -> None:
+    """Through torch's reducer, whose hook gets a future of a device."""
+    run_ranks(size, _ddp, environment=SMALL, timeout=240)
+
+
+def _hooked(world: World) -> None:
+    """A hook of stock DDP, in a group whose buckets lie where all have mapped them."""
+    device = _joined(world)
+    # As where the group is "fastcomm" alone, which torch takes for "cpu" and "cuda".
+    dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    model = small_net().to(device)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    state = FusedState(model.parameters(), max_norm=1e-3)
+    ddp.register_comm_hook(state, fused_hook)
+    reduce, lies_there = state._reduce, []
+
+    def noted(bucket):  # torch would refuse annotations that are strings
+        lies_there.append(fastcomm.is_shared(bucket.buffer()))
+        return reduce(bucket)
+
+    state._reduce = noted  # type: ignore[method-assign]
+    train(world, ddp, device)
+    flat = torch.cat([p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None])
+    assert float(torch.linalg.vector_norm(flat)) <= 1.001e-3
+    assert lies_there and all(lies_there)
+    total = state.result().total_norm
+    assert total is not None and total.item() > 1e-3
+
+
+def test_the_hook_of_stock_ddp() -> None:
+    run_ranks(2, _hooked)

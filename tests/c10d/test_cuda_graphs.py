@@ -1,0 +1,167 @@
+"""Collectives between devices, captured into graphs and replayed. On simulated devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sim
+import torch
+import torch.distributed as dist
+from support.direct import init
+from support.ranks import World, run_ranks
+
+import fastcomm
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+# Several rounds for most messages; one launch for a few.
+SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
+
+
+def _graph(world: World) -> None:
+    device = init(world)
+    native = sim.load()
+    static = torch.zeros(900, device=device)
+    dist.all_reduce(static)
+    stream = torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        graph = native.CapturedGraph(world.rank, stream.stream_id)
+        dist.all_reduce(static)
+        dist.all_reduce(static, async_op=True).wait()
+        graph.end()
+        for turn in range(10):
+            static.fill_(turn + world.rank)
+            graph.replay()
+            eager = torch.full((900,), float(turn), device=device)
+            dist.all_reduce(eager)
+            assert static.unique().tolist() == [2.0 * (2 * turn + 1)]
+            assert eager.unique().tolist() == [2.0 * turn]
+    torch.sim.synchronize()
+
+
+def test_graphs_between_eager_calls() -> None:
+    run_ranks(2, _graph, environment=SMALL)
+
+
+def _graph_of_two_streams(world: World) -> list[float]:
+    """Operations on two streams of one capture; the group is left while it is replayed."""
+    device = init(world)
+    native = sim.load()
+    first, second = (torch.ones(900, device=device) for _ in range(2))
+    dist.all_reduce(first.clone())
+    stream, side = torch.Stream(device), torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        graph = native.CapturedGraph(world.rank, stream.stream_id)
+        side.wait_stream(stream)
+        dist.all_reduce(first)
+        with side:
+            dist.all_reduce(second)
+        stream.wait_stream(side)
+        graph.end()
+        native.sleep(world.rank, stream.stream_id, 200_000 * world.rank)
+        for _ in range(3):
+            graph.replay()
+        dist.destroy_process_group()
+        return [*first.unique().tolist(), *second.unique().tolist()]
+
+
+def test_a_graph_of_two_streams_and_leaving_behind_it() -> None:
+    assert run_ranks(2, _graph_of_two_streams, environment=SMALL) == [[8.0, 8.0]] * 2
+
+
+def _two_captures(world: World) -> list[float]:
+    """The second one begins on the same stream, and has its operation on another one."""
+    device = init(world)
+    first, second = (torch.ones(900, device=device) for _ in range(2))
+    dist.all_reduce(first.clone())
+    stream, side = torch.Stream(device), torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        one = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        dist.all_reduce(first)
+        one.end()
+        two = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        side.wait_stream(stream)
+        with side:
+            dist.all_reduce(second)
+        stream.wait_stream(side)
+        two.end()
+        for graph in (one, two, one):
+            graph.replay()
+        return [*first.unique().tolist(), *second.unique().tolist()]
+
+
+def test_one_capture_knows_nothing_of_another() -> None:
+    assert run_ranks(2, _two_captures, environment=SMALL) == [[4.0, 2.0]] * 2
+
+
+def _waited_elsewhere(world: World, by_future: bool) -> list[float]:
+    """A work's wait() is what orders one captured stream behind the other."""
+    device = init(world)
+    data, twice = torch.ones(900, device=device), torch.zeros(900, device=device)
+    dist.all_reduce(data.clone())
+    stream, side = torch.Stream(device), torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        side.wait_stream(stream)
+        with side:
+            work: Any = dist.all_reduce(data, async_op=True)
+        assert work.is_completed()
+        if by_future:
+            work.get_future().wait()
+        else:
+            work.wait()
+        twice.copy_(data).mul_(2)
+        graph.end()
+        for _ in range(3):
+            graph.replay()
+        return [*data.unique().tolist(), *twice.unique().tolist()]
+
+
+@pytest.mark.parametrize("by_future", [False, True], ids=["wait", "future"])
+def test_who_waits_on_another_stream_of_the_capture(by_future: bool) -> None:
+    assert run_ranks(2, _waited_elsewhere, by_future, environment=SMALL) == [[8.0, 16.0]] * 2
+
+
+def _captured_apart(world: World) -> list[list[float]]:
+    """Ranks capture in other orders, before there is a pool and after, and replay alike."""
+    device = init(world)
+    data = [torch.zeros(count, device=device) for count in (700, 900, 100)]
+    dist.all_reduce(torch.ones(1, device=device))
+    stream = torch.Stream(device)
+    torch.sim.synchronize()
+    graphs: dict[int, Any] = {}
+
+    def capture(which: int) -> None:
+        graphs[which] = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        dist.all_reduce(data[which])
+        graphs[which].end()
+
+    with stream:
+        if world.rank == 0:
+            capture(0)
+            capture(1)
+        in_place = fastcomm.empty(5000, device=device).fill_(1.0)
+        assert fastcomm.is_shared(in_place)
+        if world.rank == 1:
+            data[0] = fastcomm.empty(700, device=device)
+            capture(2)  # which nobody replays
+            capture(1)
+            capture(0)
+        for turn in range(3):
+            for which in (1, 0):
+                data[which].fill_(turn + world.rank)
+                graphs[which].replay()
+            dist.all_reduce(in_place)
+        found = [tensor.unique().tolist() for tensor in (data[0], data[1], in_place)]
+    torch.sim.synchronize()
+    return found
+
+
+def test_ranks_may_capture_apart_and_replay_alike() -> None:
+    found = run_ranks(2, _captured_apart, environment=SMALL)
+    assert found == [[[5.0], [5.0], [8.0]]] * 2

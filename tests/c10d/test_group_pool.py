@@ -1,0 +1,340 @@
+"""Tensors that operations between processes' devices use in place. On simulated devices."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+import sim
+import torch
+import torch.distributed as dist
+from support.direct import DTYPES, check_bits, init, small_net, train
+from support.ranks import World, run_outcomes, run_ranks
+from support.tree import same_bits
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import fastcomm
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+# Several rounds for most messages; one launch for a few.
+SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
+
+
+def _joined(world: World) -> torch.device:
+    """Join, with what serves the devices agreed on."""
+    device = init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    return device
+
+
+def _moved(tensor: torch.Tensor) -> torch.Tensor:
+    there = fastcomm.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    assert fastcomm.is_shared(there) or tensor.numel() == 0
+    return there.copy_(tensor)
+
+
+def _bits(world: World) -> None:
+    """All ranks' tensors lie there, then those of some, at times beside a pack."""
+    device = _joined(world)
+    turn = 0
+
+    def some(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal turn
+        turn += 1
+        padded = _moved(torch.cat([tensor.new_zeros(1), tensor]))  # all ask at once, or nobody may
+        if (turn + world.rank) % 4 == 0:
+            return padded[1:].copy_(tensor)
+        return padded[:-1].copy_(tensor) if (turn + world.rank) % 4 > 1 else tensor
+
+    # The simulation keeps the order of so many pieces of memory, and no more.
+    for dtype in DTYPES if world.size < 5 else [DTYPES[world.size % 4]]:
+        for count in (0, 6, 1023, 2048):
+            check_bits(world, device, dtype, count, _moved)
+            check_bits(world, device, dtype, count, some)
+
+
+RELEASE = [pytest.param(size, marks=pytest.mark.release) for size in range(4, 8)]
+
+
+@pytest.mark.parametrize("size", [2, 3, *RELEASE])
+def test_the_bits_of_the_cpu(size: int) -> None:
+    run_ranks(size, _bits, environment=SMALL, timeout=240)
+
+
+def _again(world: World) -> tuple[bool, bool, list[float]]:
+    """Whether memory is used again, whether all of it fits into one piece, and a sum in it."""
+    device = _joined(world)
+    first = fastcomm.empty(1000, device=device)
+    place = first.data_ptr()
+    del first
+    parts = [fastcomm.empty(500, device=device) for _ in range(4)]
+    del parts
+    second = fastcomm.empty(1000, device=device).fill_(float(world.rank))
+    larger = fastcomm.empty(5 << 20, device=device)  # floats: more than there is
+    dist.all_reduce(larger.fill_(1.0))
+    dist.all_reduce(second)
+    assert larger.unique().tolist() == [float(world.size)]
+    return second.data_ptr() == place, fastcomm.is_shared(larger), second.unique().tolist()
+
+
+def test_memory_is_used_again_and_grows() -> None:
+    assert run_ranks(3, _again) == [(True, True, [3.0])] * 3
+
+
+def _on_two_streams(world: World) -> list[bool]:
+    """A tensor goes whose stream still writes it: does another stream get its memory, or this?"""
+    device = _joined(world)
+    fastcomm.empty(4000, device=device)  # room for it: more is made when devices are idle
+    gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
+    first = fastcomm.empty(4000, device=device).fill_(1.0)
+    place = first.data_ptr()
+    del first
+    with torch.Stream(device):
+        other = fastcomm.empty(4000, device=device).fill_(2.0)
+    same = fastcomm.empty(4000, device=device).fill_(3.0)
+    gate.open()
+    torch.sim.synchronize()
+    places = [each.data_ptr() == place for each in (other, same)]
+    if places == [False, True]:  # else it is reported
+        assert (other.unique().item(), same.unique().item()) == (2.0, 3.0)
+    return places
+
+
+def test_memory_stays_with_its_stream() -> None:
+    assert run_ranks(2, _on_two_streams) == [[False, True]] * 2
+
+
+def test_memory_that_changes_its_stream_is_reported() -> None:
+    outcomes = run_outcomes(2, _on_two_streams, environment={"FC_CONTROL": "share_streams"})
+    texts = [outcome.error or "" for outcome in outcomes]
+    assert any("nothing orders" in text for text in texts), texts
+
+
+def _alone(world: World) -> tuple[bool, bool, float, float]:
+    """One rank asks; the others do an operation later; what is issued is right all the same."""
+    device = _joined(world)
+    begun = time.monotonic()
+    first = fastcomm.empty(9000, device=device) if world.rank == 1 else None
+    waited = time.monotonic() - begun
+    dist.all_reduce(torch.ones(1, device=device))
+    begun = time.monotonic()
+    data = fastcomm.empty(9000, device=device).fill_(1.0)
+    again = time.monotonic() - begun
+    dist.all_reduce(data)
+    assert data.unique().tolist() == [float(world.size)]
+    return first is not None and fastcomm.is_shared(first), fastcomm.is_shared(data), waited, again
+
+
+def test_who_asks_alone_waits_for_some_seconds_once() -> None:
+    """Who asks behind other operations is not met: the devices could not come to rest."""
+    found = run_ranks(3, _alone)
+    assert not any(first or data for first, data, _, _ in found)
+    assert 4.5 < found[1][2] < 20 and found[1][3] < 4, found
+    assert all(4.5 < found[rank][3] < 20 for rank in (0, 2)), found
+
+
+def _none(world: World) -> list[str]:
+    """Why there is no such memory."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("fastcomm").addHandler(handler)
+    device = init(world)
+    assert not fastcomm.is_shared(fastcomm.empty(10, device=device))
+    data = torch.ones(10, device=device)
+    dist.all_reduce(data)
+    data = fastcomm.empty(3, 10, device=device, dtype=torch.int32, requires_grad=False).fill_(1)
+    assert data.shape == (3, 10) and data.device == device and not fastcomm.is_shared(data)
+    dist.all_reduce(data)
+    assert data.unique().tolist() == [world.size]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"FASTCOMM_POOL_MB": "0"}, "FASTCOMM_POOL_MB allows no more"),
+        ({"FASTCOMM_ROUTE": "pinned"}, "devices do not reach each other's memory"),
+        ({"FASTCOMM_ROUTE": "nccl"}, "no memory that operations use in place"),
+    ],
+)
+def test_where_there_is_none_it_is_ordinary_and_said(
+    environment: dict[str, str], reason: str
+) -> None:
+    for said in run_ranks(2, _none, environment=environment):
+        assert re.search("decided at the process group's first collective", said[0]), said
+        assert re.search(reason, said[-1]), said
+
+
+def _without_group(world: World) -> bool:
+    sim.load()
+    return fastcomm.is_shared(fastcomm.empty(3, device=f"sim:{world.rank}"))
+
+
+def test_without_a_group_it_is_ordinary() -> None:
+    assert run_ranks(2, _without_group) == [False] * 2
+
+
+def _graph(world: World) -> None:
+    """A captured operation on a tensor there; one that is made meanwhile, or goes."""
+    device = _joined(world)
+    static = fastcomm.empty(3000, device=device)
+    goes = fastcomm.empty(3000, device=device)
+    stream = torch.Stream(device)
+    torch.sim.synchronize()
+    with stream:
+        captured = sim.load().CapturedGraph(world.rank, stream.stream_id)
+        dist.all_reduce(static)
+        assert not fastcomm.is_shared(fastcomm.empty(300, device=device))
+        del goes
+        captured.end()
+        for turn in range(5):
+            static.fill_(turn + world.rank)
+            captured.replay()
+            eager = fastcomm.empty(3000, device=device).fill_(float(turn))
+            dist.all_reduce(eager)
+            assert static.unique().tolist() == [2.0 * turn + 1]
+            assert eager.unique().tolist() == [2.0 * turn]
+            del eager
+    torch.sim.synchronize()
+
+
+def test_graphs() -> None:
+    run_ranks(2, _graph, environment=SMALL)
+
+
+def _outlives(world: World) -> list[int]:
+    """A tensor of a group that has gone; its memory goes with it."""
+    device = _joined(world)
+    touched = []
+    for turn in range(6):
+        data = fastcomm.empty(8 << 20, device=device).fill_(float(turn))
+        dist.all_reduce(data)
+        dist.destroy_process_group()
+        assert (data + 1).unique().tolist() == [turn * world.size + 1.0]
+        assert fastcomm.is_shared(data)
+        world.init("cpu:fastcomm,sim:fastcomm", f"again{turn}")
+        dist.all_reduce(data)  # staged: it is not this group's
+        assert data.unique().tolist() == [float(turn * world.size**2)]
+        del data
+        gc.collect()
+        dist.barrier()
+        found = re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())
+        assert found is not None
+        touched.append(int(found[1]) * 1024)
+    return touched
+
+
+def test_a_tensor_outlives_its_group() -> None:
+    for touched in run_ranks(2, _outlives):
+        # A tensor has 32 MiB, and a group's windows 64.
+        assert touched[-1] - touched[1] < 128 << 20, touched
+
+
+def _forked(world: World) -> str:
+    device = _joined(world)
+    data = fastcomm.empty(3000, device=device).fill_(1.0)
+    torch.sim.synchronize()
+    child = os.fork()
+    if child == 0:
+        del data
+        gc.collect()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    dist.all_reduce(data)
+    assert data.unique().tolist() == [float(world.size)]
+    return str(status)
+
+
+def test_a_child_of_fork_lets_it_be() -> None:
+    assert run_ranks(2, _forked) == ["0"] * 2
+
+
+def _note(buckets, bucket):  # torch would refuse annotations that are strings
+    buckets.append(fastcomm.is_shared(bucket.buffer()))
+    return allreduce_hook(None, bucket)
+
+
+def _train_ddp(world: World) -> tuple[list[bool], list[torch.Tensor]]:
+    """Whether each bucket lies there, also on the CPU, and weights that are the CPU's."""
+    results = []
+    buckets: list[bool] = []
+    here = init(world)
+    # DDP asks the group's default backend, which "fastcomm" alone sets for "cpu" and "cuda".
+    dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    for device in (here, torch.device("cpu")):
+        net = small_net().to(device)
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
+        ddp.register_comm_hook(buckets, _note)
+        train(world, ddp, device)
+        results.append([parameter.detach().cpu() for parameter in net.parameters()])
+    assert all(map(same_bits, *results))
+    assert len(buckets) > 8
+    return buckets, results[0]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_buckets_of_stock_ddp_lie_there(size: int) -> None:
+    found = run_ranks(size, _train_ddp, environment=SMALL)
+    assert all(all(buckets) for buckets, _ in found), [buckets for buckets, _ in found]
+    assert all(all(map(same_bits, found[0][1], weights)) for _, weights in found[1:])
+
+
+# By torch's version.
+FSDP_CALLS = {
+    "all_gather": ("all_gather_single", "all_gather_into_tensor"),
+    "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
+}
+
+
+def _train_sharded(world: World) -> set[tuple[str, bool]]:
+    """What operations were given, and whether it lies there; weights are the CPU's."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    seen: set[tuple[str, bool]] = set()
+
+    def spy(operation: str, name: str) -> None:
+        stock = getattr(dist, name, None)
+
+        def noted(output: torch.Tensor, input: torch.Tensor, *rest: object, **options: object):
+            if output.device.type == "sim":
+                seen.add((operation, fastcomm.is_shared(input)))
+            return stock(output, input, *rest, **options)
+
+        if stock is not None:
+            setattr(dist, name, noted)
+
+    device = _joined(world)
+    for operation, names in FSDP_CALLS.items():
+        for name in names:
+            spy(operation, name)
+    results = []
+    for where in (device, torch.device("cpu")):
+        mesh = init_device_mesh(where.type, (world.size,))
+        net = small_net().to(where)
+        layers = [layer for layer in net if isinstance(layer, nn.Linear)]
+        for layer in [*layers, net]:
+            fully_shard(layer, mesh=mesh)
+            assert isinstance(layer, FSDPModule)
+            layer.set_allocate_memory_from_process_group_for_comm(True)
+        train(world, net, where)
+        results.append([p.full_tensor().detach().cpu() for p in net.parameters()])
+    assert all(map(same_bits, *results))
+    return seen
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_fsdp2_moves_lies_there(size: int) -> None:
+    """The parameters of ``full_tensor()`` do not."""
+    for seen in run_ranks(size, _train_sharded, environment=SMALL):
+        assert {("all_gather", True), ("reduce_scatter", True)} <= seen, seen
+        assert ("reduce_scatter", False) not in seen

@@ -1,0 +1,92 @@
+"""What a check says of what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastcomm.check import report
+from fastcomm.check.plot import draw
+
+Row = dict[str, Any]
+
+
+def _row(path: str, verdict: str = "ok", check: str = "staged", **more: Any) -> Row:
+    row = {"path": path, "check": check, "operation": "all_reduce", "bytes": 4096, "ranks": 3}
+    return {**row, "verdict": verdict, "why": more.pop("why", ""), **more}
+
+
+def _links(path: str, speeds: dict[tuple[int, int], float]) -> list[Row]:
+    return [
+        _row(path, check="pair", gbs=gbs, **{"from": source, "to": target})
+        for (source, target), gbs in speeds.items()
+    ]
+
+
+EVEN = {(s, t): 20.0 + s for s in range(3) for t in range(3) if s != t}
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([_row("a"), _row("a")], "ok"),
+        ([_row("a"), _row("a", "wrong"), _row("a", "not run")], "wrong"),
+        ([_row("a", "wrong"), _row("a", "failed")], "failed"),
+        ([_row("a", "not used", why="no link")], "not used"),
+        ([_row("a"), _row("a", "not used", check="in place")], "ok"),
+        (_links("a", EVEN), "ok"),
+        (_links("a", {**EVEN, (0, 2): 5.0}), "slow links"),
+    ],
+)
+def test_the_verdict_of_a_path(rows: list[Row], verdict: str) -> None:
+    assert report.verdict_of(rows) == verdict
+    assert report.is_bad(rows) == (verdict in ("wrong", "failed"))
+
+
+def test_slow_links_are_named() -> None:
+    rows = _links("devices, handle", {**EVEN, (0, 2): 5.0, (2, 1): 9.0})
+    assert [(row["from"], row["to"]) for row in report.slow_links(rows)] == [(0, 2), (2, 1)]
+    text = report.format_text(rows)
+    assert "5 slow" in text and "9 slow" in text and text.count("slow") == 3, text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "settings"),
+    [
+        ("handle: ok, pinned: ok", ""),
+        ("handle: not used, descriptor: ok, pinned: ok", ""),
+        ("handle: not used, pinned: ok", ""),
+        ("handle: wrong, descriptor: ok", "FASTCOMM_IPC=descriptor"),
+        ("handle: ok, fabric: wrong", "FASTCOMM_IPC=handle"),
+        ("handle: failed, descriptor: not used, pinned: ok", "FASTCOMM_ROUTE=pinned"),
+        ("handle: failed, pinned: wrong", "FASTCOMM_ROUTE=nccl"),
+        ("handle: not used, pinned: wrong", "FASTCOMM_ROUTE=nccl"),
+        ("memfd: failed, posix: ok", "FASTCOMM_TRANSPORT=posix"),
+        ("memfd: failed, posix: failed", ""),
+    ],
+)
+def test_settings_lead_around_what_is_wrong(verdicts: str, settings: str) -> None:
+    rows = []
+    for part in verdicts.split(", "):
+        name, verdict = part.split(": ")
+        rows.append(_row(name if name in ("memfd", "posix") else f"devices, {name}", verdict))
+    assert report.settings(rows) == dict([settings.split("=")] if settings else [])
+
+
+def test_what_is_wrong_is_in_the_text() -> None:
+    rows = [_row("memfd"), _row("memfd", "wrong", why="rank 1: 7 wrong elements")]
+    text = report.format_text(rows)
+    assert "1 of 2" in text and "rank 1: 7 wrong elements" in text, text
+
+
+def test_a_picture_has_a_panel_for_each_path_with_links() -> None:
+    speed = _row("memfd", check="speed", median_us=3.0, busbw_gbs=1.0, beside={"gloo": 9.0})
+    rows = [speed, *_links("devices, handle", EVEN), *_links("devices, pinned", {(0, 1): 3.0})]
+    titles = [axis.get_title() for axis in draw(rows).axes]
+    assert [title for title in titles if title] == [
+        "devices, handle [GB/s]",
+        "devices, pinned [GB/s]",
+    ]
+    with pytest.raises(ValueError, match="nothing was timed"):
+        draw([_row("memfd")])

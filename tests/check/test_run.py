@@ -1,0 +1,140 @@
+"""Checks of paths that are right, missing, wrong or broken. Devices are simulated ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from sim.loading import load
+
+from fastcomm.check import Options, Path, report, run
+from fastcomm.check.checker import Sizes
+from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS
+from fastcomm.check.run import ask_devices, planned
+
+SIZES = Sizes(long=64 << 10, pair=256 << 10)
+HANDLE, PINNED = BETWEEN_DEVICES[0], BETWEEN_DEVICES[-1]
+Row = dict[str, Any]
+
+
+def _checked(path: Path, ranks: int, prepare: Any = None, timeout_s: float = 120) -> list[Row]:
+    options = Options(budget_s=0.2, sizes=SIZES, prepare=prepare, timeout_s=timeout_s)
+    seen: list[Row] = []
+    rows = run(options, [(path, ranks)], seen.append)
+    assert seen == rows and all(row["ranks"] == ranks for row in rows)
+    return rows
+
+
+def _spoil_a_gather() -> None:
+    """Rank 1 gets one wrong element."""
+    stock = dist.all_gather
+
+    def spoiled(parts: list[torch.Tensor], *arguments: Any, **options: Any) -> None:
+        stock(parts, *arguments, **options)
+        if dist.get_rank() == 1:
+            parts[0][:1] += 1
+
+    dist.all_gather = spoiled
+
+
+def test_a_wrong_element_is_found() -> None:
+    rows = _checked(ON_THE_HOST[0], 2, _spoil_a_gather)
+    wrong = [row for row in rows if row["verdict"] != "ok"]
+    assert {row["operation"] for row in wrong} == {"all_gather"} and len(wrong) == 6, wrong
+    assert all(row["why"] == "rank 1: 1 wrong elements" for row in wrong), wrong
+    assert report.verdict_of(rows) == "wrong"
+
+
+def _raise_in_a_scatter() -> None:
+    def raising(*_arguments: Any, **_options: Any) -> None:
+        raise RuntimeError("out of order\nmore")
+
+    if dist.is_available():
+        dist.scatter = raising
+
+
+def test_what_raises_ends_a_path_and_is_said() -> None:
+    rows = _checked(ON_THE_HOST[0], 2, _raise_in_a_scatter)
+    verdicts = [row["verdict"] for row in rows]
+    first = verdicts.index("failed")
+    assert rows[first]["operation"] == "scatter" and "out of order" in rows[first]["why"]
+    assert set(verdicts[:first]) == {"ok"} and set(verdicts[first + 1 :]) == {"not run"}
+    assert report.verdict_of(rows) == "failed"
+
+
+def test_ranks_that_end_are_a_row() -> None:
+    (row,) = _checked(Path("none", {"FASTCOMM_TRANSPORT": "none"}, False, ""), 2)
+    assert row["verdict"] == "failed" and "FASTCOMM_TRANSPORT=none: may be one of" in row["why"]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_devices_that_reach_each_other() -> None:
+    rows = _checked(HANDLE, 2, load)
+    assert {row["verdict"] for row in rows} == {"ok"}, rows
+    assert report.verdict_of(rows) in ("ok", "slow links")  # its links have no speed
+    checks = {row["check"] for row in rows}
+    assert {"one-shot", "staged", "in place", "same bits", "two groups at once"} < checks
+    assert {"under a graph", "under load", "speed"} < checks
+    assert {(row["from"], row["to"]) for row in rows if row["check"] == "pair"} == {(0, 1), (1, 0)}
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        pytest.param("0-1 none", "peer access is not", marks=pytest.mark.release),
+        ("0-1 reads", "wrong numbers"),
+    ],
+)
+def test_a_link_that_is_missing_or_wrong(
+    link: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIM_LINKS", link)
+    (row,) = _checked(HANDLE, 2, load)
+    assert row["verdict"] == "not used" and words in row["why"], row
+    rows = _checked(PINNED, 2, load)
+    assert {row["verdict"] for row in rows} == {"ok", "not used"}
+    assert [row["check"] for row in rows if row["verdict"] != "ok"] == ["in place"]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_link_that_is_wrong_under_load_alone_is_gone_around(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SIM_LINKS", "0-1 tired")
+    rows = _checked(HANDLE, 2, load)
+    verdicts = {row["check"]: row["verdict"] for row in rows if row["verdict"] != "ok"}
+    assert verdicts.pop("under load") == "wrong", rows
+    assert set(verdicts) <= {"two groups at once"}, rows  # which is a load as well
+    rows += _checked(PINNED, 2, load)
+    assert report.settings(rows) == {"FASTCOMM_ROUTE": "pinned"}
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_link_that_is_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIM_LINKS", "0-1 slow")
+    rows = _checked(HANDLE, 3, load)
+    assert {(row["from"], row["to"]) for row in report.slow_links(rows)} == {(0, 1), (1, 0)}
+    assert report.verdict_of(rows) == "slow links"
+
+
+@pytest.mark.usefixtures("simulated")
+def test_devices_of_one_process() -> None:
+    rows = _checked(ONE_PROCESS, 1, load)
+    operations = {"broadcast", "reduce_add", "scatter_and_gather"}
+    assert {row["operation"] for row in rows} == operations and len(rows) == 8
+    assert {row["verdict"] for row in rows} == {"ok"}, rows
+
+
+@pytest.mark.usefixtures("simulated")
+def test_devices_are_asked_for() -> None:
+    found = ask_devices(Options(prepare=load))
+    assert (found["kind"], found["count"]) == ("sim", 8)
+    names = [(path.name, ranks) for path, ranks in planned(Options(ranks=3), 8)]
+    assert names[:3] == [("one process", 1), ("memfd", 3), ("posix", 3)]
+    assert names[3:] == [(path.name, 8) for path in BETWEEN_DEVICES]
+    of_the_host = [(ONE_PROCESS, 1), *((path, 2) for path in ON_THE_HOST)]
+    assert planned(Options(), 1) == planned(Options(devices=2), 0) == of_the_host
+    assert len(planned(Options(devices=2), 1)) == 3 + len(BETWEEN_DEVICES)

@@ -1,0 +1,327 @@
+// Much of the same between processes with a device each (engines/cuda/peer_collectives.h): graphs
+// replayed between operations, memory that must not grow, and a rank that dies with kernels at work.
+// Under the execution shim, or on a GPU, which the processes may share.
+//
+//   shim_peer_soak_test [CASE [SEED]]
+//
+// CASE: replays | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes of
+// replays and growth, FC_TEST_ROUNDS the replays, or the operations.
+#include <malloc.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "peer_world.h"
+
+namespace fastcomm::testing {
+namespace {
+
+uint64_t number_of(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+int ranks_wanted() { return static_cast<int>(number_of("FC_TEST_RANKS", 2)); }
+uint64_t rounds_wanted(uint64_t otherwise) { return number_of("FC_TEST_ROUNDS", otherwise); }
+
+/// A call whose tensors stay where they are: inputs in one run of memory, results in another.
+struct Placed {
+  Call call;
+  uint64_t from = 0, from_bytes = 0;  // in the run of inputs
+  uint64_t to = 0, to_bytes = 0;      // in the run of results
+};
+
+/// What a graph does, on values that change: three kinds, each of one size.
+class Repeated {
+ public:
+  static constexpr OpKind kOf[] = {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather};
+  static constexpr int kVariants = 3;
+
+  Repeated(const Rank& rank, uint64_t seed) : stream_(rank.streams[0]) {
+    const int own = rank.self.rank, size = rank.self.size();
+    std::mt19937_64 random(seed);  // the same on all ranks
+    Bytes given[kVariants];
+    for (const OpKind kind : kOf) {
+      Placed placed;
+      placed.from = given[0].size();
+      placed.to = expected_[0].size();
+      for (int v = 0; v < kVariants; ++v) {
+        const Operation made = make_operation(kind, DType::kFloat32, 304, false, size, random);
+        placed.call = made.call;
+        for (const Bytes& part : made.inputs[own]) append(given[v], part);
+        for (const Bytes& part : made.expected[own]) append(expected_[v], part);
+      }
+      placed.from_bytes = given[0].size() - placed.from;
+      placed.to_bytes = expected_[0].size() - placed.to;
+      all_.push_back(placed);
+    }
+    for (const Bytes& each : given) given_.push_back(upload(each, stream_));
+    input_bytes_ = given[0].size();
+    input_ = device_memory(input_bytes_);
+    output_ = device_memory(bytes());
+    for (Placed& placed : all_) place(placed);
+  }
+
+  uint64_t bytes() const { return expected_[0].size(); }
+  const Bytes& expected(int variant) const { return expected_[variant]; }
+  void enqueue(Rank& rank) const {
+    for (const Placed& placed : all_) rank.collectives.enqueue(placed.call, 0, stream_);
+  }
+  /// Before and after the operations, or a graph of them.
+  void give(int variant) const { copy(input_, given_[variant], input_bytes_); }
+  void take(char* row) const { copy(row, output_, bytes()); }
+
+ private:
+  static void append(Bytes& all, const Bytes& part) {
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  void copy(char* to, const char* from, uint64_t bytes) const {
+    FC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "a test");
+  }
+  void place(Placed& placed) const {
+    Call& call = placed.call;
+    const uint64_t part = call.bytes();
+    for (uint64_t at = 0; at < placed.from_bytes; at += part) {
+      call.inputs.push_back(input_ + placed.from + at);
+    }
+    for (uint64_t at = 0; at < placed.to_bytes; at += part) {
+      call.outputs.push_back(output_ + placed.to + at);
+    }
+    call.input = call.inputs[0];
+    call.output = call.outputs[0];
+  }
+
+  cudaStream_t stream_;
+  std::vector<Placed> all_;
+  std::vector<char*> given_;
+  Bytes expected_[kVariants];
+  uint64_t input_bytes_ = 0;
+  char* input_ = nullptr;
+  char* output_ = nullptr;
+};
+
+/// Replays and operations one behind the other, in random order: the bits of the definition, each time.
+void test_replays(uint64_t seed) {
+  const uint64_t replays = rounds_wanted(kOnSimulatedDevices ? 40 : 1000);
+  constexpr uint64_t kRows = 20;  // so often the host looks
+  run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
+    Rank rank(self);
+    const cudaStream_t stream = rank.streams[0];
+    const Repeated work(rank, seed);
+    FC_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a test");
+    work.enqueue(rank);
+    cudaGraph_t graph = nullptr;
+    FC_CUDA(cudaStreamEndCapture(stream, &graph), "a test");
+    cudaGraphExec_t exec = nullptr;
+    FC_CUDA(cudaGraphInstantiate(&exec, graph, 0), "a test");
+    char* const rows = device_memory(kRows * work.bytes());
+    std::mt19937_64 random(seed);  // the same on all ranks
+    uint64_t wrong = 0, replayed = 0;
+    while (replayed < replays) {
+      int variants[kRows];
+      for (uint64_t row = 0; row < kRows; ++row) {
+        variants[row] = static_cast<int>(random() % Repeated::kVariants);
+        work.give(variants[row]);
+        if (random() % 5 == 0) {
+          work.enqueue(rank);
+        } else {
+          FC_CUDA(cudaGraphLaunch(exec, stream), "a test");
+          ++replayed;
+        }
+        work.take(rows + row * work.bytes());
+      }
+      for (uint64_t row = 0; row < kRows; ++row) {
+        const Bytes found = download(rows + row * work.bytes(), work.bytes(), stream);
+        wrong += found != work.expected(variants[row]);
+      }
+    }
+    EXPECT(wrong == 0, "rank ", self.rank, ": ", wrong, " replays or operations are wrong");
+    EXPECT(rank.text().empty(), rank.text());
+    rank.leave();
+  });
+}
+
+/// What this process holds.
+struct Held {
+  int64_t heap = 0;      // bytes of the first thread
+  int64_t resident = 0;  // bytes; what the driver holds on the host too
+  int64_t device = 0;    // bytes that all processes hold; under the shim, allocations so far
+  int64_t files = 0;
+};
+Held held() {
+  Held now;
+  now.heap = static_cast<int64_t>(mallinfo2().uordblks);
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> now.resident >> pages;
+  now.resident = pages * sysconf(_SC_PAGESIZE);
+#if defined(FC_SHIM)
+  now.device = static_cast<int64_t>(shim::Runtime::get().allocations.load());
+#else
+  size_t free = 0, total = 0;
+  FC_CUDA(cudaMemGetInfo(&free, &total), "a test");
+  now.device = static_cast<int64_t>(total - free);
+#endif
+  const std::filesystem::directory_iterator files("/proc/self/fd"), end;
+  now.files = std::distance(begin(files), end);
+  return now;
+}
+
+/// All kinds of operations, again and again: after the first tenth nothing of what a process holds grows.
+/// Under the shim its own books and the devices' memory are on the host, so that nothing is said of it.
+/// FC_TEST_LEAK, host or device: a control.
+void test_growth(uint64_t seed) {
+  const uint64_t operations = rounds_wanted(kOnSimulatedDevices ? 600 : 10'000);
+  const char* const leak = std::getenv("FC_TEST_LEAK");
+  const std::string leaks = leak == nullptr ? "" : leak;
+  run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
+    Rank rank(self);
+    std::mt19937_64 random(seed);   // the same on all ranks
+    std::vector<Operation> all[2];  // of each channel, since nothing else orders them
+    for (const OpKind kind : kKinds) {
+      for (const int channel : {0, 1}) {
+        const uint64_t count = random() % 2 == 0 ? 7 : 300;
+        all[channel].push_back(
+            make_operation(kind, DType::kFloat32, count, ReduceOp::kMax, self.size(), random));
+        enqueue(rank, all[channel].back(), channel, false);
+      }
+    }
+    std::vector<void*> lost;
+    lost.reserve(operations);
+    Held before;
+    for (uint64_t i = 0; i < operations; ++i) {
+      const int channel = static_cast<int>(random() % 2);
+      const Operation& next = all[channel][random() % std::size(kKinds)];
+      rank.collectives.enqueue(next.call, channel, rank.streams[channel]);
+      if (i % 100 == 99) rank.wait_for_all();  // no more than a stream's queue takes
+      if (leaks == "host") lost.push_back(std::malloc(16));
+      if (leaks == "device") static_cast<void>(device_memory(1 << 10));
+      if (i + 1 == operations / 10) {
+        self.meet();
+        before = held();
+        self.meet();
+      }
+    }
+    self.meet();
+    const Held after = held();
+    self.meet();
+    const auto grown = static_cast<int64_t>(4 * operations);  // less than an allocation each
+    EXPECT(kOnSimulatedDevices || after.heap - before.heap < grown, "heap: ", before.heap,
+           " bytes, then ", after.heap);
+    EXPECT(after.files <= before.files, "files: ", before.files, ", then ", after.files);
+    const int64_t most = kOnSimulatedDevices ? 0 : 2 << 20;  // an allocation is a multiple of 2 MiB
+    EXPECT(after.device - before.device <= most, "device: ", before.device, ", then ",
+           after.device);
+    EXPECT(kOnSimulatedDevices || after.resident - before.resident < 4 << 20,
+           "resident: ", before.resident, " bytes, then ", after.resident);
+    EXPECT(rank.text(0).empty() && rank.text(1).empty(), rank.text(0), rank.text(1));
+    if (self.rank == 0) {
+      std::printf("growth of %llu operations: heap %lld, resident %lld, device %lld\n",
+                  static_cast<unsigned long long>(operations),
+                  static_cast<long long>(after.heap - before.heap),
+                  static_cast<long long>(after.resident - before.resident),
+                  static_cast<long long>(after.device - before.device));
+    }
+    rank.leave();
+  });
+}
+
+/// The survivors' device works on, and so does a new group of theirs.
+void expect_a_new_group(const IpcRank& self, int dead) {
+  const IpcRank left = self.without(dead);
+  Rank rank(left);
+  std::mt19937_64 random(3);
+  Operation sum =
+      make_operation(OpKind::kAllReduce, DType::kFloat32, 500, false, left.size(), random);
+  enqueue(rank, sum, 0, false);
+  check(rank, sum, 0);
+  EXPECT(rank.text().empty(), rank.text());
+  rank.leave();
+}
+
+/// Ends itself that late, whatever its threads and its device do then.
+void die_in(std::chrono::microseconds life) {
+  std::thread([life] {
+    std::this_thread::sleep_for(life);
+    std::raise(SIGKILL);
+  }).detach();
+}
+
+/// Rank 2 dies while its kernel waits for the others, who come afterwards.
+void test_death_in_a_wait(uint64_t seed) {
+  run_ipc_ranks(3, [seed](const IpcRank& self) {
+    {
+      Rank rank(self, small(700));
+      std::mt19937_64 random(seed);
+      Operation sum = make_operation(OpKind::kAllReduce, DType::kFloat32, 2000, false, 3, random);
+      self.meet();
+      if (self.rank == 2) {
+        enqueue(rank, sum, 0, false);
+        die_in(std::chrono::milliseconds(50));
+        rank.wait_for_all();
+        EXPECT(false, "rank 2 lives, and nobody came: ", rank.text());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      enqueue(rank, sum, 0, false);
+      rank.wait_for_all();
+      // What it had told before it died is as good as of any other: its opening, but no closing.
+      EXPECT(rank.text().find("rank 2 has not come") != std::string::npos ||
+                 rank.failure() == WaitFailure::kPeerFailed,
+             rank.text());
+    }
+    expect_a_new_group(self, 2);
+  });
+}
+
+/// Rank 2 dies while kernels of all ranks move much, one behind the other.
+void test_death_in_a_copy(uint64_t seed) {
+  run_ipc_ranks(3, [seed](const IpcRank& self) {
+    {
+      const uint64_t bytes = kOnSimulatedDevices ? 64 << 10 : 16 << 20;
+      const int operations = kOnSimulatedDevices ? 30 : 2000;
+      auto options = small(700);
+      options.slot_bytes = 0;
+      options.area_bytes = 3 * bytes / 4;
+      Rank rank(self, options);
+      std::mt19937_64 random(seed);
+      Call call;
+      call.kind = OpKind::kAllReduce;
+      call.dtype = DType::kFloat32;
+      call.op = ReduceOp::kSum;
+      call.count = bytes / sizeof(float);
+      char* const memory = upload(Bytes(bytes, 0), rank.streams[0]);
+      call.input = call.output = memory;
+      call.inputs = {memory};
+      call.outputs = {memory};
+      rank.collectives.enqueue(call, 0, rank.streams[0]);
+      rank.wait_for_all();
+      self.meet();
+      if (self.rank == 2) die_in(std::chrono::microseconds(200 + random() % 20'000));
+      for (int i = 0; i < operations; ++i) {
+        rank.collectives.enqueue(call, 0, rank.streams[0]);
+        if (self.rank == 2 && i == operations - 2) pause();  // whatever it has done until then
+        if (i % 100 == 99) rank.wait_for_all();
+      }
+      rank.wait_for_all();
+      const WaitFailure why = rank.failure();
+      EXPECT(why == WaitFailure::kTimeout || why == WaitFailure::kPeerFailed, rank.text());
+      float first = 0;
+      std::memcpy(&first, download(memory, sizeof(first), rank.streams[0]).data(), sizeof(first));
+      EXPECT(std::isnan(first), "the last result is NaN");
+    }
+    expect_a_new_group(self, 2);
+  });
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(argc, argv,
+                   {{"replays", test_replays},
+                    {"growth", test_growth},
+                    {"death_in_a_wait", test_death_in_a_wait},
+                    {"death_in_a_copy", test_death_in_a_copy}});
+}

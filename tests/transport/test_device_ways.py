@@ -1,0 +1,57 @@
+"""How devices of processes come to reach each other's memory, where not all ways work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.direct import init, reason_and_sum
+from support.ranks import World, run_ranks
+
+import fastcomm
+
+pytestmark = pytest.mark.usefixtures("simulated")
+
+NO_HANDLES = {"SIM_IPC": "0"}
+NO_DESCRIPTORS = {**NO_HANDLES, "SIM_DESCRIPTORS": "0", "SIM_FABRIC": "1"}
+
+
+def _sums(world: World) -> tuple[str, bool]:
+    """What explain says, and whether tensors can lie in memory that all have mapped."""
+    device = init(world)
+    ordinary = torch.full((50000,), world.rank + 1.0, device=device)
+    dist.all_reduce(ordinary)
+    in_place = fastcomm.empty(50000, device=device).fill_(world.rank + 1.0)
+    dist.all_reduce(in_place)
+    assert ordinary.unique().tolist() == in_place.unique().tolist() == [6.0]
+    return fastcomm.explain("all_reduce", ordinary).reason, fastcomm.is_shared(in_place)
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({}, ": they meet, one kernel"),
+        (NO_HANDLES, r"Mapped by descriptor, not by handle: rank 0: cudaIpc\w+: operation not"),
+        (NO_DESCRIPTORS, "Mapped by fabric, not by handle: .*; descriptor: rank 0: cuMemCreate"),
+        ({"FASTCOMM_IPC": "descriptor"}, ": they meet, one kernel"),
+    ],
+    ids=["handles", "descriptors", "fabric", "as set"],
+)
+def test_the_first_way_that_works_is_used_and_said(
+    environment: dict[str, str], reason: str
+) -> None:
+    for said, in_place in run_ranks(3, _sums, environment=environment):
+        assert re.search(reason, said), said
+        assert ("Mapped by" in reason) == ("Mapped by" in said), said
+        assert in_place
+
+
+def test_what_is_set_is_the_only_way() -> None:
+    environment = {"FASTCOMM_IPC": "fabric"}
+    for why, data in run_ranks(2, reason_and_sum, environment=environment):
+        assert re.search("pinned memory.* by fabric: rank 0: cuMemCreate: .*NOT_SUPPORTED", why), (
+            why
+        )
+        assert data == [6.0] * 3
