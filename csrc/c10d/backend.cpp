@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <Python.h>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -194,8 +196,11 @@ bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
 at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef sizes,
                                             at::ScalarType dtype, std::string& why) {
   Engine* const engine = devices_ == nullptr ? nullptr : devices_->decided(device.type());
-  if (engine != nullptr)
-    return translating([&] { return engine->shared_empty(sizes, dtype, why); });
+  if (engine != nullptr) {
+    const WithoutGil no_gil;  // it may wait for other ranks, and for threads that let go of tensors
+    if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+    return translating([&] { return engine->shared_empty(device, sizes, dtype, why); });
+  }
   why = concat("what serves tensors on ", device.str(),
                " is decided at the process group's first collective with them");
   return {};

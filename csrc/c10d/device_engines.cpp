@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "c10d/exception.h"
+#include "c10d/hooks.h"
+#include "c10d/store_bootstrap.h"
 #include "core/env.h"
 #include "core/signature.h"
 
@@ -46,33 +48,10 @@ std::string why_no_kernels(c10::Device device, int size) {
 }
 
 #if defined(FC_DEVICES)
-/// What the ranks of a group tell each other, by way of its host's engine; and whether they come at all, by way of
-/// its store.
-class GroupHosts final : public PoolHosts {
+/// What ranks tell each other while they agree, in the order of the group's operations on the host.
+class FormingHosts final : public HostExchange {
  public:
-  GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
-      : host_(host), store_(std::move(store)) {}
-
-  /// The first that knows decides, for all: the last who comes, or one who waits no longer.
-  bool all_come(uint64_t issued, Milliseconds patience) override {
-    const std::string place = concat("pool/", issued, "/", host_.getSequenceNumberForGroup(), "/");
-    times_ = place == place_ ? times_ + 1 : 0;
-    place_ = place;
-    const std::string front = concat(place, times_, "/");
-    const std::string verdict = front + "verdict";
-    const auto decide = [&](const std::string& wanted) {
-      const std::vector<uint8_t> nothing, own(wanted.begin(), wanted.end());
-      const std::vector<uint8_t> said = store_->compareSet(verdict, nothing, own);
-      return std::string(said.begin(), said.end()) == "all";
-    };
-    if (store_->add(front + "come", 1) == host_.getSize()) return decide("all");
-    const Deadline end = Clock::now() + patience;
-    while (!store_->check({verdict})) {
-      if (Clock::now() > end) return decide("not all");
-      std::this_thread::sleep_for(Milliseconds(1));
-    }
-    return decide("");
-  }
+  explicit FormingHosts(NativeEngine& host) : host_(host) {}
 
   std::vector<std::string> all_gather(const std::string& own) override {
     const auto size = static_cast<size_t>(host_.getSize());
@@ -96,9 +75,74 @@ class GroupHosts final : public PoolHosts {
   }
 
   NativeEngine& host_;
+};
+
+/// Later: by way of the group's store, so that operations on the host, which another thread may issue meanwhile,
+/// come between on one rank and not on the other, and it matters to nobody.
+class GroupHosts final : public PoolHosts {
+ public:
+  GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
+      : host_(host), store_(std::move(store)) {}
+
+  /// The first that knows decides, for all: the last who comes, or one who waits no longer.
+  bool all_come(uint64_t issued, Milliseconds patience) override {
+    times_ = issued == issued_ ? times_ + 1 : 0;
+    issued_ = issued;
+    front_ = concat("pool/", issued, "/", times_, "/");
+    exchanges_ = 0;
+    const std::string verdict = front_ + "verdict";
+    const auto decide = [&](const std::string& wanted) {
+      const std::vector<uint8_t> nothing, own(wanted.begin(), wanted.end());
+      const std::vector<uint8_t> said = store_->compareSet(verdict, nothing, own);
+      return std::string(said.begin(), said.end()) == "all";
+    };
+    if (store_->add(front_ + "come", 1) == host_.getSize()) return decide("all");
+    const Deadline end = Clock::now() + patience;
+    while (!store_->check({verdict})) {
+      if (Clock::now() > end) return decide("not all");
+      std::this_thread::sleep_for(Milliseconds(1));
+    }
+    return decide("");
+  }
+
+  /// Behind all_come(). Where it raises, the group is given up.
+  std::vector<std::string> all_gather(const std::string& own) override {
+    std::optional<Deadline> gone_since;
+    StoreBootstrap told(store_, [&] {
+      if (const auto why = host_.group()->stalled("forming", gone_since)) {
+        std::rethrow_exception(why);
+      }
+      if (g_interrupt_check) g_interrupt_check();
+    });
+    const std::string front = concat(front_, exchanges_++, "/");
+    const Deadline end = deadline_after(host_.getBackendOptions()->timeout);
+    std::vector<std::string> texts;
+    try {
+      told.set(front + std::to_string(host_.getRank()), own);
+      for (int rank = 0; rank < host_.getSize(); ++rank) {
+        texts.push_back(told.get(front + std::to_string(rank), end));
+      }
+    } catch (const Error& error) {
+      if (host_.failure() != nullptr) throw;
+      std::rethrow_exception(host_.group()->failed(
+          "forming", error.code(),
+          concat("ranks make memory for tensors on devices together: ", error.what())));
+    } catch (...) {  // Ctrl-C, or the store: the others wait for this rank
+      host_.group()->abort(concat("rank ", host_.getRank(),
+                                  " did not get to the end of making memory for tensors: ",
+                                  what_of(std::current_exception())));
+      throw;
+    }
+    return texts;
+  }
+
+ private:
+  NativeEngine& host_;
   const c10::intrusive_ptr<::c10d::Store> store_;
-  std::string place_;  // where this rank was last, and how often before
-  int times_ = 0;
+  uint64_t issued_ = 0;  // where this rank was last, and how often before
+  int times_ = -1;
+  std::string front_;  // of the store's keys there
+  int exchanges_ = 0;
 };
 #endif
 
@@ -227,7 +271,7 @@ Engine& DeviceEngines::agree(Slot& slot, c10::Device device) {
 #if defined(FC_DEVICES)
 std::shared_ptr<CudaGroup> DeviceEngines::made_group(c10::Device device,
                                                      const std::vector<Vote>& votes) {
-  GroupHosts hosts(host_, store_);
+  FormingHosts hosts(host_);
   CudaGroup::Options options;
   options.area_bytes = votes[0].area_bytes;
   options.pool_bytes = votes[0].pool_bytes;

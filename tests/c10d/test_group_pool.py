@@ -174,6 +174,64 @@ def test_where_there_is_none_it_is_ordinary_and_said(
         assert re.search(reason, said[-1]), said
 
 
+def _elsewhere(world: World) -> list[torch.Tensor]:
+    """Tensors on another device of the process, whichever is current, and a model on both."""
+    device = _joined(world)
+    other = torch.device("sim", 2 + world.rank)
+    for current, named in ((device, other), (other, other), (other, torch.device("sim"))):
+        torch.sim.set_device(current)
+        made = fastcomm.empty(9, device=named)
+        assert made.device == other and not fastcomm.is_shared(made)
+    torch.sim.set_device(device)
+    assert fastcomm.is_shared(fastcomm.empty(9, device="sim"))
+    dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+    grads = []
+    for first, second in ((device, other), (torch.device("cpu"),) * 2):
+        net = small_net()
+        net[:2].to(first)
+        net[2:].to(second)
+        net[1].register_forward_hook(lambda layer, given, result, to=second: result.to(to))
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
+        torch.manual_seed(world.rank)
+        ddp(torch.randn(5, 6).to(first)).square().mean().backward()
+        assert all(p.grad.device == p.device for p in net.parameters())
+        grads.append([p.grad.cpu() for p in net.parameters()])
+    assert all(map(same_bits, *grads))
+    return grads[0]
+
+
+def test_another_device_of_a_process_has_none() -> None:
+    found = run_ranks(2, _elsewhere, environment=SMALL)
+    assert all(map(same_bits, *found))
+
+
+def _behind_an_operation(world: World) -> tuple[float, float]:
+    """An operation that a peer comes to once it has heard from who asks for memory meanwhile."""
+    device = _joined(world)
+    first = fastcomm.empty(9, device=device)
+    data = torch.full((5,), world.rank + 1.0, device=device)
+    message = torch.ones(1)
+    if world.rank == 0:
+        work = dist.all_reduce(data, async_op=True)
+        begun = time.monotonic()
+        fastcomm.empty(9 << 20, device=device)
+        waited = time.monotonic() - begun
+        dist.send(message, 1)
+        work.wait()
+    else:
+        dist.recv(message, 0)
+        waited = 0.0
+        dist.all_reduce(data)
+    dist.all_reduce(first.fill_(1.0))
+    assert first.unique().tolist() == [2.0]
+    return data[0].item(), waited
+
+
+def test_who_asks_behind_an_operation_under_way_waits_no_longer() -> None:
+    found = run_ranks(2, _behind_an_operation)
+    assert [total for total, _ in found] == [3.0, 3.0] and found[0][1] < 25
+
+
 def _without_group(world: World) -> bool:
     sim.load()
     return fastcomm.is_shared(fastcomm.empty(3, device=f"sim:{world.rank}"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
+import sim
 import torch
 import torch.distributed as dist
 from support.direct import init, reason_and_sum
@@ -55,3 +57,28 @@ def test_what_is_set_is_the_only_way() -> None:
             why
         )
         assert data == [6.0] * 3
+
+
+def _goes_while_it_is_read(world: World) -> list[float]:
+    """The last tensor of a group that has gone goes, and a stream has still to read it."""
+    device = init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    data = fastcomm.empty(50000, device=device).fill_(3.0)
+    dist.all_reduce(data)
+    assert fastcomm.is_shared(data)
+    copied = data.to(torch.device("sim", 2 + world.rank))  # which has access, too
+    dist.destroy_process_group()
+    world.init("gloo", "again")
+    dist.barrier()  # all have left
+    gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
+    total = data.sum()
+    threading.Timer(0.5, gate.open).start()
+    del data
+    torch.sim.synchronize()
+    return [total.item(), copied.sum().item()]
+
+
+@pytest.mark.parametrize("way", ["handle", "descriptor"])
+def test_memory_goes_behind_the_work_that_reads_it(way: str) -> None:
+    environment = {"FASTCOMM_IPC": way}
+    assert run_ranks(2, _goes_while_it_is_read, environment=environment) == [[300000.0] * 2] * 2

@@ -206,7 +206,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
 }
 
 at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
-                            std::string& why) {
+                            const std::function<void()>& interrupted, std::string& why) {
   const DeviceGuard guard(device_);
   if (pool_ == nullptr) why = "the ranks' devices do not reach each other's memory";
   if (failure() != nullptr) why = "the process group has failed";
@@ -218,9 +218,11 @@ at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHos
   if (tensor.defined() || bytes == 0) return tensor;
   if (why_no_growth_.empty()) {
     // What the device is done with may not have been let go of yet, here or on another rank.
-    drain({});
-    tensor = pool_->empty(sizes, dtype);
-    if (tensor.defined()) return tensor;
+    if (pool_->has_tensors()) {
+      settle(interrupted);
+      tensor = pool_->empty(sizes, dtype);
+      if (tensor.defined()) return tensor;
+    }
     why_no_growth_ = grow(bytes, hosts);
     if (!why_no_growth_.empty()) {
       TORCH_WARN("fastcomm: from now on tensors that process groups make for themselves on device ",
@@ -231,12 +233,22 @@ at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHos
   return why.empty() ? pool_->empty(sizes, dtype) : tensor;
 }
 
+void CudaGroup::settle(const std::function<void()>& interrupted) {
+  const Deadline end = Clock::now() + kPatience;
+  if (!drain(interrupted, end)) return;
+  while (looks_.load() != 0 && Clock::now() < end) std::this_thread::sleep_for(Milliseconds(1));
+}
+
 std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
   // To the end: what another thread issues comes behind it, on all ranks.
   const std::lock_guard<std::mutex> lock(submitting_);
   if (left_) return "the process group was destroyed";
-  if (!hosts.all_come(issued_, kPatience)) {
+  bool all_come = false;
+  if (const auto error = caught([&] { all_come = hosts.all_come(issued_, kPatience); })) {
+    return concat("the process group's store fails: ", what_of(error));
+  }
+  if (!all_come) {
     return concat("not all ranks have asked for such memory within ", kPatience.count() / 1000,
                   " s, behind the same operations");
   }
@@ -383,11 +395,13 @@ std::vector<FlightPtr> CudaGroup::reap() {
 }
 
 bool CudaGroup::look() {
+  ++looks_;  // before something is taken out: who finds nothing under way sees this
   const std::vector<FlightPtr> over = reap();
   const bool under_way = look_at(oldest());
   // Last: tensors may be Python's, whose lock somebody may hold who waits for a device that waits for a
   // rank that is gone.
   for (const FlightPtr& flight : over) flight->let_go();
+  --looks_;
   return under_way;
 }
 
@@ -409,12 +423,13 @@ bool CudaGroup::look_at(const FlightPtr& waiting) {
   return true;
 }
 
-bool CudaGroup::drain(const std::function<void()>& interrupted) {
+bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {
   std::optional<Deadline> limit;
   for (;;) {
     look();  // whether a thread does or not
     if (oldest() == nullptr) return true;
     if (interrupted) interrupted();
+    if (Clock::now() > until) return false;
     if (!limit && failure() != nullptr) limit = Clock::now() + kStopGrace;
     if (limit && Clock::now() > *limit) return false;
     std::this_thread::sleep_for(Milliseconds(1));

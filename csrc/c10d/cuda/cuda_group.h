@@ -138,15 +138,16 @@ class CudaGroup {
   /// A tensor in memory that operations of the group use in place, as GroupPool::empty. Where there is no room
   /// the ranks make some, if all of them come for it at about the same time, and their devices have done
   /// what they were given; once they have not, no rank tries again. Undefined, with the reason: there is none. Raises
-  /// Error: the group fails meanwhile.
-  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts, std::string& why);
+  /// Error: the group fails meanwhile; what `interrupted` raises.
+  at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
+                   const std::function<void()>& interrupted, std::string& why);
 
   /// What a thread does now and then while something is under way: ends it where it cannot go on,
   /// and lets go of what is over. False if nothing is under way.
   bool look();
-  /// Returns once nothing is under way: true, or false where a device does not stop. Raises what
-  /// `interrupted` raises.
-  bool drain(const std::function<void()>& interrupted);
+  /// Returns once nothing is under way: true, or false where a device does not stop, or `until` is past.
+  /// Raises what `interrupted` raises.
+  bool drain(const std::function<void()>& interrupted, Deadline until = Deadline::max());
 
   /// Lets the windows go when nothing uses them any more; nothing can be submitted from here on. Waits as
   /// drain() does, and for no peer. Idempotent.
@@ -168,6 +169,9 @@ class CudaGroup {
   };
   using AbortWord = std::unique_ptr<uint32_t, FreePinned>;
 
+  /// Waits until what the device has done is let go of, by whatever thread, but no longer than kPatience: it may
+  /// wait for a rank that waits for this one.
+  void settle(const std::function<void()>& interrupted);
   /// "" or why no memory was added.
   std::string grow(uint64_t bytes, PoolHosts& hosts);
   static AbortWord make_abort_word();
@@ -204,6 +208,7 @@ class CudaGroup {
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
+  std::atomic<int> looks_{0};  // that may have taken some out, and not let go of them
 
   std::mutex looking_;
   std::optional<Deadline> stalled_since_;  // under looking_

@@ -50,7 +50,6 @@ class GroupPool::Piece {
   Piece(std::shared_ptr<GroupPool> pool, const PoolBlocks::Block& block, int64_t stream,
         char* memory)
       : pool_(std::move(pool)), block_(block), stream_(stream), memory_(memory) {
-    pool_->out_->fetch_add(1);
     Places::get().add(memory_, block_.bytes);
   }
   Piece(const Piece&) = delete;
@@ -98,6 +97,7 @@ at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   const auto block = blocks_.take(bytes_of(sizes, dtype), stream);
   if (!block) return {};
   char* const memory = begins_[block->segment] + block->offset;
+  out_->fetch_add(1);  // under the lock: who retires the pool meanwhile keeps its memory
   lock.unlock();
   auto piece = std::make_shared<Piece>(shared_from_this(), *block, stream, memory);
   return at::for_blob(memory, sizes)

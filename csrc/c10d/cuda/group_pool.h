@@ -32,8 +32,8 @@ namespace fastcomm {
 class PoolHosts : public HostExchange {
  public:
   /// Whether all ranks come here, with none waiting longer than its `patience`; the same on all ranks. Who has
-  /// issued another number of operations is somewhere else: `issued` on devices, and on the host. If they come
-  /// they exchange from here on.
+  /// issued another number of operations on devices is somewhere else. If they come they exchange from here on,
+  /// beside whatever other threads do with the group.
   virtual bool all_come(uint64_t issued, Milliseconds patience) = 0;
 };
 
@@ -50,6 +50,8 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   static uint64_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype);
   /// A tensor for the current stream, its content undefined; undefined itself if there is no room.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
+  /// Whether there are any, also some that have been let go of elsewhere and not here.
+  bool has_tensors() const { return out_->load() != 0; }
   /// Whether another segment with so many bytes would be within the limit.
   bool may_grow(uint64_t bytes) const { return total_ + segment_bytes(bytes) <= most_bytes_; }
   /// Collective, as PeerPool::grow: a segment with so many bytes, equal on all ranks. `prove(begin)` raises where the

@@ -118,6 +118,27 @@ class Runtime {
     std::lock_guard<std::mutex> lock(mutex_);
     return make_stream_locked(device);
   }
+  void destroy(Stream* stream) {
+    std::lock_guard<std::mutex> lock(destroying_);
+    {
+      std::lock_guard<std::mutex> streams(mutex_);
+      streams_.erase(std::remove(streams_.begin(), streams_.end(), stream), streams_.end());
+    }
+    delete stream;
+  }
+  /// Each stream of a device; none is destroyed meanwhile.
+  template <class Body>
+  void each_stream(int device, const Body& body) {
+    std::lock_guard<std::mutex> lock(destroying_);
+    std::vector<Stream*> all;
+    {
+      std::lock_guard<std::mutex> streams(mutex_);
+      all = streams_;
+    }
+    for (Stream* stream : all) {
+      if (stream->device() == device) body(stream);
+    }
+  }
 
   bool configured() const { return !links_.empty(); }
   int devices() const { return links_.empty() ? 1 : static_cast<int>(links_.size()); }
@@ -311,13 +332,18 @@ class Runtime {
   }
 
   Stream* make_stream_locked(int device) {
-    if (links_.empty() || queues_[device].empty()) return new Stream(device);
-    Queue*& queue = queues_[device][made_streams_[device]++ % queues_[device].size()];
-    if (queue == nullptr) queue = new Queue;
-    return new Stream(device, queue);
+    Queue** queue = nullptr;
+    if (!links_.empty() && !queues_[device].empty()) {
+      queue = &queues_[device][made_streams_[device]++ % queues_[device].size()];
+      if (*queue == nullptr) *queue = new Queue;
+    }
+    streams_.push_back(new Stream(device, queue == nullptr ? nullptr : *queue));
+    return streams_.back();
   }
 
-  std::mutex mutex_;  // of host threads alone
+  std::mutex destroying_;  // before mutex_
+  std::mutex mutex_;       // of host threads alone
+  std::vector<Stream*> streams_;
   MemorySource source_;
   std::vector<std::vector<Link>> links_;
   std::vector<std::vector<Queue*>> queues_;

@@ -132,7 +132,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
+  fastcomm::shim::Runtime::get().destroy(stream);
   return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -151,6 +151,15 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Order::get().host_saw(clock);
   fastcomm::shim::WideHost::get().saw(done->clock);
   return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize() {
+  cudaError_t worst = cudaSuccess;
+  fastcomm::shim::Runtime::get().each_stream(
+      fastcomm::shim::current_device, [&](fastcomm::shim::Stream* stream) {
+        const cudaError_t result = cudaStreamSynchronize(stream);
+        if (result != cudaSuccess) worst = result;
+      });
+  return worst;
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   using fastcomm::shim::Order;

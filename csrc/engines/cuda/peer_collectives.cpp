@@ -185,6 +185,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
 
 void PeerCollectives::release() noexcept {
   try {
+    const BesideCaptures others;  // whose thread, and when, the last work decides
     const DeviceGuard guard(device_);
     if (found_ != nullptr) forget_error(cudaFree(found_));
     if (states_ != nullptr) forget_error(cudaFree(states_));

@@ -74,6 +74,21 @@ VirtualMemory::Mapped VirtualMemory::mapped(CUmemGenericAllocationHandle memory,
   return made;
 }
 
+void VirtualMemory::grant_others() {
+  int devices = 0;
+  FC_CUDA(cudaGetDeviceCount(&devices), "a window");
+  for (int other = 0; other < devices; ++other) {
+    int reaches = 0;
+    if (other == device()) continue;
+    if (cudaDeviceCanAccessPeer(&reaches, other, device()) != cudaSuccess || reaches == 0) continue;
+    CUmemAccessDesc access{};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, other};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    // Where it is refused copies to that device go through the host, as without such memory.
+    static_cast<void>(driver_memory().cuMemSetAccess(own_.at, own_.bytes, &access, 1));
+  }
+}
+
 void VirtualMemory::unmap(const Mapped& mapped) {
   if (mapped.at == 0) return;
   const DriverMemory& driver = driver_memory();
@@ -92,6 +107,7 @@ char* VirtualMemory::make(uint64_t bytes) {
   Physical memory;
   FC_DRIVER(driver.cuMemCreate(&memory.handle, bytes, &prop, 0), "a window of ", bytes, " bytes");
   own_ = mapped(memory.handle, bytes, "a window");
+  grant_others();
   auto* const begin = reinterpret_cast<char*>(own_.at);
   enqueue_and_wait("a window's flags",
                    [&](cudaStream_t stream) { return cudaMemsetAsync(begin, 0, bytes, stream); });
@@ -185,6 +201,7 @@ void VirtualMemory::unmap(int peer) {
 
 void VirtualMemory::free() {
   const DeviceGuard guard(device());
+  FC_CUDA(cudaDeviceSynchronize(), "a window");
   unmap(std::exchange(own_, {}));
 }
 

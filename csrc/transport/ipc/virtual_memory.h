@@ -50,6 +50,8 @@ class VirtualMemory final : public WindowMemory {
   /// Reserves addresses and maps the memory there, for this rank's device.
   Mapped mapped(CUmemGenericAllocationHandle memory, uint64_t bytes, const std::string& what) const;
   static void unmap(const Mapped& mapped);
+  /// Lets the process's other devices copy from and to this rank's memory, as they may where cudaMalloc made it.
+  void grant_others();
   /// Of rank `peer`, which has sent it.
   Fd descriptor_of(int peer);
 

@@ -38,7 +38,8 @@ class WindowMemory {
   virtual char* map(int peer, const std::string& handle) = 0;
   /// Nothing uses it any more. Raises Error(kSystem) where there is no device any more.
   virtual void unmap(int peer) = 0;
-  /// Nobody has this rank's mapped any more. Raises Error(kSystem).
+  /// Nobody has this rank's mapped any more. Waits for the device, if it is the device's: streams may still read a
+  /// tensor that lay there. Raises Error(kSystem), and then may be called again.
   virtual void free() = 0;
 
  private:

@@ -27,11 +27,11 @@ class Retired {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto is_free = [](const Window& window) {
       if (!window.others_are_gone()) return false;
-      const std::string ignored = failure_text([&] {
+      const std::string why_not = failure_text([&] {
         const BesideCaptures others;
         window.memory->free();
       });
-      return true;
+      return why_not.empty();  // else it is tried again
     };
     windows_.erase(std::remove_if(windows_.begin(), windows_.end(), is_free), windows_.end());
   }
@@ -114,13 +114,11 @@ std::string DeviceWindows::map(const std::vector<std::string>& handles) {
 }
 
 void DeviceWindows::unmap() {
-  const std::string ignored = failure_text([&] {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank_ || windows_[peer] == nullptr) continue;
-      memory_->unmap(peer);
-      windows_[peer] = nullptr;
-    }
-  });
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_ || windows_[peer] == nullptr) continue;
+    const std::string ignored = failure_text([&] { memory_->unmap(peer); });
+    windows_[peer] = nullptr;
+  }
 }
 
 void DeviceWindows::take() {
