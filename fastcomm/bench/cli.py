@@ -141,7 +141,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         print(format_table(rows, options.style))
     if options.out:
         assert path
-        write_plot(Records(environment, rows), path.with_suffix(".png"))
+        try:
+            write_plot(Records(environment, rows), path.with_suffix(".png"))
+        except ValueError as error:
+            print(f"wrote {path}, and no picture: {error}", file=sys.stderr)
+            return 1
         print(f"\nwrote {path} and {path.with_suffix('.png').name}")
     return 0
 

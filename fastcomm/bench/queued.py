@@ -55,9 +55,14 @@ class DeviceTimer(Timer):
         return cost
 
     def batch(self, samples: int) -> list[int]:
-        self._run()
-        self._synchronize()
-        return [self._sample() for _ in range(samples)]
+        while True:
+            clock = self.clock
+            self._run()
+            self._synchronize()
+            times = [self._sample() for _ in range(samples)]
+            if self.clock == clock:
+                return times
+            # All of them by one clock; all ranks have changed it at the same sample.
 
     def _run(self) -> None:
         for _ in range(self.calls):

@@ -178,8 +178,18 @@ def measure_point(
     if options.check:
         for each in served:
             _check(each, case, control)
-    rows = [make_row(case, each.label, options, s) for each, s in zip(served, samples, strict=True)]
+    rows = []
+    for each, of_it in zip(served, samples, strict=True):
+        rows.append(make_row(case, each.label, options, of_it))
+        if device.type != "cpu" and each.label.startswith("fastcomm"):
+            rows[-1]["way"] = _way(each, device)
     return rows + left_out
+
+
+def _way(contender: Contender, device: torch.device) -> str:
+    """Return how a group of fastcomm moves data between devices: it may not be by its kernels."""
+    tensor = torch.empty(1, device=device)
+    return fastcomm.explain("all_reduce", tensor, group=contender.group).reason
 
 
 def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) -> Row:

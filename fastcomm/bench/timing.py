@@ -153,15 +153,17 @@ def measure(
     costs = [each.pilot() for each in timers]
     left = budget_s - (time.perf_counter() - start)
     samples = agree(choose_iterations(costs, left, rounds), control)
-    batches: list[list[list[int]]] = [[] for _ in timers]
+    batches: list[list[tuple[str, list[int]]]] = [[] for _ in timers]
     order = list(range(len(timers)))
     for number in range(rounds):
         for index in order if number % 2 == 0 else reversed(order):
             dist.barrier(group=control)
-            batches[index].append(timers[index].batch(samples[index]))
+            times = timers[index].batch(samples[index])
+            batches[index].append((timers[index].clock, times))
     return [
         Samples(
-            [max_over_ranks(batch, control) for batch in of_backend],
+            # A timer may have come to another clock, on all ranks: what it had before is no part.
+            [max_over_ranks(batch, control) for clock, batch in of_backend if clock == each.clock],
             each.calls,
             each.clock,
             each.host_ns,
