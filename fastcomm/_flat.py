@@ -1,7 +1,9 @@
 """Gradients on one device that another backend serves, as NCCL: a flat bucket for each type.
 
-The backend sums, in its own order and with its own roundings; kernels of ours do the rest: average,
-factor, norm, and the look for inf and NaN. Nothing leaves the device, and nothing waits for it.
+The backend sums, in its own order and with its own roundings; kernels of ours do the rest: factor,
+norm, and the look for inf and NaN. A mean is of terms that are divided before, as stock DDP has it,
+since the backend's accumulator may be no wider than what it sums. Nothing leaves the device, and
+nothing waits for it; nor does anybody compare the ranks' lists.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ def reduce(
     for dtype in dict.fromkeys(term.dtype for term in terms):
         places = [i for i, term in enumerate(terms) if term.dtype == dtype]
         flat = torch.cat([terms[i].reshape(-1) for i in places])
+        if average:
+            flat.div_(dist.get_world_size(group))
         dist.all_reduce(flat, group=group)
         parts = flat.split([terms[i].numel() for i in places])
         for i, part in zip(places, parts, strict=True):
             sums[i] = part.view_as(terms[i]).to(tensors[i].dtype)
-    factor = unscale / dist.get_world_size(group) if average else unscale
     made: list[torch.Tensor]
-    made = _backend.load().fused_sum_lists([sums], False, factor, wire_dtype, norm)
+    made = _backend.load().fused_sum_lists([sums], False, unscale, wire_dtype, norm)
     _gathered.write_back(tensors, made)
     return made[-3:]

@@ -120,8 +120,10 @@ def fused_all_reduce_(
             none of which overlap; None entries are skipped. Those on the group's CUDA devices are
             reduced there, where fastcomm serves such tensors natively (`fastcomm.explain` says
             so). Where another backend serves them, as NCCL, it sums a flat bucket for each type,
-            with its own order and roundings, and all else is done there, too. Else they go through
-            the host's memory, with the same bits. Only what is native is asynchronous.
+            with its own order and roundings, of terms that are divided before where a mean is
+            asked for, and without comparing the ranks' lists; all else is done there, too. Else
+            they go through the host's memory, with the same bits. Only what is native is
+            asynchronous.
         group: any process group; None is the default one. Native where its backend is fastcomm
             and the ranks share memory; else the ranks gather each other's gradients and sum
             them here, with the same bits, which takes more memory and time.

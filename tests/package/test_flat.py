@@ -62,6 +62,10 @@ def _reduced(world: World, backend: str) -> None:
         assert found.partial_norms.device == device
         assert same_bits(found.partial_norms.cpu(), expected.partial_norms), options
         assert found.found_inf.item() == 0
+    # The sum would be more than there is of the type.
+    large = [torch.full((9,), 3e4, dtype=torch.float16, device=device)]
+    assert fastcomm.fused_all_reduce_(large).found_inf.item() == 0
+    assert large[0].unique().tolist() == [30000.0]
     there[0][2] = torch.inf
     assert fastcomm.fused_all_reduce_(there).found_inf.item() == 1
     residuals = [torch.full_like(g, 1e-3, dtype=torch.float32) for g in there[:2]]
