@@ -98,7 +98,7 @@ def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
     if verdict is None:
         try:
             verdict = step.judge(place)
-        except (OSError, ValueError, KeyError, SyntaxError) as error:
+        except Exception as error:  # the next steps run, whatever it left
             verdict = Verdict("red", f"what it left cannot be read: {error!r}")
     seconds = round(time.monotonic() - begin, 1)
     for line in verdict.lines:
@@ -143,8 +143,9 @@ def _run_command(
         if limit_is_budget:
             return Verdict("not run", f"{killed}: --budget was used up; run it again")
         return Verdict("red", killed)
-    ran_tests = "pytest" in command and ended.status == 1  # the judge says which of them failed
-    if ended.status == 0 or ran_tests:
+    # Of these the judge says what was wrong.
+    is_judged = ended.status == 1 and ("pytest" in command or step.judges_failures)
+    if ended.status == 0 or is_judged:
         return None
     how = f"signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
     return Verdict("red", f"{Path(command[0]).name}: {how}, see {step.name}.log")

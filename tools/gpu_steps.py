@@ -21,6 +21,8 @@ import gpu_programs
 from gpu_device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))  # a step's judge asks the package, which is built in place
 # What needs CUDA, and what simulated devices run elsewhere.
 MARKED = "gpu or accelerator"
 PYTEST = [sys.executable, "-m", "pytest", "-m", MARKED, "--durations=20", "-p", "no:cacheprovider"]
@@ -64,7 +66,8 @@ class Step:
         expected: seconds that it takes, roughly; it is not begun with less left.
         limit: seconds; what runs longer is killed and red.
         commands: one after the other, up to the first that fails.
-        judge: reads what they left, if all of them ended with 0, or pytest with 1.
+        judge: reads what they left, if all of them ended with 0, or with 1 where that says no more
+            than that something was found wrong: of pytest, and of a step that `judges_failures`.
         needs: a step without which it cannot be green.
         leaves: patterns of files in the repository without which it has to run again.
         needs_device: whether it needs one.
@@ -81,6 +84,7 @@ class Step:
     leaves: tuple[str, ...] = ()
     needs_device: bool = True
     output: str = ""
+    judges_failures: bool = False
 
 
 def environment(place: Place) -> dict[str, str]:
@@ -88,6 +92,7 @@ def environment(place: Place) -> dict[str, str]:
     found = {
         "FASTCOMM_CUDA": "1",
         "PYTHONUNBUFFERED": "1",
+        "FASTCOMM_VERDICTS": "off",  # a step's findings are no other step's settings
         "TORCH_CUDA_ARCH_LIST": place.architectures,
     }
     # Gloo looks its own host name up, which fails without a network.
@@ -210,19 +215,32 @@ def _kernels(place: Place) -> list[list[str]]:
 _PROGRAM_TESTS = "tests/gpu/test_programs.py"
 _MEMORY = _tests("memory", "-k", "memory_is_used", _PROGRAM_TESTS)
 _PEER_TESTS = "tests/gpu/test_peers.py"
-_PEERS = _tests("peers", "-k", "not soak", _PEER_TESTS)
-_REPLAYS = _tests("replays", "-k", "soak_replays", _PEER_TESTS)
+_WAYS = ("handle", "descriptor")
 
-# A test each: nobody knows how long they take where processes are given the device in turn.
-_GROWTHS = tuple(
-    Step(
-        *(f"growth-{ranks}-{way}", f"10,000 of them, by {ranks} processes, {way}s", 200, 530),
-        *_tests(f"growth-{ranks}-{way}", "-k", f"soak_growth and {name} and {way}", _PEER_TESTS),
-        needs="build",
-    )
-    for ranks, name in ((2, "by_two"), (4, "by_four"))
-    for way in ("handle", "descriptor")
+
+def _peers(name: str, what: str, expected: int, chosen: str) -> Step:
+    """Some of the tests of collectives between processes."""
+    return Step(name, what, expected, 530, *_tests(name, "-k", chosen, _PEER_TESTS), needs="build")
+
+
+# Nobody knows how long they take where processes are given the device in turn: the long ones have a
+# step each.
+_PEERS = tuple(
+    _peers(f"peers-{way}", f"collectives between processes, {way}s", 150, f"not soak and {way}")
+    for way in _WAYS
 )
+_SOAKS = tuple(
+    _peers(
+        f"{case}-{ranks}-{way}",
+        f"{what}, by {ranks} processes, {way}s",
+        200,
+        f"soak_{case} and {name} and {way}",
+    )
+    for case, what in (("replays", "1,000 replays of graphs"), ("growth", "10,000 operations"))
+    for ranks, name in ((2, "by_two"), (4, "by_four"))
+    for way in _WAYS
+)
+_NOTICED = _peers("noticed", "growth that there is, is noticed", 60, "growth_is_noticed")
 _REST = _tests("tests", "-k", "not memory_is_used", "--ignore", _PEER_TESTS, "tests/gpu")
 _PACKAGE = _tests("package", "tests/package")
 _FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
@@ -248,9 +266,9 @@ STEPS = (
         needs_device=False,
     ),
     Step("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
-    Step("peers", "collectives between processes", 200, 530, *_PEERS, needs="build"),
-    Step("replays", "1,000 replays of their graphs", 100, 530, *_REPLAYS, needs="build"),
-    *_GROWTHS,
+    *_PEERS,
+    *_SOAKS,
+    _NOTICED,
     Step("package", "tests/package on devices", 90, 530, *_PACKAGE, needs="build"),
     Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
     Step(
@@ -260,6 +278,7 @@ STEPS = (
     Step(
         *("check", "every way between two processes", 200, 530, _check, _judge_check),
         needs="build",
+        judges_failures=True,
     ),
     Step("bench", "collectives between processes, in Python", 150, 530, *_BENCH, needs="build"),
     Step("fused", "gradients reduced in one pass, in Python", 60, 300, *_FUSED, needs="build"),

@@ -6,6 +6,8 @@ Steps are commands of the shell here; everything else is as on a machine with a 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -308,3 +310,29 @@ def test_a_check_needs_a_way_between_devices(
     (step,) = [step for step in gpu_steps.STEPS if step.name == "check"]
     found = step.judge(Place(tmp_path, GPU))
     assert found.state == state and "memfd: " + verdicts["memfd"] in found.lines, found
+
+
+_JUDGED = """
+import dataclasses, sys
+from pathlib import Path
+import gpu_check, gpu_steps
+from gpu_device import Device
+out = Path(sys.argv[1])
+place = gpu_steps.Place(out, Device("NVIDIA X", "9.0", 1, "13.0"))
+(step,) = gpu_check.chosen_steps("check")
+ends = dataclasses.replace(step, commands=lambda place: [["sh", "-c", "exit 1"]])
+print(gpu_check.run_step(ends, place, 30)["reason"])
+"""
+
+
+def test_a_check_that_found_something_is_judged_in_the_program_itself(tmp_path: Path) -> None:
+    """The program is a script: its own folder is on Python's path, and not the package."""
+    row = {"path": "devices, handle", "check": "short", "operation": "reduce", "verdict": "wrong"}
+    (tmp_path / "check.json").write_text(json.dumps({"rows": [{**row, "why": "rank 1: 3 wrong"}]}))
+    command = [sys.executable, "-c", _JUDGED, str(tmp_path)]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(gpu_steps.ROOT / "tools")}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "devices, handle, short, reduce: wrong, rank 1: 3 wrong" in ended.stdout, ended
+    assert ended.stdout.splitlines()[-1] == "0 ways between devices are right"

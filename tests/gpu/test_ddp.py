@@ -1,7 +1,7 @@
 """DistributedDataParallel with fused reductions on a GPU, which may stand for two devices, or on
 simulated ones.
 
-Gradients go through the host's memory: their bits are those of the CPU.
+Whichever way gradients take, their bits are those of the CPU.
 """
 
 from __future__ import annotations

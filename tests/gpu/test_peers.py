@@ -52,6 +52,7 @@ def _soak(case: str, way: str, ranks: int) -> None:
     print(programs.check(program, case, environment=environment, timeout=SOAKED))
 
 
+@pytest.mark.timeout(SOAKED + 60)
 @every_way
 @by_two_and_four
 def test_soak_replays(ranks: int, way: str) -> None:
@@ -59,6 +60,7 @@ def test_soak_replays(ranks: int, way: str) -> None:
     _soak("replays", way, ranks)
 
 
+@pytest.mark.timeout(SOAKED + 60)
 @every_way
 @by_two_and_four
 def test_soak_growth(ranks: int, way: str) -> None:
