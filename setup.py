@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import cuda_toolkit  # noqa: E402
 import native_build  # noqa: E402
+import source_digest  # noqa: E402
 
 try:
     import torch
@@ -168,6 +169,7 @@ def build_info(version: str) -> str:
         "FLAVOUR": FLAVOUR,
         "CUDA_ARCHITECTURES": ARCHITECTURES,
         "COMPILER": compiler,
+        "SOURCES": source_digest.digest(("csrc",)),
     }
     lines = ['"""What fastcomm._C was built for. Written by setup.py; do not edit."""', ""]
     return "\n".join(lines + [f"{name} = {value!r}" for name, value in record.items()]) + "\n"

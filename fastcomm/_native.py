@@ -3,7 +3,8 @@
 A C++ extension of torch works with exactly the torch it was compiled against; with another one
 the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
 left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
-what differs and what to type.
+what differs and what to type.  What ``python -m fastcomm check`` has found wrong on this machine is
+gone around from here on, by environment variables that are set before.
 
     from fastcomm import _native
     native = _native.load()
@@ -15,6 +16,8 @@ import importlib
 import importlib.util
 import sys
 from types import ModuleType
+
+from fastcomm import _verdicts
 
 _LIBRARY = "fastcomm._C"
 _REBUILD = (
@@ -48,6 +51,7 @@ def load() -> ModuleType:
         )
     if importlib.util.find_spec(_LIBRARY) is None:
         raise NativeLibraryError(f"fastcomm's native library is missing.\n{_REBUILD}")
+    _verdicts.obey()  # before it reads settings
     try:
         return importlib.import_module(_LIBRARY)
     except ImportError as error:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from fastcomm import _native, _verdicts, env, errors
+from fastcomm import _native, env, errors
 
 if TYPE_CHECKING:
     from fastcomm._C import FastcommBackend
@@ -25,8 +25,6 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
 
     Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
-
-    What ``python -m fastcomm check`` has found wrong here is gone around, by further variables.
 
     Where the ranks do not all share memory, a Gloo group of torch's does everything, and a
     warning of the logger ``fastcomm`` says why (on the group's first rank).
@@ -49,7 +47,6 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         )
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-    _verdicts.obey()
     native = load()
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout

@@ -39,6 +39,10 @@ class RankError(RuntimeError):
         self.rank = rank
 
 
+class LateError(RankError):
+    """Ranks did not return in time."""
+
+
 @dataclass(frozen=True)
 class Rank:
     """What a rank knows about itself.  ``report`` may be called from one thread only."""
@@ -116,7 +120,7 @@ def _collect(
         ready = wait(pending, max(0.0, deadline - time.monotonic()))
         if not ready:
             late = [rank for rank in range(len(pipes)) if rank not in results]
-            raise RankError(late[0], f"no result in time; ranks {late} were killed")
+            raise LateError(late[0], f"no result in time; ranks {late} were killed")
         # One failure makes others fail a moment later: look at the earliest of those at hand.
         received = []
         for rank, pipe in enumerate(pipes):

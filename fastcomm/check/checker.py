@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -38,10 +39,17 @@ class Checker:
     """The checks of one path on one rank; rank 0 reports the rows."""
 
     def __init__(
-        self, rank: Rank, path: Path, device: torch.device, sizes: Sizes, shares: bool
+        self,
+        rank: Rank,
+        path: Path,
+        device: torch.device,
+        sizes: Sizes,
+        shares: bool,
+        patience_s: float,
     ) -> None:
         self.rank, self.path, self.device, self.sizes = rank, path, device, sizes
         self.shares = shares  # its device with another rank, which NCCL refuses
+        self.patience_s = patience_s  # of a group, so that it says who has not come
         control = dist.group.WORLD
         assert control is not None
         self.control = control
@@ -51,8 +59,14 @@ class Checker:
         """Make a group of fastcomm for this path's tensors; all ranks have to."""
         kind = self.device.type
         name = "cpu:fastcomm" if kind == "cpu" else f"cpu:fastcomm,{kind}:fastcomm"
-        group: dist.ProcessGroup = dist.new_group(ranks, backend=name)
+        timeout = timedelta(seconds=self.patience_s)
+        group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=name)
         return group
+
+    def begin(self, check: str) -> None:
+        """Say what comes, for who finds that the ranks have not ended."""
+        if self.rank.rank == 0:
+            self.rank.report({"begins": check})
 
     def ordinary(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return memory of torch's."""
@@ -65,6 +79,17 @@ class Checker:
         if self.device.type == "cpu":
             return fastcomm.empty(numel, dtype=dtype)
         return fastcomm.empty(numel, dtype=dtype, device=self.device, group=group)
+
+    def surely_placed(
+        self, group: dist.ProcessGroup, numel: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """As `placed`; raises where there was no room."""
+        import fastcomm
+
+        tensor = self.placed(group, numel, dtype)
+        if numel and not fastcomm.is_shared(tensor):
+            raise NotUsedError(f"no memory for {tensor.nbytes} bytes that operations use in place")
+        return tensor
 
     def raise_unless_used(self, tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
         """Ask which way such a tensor takes in a group that has run an operation."""

@@ -9,13 +9,16 @@ arguments that cannot be meant.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 _NEEDED = ("tabulate", "tqdm")
+_STARTS_S = 20  # that the ranks of a path may take to start and to end
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,8 +33,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--devices", type=_at_least_two, help="ranks of paths on devices (one for each; more share)"
     )
     parser.add_argument("--no-devices", action="store_true", help="paths on the host alone")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds of timing a path (2)")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for a path (120)")
+    parser.add_argument("--budget", type=_seconds, default=2.0, help="seconds of timing a path (2)")
+    parser.add_argument("--timeout", type=_seconds, default=120.0, help="seconds for a path (120)")
     parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib)")
@@ -45,21 +48,43 @@ def _at_least_two(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("a number of seconds above 0")
+    return value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = build_parser().parse_args(argv)
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    if options.timeout < _STARTS_S + 2 * options.budget:
+        parser.error(f"--timeout: at least {_STARTS_S} and two budgets; or nothing can end in time")
     needed = ["matplotlib"] if options.plot else []
     needed += () if options.quiet else _NEEDED
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
         return 2
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _check(options, ["python -m fastcomm check", *words])
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"check: {error}", file=sys.stderr)
+        return 2
+
+
+def _check(options: argparse.Namespace, command: list[str]) -> int:
+    from fastcomm import _machine
     from fastcomm.bench.environment import describe, summary_line
     from fastcomm.bench.launch import RankError
     from fastcomm.check import report
+    from fastcomm.check.plot import write_plot
     from fastcomm.check.run import Options, ask_devices
 
-    command = ["python -m fastcomm check", *(sys.argv[1:] if argv is None else argv)]
     environment = describe(command)
     print(summary_line(environment))
     wanted = Options(
@@ -71,65 +96,80 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         devices = ask_devices(wanted)
     except RankError as error:
-        print(f"asking for devices fails: {error}", file=sys.stderr)
+        print(f"check: asking for devices fails: {str(error).splitlines()[-1]}", file=sys.stderr)
         return 1
     seen = devices["seen"]
     for line in seen.items() if isinstance(seen, dict) else [("devices", seen)]:
         print(f"  {line[0]}: {line[1]}")
-    try:
-        rows = _checked(wanted, devices["count"], options.quiet)
-    except KeyboardInterrupt:
-        return 130
+
+    def save(rows: list[dict[str, object]]) -> None:
+        if options.json:
+            found = {"environment": environment, "devices": devices, "rows": rows}
+            _machine.write_whole(options.json, json.dumps(found, indent=1, default=str) + "\n")
+
+    save([])  # a place that cannot be written to is no news for the end
+    rows = _checked(wanted, devices["count"], options.quiet, save)
     if not options.quiet:
         print(report.format_text(rows))
-    _put_down(report.settings(rows))
-    found = {"environment": environment, "devices": devices, "rows": rows}
-    try:
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1, default=str) + "\n")
-        if options.plot:
-            from fastcomm.check.plot import write_plot
-
+    all_of_them = wanted.devices is None and devices["count"] >= len(_machine.gpus())
+    _put_down(report.settings(rows), report.decided(rows, all_of_them))
+    if options.plot:
+        try:
             write_plot(rows, options.plot)
-    except (OSError, ValueError) as error:
-        print(f"cannot write it: {error}", file=sys.stderr)
-        return 2
+        except ValueError as error:
+            print(f"no picture: {error}", file=sys.stderr)
     return 1 if report.is_bad(rows) else 0
 
 
-def _put_down(settings: dict[str, str]) -> None:
+def _put_down(settings: dict[str, str], decided: set[str]) -> None:
     """Leave what leads around what is wrong, for process groups on this machine."""
     from fastcomm import _verdicts
 
+    words = " ".join(f"{name}={value}" for name, value in settings.items())
     try:
-        _verdicts.write(settings)
+        _verdicts.write(settings, decided)
     except OSError as error:
         print(f"verdicts cannot be written: {error}", file=sys.stderr)
+        if settings:
+            print(f"Set {words} to go around what is wrong here.", file=sys.stderr)
+        return
     if settings:
-        words = " ".join(f"{name}={value}" for name, value in settings.items())
         print(f"\n{words}: so process groups go around what is wrong here ({_verdicts.file()})")
 
 
-def _checked(options: object, devices: int, quiet: bool) -> list[dict[str, object]]:
-    """Run all paths under a progress bar, which is there on a terminal only."""
+def _checked(
+    options: object,
+    devices: int,
+    quiet: bool,
+    save: Callable[[list[dict[str, object]]], None],
+) -> list[dict[str, object]]:
+    """Run all paths under a progress bar, which is there on a terminal only.
+
+    ``save`` gets what there is when a path begins to say something, and at the end.
+    """
     from fastcomm.check.run import Options, planned, run
 
     assert isinstance(options, Options)
     plan = planned(options, devices)
-    if quiet:
-        return run(options, plan, lambda row: None)
-    from tqdm import tqdm
+    so_far: list[dict[str, object]] = []
+    bar: Any = None
+    if not quiet:
+        from tqdm import tqdm
 
-    with tqdm(total=len(plan), unit="path", ncols=90, disable=None) as bar:
-        last = ""
+        bar = tqdm(total=len(plan), unit="path", ncols=90, disable=None)
 
-        def on_row(row: dict[str, object]) -> None:
-            nonlocal last
-            if row["path"] != last and last:
-                bar.update()
-            last = str(row["path"])
-            bar.set_description(f"{last}: {row['check']} {row['operation']}")
+    def on_row(row: dict[str, object]) -> None:
+        begins = not so_far or so_far[-1]["path"] != row["path"]
+        so_far.append(row)
+        if begins:
+            save(so_far)
+        if bar is not None:
+            bar.update(begins and len(so_far) > 1)
+            bar.set_description(f"{row['path']}: {row['check']} {row['operation']}")
 
+    with bar or contextlib.nullcontext():
         rows = run(options, plan, on_row)
-        bar.update()
+        if bar is not None:
+            bar.update()
+    save(rows)
     return rows

@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    speeds = [row for row in rows if row["check"] == "speed"]
+    speeds = [row for row in rows if row["check"] == "speed" and "median_us" in row]
     linked = {name: found for name, of in paths_of(rows).items() if (found := links_of(of))}
     if not speeds and not linked:
         raise ValueError("nothing was timed")
@@ -56,7 +56,8 @@ def _draw_speeds(axis: Any, speeds: Sequence[Row]) -> None:
         for name, us in row["beside"].items():
             series.setdefault(name, []).append((us, place))
     for (name, points), marker in zip(series.items(), _MARKERS, strict=False):
-        axis.plot(*zip(*points, strict=True), marker, label=name, markersize=8)
+        if points:
+            axis.plot(*zip(*points, strict=True), marker, label=name, markersize=8)
     axis.set_yticks(range(len(speeds)), labels)
     axis.set_ylim(len(speeds) - 0.5, -0.5)
     axis.set_xscale("log")

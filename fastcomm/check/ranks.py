@@ -17,11 +17,18 @@ from fastcomm.check.paths import Path
 
 
 def run_rank(
-    rank: Rank, path: Path, sizes: Sizes, budget_s: float, prepare: Prepare | None
+    rank: Rank,
+    path: Path,
+    sizes: Sizes,
+    budget_s: float,
+    patience_s: float,
+    prepare: Prepare | None,
 ) -> None:
     """Check one path. ``prepare`` is called first, before anything native is loaded."""
+    for name in _verdicts.SETTINGS:  # of the user, or of an earlier check: the path has its own
+        os.environ.pop(name, None)
     os.environ.update(path.settings)
-    os.environ[_verdicts.SWITCH] = "off"  # of an earlier check
+    os.environ[_verdicts.SWITCH] = "off"
     if prepare is not None:
         prepare()
     device, shares = torch.device("cpu"), False
@@ -38,23 +45,30 @@ def run_rank(
     # What they would say is in the report.
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
     dist.init_process_group("gloo")
-    checker = Checker(rank, path, device, sizes, shares)
-    try:
-        if path.alone:
-            results.primitives(checker)
-            speeds.primitives(checker, budget_s)
-            return
-        group = checker.make_group()
-        if results.is_taken(checker, group):
-            results.operations(checker, group)
-            results.bits(checker, group)
-            results.two_at_once(checker, group)
-            if path.on_devices:
-                results.under_graph(checker, group)
-            results.under_load(checker, group)
-            speeds.speed(checker, group, budget_s)
-            if path.on_devices:
-                speeds.pairs(checker)
-    finally:
-        dist.barrier(group=checker.control)
-        dist.destroy_process_group()
+    checker = Checker(rank, path, device, sizes, shares, patience_s)
+    _run_checks(checker, budget_s)
+    # Not behind what has raised: the others may be anywhere.
+    dist.barrier(group=checker.control)
+    dist.destroy_process_group()
+
+
+def _run_checks(checker: Checker, budget_s: float) -> None:
+    if checker.path.alone:
+        results.primitives(checker)
+        checker.begin(speeds.CHECK)
+        speeds.primitives(checker, budget_s)
+        return
+    group = checker.make_group()
+    if not results.is_taken(checker, group):
+        return
+    results.operations(checker, group)
+    results.bits(checker, group)
+    results.two_at_once(checker, group)
+    if checker.path.on_devices:
+        results.under_graph(checker, group)
+    results.under_load(checker, group)
+    if checker.path.on_devices:
+        speeds.pairs(checker)
+    # Last, since stock backends are at work, too.
+    checker.begin(speeds.CHECK)
+    speeds.speed(checker, group, budget_s)

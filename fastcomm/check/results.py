@@ -20,7 +20,7 @@ from fastcomm import comm
 from fastcomm._slots import served
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.cases.base import buffers_from, count_wrong, pattern, pattern_sum
-from fastcomm.check.checker import SHORT, Checker, NotUsedError
+from fastcomm.check.checker import SHORT, Checker
 
 OPERATIONS = (
     "all_reduce",
@@ -93,7 +93,7 @@ def operations(checker: Checker, group: dist.ProcessGroup) -> None:
     for name, size in kinds.items():
         if name == "in place" and not _has_place(checker, group):
             continue
-        maker = partial(checker.placed, group) if name == "in place" else checker.ordinary
+        maker = partial(checker.surely_placed, group) if name == "in place" else checker.ordinary
         for operation in OPERATIONS:
             for dtype in (torch.float32, torch.bfloat16):
 
@@ -108,11 +108,9 @@ def operations(checker: Checker, group: dist.ProcessGroup) -> None:
 
 def _has_place(checker: Checker, group: dist.ProcessGroup) -> bool:
     """Tell whether the path has memory that operations use in place; all ranks have to ask."""
-    import fastcomm
 
     def body() -> int:
-        if not fastcomm.is_shared(checker.placed(group, 1024, torch.float32)):
-            raise NotUsedError("no memory that operations use in place")
+        checker.surely_placed(group, 1024, torch.float32)
         return 0
 
     row = checker.check("in place", "empty", 4096, body)
@@ -234,6 +232,7 @@ class _busy:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._begun, self._end = threading.Event(), threading.Event()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def _work(self) -> None:
@@ -248,6 +247,8 @@ class _busy:
                 self._begun.set()
                 if stream is not None:
                     stream.synchronize()
+        except Exception as error:
+            self._error = error
         finally:
             self._begun.set()
 
@@ -258,3 +259,5 @@ class _busy:
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error

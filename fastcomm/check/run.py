@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastcomm.bench.launch import Rank, RankError, launch
+from fastcomm.bench.launch import LateError, Rank, RankError, launch
 from fastcomm.check.checker import Prepare, Row, Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
 from fastcomm.check.ranks import run_rank
@@ -14,6 +14,7 @@ from fastcomm.check.ranks import run_rank
 # Ranks of the paths on the host; as many as there are devices, of those on devices.
 DEFAULT_RANKS = 2
 MOST_DEVICES = 16
+PAIR_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Options:
         devices: ranks of the paths on devices, None for one a device; below 2 there is none, and
             more than there are devices share them, which is slow and right.
         budget_s: seconds of timing for each path.
-        timeout_s: seconds for each path, from the start of its ranks.
+        timeout_s: seconds for each path, from the start of its ranks; a pair of devices more has
+            `PAIR_S` more. A quarter is what an operation waits for a rank.
         sizes: of messages.
         prepare: called first in each rank; importable, since ranks are processes.
     """
@@ -75,8 +77,14 @@ def run(
     """
     rows: list[Row] = []
     for path, ranks in plan:
+        under_way = "ranks"
+        pairs = ranks * (ranks - 1) // 2 if path.on_devices else 0
 
         def note(_: int, row: Row, ranks: int = ranks) -> None:
+            nonlocal under_way
+            if "begins" in row:
+                under_way = row["begins"]
+                return
             rows.append({**row, "ranks": ranks})
             on_row(rows[-1])
 
@@ -87,13 +95,15 @@ def run(
                 path,
                 options.sizes,
                 options.budget_s,
+                options.timeout_s / 4,
                 options.prepare,
-                timeout_s=options.timeout_s,
+                timeout_s=options.timeout_s + PAIR_S * pairs,
                 on_message=note,
             )
         except RankError as error:
             why = str(error).splitlines()
-            row = {"path": path.name, "check": "ranks", "operation": "", "bytes": 0}
+            row = {"path": path.name, "check": under_way, "operation": "", "bytes": 0}
             row.update(verdict="failed", why=" ".join(dict.fromkeys([why[0], why[-1]])))
+            row["late"] = isinstance(error, LateError)
             note(error.rank, row)
     return rows

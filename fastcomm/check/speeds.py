@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.cuda.comm  # which torch does not import by itself
 import torch.distributed as dist
 
 from fastcomm import comm
@@ -20,6 +21,7 @@ from fastcomm.bench.timing import measure, time_batch
 from fastcomm.check.checker import SHORT, Checker, Row
 from fastcomm.check.results import devices_of_one
 
+CHECK = "speed"
 _PAIR_CALLS = 7
 
 
@@ -47,8 +49,9 @@ def speed(checker: Checker, group: dist.ProcessGroup, budget_s: float) -> None:
         samples = measure(calls, checker.control, budget_s / 2, timer=timer)
         medians = [round(statistics.median(each.times_ns) / 1e3, 2) for each in samples]
         factor = case.bus_factor(checker.rank.size)
-        row: Row = {"check": "speed", "operation": "all_reduce", "bytes": size, "verdict": "ok"}
+        row: Row = {"check": CHECK, "operation": "all_reduce", "bytes": size, "verdict": "ok"}
         row["median_us"] = medians[0]
+        row["algbw_gbs"] = round(bandwidth_gbs(case.nbytes, medians[0]), 3)
         row["busbw_gbs"] = round(bandwidth_gbs(case.nbytes, medians[0]) * factor, 3)
         row["beside"] = {each.label: us for each, us in zip(timed, medians, strict=True)}
         del row["beside"]["fastcomm"]
@@ -89,9 +92,9 @@ def primitives(checker: Checker, budget_s: float) -> None:
         calls = [timed(library) for library in libraries.values()]
         samples = measure(calls, checker.control, budget_s / 2)
         medians = [round(statistics.median(each.times_ns) / 1e3, 2) for each in samples]
-        row: Row = {"check": "speed", "operation": operation, "bytes": numel * 4, "verdict": "ok"}
+        row: Row = {"check": CHECK, "operation": operation, "bytes": numel * 4, "verdict": "ok"}
         row["median_us"] = medians[0]
-        row["busbw_gbs"] = round(bandwidth_gbs(numel * 4, medians[0]), 3)
+        row["algbw_gbs"] = round(bandwidth_gbs(numel * 4, medians[0]), 3)
         row["beside"] = dict(list(zip(libraries, medians, strict=True))[1:])
         checker.report(row)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastcomm import _verdicts
 from fastcomm.__main__ import main
 
 
@@ -29,7 +30,30 @@ def test_a_machine_without_devices(
     assert not (tmp_path / "fastcomm").exists()  # nothing to go around
 
 
-@pytest.mark.parametrize("arguments", [["--ranks", "1"], ["--devices", "x"], ["--speed"]])
+def test_a_check_without_devices_takes_back_nothing_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _verdicts.write({"FASTCOMM_IPC": "descriptor", "FASTCOMM_TRANSPORT": "posix"})
+    words = ["--no-devices", "--quiet", "--budget", "0.2", "--json", str(tmp_path / "new/check")]
+    assert main(["check", *words]) == 0
+    assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
+    assert json.loads((tmp_path / "new" / "check").read_text())["rows"]
+
+
+def test_a_place_that_cannot_be_written_to_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["check", "--json", str(tmp_path / "file" / "check.json")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "check: " in error, error
+
+
+BAD = ["--ranks 1", "--devices x", "--speed", "--budget 0", "--timeout nan", "--timeout 23"]
+
+
+@pytest.mark.parametrize("arguments", [text.split() for text in BAD])
 def test_arguments_that_cannot_be_meant(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

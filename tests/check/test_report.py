@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fastcomm import _verdicts
 from fastcomm.check import report
 from fastcomm.check.plot import draw
 
@@ -64,14 +65,41 @@ def test_slow_links_are_named() -> None:
         ("handle: not used, pinned: wrong", "FASTCOMM_ROUTE=nccl"),
         ("memfd: failed, posix: ok", "FASTCOMM_TRANSPORT=posix"),
         ("memfd: failed, posix: failed", ""),
+        ("one process: wrong, memfd: ok", "FASTCOMM_PEER_ACCESS=off"),
     ],
 )
 def test_settings_lead_around_what_is_wrong(verdicts: str, settings: str) -> None:
     rows = []
     for part in verdicts.split(", "):
         name, verdict = part.split(": ")
-        rows.append(_row(name if name in ("memfd", "posix") else f"devices, {name}", verdict))
+        on_host = name in ("memfd", "posix", "one process")
+        rows.append(_row(name if on_host else f"devices, {name}", verdict))
     assert report.settings(rows) == dict([settings.split("=")] if settings else [])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        _row("devices, handle", "failed", check="speed", why="NCCL error"),
+        _row("devices, handle", "failed", check="ranks", late=True, why="no result in time"),
+        _row("devices, handle", "failed", why="CUDA out of memory. Tried to allocate 4 MiB"),
+    ],
+)
+def test_what_may_be_somebody_elses_fault_leads_around_nothing(row: Row) -> None:
+    rows = [_row("devices, handle"), row, _row("devices, pinned")]
+    assert report.verdict_of(rows[:2]) == "failed" and report.is_bad(rows)
+    assert report.settings(rows) == {}
+    # Nor is it the time to take back what was known.
+    assert not report.decided(rows, all_devices=True) & {"FASTCOMM_IPC", "FASTCOMM_ROUTE"}
+
+
+def test_what_a_check_decides() -> None:
+    host = [_row("one process"), _row("memfd"), _row("posix")]
+    rows = [*host, _row("devices, handle"), _row("devices, pinned")]
+    assert report.decided(rows, all_devices=True) == set(_verdicts.SETTINGS)
+    assert report.decided(rows, all_devices=False) == {"FASTCOMM_TRANSPORT"}
+    assert report.decided(host, all_devices=True) == {"FASTCOMM_TRANSPORT", "FASTCOMM_PEER_ACCESS"}
+    assert report.decided(host[:2], all_devices=False) == set()
 
 
 def test_what_is_wrong_is_in_the_text() -> None:

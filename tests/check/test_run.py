@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 import torch.distributed as dist
 from sim.loading import load
 
-from fastcomm.check import Options, Path, report, run
+from fastcomm.check import Options, Path, report, run, speeds
 from fastcomm.check.checker import Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS
 from fastcomm.check.run import ask_devices, planned
@@ -62,6 +64,58 @@ def test_what_raises_ends_a_path_and_is_said() -> None:
     assert rows[first]["operation"] == "scatter" and "out of order" in rows[first]["why"]
     assert set(verdicts[:first]) == {"ok"} and set(verdicts[first + 1 :]) == {"not run"}
     assert report.verdict_of(rows) == "failed"
+
+
+def _raise_on_one_rank() -> None:
+    stock = dist.scatter
+
+    def raising(*arguments: Any, **options: Any) -> None:
+        if dist.get_rank() == 1:
+            raise RuntimeError("no room here")
+        stock(*arguments, **options)
+
+    dist.scatter = raising
+
+
+def test_what_raises_on_one_rank_is_said_of_that_rank_and_ends_in_time() -> None:
+    begun = time.monotonic()
+    rows = _checked(ON_THE_HOST[0], 2, _raise_on_one_rank, timeout_s=24)
+    (failed,) = [row for row in rows if row["verdict"] == "failed"]
+    assert failed["operation"] == "scatter", rows
+    # The other one has waited for a quarter of the time, and says who has not come.
+    assert "no room here" in failed["why"] or "rank 1" in failed["why"], failed
+    assert time.monotonic() - begun < 22 and not report.is_excused(failed)
+
+
+def _hang_beside_gloo() -> None:
+    stock = speeds.make
+
+    def hanging(*arguments: Any) -> Any:
+        made = stock(*arguments)
+        made[0].check = lambda *_: time.sleep(600)
+        return made
+
+    speeds.make = hanging
+
+
+def test_a_stock_backend_that_hangs_leads_around_nothing() -> None:
+    rows = _checked(ON_THE_HOST[0], 2, _hang_beside_gloo, timeout_s=20)
+    assert [row["verdict"] for row in rows[:-1]] == ["ok"] * (len(rows) - 1)
+    assert (rows[-1]["check"], rows[-1]["verdict"]) == ("speed", "failed")
+    assert "no result in time" in rows[-1]["why"] and report.is_excused(rows[-1])
+    assert report.settings([*rows, {**rows[0], "path": "posix"}]) == {}
+
+
+def _set_what_others_set() -> None:
+    """As a user, or a verdict, may have; before `run_rank` sets the path's own."""
+    assert "FASTCOMM_ROUTE" not in os.environ and os.environ["FASTCOMM_TRANSPORT"] == "posix"
+
+
+def test_a_path_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTCOMM_ROUTE", "nccl")
+    monkeypatch.setenv("FASTCOMM_TRANSPORT", "gloo")
+    rows = _checked(ON_THE_HOST[1], 2, _set_what_others_set)
+    assert {row["verdict"] for row in rows} == {"ok"}, rows
 
 
 def test_ranks_that_end_are_a_row() -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm import _verdicts
+from fastcomm import _machine, _verdicts
 
 
 @pytest.fixture
@@ -56,6 +56,15 @@ def test_who_has_set_a_variable_keeps_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert _obeyed() == {}
 
 
+@pytest.mark.usefixtures("cache")
+def test_what_was_not_decided_anew_stays() -> None:
+    _verdicts.write({"FASTCOMM_IPC": "descriptor", "FASTCOMM_TRANSPORT": "posix"})
+    _verdicts.write({}, decided={"FASTCOMM_TRANSPORT"})
+    assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
+    _verdicts.write({"FASTCOMM_IPC": "fabric"}, decided=set())
+    assert _verdicts.read() == {"FASTCOMM_IPC": "fabric"}
+
+
 def test_a_check_that_finds_nothing_wrong_takes_it_back(cache: Path) -> None:
     _verdicts.write({})
     assert not cache.exists()
@@ -67,7 +76,7 @@ def test_a_check_that_finds_nothing_wrong_takes_it_back(cache: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"%s": 3}', '{"%s": {"PATH": "x"}}'])
 def test_a_file_that_is_something_else_is_not_obeyed(text: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
-    cache.write_text(text.replace("%s", _verdicts.machine()))
+    cache.write_text(text.replace("%s", _machine.identity()))
     assert _obeyed() == {}
     _verdicts.write({"FASTCOMM_IPC": "handle"})
     assert _obeyed() == {"FASTCOMM_IPC": "handle"}
@@ -81,7 +90,7 @@ def _reason(world: World) -> str:
 def test_groups_obey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # This process's own variables stay: it may fork the one that all later ranks have theirs from.
     path = tmp_path / "fastcomm" / "verdicts.json"
-    monkeypatch.setattr(_verdicts, "file", lambda: path)
+    monkeypatch.setattr(_machine, "file", lambda name: path)
     _verdicts.write({"FASTCOMM_TRANSPORT": "gloo"})
     environment = {"XDG_CACHE_HOME": str(tmp_path), "FASTCOMM_VERDICTS": ""}
     reasons = run_ranks(2, _reason, environment=environment)

@@ -1,0 +1,100 @@
+"""What was found out about this machine, kept from one program to the next.
+
+Files of JSON in ``fastcomm/`` of ``$XDG_CACHE_HOME`` or ``~/.cache``, each with values for every
+machine that the user's home is on. A machine is its id, its NVIDIA driver, its GPUs and where they
+are plugged in, and the versions of torch and of fastcomm's native code: where one of them changes,
+nothing is known. No device is asked for it, so that who needs none gets no context of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+DRIVER = Path("/proc/driver/nvidia")
+_ID = Path("/etc/machine-id")
+# Not its number of interrupt, nor what the driver does not know before somebody uses it.
+_OF_A_GPU = re.compile(r"^(?:Model|Bus Location):.*$", re.MULTILINE)
+
+
+def file(name: str) -> Path:
+    """Return where ``name`` is kept."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "fastcomm" / name
+
+
+def gpus() -> list[str]:
+    """Return what the driver says of each GPU of the machine, those that are not visible too."""
+    found = []
+    for path in sorted(DRIVER.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            found.append("\n".join(_OF_A_GPU.findall(path.read_text())))
+    return found
+
+
+def identity() -> str:
+    """Return what stands for this machine."""
+    import torch
+
+    import fastcomm
+
+    parts = [fastcomm.__version__, str(torch.__version__)]
+    with contextlib.suppress(ImportError, AttributeError):
+        parts.append(importlib.import_module("fastcomm._build_info").SOURCES)
+    for path in (_ID, DRIVER / "version"):
+        with contextlib.suppress(OSError):
+            parts.append(path.read_text())
+    return hashlib.sha256("\0".join([*parts, *gpus()]).encode()).hexdigest()[:16]
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return what is known of this machine; nothing where there is no file, or none to be read."""
+    found = _of_all(name).get(identity())
+    return found if isinstance(found, dict) else {}
+
+
+def write(name: str, values: Mapping[str, Any]) -> None:
+    """Put down what is known of this machine, in place of what was; nothing: no more is known.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path, everything = file(name), _of_all(name)
+    everything.pop(identity(), None)
+    if values:
+        everything[identity()] = dict(values)
+    elif not path.exists():
+        return
+    write_whole(path, json.dumps(everything, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, in a folder that is made if there is none, so that nobody reads half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
+        stream.write(text)
+    try:
+        os.replace(stream.name, path)
+    except OSError:
+        os.unlink(stream.name)
+        raise
+
+
+def _of_all(name: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(file(name).read_text())
+        if isinstance(found, dict):
+            return found
+    return {}
