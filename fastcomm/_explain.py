@@ -69,9 +69,10 @@ def explain(
         ValueError: the group is not of backend fastcomm.
     """
     elements = count if count is not None else 1
-    device = "cpu"
+    place = torch.device("cpu")
     if tensor is not None:
-        elements, dtype, device = tensor.numel(), tensor.dtype, tensor.device.type
+        elements, dtype, place = tensor.numel(), tensor.dtype, tensor.device
+    device = place.type
     reduction = _reduction_name(op)
     name = _dtype_name(dtype)
     if dtype.is_complex and reduction in _LINEAR:
@@ -82,7 +83,7 @@ def explain(
         backend = _backend.backend_of(group, behind_checks=True)
         if backend is None:
             raise ValueError("explain() needs a process group of backend fastcomm")
-        answer = backend.explain(device, operation, elements, name, reduction)
+        answer = backend.explain(str(place), operation, elements, name, reduction)
         decided = answer is not None
         if answer is None:
             answer = backend.explain("cpu", operation, elements, name, reduction)

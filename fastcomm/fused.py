@@ -365,7 +365,7 @@ def _another_serves(
 ) -> bool:
     """Tell whether a backend made for such devices, as NCCL, sums tensors there in a group."""
     if backend is not None:
-        answer = backend.explain(device.type, "all_reduce", 1, "float32", "sum")
+        answer = backend.explain(str(device), "all_reduce", 1, "float32", "sum")
         return answer is not None and not answer["native"] and answer["algorithm"] != "gloo"
     pg = group if group is not None else dist.distributed_c10d._get_default_group()
     try:

@@ -1,5 +1,7 @@
 #include "bindings/explain.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -61,20 +63,23 @@ py::dict explanation_of(const Query& query, const Selection& selection, std::str
 /// Nothing where it is not decided yet which engine serves such tensors.
 std::optional<py::dict> explain(const FastcommBackend& backend, const std::string& device,
                                 const Query& query) {
-  const c10::DeviceType type = c10::Device(device).type();
-  const Engine* engine = backend.engine_of(type);
+  c10::Device place(device);
+  if (!place.has_index() && !place.is_cpu() && !place.is_meta()) {
+    place = c10::impl::VirtualGuardImpl(place.type()).getDevice();
+  }
+  const Engine* engine = backend.engine_of(place);
   if (engine == nullptr) return std::nullopt;
   Selection selection = engine->explain(query);
   if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
   const Engine& serving = engine->serving(query);
-  const std::string why_not_direct = backend.why_not_direct(type);
+  const std::string why_not_direct = backend.why_not_direct(place);
   if (&serving != engine) {
     selection.reason += "; the devices' own kernels do not do this";
   } else if (!why_not_direct.empty()) {
     selection.reason += concat("; not from device to device: ", why_not_direct);
   }
   py::dict result = explanation_of(query, selection, serving.is_native() ? "" : serving.name());
-  result["on_device"] = dynamic_cast<const NativeEngine*>(&serving) == nullptr && device != "cpu";
+  result["on_device"] = dynamic_cast<const NativeEngine*>(&serving) == nullptr && !place.is_cpu();
   return result;
 }
 

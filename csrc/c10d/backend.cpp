@@ -195,14 +195,15 @@ bool FastcommBackend::supportsTensorAlloc(c10::DeviceIndex) {
 
 at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef sizes,
                                             at::ScalarType dtype, std::string& why) {
-  Engine* const engine = devices_ == nullptr ? nullptr : devices_->decided(device.type());
-  if (engine != nullptr) {
-    const WithoutGil no_gil;  // it may wait for other ranks, and for threads that let go of tensors
+  if (devices_ != nullptr) {
     if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
-    return translating([&] { return engine->shared_empty(device, sizes, dtype, why); });
+    if (Engine* const engine = devices_->decided(device)) {
+      const WithoutGil no_gil;  // it may wait for other ranks, or threads that let go of tensors
+      return translating([&] { return engine->shared_empty(sizes, dtype, why); });
+    }
   }
   why = concat("what serves tensors on ", device.str(),
-               " is decided at the process group's first collective with them");
+               " is decided at the process group's first collective with one");
   return {};
 }
 

@@ -36,15 +36,15 @@ class FastcommBackend final : public ::c10d::Backend {
   void delegate_to(BackendPtr whole);
   /// That backend; nullptr where the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
-  /// The engine of collectives on such devices; nullptr while that is not decided.
-  const Engine* engine_of(c10::DeviceType type) const {
-    const bool host = type == c10::DeviceType::CPU || type == c10::DeviceType::Meta;
-    return host || devices_ == nullptr ? cpu_.get() : devices_->decided(type);
+  /// The engine of collectives on a device; nullptr while that is not decided.
+  const Engine* engine_of(c10::Device device) const {
+    const bool host = device.is_cpu() || device.is_meta();
+    return host || devices_ == nullptr ? cpu_.get() : devices_->decided(device);
   }
 
-  /// Why kernels of this library do not serve such devices; "" if they do, or it is not decided.
-  std::string why_not_direct(c10::DeviceType type) const {
-    return devices_ == nullptr ? "" : devices_->why_not_direct(type);
+  /// Why kernels of this library do not serve a device; "" if they do, or it is not decided.
+  std::string why_not_direct(c10::Device device) const {
+    return devices_ == nullptr ? "" : devices_->why_not_direct(device);
   }
 
   // Operations: of the engine of their tensors' device.

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -40,11 +41,13 @@ struct DeviceBackends {
 };
 extern DeviceBackends g_device_backends;
 
-/// What serves collectives with tensors on a type of device is agreed on at the group's first one, in the
+/// What serves collectives with tensors on a device is agreed on at the group's first one there, in the
 /// order in which its operations are issued: kernels of ours, if every rank's device reaches the others'
 /// memory, or memory of the host that all share, as a trial shows (CudaEngine); a backend made for it, where
 /// every rank has one and the ranks' devices differ; else the host's engine, copy by copy, for ever. What there is no kernel for
-/// goes to the second, or the third. Messages ask no third rank: they go to the backend unless the ranks have
+/// goes to the second, or the third. Where kernels serve a rank's first device, its second one is agreed on at
+/// the first collective there, together with the second ones of the others, and so on; else what is agreed on
+/// holds for all devices of the type. Messages ask no third rank: they go to the backend unless the ranks have
 /// agreed otherwise. What continuations of futures issue has an order of its own, and so always goes to
 /// the host's engine.
 ///
@@ -56,48 +59,70 @@ class DeviceEngines {
                 c10::intrusive_ptr<::c10d::Backend::Options> options,
                 Continuations::Ptr continuations);
 
-  /// For a collective; the first one of a type of device waits for the other ranks. Raises why the group
+  /// For a collective; the first one on a device may wait for the other ranks. Raises why the group
   /// has failed.
   Engine& for_collective(const at::Tensor& tensor);
   Engine& for_message(const at::Tensor& tensor);
 
-  /// The engine of collectives on such devices; nullptr while that is not decided.
-  Engine* decided(c10::DeviceType type) const {
-    const auto& slot = slots_.at(static_cast<size_t>(type));
-    return slot.collectives.load(std::memory_order_acquire);
+  /// The engine of collectives on a device; nullptr while that is not decided.
+  Engine* decided(c10::Device device) const {
+    const Slot* slot = type_of(device).find(device);
+    return slot == nullptr ? nullptr : slot->collectives;
   }
   /// Those that there are.
   std::vector<Engine*> all();
-  /// Why kernels of ours do not serve such devices; "" if they do, or it is not decided.
-  std::string why_not_direct(c10::DeviceType type) const;
+  /// Why kernels of ours do not serve a device; "" if they do, or it is not decided.
+  std::string why_not_direct(c10::Device device) const {
+    const Slot* slot = type_of(device).find(device);
+    return slot == nullptr ? "" : slot->why_not_direct;
+  }
   /// What ends the calling thread's block of coalesced operations, besides the host's own work for it.
   std::vector<Engine::WorkPtr> end_coalescing();
 
  private:
+  /// What was agreed on. Does not change.
   struct Slot {
-    /// Stored with release once the engine is ready, loaded with acquire by who uses it.
-    std::atomic<Engine*> collectives{nullptr};
-    std::atomic<Engine*> messages{nullptr};
-    c10::intrusive_ptr<DelegateEngine> delegate;  // written under making_
-    c10::intrusive_ptr<Engine> direct;            // likewise: kernels of ours
-    std::string why_not_direct;                   // likewise
+    c10::DeviceIndex index;  // -1: all of the type
+    Engine* collectives;
+    c10::intrusive_ptr<Engine> direct;  // kernels of ours
+    std::string why_not_direct;
+    const Slot* before;
+  };
+  struct Type {
+    /// The newest one. Stored with release once its engine is ready, loaded with acquire by who uses it.
+    std::atomic<const Slot*> agreed{nullptr};
+    std::atomic<Engine*> messages{nullptr};       // likewise
+    c10::intrusive_ptr<DelegateEngine> delegate;  // under making_
+    std::deque<Slot> slots;                       // likewise
+
+    const Slot* find(c10::Device device) const {
+      const Slot* slot = agreed.load(std::memory_order_acquire);
+      while (slot != nullptr && slot->index != -1 && slot->index != device.index()) {
+        slot = slot->before;
+      }
+      return slot;
+    }
   };
   /// What a rank says of its device.
   struct Vote;
 
-  Engine& chosen(std::atomic<Engine*> Slot::* use, const at::Tensor& tensor);
-  Engine& agree(Slot& slot, c10::Device device);
-  /// Makes the slot's engine, if there is none yet. Returns what went wrong, or "".
-  std::string made(Slot& slot, c10::Device device);
-  std::vector<Vote> votes(c10::Device device);
+  Type& type_of(c10::Device device) { return types_.at(static_cast<size_t>(device.type())); }
+  const Type& type_of(c10::Device device) const {
+    return types_.at(static_cast<size_t>(device.type()));
+  }
+  Engine& agree(Type& type, c10::Device device);
+  /// Makes the backend for a type, if there is none yet. Returns what went wrong, or "".
+  std::string made(Type& type, c10::Device device);
+  /// `number`: of this rank's devices that have been agreed on.
+  std::vector<Vote> votes(c10::Device device, size_t number);
 #if defined(FC_DEVICES)
   /// With windows on the devices, or else in the host's memory. Raises Error, the same on every rank: neither.
   std::shared_ptr<CudaGroup> made_group(c10::Device device, const std::vector<Vote>& votes);
 #endif
-  /// Makes the slot's engine of our own kernels, over `other`. Returns why there is none, or "": the same on
-  /// every rank.
-  std::string made_direct(Slot& slot, c10::Device device, const std::vector<Vote>& votes,
-                          Engine& other);
+  /// Makes an engine of our own kernels, over `other`, or says why there is none: the same on every rank.
+  c10::intrusive_ptr<Engine> made_direct(c10::Device device, size_t number,
+                                         const std::vector<Vote>& votes, Engine& other,
+                                         std::string& why_not);
   Engine& coalesced(Engine& engine);
 
   NativeEngine& host_;
@@ -106,7 +131,7 @@ class DeviceEngines {
   const Continuations::Ptr continuations_;
   std::mutex deciding_;        // one thread agrees; held while it waits for others
   mutable std::mutex making_;  // for moments
-  std::array<Slot, c10::COMPILE_TIME_MAX_DEVICE_TYPES> slots_;
+  std::array<Type, c10::COMPILE_TIME_MAX_DEVICE_TYPES> types_;
 };
 
 }  // namespace fastcomm

@@ -74,9 +74,9 @@ class Engine : public ::c10d::Backend {
   /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
   virtual void leave(const std::string& how) = 0;
 
-  /// A tensor on that device in memory that the engine's operations use in place, as torch.empty; undefined, with
+  /// A tensor on the engine's device in memory that its operations use in place, as torch.empty; undefined, with
   /// the reason, where there is none. As CudaGroup::empty.
-  virtual at::Tensor shared_empty(c10::Device, at::IntArrayRef, at::ScalarType, std::string& why) {
+  virtual at::Tensor shared_empty(at::IntArrayRef, at::ScalarType, std::string& why) {
     why = name() + " has no memory that operations use in place";
     return {};
   }

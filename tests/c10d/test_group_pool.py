@@ -13,7 +13,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import DTYPES, check_bits, init, small_net, train
+from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
 from torch import nn
@@ -174,16 +174,22 @@ def test_where_there_is_none_it_is_ordinary_and_said(
         assert re.search(reason, said[-1]), said
 
 
-def _elsewhere(world: World) -> list[torch.Tensor]:
-    """Tensors on another device of the process, whichever is current, and a model on both."""
+def _on_two_devices(world: World) -> list[torch.Tensor]:
+    """Tensors on two devices of a process, whichever is current, and a model on both."""
     device = _joined(world)
     other = torch.device("sim", 2 + world.rank)
+    made = fastcomm.empty(9, device=other)
+    assert made.device == other and not fastcomm.is_shared(made)  # nothing is agreed on
+    data = torch.full((5000,), world.rank + 1.0, device=other)
+    dist.all_reduce(data)
+    assert data.unique().tolist() == [3.0] and is_direct(data)
     for current, named in ((device, other), (other, other), (other, torch.device("sim"))):
         torch.sim.set_device(current)
         made = fastcomm.empty(9, device=named)
-        assert made.device == other and not fastcomm.is_shared(made)
+        assert made.device == other and fastcomm.is_shared(made)
     torch.sim.set_device(device)
-    assert fastcomm.is_shared(fastcomm.empty(9, device="sim"))
+    made = fastcomm.empty(9, device="sim")
+    assert made.device == device and fastcomm.is_shared(made)
     dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
     grads = []
     for first, second in ((device, other), (torch.device("cpu"),) * 2):
@@ -192,16 +198,19 @@ def _elsewhere(world: World) -> list[torch.Tensor]:
         net[2:].to(second)
         net[1].register_forward_hook(lambda layer, given, result, to=second: result.to(to))
         ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
+        buckets: list[bool] = []
+        ddp.register_comm_hook(buckets, _note)
         torch.manual_seed(world.rank)
         ddp(torch.randn(5, 6).to(first)).square().mean().backward()
+        assert buckets and all(buckets), buckets
         assert all(p.grad.device == p.device for p in net.parameters())
         grads.append([p.grad.cpu() for p in net.parameters()])
     assert all(map(same_bits, *grads))
     return grads[0]
 
 
-def test_another_device_of_a_process_has_none() -> None:
-    found = run_ranks(2, _elsewhere, environment=SMALL)
+def test_a_process_may_have_several_devices() -> None:
+    found = run_ranks(2, _on_two_devices, environment=SMALL)
     assert all(map(same_bits, *found))
 
 

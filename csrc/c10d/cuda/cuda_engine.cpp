@@ -142,14 +142,8 @@ Selection CudaEngine::explain(const Query& query) const {
                  on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
 }
 
-at::Tensor CudaEngine::shared_empty(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
-                                    std::string& why) {
-  if (device.index() == group_->device()) {
-    return group_->empty(sizes, dtype, *hosts_, g_interrupt_check, why);
-  }
-  why = concat("this rank's device in the process group is ",
-               accelerator_device(group_->device()).str(), ", not ", device.str());
-  return {};
+at::Tensor CudaEngine::shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) {
+  return group_->empty(sizes, dtype, *hosts_, g_interrupt_check, why);
 }
 
 WorkPtr CudaEngine::submit(Prepared made, Milliseconds timeout, bool async) {

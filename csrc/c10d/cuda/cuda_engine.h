@@ -40,8 +40,7 @@ class CudaEngine final : public Engine {
   const Engine& serving(const Query& query) const override;
   Selection explain(const Query& query) const override;
   std::exception_ptr failure() const override { return group_->failure(); }
-  at::Tensor shared_empty(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
-                          std::string& why) override;
+  at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) override;
   void fail(const std::exception_ptr& why) override { group_->note(why); }
   void leave(const std::string& how) override;
   void abort() override;
