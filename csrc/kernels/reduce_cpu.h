@@ -30,6 +30,10 @@ struct ReduceSpan {
 
 using ReduceFunction = void (*)(const ReduceSpan&);
 
+/// A function with a loop that has to be of vectors: not inlined, so that it is found in the object code, where
+/// tests/kernels/test_loops.py looks for them.
+#define FC_LOOP __attribute__((noinline))
+
 /// Why there is no such reduction, as the end of a sentence that advises; nullptr where there is one.
 /// Pure: all ranks find the same. Complex numbers are known above only, as pairs of reals.
 const char* why_no_reduction(DType dtype, ReduceOp op);

@@ -1,3 +1,4 @@
 // The loops of reduce_plain.inc for processors with AVX2.
 #define FC_ISA_NAMESPACE isa_avx2
+#define FC_VECTOR_BYTES 32
 #include "kernels/reduce_plain.inc"

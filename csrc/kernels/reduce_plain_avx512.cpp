@@ -1,3 +1,4 @@
 // The loops of reduce_plain.inc for processors with AVX512.
 #define FC_ISA_NAMESPACE isa_avx512
+#define FC_VECTOR_BYTES 64
 #include "kernels/reduce_plain.inc"

@@ -1,3 +1,4 @@
 // The loops of reduce_plain.inc for every processor.
 #define FC_ISA_NAMESPACE isa_generic
+#define FC_VECTOR_BYTES 16
 #include "kernels/reduce_plain.inc"

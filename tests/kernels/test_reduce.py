@@ -10,6 +10,7 @@ from support.programs import BOUNDS, PLAIN
 
 TEST = "reduce_test"  # PLAIN has the library's own loops: what the compiler made is what is tested
 PLAIN_TEST = "reduce_plain_test"
+LOOPS_TEST = "conversions_test"
 NEEDED = {"generic": set(), "avx2": {"avx2", "f16c"}}
 NEEDED["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "f16c"}
 
@@ -49,6 +50,30 @@ def test_conversions() -> None:
 @pytest.mark.timeout(600)  # some seconds; minutes where the processor converts no halves
 def test_every_float_to_half() -> None:
     programs.check(programs.get(TEST, PLAIN), "every_float", timeout=580)
+
+
+@pytest.mark.parametrize("isa", list(NEEDED))
+def test_conversions_in_loops(isa: str) -> None:
+    """Every fp16 and bf16, and one in 61 floats of every exponent; also with subnormals flushed."""
+    skip_unless_it_runs(isa)
+    program = programs.get(LOOPS_TEST, PLAIN)
+    output = programs.check(program, "some", environment={"FASTCOMM_ISA": isa})
+    assert f"isa {isa}\n" in output
+    programs.check(program, "feedback", "1", environment={"FASTCOMM_ISA": isa})
+
+
+@pytest.mark.release
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("isa", list(NEEDED))
+def test_every_float_in_loops(isa: str) -> None:
+    skip_unless_it_runs(isa)
+    chosen = {"FASTCOMM_ISA": isa}
+    programs.check(programs.get(LOOPS_TEST, PLAIN), "all", environment=chosen, timeout=580)
+
+
+def test_conversions_in_bounds() -> None:
+    for case in ("few", "feedback"):
+        programs.check(programs.get(LOOPS_TEST, BOUNDS), case, "2")
 
 
 def test_sums_in_bounds() -> None:

@@ -180,6 +180,10 @@ PROGRAMS = (
         *("reduce_plain_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
         ("kernels", "core"),
     ),
+    Program(
+        *("conversions_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
+        ("kernels", "core"),
+    ),
     *(
         Program(f"{part}_test", _SHM, (PLAIN, BOUNDS))
         for part in ("shm", "shm_ends", "handshake", "forming", "shared_buffer")
