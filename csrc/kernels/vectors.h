@@ -136,12 +136,11 @@ inline Floats halves_to_floats(const Halves& halves) {
   return as<Floats>(_mm256_cvtph_ps(as<__m128i>(halves)));
 }
 inline Halves floats_to_halves(const Floats& floats) {
-  const __m256 values = as<__m256>(floats);
-  const __m256 nan = _mm256_cmp_ps(values, values, _CMP_UNORD_Q);
-  const __m256 sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0f));
-  const __m256 quiet = _mm256_or_ps(sign, as<__m256>(Words{} + 0x7fc00000u));
-  return as<Halves>(
-      _mm256_cvtps_ph(_mm256_blendv_ps(values, quiet, nan), _MM_FROUND_TO_NEAREST_INT));
+  const __m128i halves = _mm256_cvtps_ph(as<__m256>(floats), _MM_FROUND_TO_NEAREST_INT);
+  // A NaN is quiet there, and has the upper bits of its payload still.
+  const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7fff));
+  const __m128i nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7c00));
+  return as<Halves>(_mm_andnot_si128(_mm_and_si128(nan, _mm_set1_epi16(0x01ff)), halves));
 }
 
 #else

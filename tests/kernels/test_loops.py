@@ -35,7 +35,8 @@ _FUNCTION = re.compile(rf"\b({'|'.join(LOOPS)})<")
 # Of one number, though in a register of vectors.
 _SCALAR = re.compile(r"^(v?\w+s[sd]|v?cvt\w*s[sd]\w*|v?mov[dq])$")
 _PLACES = re.compile(r"fastcomm::(isa_\w+::)?(\(anonymous namespace\)::)?")
-# For which there is no instruction: the division of integers; in SSE2 a comparison or a product of 64 bits.
+# For which there is no instruction: the division of integers; in SSE2 comparisons and products of
+# 64 bits.
 _DIVISION = re.compile(r"\bi?div[bwlq]?\s")
 _WIDE = re.compile(
     r"Plain<(IntegerProduct<unsigned long>|(Integer|Float)Extreme<(unsigned )?(long|double), )"
