@@ -35,8 +35,8 @@ struct V {
   /// To nearest even; a NaN becomes 0x7fc0.
   static void store(Bf16* p, __m512 v) {
     const __m512i bits = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, bits, 16),
-                                         _mm512_set1_epi32(1));
+    const __m512i odd =
+        _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, bits, 16), _mm512_set1_epi32(1));
     const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
     const __m512i rounded = _mm512_maskz_srli_epi32(kAll, _mm512_add_epi32(bits, up), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);

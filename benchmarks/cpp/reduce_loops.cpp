@@ -100,8 +100,9 @@ class Benchmark {
     span.divisor = 2;
     time("avg", sources, destinations, [&] { sum(span); }, by_hand(floor_loops::kDivided));
     span.scale = 0.5;
-    time("scaled", sources, destinations, [&] { sum(span); },
-         by_hand(floor_loops::kDividedAndScaled));
+    time(
+        "scaled", sources, destinations, [&] { sum(span); },
+        by_hand(floor_loops::kDividedAndScaled));
     span = ReduceSpan{dst, second, from, sources, count, 1};
     for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kProduct}) {
       const ReduceFunction function = reduce_function(dtype_, op);
@@ -126,10 +127,12 @@ class Benchmark {
       other_up = [=] { hand->widen[place](half, count, single); };
     }
     time("narrow", 1, 1, [&] { down(half, single, count); }, other_down);
-    time("feedback", 1, 1, [&] {
-      feedback(half, reinterpret_cast<float*>(single),
-               reinterpret_cast<float*>(memory_[2].get()), count);
-    }, {});
+    time("feedback", 1, 1,
+         [&] {
+           feedback(half, reinterpret_cast<float*>(single),
+                    reinterpret_cast<float*>(memory_[2].get()), count);
+         },
+         {});
     time("widen", 1, 1, [&] { up(single, half, count); }, other_up);
   }
 
@@ -143,13 +146,15 @@ class Benchmark {
                                                              {NormKind::kInfinity, "norm-inf"}};
     for (const auto& [kind, name] : kinds) {
       const NormFunction norm = norm_function(dtype_, kind);
-      time(name, 1, 0, [&] {
-        for (size_t i = 0; i + kUnit <= count; i += kUnit) {
-          NormLanes lanes;
-          norm(lanes, memory_[0].get() + i * size, kUnit);
-          block_norm(lanes, kind);
-        }
-      }, {});
+      time(name, 1, 0,
+           [&] {
+             for (size_t i = 0; i + kUnit <= count; i += kUnit) {
+               NormLanes lanes;
+               norm(lanes, memory_[0].get() + i * size, kUnit);
+               block_norm(lanes, kind);
+             }
+           },
+           {});
     }
   }
 
