@@ -106,8 +106,7 @@ def explain(
     if tensor is not None and _may_be_staged(explanation, on_device, reduction, dtype):
         way = "is used where it lies" if is_shared(tensor) else "is staged"
         return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {way}")
-    slots = (operation, explanation.algorithm) == ("all_reduce", "pipelined") and not on_device
-    if tensor is None or not slots:
+    if tensor is None or on_device or "in place where" not in explanation.reason:
         return explanation
     lies = "does" if is_shared(tensor) else "does not"
     return replace(explanation, reason=f"{explanation.reason}; this rank's tensor {lies}")

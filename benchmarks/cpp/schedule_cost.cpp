@@ -218,6 +218,7 @@ int run_rank(Rank& rank, const Options& options) {
 int run(const Options& options) {
   ScratchLayout layout{};
   layout.payload_bytes = round_up(options.one_shot ? options.bytes : kLineBytes, kLineBytes);
+  layout.rotation_bytes = 2 * layout.payload_bytes;  // two slots in turn, as by hand
   layout.block_bytes = options.block_bytes;
   layout.result_bytes = round_up(ceil_div(options.block_bytes, kRanks), kLineBytes);
   const size_t window = round_up(kFlagBytes + layout.total(), 4096);

@@ -93,7 +93,9 @@ GroupTraits imagined_group(int size) {
                               ? "FASTCOMM_TRANSPORT=gloo"
                               : concat("a native group has at most ", kMaxRanks, " ranks");
   traits.transport = "shared memory, if a probe confirms it";
-  traits.layout = scratch_layout(env.payload_bytes, env.block_bytes, size);
+  const ChosenSizes chosen = choose_slot_sizes(size);
+  traits.layout = scratch_layout(chosen.sizes, size);
+  traits.sizes_from = chosen.from;
   return traits;
 }
 

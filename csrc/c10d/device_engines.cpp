@@ -16,6 +16,7 @@ DeviceBackends g_device_backends;
 namespace {
 
 constexpr size_t kTextBytes = 240;
+constexpr uint64_t kSlotBytes = 64 * 1024;  // of short operations between devices, unless it is set
 
 template <size_t kBytes>
 void set_text(char (&to)[kBytes], const std::string& text) {
@@ -49,6 +50,7 @@ std::string why_no_kernels(c10::Device device, int size) {
 
 struct DeviceEngines::Vote {
   uint64_t area_bytes = 0;
+  uint64_t slot_bytes = 0;
   uint64_t pool_bytes = 0;
   char ipc[16] = {};  // FASTCOMM_IPC
   char has_backend = 0;
@@ -59,6 +61,7 @@ struct DeviceEngines::Vote {
   Vote() = default;
   Vote(c10::Device device, int size)
       : area_bytes(environment().window_bytes),
+        slot_bytes(environment().payload_bytes != 0 ? environment().payload_bytes : kSlotBytes),
         pool_bytes(environment().pool_bytes),
         wants_pinned(environment().route == "pinned") {
     set_text(ipc, environment().ipc);
@@ -181,6 +184,7 @@ std::shared_ptr<CudaGroup> DeviceEngines::made_group(c10::Device device,
   FormingHosts hosts(host_);
   CudaGroup::Options options;
   options.area_bytes = votes[0].area_bytes;
+  options.slot_bytes = votes[0].slot_bytes;
   options.pool_bytes = votes[0].pool_bytes;
   options.ways = device_ways(votes[0].ipc);
   options.timeout = options_->timeout;

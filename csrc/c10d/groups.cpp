@@ -63,8 +63,12 @@ OpenGroups& open_groups() {
   return *shared;
 }
 
+SlotSizes sizes_of(const GroupConfig& config) {
+  return {config.payload_bytes, config.block_bytes, config.rotation_bytes};
+}
+
 size_t scratch_bytes(const GroupConfig& config, int size) {
-  return scratch_layout(config.payload_bytes, config.block_bytes, size).total() + rings_bytes(size);
+  return scratch_layout(sizes_of(config), size).total() + rings_bytes(size);
 }
 
 /// The peers, or nullptr with the reason in the traits.
@@ -72,11 +76,11 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
                                       GroupTraits& traits) {
   const Environment& env = environment();
   traits.size = size;
-  const GroupConfig wanted{env.payload_bytes, env.block_bytes};
+  const ChosenSizes chosen = choose_slot_sizes(size);
   if (size == 1) {
     traits.native = true;
     traits.transport = "one rank";
-    traits.layout = scratch_layout(wanted.payload_bytes, wanted.block_bytes, 1);
+    traits.layout = scratch_layout(chosen.sizes, 1);
     return std::move(make_thread_transports(1, 0).front());
   }
   if (size > kMaxRanks) {
@@ -94,11 +98,14 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
       why_not = error.what();
     }
   }
+  const auto& [payload, block, rotation] = chosen.sizes;
+  const GroupConfig wanted{payload, block, rotation, static_cast<uint64_t>(chosen.from)};
   auto result =
       make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
   traits.why_not_native = result.reason;
-  traits.layout = scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);
+  traits.layout = scratch_layout(sizes_of(result.config), size);
+  traits.sizes_from = static_cast<SizesFrom>(result.config.from);
   if (endpoint != nullptr) {
     traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
   }

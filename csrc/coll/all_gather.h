@@ -26,20 +26,21 @@ struct AllGatherArgs {
   const char* input;
   uint64_t bytes;  // of each rank
   uint64_t block;  // bytes a step of the pipelined schedule
-  uint64_t parity;
+  uint64_t sequence;
   char* outputs[kMaxRanks] = {};
 };
 
 struct AllGatherOneShot {
   AllGatherArgs args;
 
+  FC_HD uint64_t payload_bytes() const { return args.bytes; }
   FC_HD uint32_t steps() const { return 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
   FC_HD void run(Executor& executor, uint32_t step) const {
     const PeerView& peers = args.peers;
-    const uint64_t slot = args.layout.payload(args.parity);
+    const uint64_t slot = args.layout.payload(args.sequence, args.bytes);
     if (step == 0) {
       executor.copy_span(peers.scratch[peers.rank] + slot, args.input, args.bytes);
       return;
@@ -55,9 +56,8 @@ struct AllGatherOneShot {
 struct AllGatherPipelined {
   AllGatherArgs args;
 
-  FC_HD uint32_t steps() const {
-    return static_cast<uint32_t>(ceil_div(args.bytes, args.block)) + 2;
-  }
+  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  FC_HD uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
@@ -67,7 +67,7 @@ struct AllGatherPipelined {
       const uint64_t b = step - 1;
       const Span block = cut(args.bytes, args.block, b);
       const char* source = args.input + block.first;
-      executor.copy_span(peers.scratch[peers.rank] + args.layout.stage(b), source, block.count);
+      executor.copy_span(peers.scratch[peers.rank] + stage_at(b), source, block.count);
       executor.copy_span(args.outputs[peers.rank] + block.first, source, block.count);
     }
     if (step >= 2) {
@@ -75,10 +75,15 @@ struct AllGatherPipelined {
       const Span block = cut(args.bytes, args.block, b);
       for (int hop = 1; hop < peers.size; ++hop) {
         const int owner = (peers.rank + hop) % peers.size;
-        executor.copy_span(args.outputs[owner] + block.first,
-                           peers.scratch[owner] + args.layout.stage(b), block.count);
+        executor.copy_span(args.outputs[owner] + block.first, peers.scratch[owner] + stage_at(b),
+                           block.count);
       }
     }
+  }
+
+ private:
+  FC_HD uint64_t stage_at(uint64_t b) const {
+    return args.layout.stage(args.sequence * blocks() + b, smaller(args.block, args.bytes));
   }
 };
 

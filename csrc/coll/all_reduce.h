@@ -13,10 +13,14 @@
 //                              output and the result slot
 //            copy out block k-3: the peers' slices from their result slots to the output
 //
-// Slot reuse. The payload slot of operation s is chosen by the parity of s; its owner writes it
-// again in operation s+2, after it saw every rank publish step 0 of s+1, hence leave s. A stage
-// slot written in step k is read by peers in step k+1 and written again in step k+2, whose wait
-// says that all peers have finished step k+1; the same holds for a result slot one step later.
+// Slot reuse. The payload slot of operation s is not that of s-1; its owner writes it again in operation s+2
+// at the earliest, after it saw every rank publish step 0 of s+1, hence leave s. A stage slot written in step k is
+// read by peers in step k+1 and written again in step k+2 at the earliest, whose wait says that all peers have
+// finished step k+1; the same holds for a result slot one step later. Stages of an operation are written behind
+// its step 0, so all ranks have left the one before.
+//
+// AllReduceOneShot, where ranks may have their tensors in memory that peers reach: those with one stage it only if it
+// turns out that another has none, in a step between the two. If all have one, AllReduceDirect goes on.
 //
 // With a root this is reduce: the others write no output. Their slices go to the result slot alone, and
 // the root copies them out.
@@ -41,25 +45,31 @@ struct AllReduceArgs {
   uint64_t count;         // elements
   uint32_t element_size;  // bytes
   uint64_t block;         // elements a step of the two-shot schedule; a slice must fit a slot
-  uint64_t parity;        // of the operation
+  uint64_t sequence;      // of the operation
   int root = -1;          // who gets the sum; -1: every rank
+
+  FC_HD uint64_t bytes() const { return count * element_size; }
 
   FC_HD bool wanted() const { return root < 0 || root == peers.rank; }
 };
 
 struct AllReduceOneShot {
   AllReduceArgs args;
+  bool is_shared = false;    // this rank's tensor lies where peers reach it
+  bool stages_late = false;  // known in step 1: some tensors do, and others do not
 
-  FC_HD uint32_t steps() const { return 2; }
+  FC_HD uint64_t payload_bytes() const { return args.bytes(); }
+  FC_HD uint32_t steps() const { return stages_late ? 3 : 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
   FC_HD void run(Executor& executor, uint32_t step) const {
     const PeerView& peers = args.peers;
-    const uint64_t slot = args.layout.payload(args.parity);
-    if (step == 0) {
-      executor.copy_span(peers.scratch[peers.rank] + slot, args.input,
-                         args.count * args.element_size);
+    const uint64_t slot = args.layout.payload(args.sequence, args.bytes());
+    if (step + 1 < steps()) {
+      if (is_shared == (step == 1)) {
+        executor.copy_span(peers.scratch[peers.rank] + slot, args.input, args.bytes());
+      }
     } else if (args.wanted()) {
       // The own source is the input: it may be the output too, at equal positions.
       executor.reduce_span(
@@ -90,6 +100,15 @@ struct AllReduceTwoShot {
   }
 
  private:
+  FC_HD uint64_t turn(uint64_t b) const { return args.sequence * cut.blocks + b; }
+  FC_HD uint64_t stage_at(uint64_t b) const {
+    const uint64_t elements = cut.blocks == 1 ? cut.last_block : cut.full_block;
+    return args.layout.stage(turn(b), elements * args.element_size);
+  }
+  FC_HD uint64_t result_at(uint64_t b) const {
+    const uint64_t elements = cut.blocks == 1 ? cut.last_slice : cut.full_slice;
+    return args.layout.result(turn(b), elements * args.element_size);
+  }
   /// Bytes from the start of the message to the start of block `b`.
   FC_HD uint64_t block_at(uint64_t b) const { return b * args.block * args.element_size; }
   FC_HD Span bytes_of(const Span& span) const {
@@ -100,7 +119,7 @@ struct AllReduceTwoShot {
   FC_HD void stage(Executor& executor, uint64_t b) const {
     if (b >= cut.blocks) return;
     const PeerView& peers = args.peers;
-    char* slot = peers.scratch[peers.rank] + args.layout.stage(b);
+    char* slot = peers.scratch[peers.rank] + stage_at(b);
     const char* block = args.input + block_at(b);
     for (int owner = 0; owner < peers.size; ++owner) {
       const Span span = bytes_of(cut.slice(b, owner));
@@ -117,9 +136,9 @@ struct AllReduceTwoShot {
     const Span span = cut.slice(b, peers.rank);
     if (span.count == 0) return;
     const uint64_t within = span.first * args.element_size;
-    const uint64_t stage = args.layout.stage(b) + within;
+    const uint64_t stage = stage_at(b) + within;
     const uint64_t at = block_at(b) + within;
-    char* result = peers.scratch[peers.rank] + args.layout.result(b);
+    char* result = peers.scratch[peers.rank] + result_at(b);
     const bool wanted = args.wanted();
     executor.reduce_span(
         wanted ? args.output + at : result, args.root < 0 ? result : nullptr,
@@ -133,7 +152,7 @@ struct AllReduceTwoShot {
   FC_HD void copy_out(Executor& executor, uint64_t b) const {
     if (!args.wanted()) return;
     const PeerView& peers = args.peers;
-    const uint64_t result = args.layout.result(b);
+    const uint64_t result = result_at(b);
     char* block = args.output + block_at(b);
     int owner = peers.rank;
     for (int hop = 1; hop < peers.size; ++hop) {  // start behind the own rank: spread the readers

@@ -7,10 +7,10 @@
 
 namespace fastcomm {
 
-AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
+AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t number,
                      std::shared_ptr<Messages> wanted)
-    : peers(group), layout(slots), parity(sequence), messages(std::move(wanted)) {
-  const uint64_t bytes = messages->staged_bytes(peers.rank);
+    : peers(group), layout(slots), sequence(number), messages(std::move(wanted)) {
+  bytes = messages->staged_bytes(peers.rank);
   block = overlapping_block(bytes, layout);
   blocks = bytes <= layout.payload_bytes ? 0 : ceil_div(bytes, block);
 }
@@ -19,6 +19,8 @@ void AllToAllV::write_table() const {
   MessageTable& table = table_of(peers.rank);
   table.blocks = blocks;
   table.block = block;
+  table.turn = first_turn();
+  table.at = blocks == 0 ? layout.payload(sequence, bytes) : 0;
   uint64_t at = 0;
   for (int hop = 1; hop < peers.size; ++hop) {
     const int peer = (peers.rank + hop) % peers.size;

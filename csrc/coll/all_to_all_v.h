@@ -11,8 +11,9 @@
 //            itself, and what is for it of short streams; stage block 0
 //   step k   stage block k-1; copy out what is for this rank of block k-2 of every long stream
 //
-// Slot reuse: as in all_gather.h. Tables and payload slots are chosen by the parity of the operation and
-// written again two operations later, as argued in all_reduce.h.
+// Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload slots are not those of
+// the operation before, as argued in all_reduce.h. The table says where payload and stages lie, which depends on the
+// sizes of the rank's own stream.
 //
 // Memory ordering. Tables are written before step 0 is published and read behind the wait of step 1.
 //
@@ -36,24 +37,28 @@ struct MessageTable {
   };
   uint64_t blocks;  // 0: in the payload slot
   uint64_t block;   // bytes of all but the last
+  uint64_t at;      // of the payload in scratch
+  uint64_t turn;    // of the first block's stage
   Entry to[kMaxRanks];
 
   static constexpr uint64_t bytes_for(int size) {
-    return 2 * sizeof(uint64_t) + static_cast<uint64_t>(size) * sizeof(Entry);
+    return 4 * sizeof(uint64_t) + static_cast<uint64_t>(size) * sizeof(Entry);
   }
 };
 
 struct AllToAllV {
   const PeerView& peers;  // outlives the schedule
   ScratchLayout layout;
-  uint64_t parity;  // of the operation
+  uint64_t sequence;  // of the operation
   std::shared_ptr<Messages> messages;
+  uint64_t bytes;   // of the own stream
   uint64_t block;   // bytes
   uint64_t blocks;  // of the own stream
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
 
+  uint64_t payload_bytes() const { return bytes; }
   uint32_t steps() const {
     return messages->agreed_blocks == 0 ? 2 : static_cast<uint32_t>(messages->agreed_blocks) + 2;
   }
@@ -69,8 +74,9 @@ struct AllToAllV {
 
  private:
   MessageTable& table_of(int rank) const {
-    return *reinterpret_cast<MessageTable*>(peers.scratch[rank] + layout.table(parity));
+    return *reinterpret_cast<MessageTable*>(peers.scratch[rank] + layout.table(sequence));
   }
+  uint64_t first_turn() const { return sequence * blocks; }
   /// Writes this rank's table.
   void write_table() const;
   /// Reads the tables: the blocks of the longest stream, and sizes that only their senders know. Raises
@@ -96,7 +102,7 @@ struct AllToAllV {
   void begin(Executor& executor) const {
     write_table();
     if (blocks != 0) return;
-    char* slot = peers.scratch[peers.rank] + layout.payload(parity);
+    char* slot = peers.scratch[peers.rank] + layout.payload(sequence, bytes);
     each_sent(0, layout.payload_bytes, [&](const char* data, const Span& span) {
       executor.copy_span(slot + span.first, data, span.count);
     });
@@ -113,15 +119,14 @@ struct AllToAllV {
       const MessageTable& table = table_of(peer);
       if (table.blocks != 0) continue;
       const auto& expected = messages->receives[static_cast<size_t>(peer)];
-      executor.copy_span(expected.data,
-                         peers.scratch[peer] + layout.payload(parity) + table.to[own].first,
+      executor.copy_span(expected.data, peers.scratch[peer] + table.at + table.to[own].first,
                          expected.bytes);
     }
   }
 
   template <class Executor>
   void stage(Executor& executor, uint64_t b) const {
-    char* slot = peers.scratch[peers.rank] + layout.stage(b);
+    char* slot = peers.scratch[peers.rank] + layout.stage(first_turn() + b, block);
     const uint64_t from = b * block;
     each_sent(from, from + block, [&](const char* data, const Span& span) {
       executor.copy_span(slot + (span.first - from), data, span.count);
@@ -139,8 +144,10 @@ struct AllToAllV {
       const uint64_t first = entry.first < from ? from : entry.first;
       const uint64_t end = smaller(entry.first + entry.bytes, from + table.block);
       if (first >= end) continue;
-      executor.copy_span(messages->receives[static_cast<size_t>(peer)].data + (first - entry.first),
-                         peers.scratch[peer] + layout.stage(b) + (first - from), end - first);
+      executor.copy_span(
+          messages->receives[static_cast<size_t>(peer)].data + (first - entry.first),
+          peers.scratch[peer] + layout.stage(table.turn + b, table.block) + (first - from),
+          end - first);
     }
   }
 };

@@ -28,18 +28,19 @@ struct BroadcastArgs {
   uint64_t bytes;
   uint64_t block;  // bytes a step of the pipelined schedule
   int root;
-  uint64_t parity;
+  uint64_t sequence;
 };
 
 struct BroadcastOneShot {
   BroadcastArgs args;
 
+  FC_HD uint64_t payload_bytes() const { return args.bytes; }
   FC_HD uint32_t steps() const { return 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
   FC_HD void run(Executor& executor, uint32_t step) const {
-    char* slot = args.peers.scratch[args.root] + args.layout.payload(args.parity);
+    char* slot = args.peers.scratch[args.root] + args.layout.payload(args.sequence, args.bytes);
     const bool is_root = args.peers.rank == args.root;
     if (step == 0 && is_root) executor.copy_span(slot, args.data, args.bytes);
     if (step == 1 && !is_root) executor.copy_span(args.data, slot, args.bytes);
@@ -49,9 +50,8 @@ struct BroadcastOneShot {
 struct BroadcastPipelined {
   BroadcastArgs args;
 
-  FC_HD uint32_t steps() const {
-    return static_cast<uint32_t>(ceil_div(args.bytes, args.block)) + 2;
-  }
+  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  FC_HD uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
   FC_HD WaitFor wait_for(uint32_t step) const {
     const bool all = step == 1 || args.peers.rank == args.root;
     return all ? WaitFor{0, args.peers.size} : WaitFor{args.root, 1};
@@ -64,7 +64,8 @@ struct BroadcastPipelined {
     const uint64_t b = step - (is_root ? 1 : 2);
     const Span block = cut(args.bytes, args.block, b);
     if (block.count == 0) return;
-    char* slot = args.peers.scratch[args.root] + args.layout.stage(b);
+    char* slot = args.peers.scratch[args.root] +
+                 args.layout.stage(args.sequence * blocks() + b, smaller(args.block, args.bytes));
     char* data = args.data + block.first;
     executor.copy_span(is_root ? slot : data, is_root ? data : slot, block.count);
   }

@@ -82,7 +82,7 @@ void GradientList::deal(const ScratchLayout& layout, int size) {
   size_ = size;
   result_bytes_ = result_slot(layout, size);
   stage_bytes_ = result_bytes_ * static_cast<uint64_t>(size);
-  origin_ = layout.stage(0);
+  origin_ = layout.stage(0, 0);
   cuts_.assign(1, 0);
   const bool owned = std::any_of(tensors_.begin(), tensors_.end(),
                                  [](const Gradient& tensor) { return tensor.owner >= 0; });

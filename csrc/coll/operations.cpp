@@ -200,10 +200,10 @@ Table make_table() {
   };
   using Work = PeerWay::Work;
   add(OpKind::kNone, "none");
-  add_reduction(OpKind::kAllReduce, "all_reduce",
-                {reduces[0], {kPipelined, nullptr, reduces[1].schedule, &kAllReduceInPlace}},
-                all_reduce_alone)
-      .peers = {Work::kReduceSlices};
+  std::vector<AlgorithmRow> in_place = reduces;
+  for (AlgorithmRow& row : in_place) row.in_place = &kAllReduceInPlace;
+  add_reduction(OpKind::kAllReduce, "all_reduce", in_place, all_reduce_alone).peers = {
+      Work::kReduceSlices};
   add(OpKind::kBroadcast, "broadcast",
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
        {kPipelined, nullptr, broadcast<BroadcastPipelined>}})

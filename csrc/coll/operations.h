@@ -38,8 +38,12 @@ struct AlgorithmRow {
   int (*messages)(int size);
   AnySchedule (*schedule)(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                           uint64_t sequence);
+  /// Of messages of more than kLeastInPlace bytes.
   const InPlace* in_place = nullptr;
 };
+
+/// A shorter one is copied in less time than ranks take to meet once more.
+constexpr uint64_t kLeastInPlace = 64 * 1024;
 
 /// How an operation moves data between ranks whose devices reach each other's memory; what comes of it
 /// is in engines/cuda/peer_plan.h.

@@ -2,7 +2,7 @@
 //
 // block   what one step of a pipelined schedule moves
 // slice   the part of a block that one rank reduces
-// slot    one of the two copies (by parity) of a piece of scratch
+// slot    a place in scratch for a piece; pieces behind each other have others
 #pragma once
 
 #include <cstddef>
@@ -63,32 +63,61 @@ FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
   return cut(total, slice_elements(total, parts, align), static_cast<uint64_t>(index));
 }
 
-/// Where the slots of one rank's scratch lie, in bytes. `payload` serves one-shot schedules and is
-/// chosen by the parity of the operation, as is `table`, where an all_to_all_v says what it sends to whom;
-/// `stage` and `result` serve pipelined ones and are chosen by the parity of the block. The two kinds
-/// never share memory, so a one-shot operation may write its payload while a peer still reads the
-/// blocks of the operation before.
+/// Where the slots of one rank's scratch lie, in bytes. A payload serves one-shot schedules, a table says what
+/// an all_to_all_v sends to whom; stages and results serve pipelined ones. The two kinds never share memory, so a
+/// one-shot operation may write its payload while a peer still reads the blocks of the operation before.
+///
+/// Slots take turns through more memory than is needed. A line that a peer has read is in its cache, and to write it
+/// there costs four times as much as to write one that has left it (7 ns to 2 on two cores of one cache, and a read of
+/// a written line 1.6): so slots come back to a line once as much as a second-level cache holds has been written.
+/// Messages of at most `short_bytes` do not: they would touch all of that memory for a line or two.
 struct ScratchLayout {
-  uint64_t payload_bytes;    // each of two payload slots
-  uint64_t block_bytes;      // each of two stage slots
-  uint64_t result_bytes;     // each of two result slots
-  uint64_t origin = 0;       // where this channel's slots begin
-  uint64_t table_bytes = 0;  // each of two tables; none on a device
+  uint64_t payload_bytes;       // largest payload
+  uint64_t block_bytes;         // each of two stages of the largest block
+  uint64_t result_bytes;        // likewise, results
+  uint64_t table_bytes = 0;     // each of two tables
+  uint64_t rotation_bytes = 0;  // what payloads take turns through; at least two of them
+  uint64_t short_bytes = 0;
 
-  FC_HD uint64_t payload(uint64_t parity) const { return origin + (parity & 1) * payload_bytes; }
-  FC_HD uint64_t table(uint64_t parity) const {
-    return origin + 2 * payload_bytes + (parity & 1) * table_bytes;
+  static constexpr uint64_t kSlotAlign = 64;
+
+  FC_HD uint64_t table(uint64_t sequence) const {
+    return 2 * short_bytes + (sequence & 1) * table_bytes;
   }
-  FC_HD uint64_t stage(uint64_t parity) const {
-    return origin + in_one_step() + (parity & 1) * block_bytes;
+  /// Of operation number `sequence`, which has `bytes`: never where that of the operation before lies, since the halves
+  /// of the rotation belong to even and odd ones.
+  FC_HD uint64_t payload(uint64_t sequence, uint64_t bytes) const {
+    if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
+    const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
+    const uint64_t turn = (sequence >> 1) % (half / stride);
+    return shorts() + (sequence & 1) * half + turn * stride;
   }
-  FC_HD uint64_t result(uint64_t parity) const {
-    return origin + in_one_step() + 2 * block_bytes + (parity & 1) * result_bytes;
+  /// Of the block with that number, counted through operations whose blocks have one size: never where that of the
+  /// block before lies.
+  FC_HD uint64_t stage(uint64_t turn, uint64_t bytes) const {
+    return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);
   }
-  /// Bytes of what operations of one step use.
-  FC_HD uint64_t in_one_step() const { return 2 * (payload_bytes + table_bytes); }
-  /// Bytes that one channel takes.
-  FC_HD uint64_t total() const { return in_one_step() + 2 * (block_bytes + result_bytes); }
+  FC_HD uint64_t result(uint64_t turn, uint64_t bytes) const {
+    return shorts() + rotation_bytes + 2 * block_bytes + place_in(2 * result_bytes, turn, bytes);
+  }
+  /// Bytes of scratch that an operation of one step with such a payload uses, from its begin.
+  FC_HD uint64_t in_one_step(uint64_t bytes) const {
+    return bytes <= short_bytes ? shorts() : shorts() + rotation_bytes;
+  }
+  /// Bytes of all.
+  FC_HD uint64_t total() const {
+    return shorts() + rotation_bytes + 2 * (block_bytes + result_bytes);
+  }
+
+ private:
+  FC_HD uint64_t shorts() const { return 2 * (short_bytes + table_bytes); }
+  FC_HD uint64_t place_in(uint64_t room, uint64_t turn, uint64_t bytes) const {
+    const uint64_t stride = round_up(bytes, kSlotAlign);
+    if (stride == 0) return 0;
+    uint64_t places = smaller(room, rotation_bytes) / stride;
+    if (places < 2) places = 2;
+    return turn % places * stride;
+  }
 };
 
 /// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.

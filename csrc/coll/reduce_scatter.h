@@ -31,7 +31,7 @@ struct ReduceScatterArgs {
   uint64_t
       block;  // bytes of a part that a step of the pipelined schedule takes; size of them fit a slot
   uint32_t element_size;
-  uint64_t parity;  // of the operation
+  uint64_t sequence;  // of the operation
   const char* inputs[kMaxRanks] = {};
 
   /// Stages `span` of every part but the own one in `slot`, those of `stride` bytes behind each other.
@@ -60,12 +60,15 @@ struct ReduceScatterArgs {
 struct ReduceScatterOneShot {
   ReduceScatterArgs args;
 
+  FC_HD uint64_t payload_bytes() const {
+    return args.bytes * static_cast<uint64_t>(args.peers.size);
+  }
   FC_HD uint32_t steps() const { return 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
   FC_HD void run(Executor& executor, uint32_t step) const {
-    const uint64_t slot = args.layout.payload(args.parity);
+    const uint64_t slot = args.layout.payload(args.sequence, payload_bytes());
     const Span all{0, args.bytes};
     if (step == 0) {
       args.stage(executor, args.peers.scratch[args.peers.rank] + slot, all, args.bytes);
@@ -78,22 +81,31 @@ struct ReduceScatterOneShot {
 struct ReduceScatterPipelined {
   ReduceScatterArgs args;
 
-  FC_HD uint32_t steps() const {
-    return static_cast<uint32_t>(ceil_div(args.bytes, args.block)) + 2;
-  }
+  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  FC_HD uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
   FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
   template <class Executor>
   FC_HD void run(Executor& executor, uint32_t step) const {
     if (step >= 1) {
       const uint64_t b = step - 1;
-      args.stage(executor, args.peers.scratch[args.peers.rank] + args.layout.stage(b),
-                 cut(args.bytes, args.block, b), args.block);
+      args.stage(executor, args.peers.scratch[args.peers.rank] + stage_at(b),
+                 cut(args.bytes, args.block, b), stride());
     }
     if (step >= 2) {
       const uint64_t b = step - 2;
-      args.reduce(executor, args.layout.stage(b), cut(args.bytes, args.block, b), args.block);
+      args.reduce(executor, stage_at(b), cut(args.bytes, args.block, b), stride());
     }
+  }
+
+ private:
+  /// From one part's span of a block to the next one's.
+  FC_HD uint64_t stride() const {
+    return round_up(smaller(args.block, args.bytes), ScratchLayout::kSlotAlign);
+  }
+  FC_HD uint64_t stage_at(uint64_t b) const {
+    return args.layout.stage(args.sequence * blocks() + b,
+                             stride() * static_cast<uint64_t>(args.peers.size));
   }
 };
 

@@ -1,6 +1,5 @@
 #include "coll/select.h"
 
-#include "coll/all_to_all_v.h"
 #include "core/error.h"
 #include "kernels/reduce_cpu.h"
 
@@ -77,29 +76,22 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
         concat("a list, in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
     return selection;
   }
-  const uint64_t limit = limit_of(row.algorithms.front(), group);
+  const std::string limit =
+      concat("the one-shot limit of ", limit_of(row.algorithms.front(), group), " (",
+             sizes_from_text(group.sizes_from), "); ");
+  const bool in_place = row_of(query.kind, selection.algorithm)->in_place != nullptr;
+  const char* const where_shared =
+      "in place where every rank's tensor lies in shared memory (fastcomm.empty)";
   if (selection.algorithm == Algorithm::kOneShot) {
-    selection.reason = concat(query.bytes, " bytes are at most the one-shot limit of ", limit, "; ",
-                              group.transport);
+    const bool may_be = in_place && query.bytes > kLeastInPlace;
+    selection.reason = concat(query.bytes, " bytes are at most ", limit,
+                              may_be ? concat(where_shared, "; ") : "", group.transport);
     return selection;
   }
-  const bool in_place = row_of(query.kind, selection.algorithm)->in_place != nullptr;
   selection.reason = concat(
-      query.bytes, " bytes are more than the one-shot limit of ", limit, "; ",
-      in_place ? "in place where every rank's tensor lies in shared memory (fastcomm.empty), else "
-               : "",
+      query.bytes, " bytes are more than ", limit, in_place ? concat(where_shared, ", else ") : "",
       "in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
   return selection;
-}
-
-ScratchLayout scratch_layout(uint64_t payload_bytes, uint64_t block_bytes, int size) {
-  constexpr uint64_t kLine = 64;
-  ScratchLayout layout{};
-  layout.payload_bytes = round_up(payload_bytes, kLine);
-  layout.block_bytes = round_up(block_bytes, kLine);
-  layout.table_bytes = round_up(MessageTable::bytes_for(size), kLine);
-  layout.result_bytes = round_up(ceil_div(layout.block_bytes, static_cast<uint64_t>(size)), kLine);
-  return layout;
 }
 
 }  // namespace fastcomm

@@ -11,6 +11,7 @@
 #include "coll/call.h"
 #include "coll/operations.h"
 #include "coll/plan.h"
+#include "coll/slot_sizes.h"
 #include "core/types.h"
 
 namespace fastcomm {
@@ -22,6 +23,7 @@ struct GroupTraits {
   std::string why_not_native;  // where they do not
   std::string transport;       // "shared memory (memfd)"
   ScratchLayout layout{};
+  SizesFrom sizes_from = SizesFrom::kDefault;
 };
 
 struct Query {
@@ -44,8 +46,5 @@ const AlgorithmRow* row_of(OpKind kind, Algorithm algorithm);
 
 /// The same choice with its reason.
 Selection explain_selection(const GroupTraits& group, const Query& query);
-
-/// The scratch of a group of `size` ranks whose configuration names these sizes.
-ScratchLayout scratch_layout(uint64_t payload_bytes, uint64_t block_bytes, int size);
 
 }  // namespace fastcomm

@@ -39,10 +39,9 @@ Environment parse_environment() {
   env.peer_access = choice("FASTCOMM_PEER_ACCESS", {"auto", "off"}) == "auto";
   env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, 8, 1 << 20)) * kMiB;
   env.payload_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 64 * kKiB, 64, 4 * kMiB)) / 64 * 64;
+      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 0, 64, 4 * kMiB)) / 64 * 64;
   env.block_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 2 * kMiB, 4 * kKiB, 64 * kMiB)) / 4096 *
-      4096;
+      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 0, 4 * kKiB, 64 * kMiB)) / 4096 * 4096;
   env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
   env.ipc = choice("FASTCOMM_IPC", {"auto", "handle", "descriptor", "fabric"});
   env.window_bytes =

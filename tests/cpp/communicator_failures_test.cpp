@@ -169,7 +169,7 @@ void test_quarantine(uint64_t) {
 void test_abort(uint64_t seed) {
   for (int round = 0; round < 20; ++round) {
     // Large slots: a step takes long enough to be met in the middle.
-    RankWorld world(2, 1, 0, scratch_layout(256, 1 << 18, 2));
+    RankWorld world(2, 1, 0, scratch_layout({256, 1 << 18, 0}, 2));
     std::atomic<bool> aborted{false};
     world.run([&](int rank) {
       std::mt19937_64 own(seed + round);
@@ -259,7 +259,7 @@ void test_lost(uint64_t) {
 
 /// A small operation that is started behind a large one leaves that to the progress thread.
 void test_start_is_short(uint64_t) {
-  RankWorld world(2, 1, 0, scratch_layout(256, 1 << 16, 2));
+  RankWorld world(2, 1, 0, scratch_layout({256, 1 << 16, 0}, 2));
   std::thread::id where[2];
   world.run([&](int rank) {
     std::vector<float> data(1 << 20, 1.f);

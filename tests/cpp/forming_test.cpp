@@ -2,16 +2,17 @@
 //
 //   forming_test CASE SEED
 #include "transport/shm/forming.h"
-#include "coll/select.h"
+#include "coll/slot_sizes.h"
 #include "fork_world.h"
 
 namespace fastcomm::testing {
 namespace {
 
-constexpr GroupConfig kConfig{4096, 65536};
+constexpr GroupConfig kConfig{4096, 65536, 16384};
 
 size_t scratch_of(const GroupConfig& config, int size) {
-  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+  return scratch_layout({config.payload_bytes, config.block_bytes, config.rotation_bytes}, size)
+      .total();
 }
 
 ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
@@ -69,8 +70,8 @@ class TamperedStore final : public Bootstrap {
 
 /// Each value of each round, too short, too long or out of bounds.
 void test_nonsense(uint64_t) {
-  const auto config = [](uint64_t payload, uint64_t block) {
-    return "+" + to_bytes(GroupConfig{payload, block});
+  const auto config = [](uint64_t payload, uint64_t block, uint64_t ring = 16384) {
+    return "+" + to_bytes(GroupConfig{payload, block, ring});
   };
   std::vector<Nonsense> all = {
       {"welcome/", "", 1},
@@ -90,6 +91,7 @@ void test_nonsense(uint64_t) {
       {"agreed/", config(4097, 65536), 1},
       {"agreed/", config(uint64_t{1} << 62, 65536), 1},
       {"agreed/", config(4096, uint64_t{1} << 62), 1},
+      {"agreed/", config(4096, 65536, uint64_t{1} << 62), 1},
       {"record/", "", 0},
       {"record/", std::string(sizeof(Record) - 1, 'x'), 0},
       {"record/", std::string(sizeof(Record) + 1, 'x'), 1},

@@ -24,7 +24,7 @@ constexpr DType kFloats[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, 
 
 /// Slots that hold a few units of the widest type.
 ScratchLayout fused_layout(int size) {
-  return scratch_layout(256, static_cast<uint64_t>(size) * 70 * 1024, size);
+  return scratch_layout({256, static_cast<uint64_t>(size) * 70 * 1024, 512}, size);
 }
 
 struct Spec {
@@ -237,9 +237,11 @@ void test_offsets(uint64_t seed) {
     }
     GradientList list(tensors, GradientSpec{});
     const ScratchLayout layout =
-        scratch_layout(64 << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, size);
+        scratch_layout({64u << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, 0}, size);
     EXPECT(list.fits(layout, size), "a unit does not fit");
-    EXPECT(!list.fits(scratch_layout(64, 64 * size, size), size) || list.elements() < 64, "fits");
+    EXPECT(!list.fits(scratch_layout({64, uint64_t{64} * size, 0}, size), size) ||
+               list.elements() < 64,
+           "fits");
     std::vector<ShardOffsets> shards;
     for (const Gradient& tensor : tensors)
       shards.push_back(random_offsets(random, tensor.count, size));
@@ -247,9 +249,9 @@ void test_offsets(uint64_t seed) {
     list.deal(layout, size);
     const uint64_t stage = list.stage_at(1) - list.stage_at(0);
     const uint64_t result = list.result_at(1) - list.result_at(0);
-    EXPECT(list.stage_at(0) == layout.stage(0) && list.result_at(0) == list.stage_at(1) + stage,
+    EXPECT(list.stage_at(0) == layout.stage(0, 0) && list.result_at(0) == list.stage_at(1) + stage,
            "slots overlap");
-    EXPECT(list.result_at(1) + result <= layout.origin + layout.total(), "slots end too late");
+    EXPECT(list.result_at(1) + result <= layout.total(), "slots end too late");
     uint32_t next = 0;
     uint64_t elements = 0;
     for (uint64_t b = 0; b < list.blocks(); ++b) {

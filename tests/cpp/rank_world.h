@@ -64,7 +64,7 @@ class RankGroup final : public Transport {
 };
 
 /// Slots so small that a few kilobytes are many blocks.
-inline ScratchLayout small_layout(int size) { return scratch_layout(256, 512, size); }
+inline ScratchLayout small_layout(int size) { return scratch_layout({256, 512, 2048}, size); }
 
 /// Whether a world's ranks send and receive: rings are large for tests of many groups.
 enum class Rings : uint8_t { kNone, kSome };

@@ -15,7 +15,8 @@ GroupTraits traits_of(const ShmTransportResult& result, int size) {
   GroupTraits traits;
   traits.size = size;
   traits.native = true;
-  traits.layout = scratch_layout(result.config.payload_bytes, result.config.block_bytes, size);
+  traits.layout = scratch_layout(
+      {result.config.payload_bytes, result.config.block_bytes, result.config.rotation_bytes}, size);
   return traits;
 }
 

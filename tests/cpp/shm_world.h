@@ -1,16 +1,17 @@
 // Groups of processes over shared memory, for tests that form some.
 #pragma once
 
-#include "coll/select.h"
+#include "coll/slot_sizes.h"
 #include "fork_world.h"
 #include "transport/shm/forming.h"
 
 namespace fastcomm::testing {
 
-inline constexpr GroupConfig kConfig{4096, 65536};
+inline constexpr GroupConfig kConfig{4096, 65536, 16384};
 
 inline size_t scratch_of(const GroupConfig& config, int size) {
-  return scratch_layout(config.payload_bytes, config.block_bytes, size).total();
+  return scratch_layout({config.payload_bytes, config.block_bytes, config.rotation_bytes}, size)
+      .total();
 }
 
 /// For what takes far less.

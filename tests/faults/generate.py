@@ -73,8 +73,10 @@ _REDUCING = (*_AVERAGING, "reduce", "reduce_scatter_uneven", "all_reduce_coalesc
 _OF_PARTS = ("all_to_all", "all_to_all_single", "gather", "scatter", "any_source")
 _TAGS = (0, 1, 7)  # of messages; what is received from any rank has a tag of its own
 
-# Bytes up to which an operation is done in one step; about them lie many sizes.
+# Bytes up to which an operation is done in one step, if more than two ranks do it; about them
+# lie many sizes.
 _ONE_SHOT = {"default": 65536, "small blocks": 4096, "unit blocks": 4096}
+_ONE_SHOT_OF_TWO = 1 << 20  # by default
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -157,7 +159,10 @@ def _reductions(dtype: str) -> list[str]:
 def _count(rng: random.Random, width: int, size: int, kind: str, configuration: str) -> int:
     """Elements of a message: none, few, about the one-shot limit, or up to the largest."""
     parts = {"all_reduce": max(1, size - 1), "reduce_scatter_tensor": size}.get(kind, 1)
-    limit = (EAGER if kind in _MESSAGES else _ONE_SHOT[configuration]) // parts // width
+    most = EAGER if kind in _MESSAGES else _ONE_SHOT[configuration]
+    if kind not in _MESSAGES and size == 2 and configuration == "default" and rng.random() < 0.5:
+        most = _ONE_SHOT_OF_TWO
+    limit = most // parts // width
     draw = rng.random()
     if draw < 0.05:
         return 0

@@ -19,7 +19,7 @@ namespace fastcomm::testing {
 namespace {
 
 constexpr uint64_t kNonce = 0x1234567890abcdef;
-constexpr GroupConfig kConfig{256, 4096};
+constexpr GroupConfig kConfig{256, 4096, 1024};
 constexpr int kMostRanks = 3;
 
 [[noreturn]] void wrong(const std::string& what) {

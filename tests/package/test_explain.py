@@ -59,6 +59,7 @@ def test_a_large_all_reduce_tells_whether_the_tensor_is_shared() -> None:
     assert "in place where every rank's tensor lies in shared memory" in said(torch.empty(100_000))
     assert said(torch.empty(100_000)).endswith("this rank's tensor does not")
     assert said(fastcomm.empty(100_000)).endswith("this rank's tensor does")
+    assert said(fastcomm.empty(300_000)).endswith("this rank's tensor does")
     assert "this rank's tensor" not in said(fastcomm.empty(2))
     assert "this rank's tensor" not in fastcomm.explain("broadcast", fastcomm.empty(100_000)).reason
 
@@ -67,9 +68,8 @@ def _in_a_group(world: World) -> list[tuple[bool, str, str]]:
     with pytest.raises(ValueError, match="needs a process group of backend fastcomm"):
         _gloo_only(world)
     world.init(name="second")
-    answers = [
-        fastcomm.explain("all_reduce", torch.empty(count)) for count in (1, 16_384, 16_385, 100_000)
-    ]
+    counts = (1, 262_144, 262_145, 500_000)
+    answers = [fastcomm.explain("all_reduce", torch.empty(count)) for count in counts]
     return [(answer.native, answer.algorithm, answer.reason) for answer in answers]
 
 

@@ -94,7 +94,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   PeerCollectives::Options made;
   made.channels = kChannels;
   made.replayed = kCaptured;
-  made.slot_bytes = beside_->traits().layout.payload_bytes;
+  made.slot_bytes = options_.slot_bytes;
   made.area_bytes = options_.area_bytes;
   made.blocks = environment().device_blocks;
   if (options_.place == WindowPlace::kHost) {

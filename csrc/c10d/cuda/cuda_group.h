@@ -89,6 +89,7 @@ class CudaGroup {
     WindowPlace place = WindowPlace::kDevices;
     std::vector<DeviceWay> ways = {DeviceWay::kHandle};  // to reach those on devices
     uint64_t area_bytes = 0;                             // at most; PeerCollectives::Options
+    uint64_t slot_bytes = 0;                             // likewise
     uint64_t pool_bytes = 0;  // of tensors that are used in place, at most; GroupPool
     Milliseconds timeout{0};
     std::string why = "";  // not on the devices

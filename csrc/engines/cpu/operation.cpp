@@ -24,6 +24,12 @@ AnySchedule schedule_of(const Call& call, const PeerView& peers, const GroupTrai
   return row->schedule(call, peers, group.layout, sequence);
 }
 
+template <class Schedule, class = void>
+struct HasPayload : std::false_type {};
+template <class Schedule>
+struct HasPayload<Schedule, std::void_t<decltype(std::declval<Schedule>().payload_bytes())>>
+    : std::true_type {};
+
 template <class Visitor>
 auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& visitor) {
   return std::visit(
@@ -57,22 +63,38 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
   const auto alone = row_of(call.kind).alone;
   if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
   locate(call);
-  peers.reserve_scratch(brief() ? group.layout.in_one_step() : group.layout.total());
+  const uint64_t payload = payload_bytes();
+  peers.reserve_scratch(payload == UINT64_MAX ? group.layout.total()
+                                              : group.layout.in_one_step(payload));
 }
 
-bool Operation::brief() const {
-  const auto* exchange = std::get_if<AllToAllV>(&schedule_);
-  return exchange == nullptr ? algorithm() != Algorithm::kPipelined : exchange->blocks == 0;
+uint64_t Operation::payload_bytes() const {
+  if (algorithm() == Algorithm::kPipelined) return UINT64_MAX;
+  return std::visit(
+      [](const auto& schedule) -> uint64_t {
+        using Schedule = std::decay_t<decltype(schedule)>;
+        if constexpr (std::is_same_v<Schedule, AllToAllV>) {
+          return schedule.blocks == 0 ? schedule.payload_bytes() : UINT64_MAX;
+        } else if constexpr (HasPayload<Schedule>::value) {
+          return schedule.payload_bytes();
+        } else {
+          return 0;
+        }
+      },
+      schedule_);
 }
 
 void Operation::locate(const Call& call) {
   header_.where = kNotShared;
   if (row_ == nullptr || row_->in_place == nullptr) return;
+  const bool one_shot = algorithm() == Algorithm::kOneShot;
+  if (one_shot && call.bytes() <= kLeastInPlace) return;
   const Reachable memory = row_->in_place->memory(call, peers_.size());
   if (memory.begin == nullptr) return;
   shared_bytes_ = memory.bytes;
   header_.where = peers_.locate(memory.begin, memory.bytes);
   header_.form = memory.form;
+  if (one_shot) std::get<AllReduceOneShot>(schedule_).is_shared = header_.where != kNotShared;
 }
 
 bool Operation::poll(uint32_t base) {
@@ -143,11 +165,21 @@ bool Operation::find_quitter() {
 
 bool Operation::read_headers() {
   check_headers();
-  if (header_.where == kNotShared) return true;
+  if (row_->in_place == nullptr || !any_shared()) return true;
+  // One step more, for both ways on from here: whoever has not staged does so, or all meet again.
+  if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
   char* buffers[kMaxRanks];
   if (!reach_all(buffers)) return true;
   direct_ = std::make_unique<AnyDirect>(
       row_->in_place->schedule(schedule_, peers_.view(), header_, shared_bytes_, buffers));
+  return false;
+}
+
+bool Operation::any_shared() const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+    if (theirs.where != kNotShared) return true;
+  }
   return false;
 }
 

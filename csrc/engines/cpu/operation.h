@@ -39,7 +39,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   const CallHeader& header() const { return header_; }
   /// Whether its first steps are small enough for whoever issues it.
-  bool brief() const;
+  bool brief() const { return payload_bytes() <= kBriefBytes; }
   Deadline deadline() const { return deadline_; }
   Milliseconds timeout() const { return timeout_; }
   /// How far it is: changes whenever it has moved.
@@ -78,6 +78,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
  private:
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
+  static constexpr uint64_t kBriefBytes = 64 * 1024;
+
+  /// What this rank gives, if that goes in one step; else UINT64_MAX.
+  uint64_t payload_bytes() const;
 
   bool poll_staged(uint32_t base);
   bool poll_direct();
@@ -86,8 +90,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// Notes in the header where this rank's memory lies, if peers have mapped it and need no slots.
   void locate(const Call& call);
   /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
-  /// rank's buffer can be reached. All ranks read the same headers and decide alike.
+  /// rank's buffer can be reached; some, where that is news to ranks that have not staged theirs. All ranks
+  /// read the same headers and decide alike.
   bool read_headers();
+  /// Whether any rank has its tensor where peers reach it.
+  bool any_shared() const;
   /// Every rank's buffer in `buffers`; false if one cannot be reached, or a list lies otherwise there.
   bool reach_all(char** buffers) const;
   void check_headers() const;

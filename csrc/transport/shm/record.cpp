@@ -38,7 +38,7 @@ GroupConfig parse_config(const std::string& bytes) {
   GroupConfig config;
   require(bytes.size() == sizeof(config), 0, "configuration");
   std::memcpy(&config, bytes.data(), sizeof(config));
-  for (const uint64_t value : {config.payload_bytes, config.block_bytes}) {
+  for (const uint64_t value : {config.payload_bytes, config.block_bytes, config.rotation_bytes}) {
     require(value >= kLineBytes && value % kLineBytes == 0 && value <= kMostConfigBytes, 0,
             "configuration");
   }

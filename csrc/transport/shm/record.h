@@ -17,6 +17,8 @@ namespace fastcomm {
 struct GroupConfig {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;
+  uint64_t rotation_bytes = 0;
+  uint64_t from = 0;  // who has chosen them: a number of the layers above
 };
 
 /// Who a rank is, and where its memory is.
