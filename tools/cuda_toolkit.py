@@ -39,6 +39,17 @@ def supported_architectures(cuda_home: str) -> set[str]:
     return {f"{number[:-1]}.{number[-1]}" for number in re.findall(r"compute_(\d+)", listed.stdout)}
 
 
+def compression_options(cuda_home: str) -> tuple[str, ...]:
+    """Return nvcc's options for small binaries: by itself it compresses PTX, no machine code.
+
+    From CUDA 13 on: every driver that serves its code can unpack it.
+    """
+    nvcc = Path(cuda_home, "bin", "nvcc")
+    said = subprocess.run([nvcc, "--version"], check=True, capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.", said)
+    return ("-compress-mode=size",) if release and int(release[1]) >= 13 else ()
+
+
 def gencode_options(architectures: str) -> tuple[str, ...]:
     """Return nvcc's options for a list in the form of ``TORCH_CUDA_ARCH_LIST``.
 

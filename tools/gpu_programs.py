@@ -80,8 +80,9 @@ def link_command(
     command = [cuda.nvcc, "-std=c++17", optimize, "-fmad=false", *cuda.gencode, "-DFC_WITH_CUDA=1"]
     command += [f"-I{ROOT / folder}" for folder in ("csrc", "tests/cpp")]
     command += ["-x", "cu", str(ROOT / source), "-o", str(program), "-cudart=static"]
-    command += [f"-L{native_build.library_dir(cuda)}", "-lfastcomm_native", "-Xcompiler"]
-    return [*command, "-pthread,-static-libstdc++,-static-libgcc"]
+    command += cuda_toolkit.compression_options(cuda.home)
+    command += [f"-L{native_build.library_dir(cuda)}", "-lfastcomm_native", "-Xlinker", "-s"]
+    return [*command, "-Xcompiler", "-pthread,-static-libstdc++,-static-libgcc"]
 
 
 def build(architectures: str, folder: Path = FOLDER) -> None:

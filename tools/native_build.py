@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import cuda_toolkit
+
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 LAYERS = ("core", "transport", "kernels", "coll", "engines", "devices")
@@ -170,7 +172,7 @@ def nvcc_rule(cuda: Cuda) -> list[str]:
     host = [*NUMERIC_FLAGS, "-fvisibility=hidden", "-fPIC"]
     flags = ["-std=c++17", "-O3", "-fmad=false", *CUDA_WARNINGS, "-DFC_WITH_CUDA=1", f"-I{CSRC}"]
     flags += [word for flag in host for word in ("-Xcompiler", flag)]
-    flags += [*cuda.gencode, "-Xptxas", "-v"]
+    flags += [*cuda.gencode, *cuda_toolkit.compression_options(cuda.home), "-Xptxas", "-v"]
     kept = "$out.kept"
     tidy = "rm -f " + " ".join(f"{kept}/{name}" for name in ("*.ii", "*.cudafe1.*", "*.fatbin*"))
     return [

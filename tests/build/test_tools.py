@@ -152,6 +152,17 @@ def test_architectures_as_options(root):
         options("8.0;Hopper")
 
 
+def test_machine_code_is_compressed_where_every_driver_unpacks_it(root, tmp_path):
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    for release, options in (("12.9", ()), ("13.0", ("-compress-mode=size",)), ("?", ())):
+        nvcc.write_text(
+            f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n"
+        )
+        nvcc.chmod(0o755)
+        assert load_tool(root, "cuda_toolkit").compression_options(str(tmp_path)) == options
+
+
 def test_command_line(root, tmp_path):
     command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
