@@ -1,4 +1,4 @@
-"""``python -m fastcomm {env,explain,check,bench,run}``."""
+"""``python -m fastcomm {env,explain,check,tune,bench,run}``."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fastcomm.check.cli import main as check
 
         return check(arguments_left[1:])
+    if arguments_left[:1] == ["tune"]:
+        from fastcomm.tune.cli import main as tune
+
+        return tune(arguments_left[1:])
     if arguments_left[:1] == ["run"]:
         from fastcomm._run import main as run
 
@@ -73,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     commands.add_parser("bench", help="measure against other backends; 'bench --help' for more")
     commands.add_parser("check", help="try every way between ranks here; 'check --help' for more")
+    commands.add_parser("tune", help="measure what suits this machine; 'tune --help' for more")
     commands.add_parser("run", help="run a script on fastcomm; 'run --help' for more")
     arguments = parser.parse_args(arguments_left)
     status: int = arguments.run(arguments)

@@ -4,7 +4,8 @@ A C++ extension of torch works with exactly the torch it was compiled against; w
 the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
 left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
 what differs and what to type.  What ``python -m fastcomm check`` has found wrong on this machine is
-gone around from here on, by environment variables that are set before.
+gone around from here on, by environment variables that are set before, and what ``tune`` has
+measured holds.
 
     from fastcomm import _native
     native = _native.load()
@@ -17,7 +18,7 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from fastcomm import _verdicts
+from fastcomm import _tuning, _verdicts
 
 _LIBRARY = "fastcomm._C"
 _REBUILD = (
@@ -53,11 +54,13 @@ def load() -> ModuleType:
         raise NativeLibraryError(f"fastcomm's native library is missing.\n{_REBUILD}")
     _verdicts.obey()  # before it reads settings
     try:
-        return importlib.import_module(_LIBRARY)
+        library = importlib.import_module(_LIBRARY)
     except ImportError as error:
         raise NativeLibraryError(
             f"fastcomm's native library does not load: {error}.\n{_REBUILD}"
         ) from error
+    _tuning.tell(library)
+    return library
 
 
 def is_available() -> bool:

@@ -21,6 +21,12 @@ NAME = "fastcomm"
 DEVICES = ["cpu", "cuda"]
 
 
+def name_on(device_type: str) -> str:
+    """Return what a group is asked for by, whose tensors lie on such devices."""
+    # Of a name with colons torch has no default backend, and warns of that when the group ends.
+    return NAME if device_type in DEVICES else f"cpu:{NAME},{device_type}:{NAME}"
+
+
 def autoload() -> None:
     """Register the backend; harmless when repeated, and a warning at worst.
 

@@ -13,7 +13,7 @@ from typing import Any
 from fastcomm import __version__, _native
 
 # What native code does not read.
-_OTHERS = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_VERDICTS")
+_OTHERS = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_TUNING", "FASTCOMM_VERDICTS")
 
 
 @functools.cache

@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # What was found wrong on this machine is not to hide what tests would find.
     os.environ.setdefault("FASTCOMM_VERDICTS", "off")
+    os.environ.setdefault("FASTCOMM_TUNING", "off")
     if TURNS not in os.environ:
         handle, os.environ[TURNS] = tempfile.mkstemp(prefix="fastcomm-tests-")
         os.close(handle)

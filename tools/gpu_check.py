@@ -7,6 +7,8 @@ is fetched), runs what pytest has for devices, then the GPU benchmarks::
     python tools/gpu_check.py --steps build,programs,tests --budget 570
     python tools/gpu_check.py                       # goes on where that ended
 
+    python tools/gpu_check.py --rehearse            # where there is no GPU: on simulated devices
+
 A step that was green is not run again while sources, device, torch and Python are the same
 (``build/gpu-check/state.json``); ``--again`` runs it nevertheless. Every step runs even if one
 before it failed, but for what needs the build. Logs, records and ``summary.json`` go to ``--out``.
@@ -40,6 +42,7 @@ from gpu_steps import ROOT, STEPS, Place, Step, Verdict, environment
 FOLDER = ROOT / "build" / "gpu-check"
 SOURCES = ("csrc", "fastcomm", "tests", "benchmarks", "tools", "setup.py", "pyproject.toml")
 SHOWN = 60  # lines of a red step's log
+SIMULATED = Device("simulated", "0.0", 8, "0.0")
 
 
 class State:
@@ -177,6 +180,9 @@ def check(
             known = state.steps[step.name]
             outcomes[step.name] = {key: known[key] for key in known if key != "digest"}
             outcomes[step.name]["earlier"] = True
+        elif place.simulated and not step.rehearsed:
+            why = "simulated devices do not run it"
+            outcomes[step.name] = {"state": "skipped", "reason": why, "seconds": 0.0}
         elif reason := why_not_begun(step, place, outcomes, left, begun == 0):
             outcomes[step.name] = {"state": "not run", "reason": reason, "seconds": 0.0}
         else:
@@ -231,6 +237,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--state", type=Path, default=FOLDER / "state.json")
     parser.add_argument("--steps", default="", help="which, with commas between; default: all")
     parser.add_argument("--list", action="store_true", help="list the steps, and what is green")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="on simulated devices, what they can run"
+    )
     parser.add_argument("--again", action="store_true", help="also what is green")
     parser.add_argument(
         "--budget", type=float, default=float("inf"), help="seconds for all; the rest is not run"
@@ -245,8 +254,8 @@ def _ended(signum: int, _: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps; returns the exit status."""
     options = parse(arguments)
-    device = gpu_device.ask()
-    place = Place(options.out.resolve(), device)
+    device: Device | str = SIMULATED if options.rehearse else gpu_device.ask()
+    place = Place(options.out.resolve(), device, options.rehearse)
     known = versions()
     name = device.name if isinstance(device, Device) else "no device"
     words = (name, place.architectures, known["torch"], known["python"])
@@ -257,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done = "green" if state.green(step) else ""
             print(f"{step.name:12} {done:6} {step.what}; {step.expected} s, at most {step.limit} s")
         return 0
-    if cuda_toolkit.find_cuda_home() is None:
+    if not place.simulated and cuda_toolkit.find_cuda_home() is None:
         print("nvcc is missing: install the CUDA toolkit or set CUDA_HOME", file=sys.stderr)
         return 1
     place.out.mkdir(parents=True, exist_ok=True)

@@ -34,10 +34,26 @@ LARGE = 16 << 20  # from here on the memory sets the pace
 
 @dataclass(frozen=True)
 class Place:
-    """Where a check runs: the folder of its results, and the device or why there is none."""
+    """Where a check runs: the folder of its results, and the device or why there is none.
+
+    Simulated: a rehearsal on the accelerator of ``tests/sim``, which is asked for as "sim".
+    """
 
     out: Path
     device: Device | str
+    simulated: bool = False
+
+    @property
+    def python(self) -> list[str]:
+        """What starts Python, so that the device is there."""
+        if not self.simulated:
+            return [sys.executable]
+        return ["env", f"PYTHONPATH={ROOT / 'tests' / 'sim' / 'startup'}", sys.executable]
+
+    @property
+    def kind(self) -> str:
+        """The device's type."""
+        return "sim" if self.simulated else "cuda"
 
     @property
     def architectures(self) -> str:
@@ -72,6 +88,7 @@ class Step:
         leaves: patterns of files in the repository without which it has to run again.
         needs_device: whether it needs one.
         output: the file in `Place.out` that takes the last command's standard output.
+        rehearsed: whether simulated devices can run it.
     """
 
     name: str
@@ -85,6 +102,7 @@ class Step:
     needs_device: bool = True
     output: str = ""
     judges_failures: bool = False
+    rehearsed: bool = False
 
 
 def environment(place: Place) -> dict[str, str]:
@@ -93,6 +111,7 @@ def environment(place: Place) -> dict[str, str]:
         "FASTCOMM_CUDA": "1",
         "PYTHONUNBUFFERED": "1",
         "FASTCOMM_VERDICTS": "off",  # a step's findings are no other step's settings
+        "FASTCOMM_TUNING": "off",
         "TORCH_CUDA_ARCH_LIST": place.architectures,
     }
     # Gloo looks its own host name up, which fails without a network.
@@ -130,7 +149,8 @@ def _tests(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]], 
     """Return the command and the judge of a step that is pytest."""
 
     def command(place: Place) -> list[list[str]]:
-        return [[*PYTEST, f"--junitxml={place.out / name}.xml", *words]]
+        where = ["--accelerator", "sim"] if place.simulated else []
+        return [[*PYTEST, *where, f"--junitxml={place.out / name}.xml", *words]]
 
     return command, lambda place: verdict_of_tests(place.out / f"{name}.xml")
 
@@ -159,13 +179,24 @@ def _judge_kernels(place: Place) -> Verdict:
     return Verdict("green" if rows else "red", f"{len(rows)} rows", summary(rows))
 
 
-def _script(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]], Any]:
+def _device(place: Place) -> list[str]:
+    return ["--device", place.kind]
+
+
+def _device_of_one(place: Place) -> list[str]:
+    """Return the same for what simulated devices do not run: there the CPU does."""
+    return ["--device", "cpu" if place.simulated else "cuda"]
+
+
+def _script(
+    name: str, *words: str, on: Callable[[Place], list[str]]
+) -> tuple[Callable[[Place], list[list[str]]], Any]:
     """Return the command and the judge of a step that is a benchmark in Python."""
 
     def command(place: Place) -> list[list[str]]:
         path = place.out / f"{name}.jsonl"
         path.unlink(missing_ok=True)  # a writer of records overwrites none
-        return [[sys.executable, *words, "--json", str(path)]]
+        return [[*place.python, *words, *on(place), "--json", str(path)]]
 
     def judge(place: Place) -> Verdict:
         rows = len((place.out / f"{name}.jsonl").read_text().splitlines()) - 1
@@ -176,7 +207,7 @@ def _script(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]],
 
 def _check(place: Place) -> list[list[str]]:
     words = ["check", "--quiet", "--devices", str(_RANKS), "--timeout", "110"]
-    return [[sys.executable, "-m", "fastcomm", *words, "--json", str(place.out / "check.json")]]
+    return [[*place.python, "-m", "fastcomm", *words, "--json", str(place.out / "check.json")]]
 
 
 def _judge_check(place: Place) -> Verdict:
@@ -195,6 +226,18 @@ def _judge_check(place: Place) -> Verdict:
     good = [name for name in verdicts if name.startswith("devices") and verdicts[name] in _RIGHT]
     state = "red" if report.is_bad(rows) or not good else "green"
     return Verdict(state, f"{len(good)} ways between devices are right", lines)
+
+
+def _tune(place: Place) -> list[list[str]]:
+    words = ["tune", "--quiet", "--ranks", "--devices", str(_RANKS), "--dry-run", "--budget", "60"]
+    return [[*place.python, "-m", "fastcomm", *words, "--json", str(place.out / "tune.json")]]
+
+
+def _judge_tune(place: Place) -> Verdict:
+    rows = json.loads((place.out / "tune.json").read_text())["rows"]
+    lines = [f"{row['step']}, {row['candidate'] or 'default'}: {row['ratio']}" for row in rows]
+    chosen = [str(row["candidate"] or "default") for row in rows if row["chosen"]]
+    return Verdict("green" if chosen else "red", ", ".join(chosen), lines)
 
 
 def _build(place: Place) -> list[list[str]]:
@@ -243,13 +286,14 @@ _SOAKS = tuple(
 _NOTICED = _peers("noticed", "growth that there is, is noticed", 60, "growth_is_noticed")
 _REST = _tests("tests", "-k", "not memory_is_used", "--ignore", _PEER_TESTS, "tests/gpu")
 _PACKAGE = _tests("package", "tests/package")
-_FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py")
-_SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", "--device", "cuda")
+_FUSED = _script("fused-reduce-cuda", "benchmarks/fused_reduce_cuda.py", on=_device_of_one)
+_SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", on=_device_of_one)
 _BENCH_OPS = "all_reduce,all_reduce_shared,reduce_scatter_tensor,all_gather_into_tensor"
 _BENCH = _script(
-    *("bench", "-m", "fastcomm", "bench", "--quiet", "--device", "cuda", "--budget", "100"),
+    *("bench", "-m", "fastcomm", "bench", "--quiet", "--budget", "100", "--ranks", str(_RANKS)),
     *("--ops", f"{_BENCH_OPS},broadcast,all_to_all_single", "--sizes", "4K,64M,16"),
     *("--backends", "fastcomm,symm_mem_one_shot,symm_mem_two_shot,nccl"),
+    on=_device,
 )
 _BUILT = (f"fastcomm/_C.{sys.implementation.cache_tag}*.so", "fastcomm/_build_info.py")
 _MADE = tuple(f"build/gpu/{name}" for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK))
@@ -265,11 +309,19 @@ STEPS = (
         leaves=_MADE,
         needs_device=False,
     ),
-    Step("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST, needs="build"),
+    Step(
+        *("tests", "tests/gpu, without the sanitizer", 180, 530, *_REST),
+        needs="build",
+        rehearsed=True,
+    ),
     *_PEERS,
     *_SOAKS,
     _NOTICED,
-    Step("package", "tests/package on devices", 90, 530, *_PACKAGE, needs="build"),
+    Step(
+        *("package", "tests/package on devices", 90, 530, *_PACKAGE),
+        needs="build",
+        rehearsed=True,
+    ),
     Step("memory", "the programs under compute-sanitizer", 120, 530, *_MEMORY, needs="build"),
     Step(
         *("kernels", "bandwidth of the kernels beside a copy", 60, 300, _kernels, _judge_kernels),
@@ -279,8 +331,26 @@ STEPS = (
         *("check", "every way between two processes", 200, 530, _check, _judge_check),
         needs="build",
         judges_failures=True,
+        rehearsed=True,
     ),
-    Step("bench", "collectives between processes, in Python", 150, 530, *_BENCH, needs="build"),
-    Step("fused", "gradients reduced in one pass, in Python", 60, 300, *_FUSED, needs="build"),
-    Step("primitives", "one process's primitives, in Python", 90, 400, *_SINGLE, needs="build"),
+    Step(
+        *("bench", "collectives between processes, in Python", 150, 530, *_BENCH),
+        needs="build",
+        rehearsed=True,
+    ),
+    Step(
+        *("tune", "thresholds, blocks, push or pull", 100, 400, _tune, _judge_tune),
+        needs="build",
+        rehearsed=True,
+    ),
+    Step(
+        *("fused", "gradients reduced in one pass, in Python", 60, 300, *_FUSED),
+        needs="build",
+        rehearsed=True,
+    ),
+    Step(
+        *("primitives", "one process's primitives, in Python", 90, 400, *_SINGLE),
+        needs="build",
+        rehearsed=True,
+    ),
 )

@@ -95,7 +95,7 @@ GroupTraits imagined_group(int size) {
   traits.transport = "shared memory, if a probe confirms it";
   const ChosenSizes chosen = choose_slot_sizes(size);
   traits.layout = scratch_layout(chosen.sizes, size);
-  traits.sizes_from = chosen.from;
+  traits.payload_by = chosen.payload_by;
   return traits;
 }
 

@@ -17,6 +17,7 @@
 #include "c10d/store_bootstrap.h"
 #include "core/env.h"
 #include "core/host_cache.h"
+#include "core/tuning.h"
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
@@ -65,6 +66,7 @@ py::dict environment_dict() {
   result["FASTCOMM_IPC"] = env.ipc;
   result["FASTCOMM_POOL_MB"] = env.pool_bytes >> 20;
   result["FASTCOMM_DEVICE_BLOCKS"] = env.device_blocks;
+  result["FASTCOMM_DEVICE_RESULTS"] = env.device_results;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
   return result;
 }
@@ -321,6 +323,14 @@ PYBIND11_MODULE(_C, module) {
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
+  module.def(
+      "set_tuning",
+      [](int ranks, uint64_t payload_bytes, uint64_t block_bytes, uint64_t slot_bytes,
+         int device_blocks, int pulls) {
+        set_tuning(ranks, {payload_bytes, block_bytes, slot_bytes, device_blocks, pulls != 0});
+      },
+      py::arg("ranks"), py::arg("payload_bytes") = 0, py::arg("block_bytes") = 0,
+      py::arg("slot_bytes") = 0, py::arg("device_blocks") = 0, py::arg("pulls") = 0);
   module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", [] {
     CudaDevices found;

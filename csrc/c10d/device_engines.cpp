@@ -8,6 +8,7 @@
 #include "c10d/exception.h"
 #include "core/env.h"
 #include "core/signature.h"
+#include "core/tuning.h"
 
 namespace fastcomm {
 
@@ -52,6 +53,9 @@ struct DeviceEngines::Vote {
   uint64_t area_bytes = 0;
   uint64_t slot_bytes = 0;
   uint64_t pool_bytes = 0;
+  ChosenBy slot_by = ChosenBy::kDefault;
+  int blocks = 0;
+  char pulls = 0;
   char ipc[16] = {};  // FASTCOMM_IPC
   char has_backend = 0;
   char wants_pinned = 0;         // for its windows
@@ -61,9 +65,9 @@ struct DeviceEngines::Vote {
   Vote() = default;
   Vote(c10::Device device, int size)
       : area_bytes(environment().window_bytes),
-        slot_bytes(environment().payload_bytes != 0 ? environment().payload_bytes : kSlotBytes),
         pool_bytes(environment().pool_bytes),
         wants_pinned(environment().route == "pinned") {
+    choose_kernels(size);
     set_text(ipc, environment().ipc);
     set_text(why_not_direct, why_no_kernels(device, size));
     try {
@@ -75,6 +79,23 @@ struct DeviceEngines::Vote {
       has_backend = 0;
       set_text(this->device, what_of(std::current_exception()));
     }
+  }
+
+  /// By the environment, or else as tuned (core/tuning.h), or else by default.
+  void choose_kernels(int size) {
+    const Environment& env = environment();
+    const Tuning tuning = tuning_for(size);
+    slot_bytes = kSlotBytes;
+    if (tuning.slot_bytes != 0) {
+      slot_bytes = tuning.slot_bytes;
+      slot_by = ChosenBy::kTuning;
+    }
+    if (env.payload_bytes != 0) {
+      slot_bytes = env.payload_bytes;
+      slot_by = ChosenBy::kEnvironment;
+    }
+    blocks = env.device_blocks != 0 ? env.device_blocks : tuning.device_blocks;
+    pulls = env.device_results == "auto" ? tuning.pulls : env.device_results == "pull";
   }
 
   /// What keeps the ranks from using their backends, or "".
@@ -185,6 +206,9 @@ std::shared_ptr<CudaGroup> DeviceEngines::made_group(c10::Device device,
   CudaGroup::Options options;
   options.area_bytes = votes[0].area_bytes;
   options.slot_bytes = votes[0].slot_bytes;
+  options.slot_by = votes[0].slot_by;
+  options.blocks = votes[0].blocks;
+  options.pulls = votes[0].pulls != 0;
   options.pool_bytes = votes[0].pool_bytes;
   options.ways = device_ways(votes[0].ipc);
   options.timeout = options_->timeout;

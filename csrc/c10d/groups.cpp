@@ -99,13 +99,13 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
     }
   }
   const auto& [payload, block, rotation] = chosen.sizes;
-  const GroupConfig wanted{payload, block, rotation, static_cast<uint64_t>(chosen.from)};
+  const GroupConfig wanted{payload, block, rotation, static_cast<uint64_t>(chosen.payload_by)};
   auto result =
       make_shm_transport(bootstrap, rank, size, endpoint, why_not, wanted, scratch_bytes, deadline);
   traits.native = result.group != nullptr;
   traits.why_not_native = result.reason;
   traits.layout = scratch_layout(sizes_of(result.config), size);
-  traits.sizes_from = static_cast<SizesFrom>(result.config.from);
+  traits.payload_by = static_cast<ChosenBy>(result.config.payload_by);
   if (endpoint != nullptr) {
     traits.transport = concat("shared memory (", endpoint->segment().kind(), ")");
   }

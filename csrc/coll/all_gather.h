@@ -42,7 +42,7 @@ struct AllGatherOneShot {
     const PeerView& peers = args.peers;
     const uint64_t slot = args.layout.payload(args.sequence, args.bytes);
     if (step == 0) {
-      executor.copy_span(peers.scratch[peers.rank] + slot, args.input, args.bytes);
+      executor.stage_span(peers.scratch[peers.rank] + slot, args.input, args.bytes);
       return;
     }
     for (int hop = 0; hop < peers.size; ++hop) {
@@ -67,7 +67,7 @@ struct AllGatherPipelined {
       const uint64_t b = step - 1;
       const Span block = cut(args.bytes, args.block, b);
       const char* source = args.input + block.first;
-      executor.copy_span(peers.scratch[peers.rank] + stage_at(b), source, block.count);
+      executor.stage_span(peers.scratch[peers.rank] + stage_at(b), source, block.count);
       executor.copy_span(args.outputs[peers.rank] + block.first, source, block.count);
     }
     if (step >= 2) {

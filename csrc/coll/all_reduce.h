@@ -68,7 +68,7 @@ struct AllReduceOneShot {
     const uint64_t slot = args.layout.payload(args.sequence, args.bytes());
     if (step + 1 < steps()) {
       if (is_shared == (step == 1)) {
-        executor.copy_span(peers.scratch[peers.rank] + slot, args.input, args.bytes());
+        executor.stage_span(peers.scratch[peers.rank] + slot, args.input, args.bytes());
       }
     } else if (args.wanted()) {
       // The own source is the input: it may be the output too, at equal positions.
@@ -77,7 +77,7 @@ struct AllReduceOneShot {
           [&](int peer) -> const char* {
             return peer == peers.rank ? args.input : peers.scratch[peer] + slot;
           },
-          args.count);
+          args.count, args.element_size);
     }
   }
 };
@@ -124,7 +124,7 @@ struct AllReduceTwoShot {
     for (int owner = 0; owner < peers.size; ++owner) {
       const Span span = bytes_of(cut.slice(b, owner));
       if (owner != peers.rank && span.count != 0) {
-        executor.copy_span(slot + span.first, block + span.first, span.count);
+        executor.stage_span(slot + span.first, block + span.first, span.count);
       }
     }
   }
@@ -145,7 +145,7 @@ struct AllReduceTwoShot {
         [&](int peer) -> const char* {
           return peer == peers.rank ? args.input + at : peers.scratch[peer] + stage;
         },
-        span.count);
+        span.count, args.element_size);
   }
 
   template <class Executor>

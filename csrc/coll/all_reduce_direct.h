@@ -49,9 +49,9 @@ struct AllReduceDirect {
       char* own = buffers[peers.rank] + at;
       executor.reduce_span(
           own, buffers[behind(1)] + at, [&](int peer) -> const char* { return buffers[peer] + at; },
-          elements);
+          elements, element_size);
       for (int hop = 2; hop < peers.size; ++hop) {
-        executor.copy_span(buffers[behind(hop)] + at, own, elements * element_size);
+        executor.stage_span(buffers[behind(hop)] + at, own, elements * element_size);
       }
     }
   }

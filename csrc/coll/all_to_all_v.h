@@ -104,7 +104,7 @@ struct AllToAllV {
     if (blocks != 0) return;
     char* slot = peers.scratch[peers.rank] + layout.payload(sequence, bytes);
     each_sent(0, layout.payload_bytes, [&](const char* data, const Span& span) {
-      executor.copy_span(slot + span.first, data, span.count);
+      executor.stage_span(slot + span.first, data, span.count);
     });
   }
 
@@ -129,7 +129,7 @@ struct AllToAllV {
     char* slot = peers.scratch[peers.rank] + layout.stage(first_turn() + b, block);
     const uint64_t from = b * block;
     each_sent(from, from + block, [&](const char* data, const Span& span) {
-      executor.copy_span(slot + (span.first - from), data, span.count);
+      executor.stage_span(slot + (span.first - from), data, span.count);
     });
   }
 

@@ -42,7 +42,7 @@ struct BroadcastOneShot {
   FC_HD void run(Executor& executor, uint32_t step) const {
     char* slot = args.peers.scratch[args.root] + args.layout.payload(args.sequence, args.bytes);
     const bool is_root = args.peers.rank == args.root;
-    if (step == 0 && is_root) executor.copy_span(slot, args.data, args.bytes);
+    if (step == 0 && is_root) executor.stage_span(slot, args.data, args.bytes);
     if (step == 1 && !is_root) executor.copy_span(args.data, slot, args.bytes);
   }
 };
@@ -67,7 +67,11 @@ struct BroadcastPipelined {
     char* slot = args.peers.scratch[args.root] +
                  args.layout.stage(args.sequence * blocks() + b, smaller(args.block, args.bytes));
     char* data = args.data + block.first;
-    executor.copy_span(is_root ? slot : data, is_root ? data : slot, block.count);
+    if (is_root) {
+      executor.stage_span(slot, data, block.count);
+    } else {
+      executor.copy_span(data, slot, block.count);
+    }
   }
 };
 

@@ -52,7 +52,7 @@ struct FusedDirect {
       const auto source = [&](int peer) -> char* { return bases[peer] + at; };
       const BlockNorm norm = reduce_unit(executor, *list, u, peers.size, source, source(behind(1)));
       for (int hop = 2; hop < peers.size; ++hop) {
-        executor.copy_span(source(behind(hop)), source(peers.rank), list->wire_bytes(unit));
+        executor.stage_span(source(behind(hop)), source(peers.rank), list->wire_bytes(unit));
       }
       std::memcpy(norms, &norm, sizeof(norm));
       norms += sizeof(norm);

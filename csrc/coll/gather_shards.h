@@ -28,7 +28,7 @@ struct GatherShards {
   void run(Executor& executor, uint32_t step) const {
     if (step >= 1 && step - 1 < list->blocks()) {
       each_run(step - 1, peers.rank, [&](char* data, char* slot, uint64_t bytes) {
-        executor.copy_span(slot, data, bytes);
+        executor.stage_span(slot, data, bytes);
       });
     }
     if (step >= 2) {

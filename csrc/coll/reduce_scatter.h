@@ -39,8 +39,8 @@ struct ReduceScatterArgs {
   FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
     for (int owner = 0; owner < peers.size; ++owner) {
       if (owner == peers.rank) continue;
-      executor.copy_span(slot + static_cast<uint64_t>(owner) * stride, inputs[owner] + span.first,
-                         span.count);
+      executor.stage_span(slot + static_cast<uint64_t>(owner) * stride, inputs[owner] + span.first,
+                          span.count);
     }
   }
 
@@ -53,7 +53,7 @@ struct ReduceScatterArgs {
         [&](int peer) -> const char* {
           return peer == peers.rank ? inputs[peer] + span.first : peers.scratch[peer] + own;
         },
-        span.count / element_size);
+        span.count / element_size, element_size);
   }
 };
 

@@ -78,7 +78,7 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
   }
   const std::string limit =
       concat("the one-shot limit of ", limit_of(row.algorithms.front(), group), " (",
-             sizes_from_text(group.sizes_from), "); ");
+             chosen_by_text(group.payload_by, "FASTCOMM_ONE_SHOT_BYTES"), "); ");
   const bool in_place = row_of(query.kind, selection.algorithm)->in_place != nullptr;
   const char* const where_shared =
       "in place where every rank's tensor lies in shared memory (fastcomm.empty)";

@@ -23,7 +23,7 @@ struct GroupTraits {
   std::string why_not_native;  // where they do not
   std::string transport;       // "shared memory (memfd)"
   ScratchLayout layout{};
-  SizesFrom sizes_from = SizesFrom::kDefault;
+  ChosenBy payload_by = ChosenBy::kDefault;
 };
 
 struct Query {

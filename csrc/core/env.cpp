@@ -19,13 +19,13 @@ std::string choice(const char* name, std::initializer_list<const char*> allowed)
   throw Error(ErrorCode::kInvalidArgument, concat(name, "=", value, ": may be one of ", listed));
 }
 
-int64_t number(const char* name, int64_t fallback, int64_t low, int64_t high) {
+int64_t number(const char* name, int64_t fallback, Limits limits) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return fallback;
   char* end = nullptr;
   const long long value = std::strtoll(text, &end, 10);
-  FC_CHECK(*end == '\0' && value >= low && value <= high, name, "=", text,
-           ": must be a whole number from ", low, " to ", high);
+  FC_CHECK(*end == '\0' && value >= limits.least && value <= limits.most, name, "=", text,
+           ": must be a whole number from ", limits.least, " to ", limits.most);
   return value;
 }
 
@@ -37,19 +37,21 @@ Environment parse_environment() {
   env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "gloo"});
   env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
   env.peer_access = choice("FASTCOMM_PEER_ACCESS", {"auto", "off"}) == "auto";
-  env.segment_bytes = static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, 8, 1 << 20)) * kMiB;
-  env.payload_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 0, 64, 4 * kMiB)) / 64 * 64;
-  env.block_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 0, 4 * kKiB, 64 * kMiB)) / 4096 * 4096;
+  env.segment_bytes =
+      static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, {8, 1 << 20})) * kMiB;
+  env.payload_bytes = static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 0, kPayloadLimits)) /
+                      kPayloadUnit * kPayloadUnit;
+  env.block_bytes = static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 0, kBlockLimits)) /
+                    kBlockUnit * kBlockUnit;
   env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
   env.ipc = choice("FASTCOMM_IPC", {"auto", "handle", "descriptor", "fabric"});
   env.window_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_WINDOW_BYTES", 16 * kMiB, 4 * kKiB, 1024 * kMiB)) /
+      static_cast<uint64_t>(number("FASTCOMM_WINDOW_BYTES", 16 * kMiB, {4 * kKiB, 1024 * kMiB})) /
       4096 * 4096;
-  env.pool_bytes = static_cast<uint64_t>(number("FASTCOMM_POOL_MB", 1 << 20, 0, 1 << 20)) * kMiB;
-  env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, 0, 1 << 16));
-  env.spin_us = number("FASTCOMM_SPIN_US", -1, -1, 1000 * 1000);
+  env.pool_bytes = static_cast<uint64_t>(number("FASTCOMM_POOL_MB", 1 << 20, {0, 1 << 20})) * kMiB;
+  env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, kDeviceBlocksLimits));
+  env.device_results = choice("FASTCOMM_DEVICE_RESULTS", {"auto", "push", "pull"});
+  env.spin_us = number("FASTCOMM_SPIN_US", -1, {-1, 1000 * 1000});
   return env;
 }
 

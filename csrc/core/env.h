@@ -18,10 +18,20 @@ struct Environment {
   uint64_t window_bytes = 0;   // FASTCOMM_WINDOW_BYTES: of an area of a device's window
   uint64_t pool_bytes =
       0;  // FASTCOMM_POOL_MB: of tensors in a device's memory that peers map, at most
-  int device_blocks =
-      0;                 // FASTCOMM_DEVICE_BLOCKS: of kernels between processes' devices; 0 chooses
+  // FASTCOMM_DEVICE_BLOCKS: of kernels between processes' devices; 0 chooses
+  int device_blocks = 0;
+  // FASTCOMM_DEVICE_RESULTS: auto, push or pull: how slices of reductions get to the devices that want them
+  std::string device_results = "auto";
   int64_t spin_us = -1;  // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
 };
+
+struct Limits {
+  int64_t least, most;
+};
+constexpr Limits kPayloadLimits{64, 4 << 20}, kBlockLimits{4 << 10, 64 << 20};
+constexpr Limits kDeviceBlocksLimits{0, 1 << 16};
+/// Sizes are multiples of these; others are rounded down.
+constexpr uint64_t kPayloadUnit = 64, kBlockUnit = 4096;
 
 /// The parsed environment. Raises Error(kInvalidArgument) naming the variable, what it was and what
 /// it may be.

@@ -4,11 +4,13 @@
 // for the reason argued in transport/doorbell.h.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/hd.h"
 #include "kernels/gradient_cpu.h"
 #include "kernels/reduce_cpu.h"
+#include "kernels/stage_copy.h"
 #include "transport/doorbell.h"
 #include "transport/peer_view.h"
 
@@ -25,11 +27,36 @@ class CpuExecutor {
     if (dst != src && bytes != 0) std::memcpy(dst, src, bytes);
   }
 
+  void stage_span(void* dst, const void* src, size_t bytes) {
+    if (dst != src && bytes != 0) stage_.copy(dst, src, bytes);
+  }
+
+  /// `second_dst` is where peers read it. Where its lines are far away (kernels/stage_copy.h), it is written piece by
+  /// piece out of `dst`, which then is in the cache.
   template <class Sources>
-  void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count) const {
+  void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count,
+                   uint32_t element_size) {
     const void* pointers[kMaxRanks];
-    for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
-    reduce_(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor_, 1, factor_});
+    const auto reduce = [&](size_t first, size_t elements, bool both) {
+      const size_t at = first * element_size;
+      for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer) + at;
+      void* const second = both ? static_cast<char*>(second_dst) + at : nullptr;
+      reduce_(ReduceSpan{static_cast<char*>(dst) + at, second, pointers, peers_.size, elements,
+                         divisor_, 1, factor_});
+    };
+    size_t done = 0;
+    if (second_dst != nullptr && count * element_size >= 2 * kPieceBytes) {
+      const size_t piece = kPieceBytes / element_size;
+      do {
+        const size_t elements = std::min(piece, count - done);
+        const size_t at = done * element_size;
+        reduce(done, elements, /*both=*/false);
+        stage_.copy(static_cast<char*>(second_dst) + at, static_cast<char*>(dst) + at,
+                    elements * element_size);
+        done += elements;
+      } while (stage_.far() && done < count);
+    }
+    if (done < count) reduce(done, count - done, second_dst != nullptr);
   }
 
   // For lists of gradients, whose types change from tensor to tensor.
@@ -78,7 +105,10 @@ class CpuExecutor {
   }
 
  private:
+  static constexpr size_t kPieceBytes = 16 * 1024;
+
   const PeerView& peers_;
+  StageCopy stage_;
   Doorbell* const* doorbells_;
   ReduceFunction reduce_;
   int divisor_;

@@ -13,7 +13,7 @@ WaitPolicy wait_policy(bool oversubscribed) {
   // where the peer was last seen on this core, then yields, then sleep.
   const int64_t wanted = environment().spin_us;
   const microseconds spin(wanted >= 0 ? wanted : oversubscribed ? 0 : 20);
-  return WaitPolicy{spin, microseconds(oversubscribed ? 200 : 500)};
+  return WaitPolicy{spin, microseconds(oversubscribed ? 200 : 500), !oversubscribed};
 }
 
 }  // namespace fastcomm

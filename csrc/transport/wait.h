@@ -19,6 +19,7 @@ namespace fastcomm {
 struct WaitPolicy {
   Clock::duration spin;   // at most, before the first yield
   Clock::duration yield;  // at most, before the first sleep
+  bool parts = true;      // sleeps at once where what is awaited seems to share this core
 };
 
 /// For a rank of `oversubscribed` or not; FASTCOMM_SPIN_US overrides the spin.
@@ -30,16 +31,16 @@ constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(50);
 constexpr Clock::duration kShortestSleep = std::chrono::milliseconds(1);
 
 /// Returns when `ready()` holds; `check()` raises to give up. `ready` may do work of its own.
-/// `crowded()` tells that what is awaited seems to share this core: then to sleep is the fastest way
-/// to let it run, and the wake-up lets the scheduler move one of the two to a free core, which a
-/// yield never does.
+/// `crowded()` tells that what is awaited seems to share this core. Where there may be a free core, to sleep parts the
+/// two: the wake-up lets the scheduler move one of them, which a yield never does. Where ranks outnumber cores there is
+/// none, and a yield lets the other go on for a tenth of what a sleep and its wake-up cost.
 template <class Ready, class Check, class Crowded>
 void wait_until(const WaitPolicy& policy, Doorbell& doorbell, const Ready& ready,
                 const Check& check, const Crowded& crowded) {
   constexpr int kYieldsPerCheck = 8;
   if (ready()) return;
   const auto start = Clock::now();
-  while (!crowded() && Clock::now() - start < policy.yield) {
+  while (!(policy.parts && crowded()) && Clock::now() - start < policy.yield) {
     for (int look = 0; look < kYieldsPerCheck; ++look) {
       sched_yield();
       if (ready()) return;

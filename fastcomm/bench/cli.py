@@ -40,14 +40,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", default="float32", help="element type, a name in torch")
     parser.add_argument(
         "--device",
-        choices=("cpu", "cuda"),
         default="cpu",
+        metavar="{cpu,cuda}",
         help="where tensors lie. cuda: rank r has GPU r, or shares one where there are fewer (cpu)",
     )
     parser.add_argument(
         "--backends",
         type=_names,
-        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl)",
+        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also floor: a bare "
+        "program of the same steps, and fake: torch's that does nothing",
     )
     parser.add_argument(
         "--budget", type=float, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
@@ -92,12 +93,17 @@ def main(argv: Sequence[str]) -> int:
     unknown = [op for op in options.ops if op not in CASES]
     if unknown:
         parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
-    if options.device == "cuda":
+    if options.device != "cpu":
         import torch
 
-        if not torch.cuda.is_available():
-            parser.error("--device cuda: torch finds no GPU here")
-        options.ranks = options.ranks or max(2, torch.cuda.device_count())
+        from fastcomm._slots import served
+
+        if options.device not in ("cuda", served()):
+            parser.error(f"--device {options.device}: may be cpu or {served()}")
+        module = torch.get_device_module(options.device)
+        if not module.is_available():
+            parser.error(f"--device {options.device}: torch finds no GPU here")
+        options.ranks = options.ranks or max(2, module.device_count())
     options.ranks = options.ranks or 2
     return _run(options, ["python -m fastcomm bench", *argv])
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -26,6 +26,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from fastcomm.bench.by_mpiexec import StartedRank
+from fastcomm.bench.by_mpiexec import start as start_by_mpiexec
 
 # A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
 _EXIT_GRACE_S = 30.0
@@ -62,6 +65,7 @@ def launch(
     *args: Any,
     timeout_s: float,
     on_message: Callable[[int, Any], None] | None = None,
+    by_mpiexec: bool = False,
 ) -> list[Any]:
     """Run ``function(Rank, *args)`` in ``size`` processes; the results in order of rank.
 
@@ -70,6 +74,7 @@ def launch(
         size: number of ranks, at least 1.
         timeout_s: seconds for everything, start-up included.
         on_message: called in the parent as ``on_message(rank, message)`` for `Rank.report`.
+        by_mpiexec: let MPI start them.
 
     Raises:
         RankError: a rank raised, died, or did not return or exit in time.
@@ -77,20 +82,25 @@ def launch(
     deadline = time.monotonic() + timeout_s
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess] = []
+    processes: list[SpawnProcess | StartedRank] = []
     pipes: list[Connection] = []
     try:
-        for rank in range(size):
+        if by_mpiexec:
+            started, pipes = start_by_mpiexec(size)
+            processes += started
+            for rank, pipe in enumerate(pipes):
+                pipe.send((function, _rank_environment(rank, size, store.port), args))
+        for rank in range(0 if by_mpiexec else size):
             pipe, child_pipe = context.Pipe()
             settings = _rank_environment(rank, size, store.port)
-            process = context.Process(
+            spawned = context.Process(
                 target=_rank_main,
                 args=(function, Rank(rank, size, child_pipe), settings, args),
                 daemon=True,
             )
-            process.start()
+            spawned.start()
             child_pipe.close()  # else the end of a dead rank's pipe would never be seen
-            processes.append(process)
+            processes.append(spawned)
             pipes.append(pipe)
         results = _collect(processes, pipes, deadline, on_message)
         for rank, process in enumerate(processes):
@@ -108,7 +118,7 @@ def launch(
 
 
 def _collect(
-    processes: list[SpawnProcess],
+    processes: Sequence[SpawnProcess | StartedRank],
     pipes: list[Connection],
     deadline: float,
     on_message: Callable[[int, Any], None] | None,
@@ -137,7 +147,9 @@ def _collect(
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _receive(rank: int, pipe: Connection, process: SpawnProcess) -> tuple[str, int, Any]:
+def _receive(
+    rank: int, pipe: Connection, process: SpawnProcess | StartedRank
+) -> tuple[str, int, Any]:
     """The next report of ``rank``; its death is turned into one."""
     try:
         kind, when, payload = pipe.recv()
@@ -172,6 +184,14 @@ def _rank_main(
 ) -> None:
     """Body of a rank's process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    run_function(function, rank, settings, args)
+    _end_process()
+
+
+def run_function(
+    function: Callable[..., Any], rank: Rank, settings: dict[str, str], args: tuple[Any, ...]
+) -> None:
+    """Run what a rank is for, and report what it returns or raises."""
     os.environ.update(settings)
     torch.set_num_threads(1)
     try:
@@ -185,7 +205,6 @@ def _rank_main(
         report = ("error", when, (pickled, text))
     with contextlib.suppress(BrokenPipeError):
         rank.pipe.send(report)
-    _end_process()
 
 
 def _end_process() -> None:

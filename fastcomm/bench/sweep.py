@@ -25,9 +25,10 @@ import torch
 import torch.distributed as dist
 
 import fastcomm
+from fastcomm.bench import by_mpiexec
 from fastcomm.bench.cases import CASES, Case
 from fastcomm.bench.cases.base import buffers_from
-from fastcomm.bench.contenders import Contender, make
+from fastcomm.bench.contenders import MPI, Contender, make
 from fastcomm.bench.launch import Rank, launch
 from fastcomm.bench.queued import timer_on
 from fastcomm.bench.stats import bandwidth_gbs, summarize
@@ -81,7 +82,12 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
     # The least number of iterations may exceed the budget on a slow machine: allow for that.
     timeout_s = 4 * options.budget_s + 900
     launch(
-        run_rank, options.ranks, options, timeout_s=timeout_s, on_message=lambda _, row: on_row(row)
+        run_rank,
+        options.ranks,
+        options,
+        timeout_s=timeout_s,
+        on_message=lambda _, row: on_row(row),
+        by_mpiexec=MPI in options.backends and not by_mpiexec.missing(),
     )
 
 

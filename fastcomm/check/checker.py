@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastcomm import _register
 from fastcomm.bench.launch import Rank
 from fastcomm.bench.objects import all_gather_object
 from fastcomm.check.paths import Path
@@ -57,8 +58,7 @@ class Checker:
 
     def make_group(self, ranks: list[int] | None = None) -> dist.ProcessGroup:
         """Make a group of fastcomm for this path's tensors; all ranks have to."""
-        kind = self.device.type
-        name = "cpu:fastcomm" if kind == "cpu" else f"cpu:fastcomm,{kind}:fastcomm"
+        name = _register.name_on(self.device.type)
         timeout = timedelta(seconds=self.patience_s)
         group: dist.ProcessGroup = dist.new_group(ranks, timeout=timeout, backend=name)
         return group

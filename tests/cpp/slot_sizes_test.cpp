@@ -79,18 +79,20 @@ void turns(uint64_t) {
   EXPECT(stages(1 << 21) == 2 && stages(1 << 18) == 16, "of blocks");
 }
 
+/// What is measured (core/tuning.h) holds for its number of ranks.
 void tuned(uint64_t) {
   const ChosenSizes two = choose_slot_sizes(2), five = choose_slot_sizes(5);
-  EXPECT(two.from == SizesFrom::kDefault && five.from == SizesFrom::kDefault, "nothing is set");
+  EXPECT(two.payload_by == ChosenBy::kDefault && five.payload_by == ChosenBy::kDefault,
+         "nothing is set");
   EXPECT(two.sizes.payload_bytes > five.sizes.payload_bytes, "two ranks read as much either way");
-  set_tuned_sizes(5, 4096, 0);
+  set_tuning(5, {4096});
   const ChosenSizes set = choose_slot_sizes(5);
-  EXPECT(set.from == SizesFrom::kTuned && set.sizes.payload_bytes == 4096, "as tuned");
+  EXPECT(set.payload_by == ChosenBy::kTuning && set.sizes.payload_bytes == 4096, "as tuned");
   EXPECT(set.sizes.block_bytes == five.sizes.block_bytes, "what was not tuned is as it was");
-  EXPECT(choose_slot_sizes(2).from == SizesFrom::kDefault, "for five ranks only");
-  set_tuned_sizes(5, 0, 8192);
+  EXPECT(choose_slot_sizes(2).payload_by == ChosenBy::kDefault, "for five ranks only");
+  set_tuning(5, {0, 1 << 19});
   EXPECT(choose_slot_sizes(5).sizes.payload_bytes == five.sizes.payload_bytes, "forgotten");
-  EXPECT(choose_slot_sizes(5).sizes.block_bytes == 8192, "blocks as tuned");
+  EXPECT(choose_slot_sizes(5).sizes.block_bytes == 1 << 19, "blocks as tuned");
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ _TAGS = (0, 1, 7)  # of messages; what is received from any rank has a tag of it
 
 # Bytes up to which an operation is done in one step, if more than two ranks do it; about them
 # lie many sizes.
-_ONE_SHOT = {"default": 65536, "small blocks": 4096, "unit blocks": 4096}
+_ONE_SHOT = {"default": 256 << 10, "small blocks": 4096, "unit blocks": 4096}
 _ONE_SHOT_OF_TWO = 1 << 20  # by default
 
 

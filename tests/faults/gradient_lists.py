@@ -22,8 +22,11 @@ _MOST_RANKS = 6
 
 
 def longest(configuration: str) -> int:
-    """Elements of a gradient, of any type, whose units fit a rank's share of a block."""
-    block = int(CONFIGURATIONS[configuration].get("FASTCOMM_BLOCK_BYTES", 2 << 20))
+    """Elements of a gradient, of any type, whose units fit a rank's share of a block.
+
+    By default a block is 512 KiB or more.
+    """
+    block = int(CONFIGURATIONS[configuration].get("FASTCOMM_BLOCK_BYTES", 512 << 10))
     fitting = (block // _MOST_RANKS - 128) // _WIDEST  # two lines: rounding, and the unit's norm
     return LARGEST // _WIDEST if fitting >= _UNIT else fitting
 

@@ -139,6 +139,8 @@ Selection CudaEngine::explain(const Query& query) const {
                  ": they meet",
                  at_once ? " in the kernel that does the work"
                          : ", one kernel a rank does the work, and they meet again",
+                 ". In one launch where a rank reads at most ", options.slot_bytes, " bytes (",
+                 chosen_by_text(options.slot_by, "FASTCOMM_ONE_SHOT_BYTES"), ")",
                  on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
 }
 

@@ -96,7 +96,8 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   made.replayed = kCaptured;
   made.slot_bytes = options_.slot_bytes;
   made.area_bytes = options_.area_bytes;
-  made.blocks = environment().device_blocks;
+  made.blocks = options_.blocks;
+  made.pushes = !options_.pulls;
   if (options_.place == WindowPlace::kHost) {
     made.area_bytes = std::min(made.area_bytes, kMostOfHost);
     made.pushes = false;
@@ -122,7 +123,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
     const DeviceGuard guard(device);
     abort_word_ = make_abort_word();
     made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
-    if (options_.place == WindowPlace::kDevices) {
+    if (options_.place == WindowPlace::kDevices && made.pushes) {
       pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),
                                           options_.pool_bytes);
     }
@@ -208,7 +209,10 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
 at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
                             const std::function<void()>& interrupted, std::string& why) {
   const DeviceGuard guard(device_);
-  if (pool_ == nullptr) why = "the ranks' devices do not reach each other's memory";
+  if (pool_ == nullptr) {
+    why = options_.pulls ? "results are pulled (FASTCOMM_DEVICE_RESULTS, or as tuned)"
+                         : "the ranks' devices do not reach each other's memory";
+  }
   if (failure() != nullptr) why = "the process group has failed";
   if (is_capturing(device_)) why = "the stream is being captured into a graph";
   if (!why.empty()) return {};

@@ -90,6 +90,9 @@ class CudaGroup {
     std::vector<DeviceWay> ways = {DeviceWay::kHandle};  // to reach those on devices
     uint64_t area_bytes = 0;                             // at most; PeerCollectives::Options
     uint64_t slot_bytes = 0;                             // likewise
+    ChosenBy slot_by = ChosenBy::kDefault;
+    int blocks = 0;           // likewise
+    bool pulls = false;       // unless pushes; nothing is used in place then
     uint64_t pool_bytes = 0;  // of tensors that are used in place, at most; GroupPool
     Milliseconds timeout{0};
     std::string why = "";  // not on the devices

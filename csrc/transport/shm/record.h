@@ -18,7 +18,7 @@ struct GroupConfig {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;
   uint64_t rotation_bytes = 0;
-  uint64_t from = 0;  // who has chosen them: a number of the layers above
+  uint64_t payload_by = 0;  // ChosenBy
 };
 
 /// Who a rank is, and where its memory is.

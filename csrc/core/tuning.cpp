@@ -1,0 +1,65 @@
+#include "core/tuning.h"
+
+#include <map>
+#include <mutex>
+
+#include "core/env.h"
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+struct Told {
+  std::mutex mutex;
+  std::map<int, Tuning> by_ranks;
+};
+Told& told() {
+  static auto& all = *new Told;
+  return all;
+}
+
+uint64_t checked(const char* name, uint64_t value, Limits limits, uint64_t unit) {
+  FC_CHECK(value == 0 || (value >= static_cast<uint64_t>(limits.least) &&
+                          value <= static_cast<uint64_t>(limits.most)),
+           name, " is ", value, ": must be 0 or from ", limits.least, " to ", limits.most);
+  return value / unit * unit;
+}
+
+Tuning checked(Tuning tuning) {
+  tuning.payload_bytes =
+      checked("payload_bytes", tuning.payload_bytes, kPayloadLimits, kPayloadUnit);
+  tuning.block_bytes = checked("block_bytes", tuning.block_bytes, kBlockLimits, kBlockUnit);
+  tuning.slot_bytes = checked("slot_bytes", tuning.slot_bytes, kPayloadLimits, kPayloadUnit);
+  tuning.device_blocks = static_cast<int>(checked(
+      "device_blocks", static_cast<uint64_t>(tuning.device_blocks), kDeviceBlocksLimits, 1));
+  return tuning;
+}
+
+}  // namespace
+
+const char* chosen_by_text(ChosenBy who, const char* variable) {
+  switch (who) {
+    case ChosenBy::kEnvironment:
+      return variable;
+    case ChosenBy::kTuning:
+      return "tuned for so many ranks";
+    default:
+      return "by default for so many ranks";
+  }
+}
+
+Tuning tuning_for(int ranks) {
+  Told& all = told();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.by_ranks.find(ranks);
+  return found == all.by_ranks.end() ? Tuning{} : found->second;
+}
+
+void set_tuning(int ranks, const Tuning& tuning) {
+  const Tuning rounded = checked(tuning);
+  Told& all = told();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.by_ranks[ranks] = rounded;
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,30 @@
+// What `python -m fastcomm tune` has measured on this machine, for groups of so many ranks. Told to a process when it
+// loads this library; a group takes rank 0's values when it is formed, where the environment sets none (core/env.h).
+#pragma once
+
+#include <cstdint>
+
+namespace fastcomm {
+
+/// 0: not measured, the default holds.
+struct Tuning {
+  uint64_t payload_bytes = 0;  // FASTCOMM_ONE_SHOT_BYTES, of ranks on the host
+  uint64_t block_bytes = 0;    // FASTCOMM_BLOCK_BYTES
+  uint64_t slot_bytes = 0;     // FASTCOMM_ONE_SHOT_BYTES, of ranks on devices
+  int device_blocks = 0;       // FASTCOMM_DEVICE_BLOCKS
+  bool pulls = false;          // FASTCOMM_DEVICE_RESULTS=pull
+};
+
+/// Who has chosen a value. The numbers travel between processes.
+enum class ChosenBy : uint32_t { kDefault = 0, kTuning = 1, kEnvironment = 2 };
+
+/// For messages: "FASTCOMM_ONE_SHOT_BYTES", "tuned for so many ranks", "by default for so many ranks".
+const char* chosen_by_text(ChosenBy who, const char* variable);
+
+/// Thread-safe; nothing but zeros where nothing has been told.
+Tuning tuning_for(int ranks);
+/// From the next group on. Sizes are rounded as those of the environment. Raises Error(kInvalidArgument): a value that
+/// no setting could have. Thread-safe.
+void set_tuning(int ranks, const Tuning& tuning);
+
+}  // namespace fastcomm

@@ -1,0 +1,121 @@
+"""Ranks that ``mpiexec`` starts, for `fastcomm.bench.launch`: MPI serves no others.
+
+Each connects to the parent, says which rank it is, and is then as any other: what it is to do comes
+over the connection, and so does what it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+_KEY = "FASTCOMM_BENCH_KEY"  # taken out of the environment before fastcomm sees it
+_STARTS_S = 60.0
+
+
+def missing() -> str:
+    """Return what is missing for it, or nothing."""
+    import importlib.util
+
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    return "" if _mpiexec() else "there is no mpiexec"
+
+
+def _mpiexec() -> str | None:
+    return shutil.which("mpiexec") or shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+
+
+class StartedRank:
+    """One of them, with what `launch` asks of a process."""
+
+    exitcode: int | None = None
+
+    def __init__(self, mpiexec: subprocess.Popen[bytes]) -> None:
+        self._mpiexec = mpiexec
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until all of them have ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.exitcode = self._mpiexec.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """Tell whether any of them runs."""
+        return self._mpiexec.poll() is None
+
+    def kill(self) -> None:
+        """End all of them."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._mpiexec.pid, signal.SIGTERM)
+
+
+def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
+    """Start so many ranks, and return them and what connects them, by rank.
+
+    Raises:
+        RuntimeError: they do not all connect.
+    """
+    folder = tempfile.mkdtemp(prefix="fastcomm-bench-")
+    try:
+        key = secrets.token_hex(16)
+        with Listener(str(Path(folder, "ranks")), "AF_UNIX", size, key.encode()) as listener:
+            command = [str(_mpiexec()), "-n", str(size), sys.executable, "-m", __name__]
+            environment = {**os.environ, _KEY: key, "I_MPI_FABRICS": "shm"}
+            for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+                environment.setdefault(name, "1")
+            # More ranks than cores are measured, too.
+            environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+            process = subprocess.Popen(
+                [*command, listener.address], env=environment, start_new_session=True
+            )
+            timer = threading.Timer(_STARTS_S, process.kill)
+            ended = threading.Thread(target=_tell, args=(process, listener.address, key))
+            timer.start()
+            ended.start()
+            by_rank: dict[int, Connection] = {}
+            while len(by_rank) < size:
+                connection: Any = listener.accept()
+                rank = connection.recv()
+                if rank < 0:
+                    raise RuntimeError(f"mpiexec ended with {process.returncode}, see above")
+                by_rank[rank] = connection
+            timer.cancel()
+        return [StartedRank(process) for _ in range(size)], [by_rank[r] for r in range(size)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(process: subprocess.Popen[bytes], address: Any, key: str) -> None:
+    """Say that ``mpiexec`` has ended to who still waits for its ranks."""
+    process.wait()
+    with contextlib.suppress(OSError), Client(address, "AF_UNIX", key.encode()) as connection:
+        connection.send(-1)
+
+
+def main() -> None:
+    """Be a rank."""
+    key = os.environ.pop(_KEY)
+    from mpi4py import MPI
+
+    from fastcomm.bench.launch import Rank, run_function
+
+    world = MPI.COMM_WORLD
+    connection: Any = Client(sys.argv[1], "AF_UNIX", key.encode())
+    connection.send(world.rank)
+    function, settings, arguments = connection.recv()
+    run_function(function, Rank(world.rank, world.size, connection), settings, arguments)
+    MPI.Finalize()
+
+
+if __name__ == "__main__":
+    main()

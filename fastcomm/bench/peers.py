@@ -1,0 +1,72 @@
+"""Peers that are no backends of torch: they work on a case's buffers, without torch in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm.bench.cases import Case
+from fastcomm.bench.contenders import Contender, NotServedError
+
+
+class Peer(Contender):
+    """One of them; ``call_of`` says what it does for a case."""
+
+    def call_of(self, case: Case) -> Callable[[], object]:
+        """Return the call to measure.
+
+        Raises:
+            NotServedError: there is none.
+        """
+        raise NotImplementedError
+
+    def bind(self, case: Case) -> Callable[[], object]:
+        return self.call_of(case)
+
+    def check(self, case: Case, control: dist.ProcessGroup) -> int:
+        call = self.call_of(case)
+        patched: Any = case
+        patched.bind = lambda _: call  # what the case itself would call
+        try:
+            return case.check(control, control)
+        finally:
+            del patched.bind
+
+
+class Mpi(Peer):
+    """MPI, through ``mpi4py``; of ranks that ``mpiexec`` has started."""
+
+    def call_of(self, case: Case) -> Callable[[], object]:
+        from mpi4py import MPI
+
+        world, buffers = MPI.COMM_WORLD, _arrays(case)
+        known: dict[str, Callable[[], object]] = {
+            "all_reduce": lambda: world.Allreduce(MPI.IN_PLACE, buffers["buffer"]),
+            "broadcast": lambda: world.Bcast(buffers["buffer"], 0),
+            "all_gather_into_tensor": lambda: world.Allgather(buffers["part"], buffers["whole"]),
+            "reduce_scatter_tensor": lambda: world.Reduce_scatter_block(
+                buffers["whole"], buffers["part"]
+            ),
+            "barrier": world.Barrier,
+        }
+        if case.name not in known:
+            raise NotServedError(f"{case.name} over MPI is not measured here")
+        return known[case.name]
+
+
+def _arrays(case: Case) -> dict[str, Any]:
+    """Return a case's buffers as arrays in the same memory.
+
+    Raises:
+        NotServedError: MPI has no such element type.
+    """
+    found = {}
+    for name, value in vars(case).items():
+        if isinstance(value, torch.Tensor):
+            if value.dtype not in (torch.float32, torch.float64, torch.int32, torch.int64):
+                raise NotServedError(f"MPI has no elements of {value.dtype}")
+            found[name] = value.numpy()
+    return found

@@ -1,0 +1,160 @@
+"""``python -m fastcomm tune``: measure what suits this machine, and go by it from then on.
+
+Without it defaults hold, which are good where most machines are alike. Exit status: 0, or 1 if a
+rank fails, 2 for arguments that cannot be meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_NEEDED = ("tabulate", "tqdm")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of tune."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fastcomm tune",
+        description="Measure up to which size one step is best, in what blocks more is moved, and "
+        "on devices how much of one a kernel should take, for groups of so many ranks. Process "
+        "groups go by it from then on, unless settings or FASTCOMM_TUNING=off say otherwise.",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        nargs="*",
+        help="numbers of ranks on the host (2, and as many as there are cores; none: no number)",
+    )
+    parser.add_argument(
+        "--devices",
+        type=_ranks,
+        nargs="*",
+        help="numbers of ranks on devices (as many as there are; more share them)",
+    )
+    parser.add_argument(
+        "--budget", type=_seconds, default=8.0, help="seconds for each number of ranks (8)"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    parser.add_argument("--dry-run", action="store_true", help="measure, and keep nothing")
+    parser.add_argument("--forget", action="store_true", help="go by the defaults again; no more")
+    return parser
+
+
+def _ranks(text: str) -> int:
+    value = int(text)
+    if not 2 <= value <= 64:
+        raise argparse.ArgumentTypeError("2 to 64 ranks")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("a number of seconds above 0")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    from fastcomm import _tuning
+
+    try:
+        if options.forget:
+            _tuning.write({})
+            return 0
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if missing and not options.quiet:
+            print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
+            return 2
+        words = sys.argv[1:] if argv is None else argv
+        return _tune(options, ["python -m fastcomm tune", *words])
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        print(f"tune: {error}", file=sys.stderr)
+        return 2
+
+
+def _tune(options: argparse.Namespace, command: list[str]) -> int:
+    from fastcomm import _machine, _native, _tuning
+    from fastcomm.bench.environment import describe, summary_line
+    from fastcomm.bench.launch import RankError
+    from fastcomm.check.run import Options as Asked
+    from fastcomm.check.run import ask_devices
+    from fastcomm.tune.run import MOST_DEVICES, Options
+
+    environment = describe(command)
+    print(summary_line(environment))
+    cores = _native.load().usable_cores()
+    ranks = options.ranks
+    if ranks is None:
+        ranks = [2, *([cores] if 2 < cores <= 64 else [])]
+    try:
+        devices = options.devices
+        if devices is None:
+            count = ask_devices(Asked())["count"]
+            devices = [min(count, MOST_DEVICES)] if count >= 2 else []
+        wanted = Options(tuple(ranks), tuple(devices), options.budget)
+        found, rows = _measured(wanted, options.quiet)
+    except RankError as error:
+        print(f"tune: {str(error).splitlines()[-1]} ({error})", file=sys.stderr)
+        return 1
+    if not options.quiet:
+        print(format_text(rows))
+    if options.json:
+        report = {"environment": environment, "values": found, "rows": rows}
+        _machine.write_whole(options.json, json.dumps(report, indent=1, default=str) + "\n")
+    if options.dry_run:
+        print("nothing is kept (--dry-run)")
+        return 0
+    # What was not measured now is as it was.
+    _tuning.write({**_tuning.read(), **found})
+    differing = sum(bool(values) for values in found.values())
+    print(
+        f"{_tuning.file()}: {differing} of {len(found)} numbers of ranks do better than by default"
+    )
+    return 0
+
+
+def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
+    """Run under a progress bar, which is there on a terminal only."""
+    from fastcomm.tune.run import messages, run
+
+    rows: list[dict[str, Any]] = []
+    bar: Any = None
+    if not quiet:
+        from tqdm import tqdm
+
+        bar = tqdm(total=messages(options), unit="message", ncols=100, disable=None)
+
+    def on_begin(text: str) -> None:
+        if bar is not None:
+            bar.update()
+            bar.set_description(text)
+
+    with bar or contextlib.nullcontext():
+        found = run(options, rows.append, on_begin)
+    return found, rows
+
+
+def format_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a table: each candidate, and how many times as long as the best of each it takes."""
+    from tabulate import tabulate
+
+    lines = []
+    for row in rows:
+        named = ", ".join(f"{name} {value}" for name, value in row["candidate"].items())
+        mark = "chosen" if row["chosen"] else ""
+        lines.append([row["ranks"], row["on"], row["step"], named or "default", row["ratio"], mark])
+    header = ["ranks", "on", "choice", "candidate", "times the best", ""]
+    return str(tabulate(lines, header, floatfmt=".3f"))

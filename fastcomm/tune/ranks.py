@@ -1,0 +1,171 @@
+"""What each rank does: every step's candidates side by side, and the choice, which is rank 0's."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm import _native, _register, _tuning
+from fastcomm.bench.cases import CASES
+from fastcomm.bench.launch import Rank
+from fastcomm.bench.queued import timer_on
+from fastcomm.bench.timing import Call, Timer, agree, max_over_ranks, measure
+from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
+
+_ROUNDS = 3
+_LARGEST_SIDE = 4096  # of the matrices that a step multiplies
+_BUCKETS = 4
+# A group's slots take turns in at most so many bytes, and memory is slow when it is first used.
+_ROTATION = 16 << 20
+_MOST_WARM_UP = 2000
+
+
+def run_rank(
+    rank: Rank,
+    steps: Sequence[Step],
+    on_devices: bool,
+    budget_s: float,
+    prepare: Callable[[], None] | None,
+) -> dict[str, int]:
+    """Choose in all steps, and return what differs from the defaults.
+
+    Rank 0 reports a row for each candidate. ``prepare`` is called first, before anything native is
+    loaded.
+    """
+    for name in _tuning.SETTINGS.values():
+        os.environ.pop(name, None)
+    os.environ[_tuning.SWITCH] = "off"
+    if prepare is not None:
+        prepare()
+    device = torch.device("cpu")
+    if on_devices:
+        from fastcomm._slots import served
+
+        module = torch.get_device_module(served())
+        device = torch.device(served(), rank.rank % module.device_count())
+        module.set_device(device)
+    # Names that torch has given new ones: old torches know no others.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    dist.init_process_group("gloo")
+    values: dict[str, int] = {}
+    for step in steps:
+        values = _choose(rank, step, values, device, step.share * budget_s)
+    _native.load().set_tuning(rank.size)
+    dist.barrier()
+    dist.destroy_process_group()
+    return values
+
+
+def _choose(
+    rank: Rank, step: Step, before: dict[str, int], device: torch.device, budget_s: float
+) -> dict[str, int]:
+    control = dist.group.WORLD
+    assert control is not None
+    tried = [{**before, **candidate} for candidate in step.candidates]
+    groups = [_make_group(rank.size, values, device) for values in tried]
+    times = []
+    for message in step.messages:
+        if rank.rank == 0:
+            rank.report({"begins": f"{step.name}: {message.operation} of {message.size} bytes"})
+        calls = [_call(message, group, device, rank) for group in groups]
+        for call in calls:
+            for _ in range(min(_MOST_WARM_UP, _ROTATION // message.size)):
+                call()
+        timer = Timer if message.operation == OVERLAPPED else timer_on(device)
+        budget = budget_s / len(step.messages)
+        samples = measure(calls, control, budget, rounds=_ROUNDS, timer=timer)
+        times.append([statistics.median(each.times_ns) for each in samples])
+    for group in groups:
+        dist.destroy_process_group(group)
+    scored = scores(times)
+    (index,) = agree([best(scored)], control)
+    for number, candidate in enumerate(step.candidates):
+        if rank.rank != 0:
+            break
+        row: dict[str, Any] = {"step": step.name, "candidate": candidate, "ranks": rank.size}
+        row.update(on=device.type, chosen=number == index, ratio=round(scored[number], 3))
+        row["us"] = {
+            f"{message.operation} {message.size}": round(of_message[number] / 1e3, 2)
+            for message, of_message in zip(step.messages, times, strict=True)
+        }
+        rank.report(row)
+    return tried[index]
+
+
+def _make_group(size: int, values: dict[str, int], device: torch.device) -> dist.ProcessGroup:
+    """Make a group that goes by ``values``, and let it meet its device."""
+    _native.load().set_tuning(size, **values)
+    group: dist.ProcessGroup = dist.new_group(backend=_register.name_on(device.type))
+    # What serves a device is agreed on, and chosen by these values, when a group meets the first.
+    dist.all_reduce(torch.zeros(1, device=device), group=group)
+    return group
+
+
+def _call(message: Message, group: dist.ProcessGroup, device: torch.device, rank: Rank) -> Call:
+    if message.operation == OVERLAPPED:
+        return overlapped_step(group, device, message.size)
+    from fastcomm.bench.cases.base import buffers_from
+
+    with buffers_from(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)):
+        case = CASES[message.operation](message.size, torch.float32, rank.rank, rank.size)
+    case.prepare()
+    return case.bind(group)
+
+
+def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -> Call:
+    """Return a call: buckets of ``size`` bytes reduced beside products of matrices, to the end.
+
+    Buckets lie where DDP's do, in memory that the group uses in place where it has such. There is
+    about as much to compute as to reduce, so that what one takes from the other is seen.
+    """
+    import fastcomm
+
+    module = torch.get_device_module(device)
+    control = dist.group.WORLD
+    assert control is not None
+    numel = size // 4
+    buckets = [fastcomm.empty(numel, device=device, group=group).zero_() for _ in range(_BUCKETS)]
+    side = min(_LARGEST_SIDE, 1 << math.isqrt(numel).bit_length() - 1)
+    matrix = torch.zeros(side, side, device=device)
+    product = torch.zeros(side, side, device=device)
+
+    def timed(body: Callable[[], None]) -> int:
+        for _ in range(2):  # the first with everything that it loads
+            module.synchronize(device)
+            start = time.perf_counter_ns()
+            body()
+            module.synchronize(device)
+        (slowest,) = max_over_ranks([time.perf_counter_ns() - start], control)
+        return slowest
+
+    def reduce() -> None:
+        for bucket in buckets:
+            dist.all_reduce(bucket, group=group)
+
+    def compute() -> None:
+        torch.mm(matrix, matrix, out=product)
+
+    products = max(1, round(timed(reduce) / max(timed(compute), 1) / _BUCKETS))
+    (products,) = agree([min(products, 64)], control)
+
+    def step() -> None:
+        works = []
+        for bucket in buckets:
+            for _ in range(products):
+                compute()
+            works.append(dist.all_reduce(bucket, group=group, async_op=True))
+        for work in works:
+            work.wait()
+        module.synchronize(device)
+
+    return step

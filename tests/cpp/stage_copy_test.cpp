@@ -1,0 +1,40 @@
+// Copies to where peers read them (kernels/stage_copy.h), near and far.
+//
+//   stage_copy_test [CASE [SEED]]
+#include "kernels/stage_copy.h"
+
+#include "check.h"
+
+namespace fastcomm::testing {
+namespace {
+
+/// Every byte that is meant, and none around it, whichever way is taken.
+void copies(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  constexpr size_t kMost = 200'000, kMargin = 128;
+  std::vector<char> from(kMost), to(kMost + 2 * kMargin);
+  for (char& byte : from) byte = static_cast<char>(random() | 1);
+  for (int repeat = 0; repeat < 400; ++repeat) {
+    const bool far = repeat % 2 == 0;
+    StageCopy stage(far ? Clock::duration(-1) : Clock::duration::max());
+    const size_t first = random() % 65;
+    const size_t bytes = random() % (repeat % 4 < 2 ? 20'000 : kMost - first);
+    const size_t at = kMargin + random() % 64;
+    std::fill(to.begin(), to.end(), 0);
+    stage.copy(to.data() + at, from.data() + first, bytes);
+    for (size_t i = 0; i < to.size(); ++i) {
+      const bool meant = i >= at && i < at + bytes;
+      const char wanted = meant ? from[first + i - at] : 0;
+      EXPECT(to[i] == wanted, "byte ", i, " of ", bytes, " at ", at, far ? ", far" : ", near");
+    }
+    EXPECT(stage.far() == (far && bytes >= 16 * 1024), "what was timed, of ", bytes);
+  }
+}
+
+}  // namespace
+}  // namespace fastcomm::testing
+
+int main(int argc, char** argv) {
+  using namespace fastcomm::testing;
+  return run_cases(argc, argv, {{"copies", copies}});
+}

@@ -1,0 +1,74 @@
+"""Measurement of ranks on the host and on devices, which are simulated ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sim.loading import load
+
+from fastcomm.tune import Options, plan, run
+from fastcomm.tune.candidates import ON_DEVICES, ON_THE_HOST, OVERLAPPED, Message
+
+KIB = 1 << 10
+SHORT = (
+    # One step for each end of what may be: the small one has to lose.
+    replace(
+        ON_THE_HOST[0],
+        candidates=({}, {"payload_bytes": 64}, {"payload_bytes": 1 << 20}),
+        messages=(Message("all_reduce", 16 * KIB), Message("broadcast", 32 * KIB)),
+    ),
+    replace(ON_THE_HOST[1], messages=(Message("all_gather", 512 * KIB),)),
+)
+
+
+def _measured(options: Options) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    begun: list[str] = []
+    found = run(options, rows.append, begun.append)
+    assert len(begun) == sum(len(step.messages) for _, steps in plan(options) for step in steps)
+    return found, rows
+
+
+def test_ranks_on_the_host() -> None:
+    options = Options(ranks=(2, 3), budget_s=0.5, host_steps=SHORT)
+    found, rows = _measured(options)
+    assert set(found) == {2, 3}
+    for ranks, values in found.items():
+        mine = [row for row in rows if row["ranks"] == ranks]
+        assert [row["candidate"] for row in mine] == [
+            candidate for step in SHORT for candidate in step.candidates
+        ]
+        assert {row["step"] for row in mine if row["chosen"]} == {step.name for step in SHORT}
+        assert all(row["ratio"] >= 1 and row["on"] == "cpu" for row in mine), mine
+        chosen = {name: v for row in mine if row["chosen"] for name, v in row["candidate"].items()}
+        assert values == chosen
+        assert not mine[1]["chosen"], mine  # 64 bytes at a time, of 16 KiB
+
+
+DEVICES = (
+    replace(
+        ON_DEVICES[0],
+        candidates=({}, {"slot_bytes": 512}),
+        messages=(Message("all_reduce", 4 * KIB),),
+    ),
+    replace(
+        ON_DEVICES[1],
+        candidates=({}, {"device_blocks": 2}),
+        messages=(Message(OVERLAPPED, 16 * KIB),),
+    ),
+    replace(ON_DEVICES[2], messages=(Message(OVERLAPPED, 16 * KIB),)),
+)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_ranks_on_devices() -> None:
+    options = Options(ranks=(), devices=(2,), budget_s=0.5, device_steps=DEVICES, prepare=load)
+    found, rows = _measured(options)
+    assert set(found) == {2}
+    assert [row["candidate"] for row in rows] == [
+        {}, {"slot_bytes": 512}, {}, {"device_blocks": 2}, {}, {"pulls": 1}
+    ]  # fmt: skip
+    assert all(row["on"] == "sim" for row in rows)
+    assert list(rows[2]["us"]) == [f"{OVERLAPPED} {16 * KIB}"] and rows[2]["us"]
