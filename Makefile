@@ -90,7 +90,7 @@ compdb: $(STAMPS)/build ## compile_commands.json for editors; every build writes
 	@echo "compile_commands.json is up to date"
 
 # No .venv here: a machine that is lent with its GPU may have no network.
-gpu-check: ## with a GPU: build with what $(PYTHON) has, test, measure; goes on where it ended; ARGS="--list"
+gpu-check: ## with a GPU: build with what $(PYTHON) has, test, measure; goes on where it ended; ARGS="--list", or "--rehearse" without one
 	$(PYTHON) tools/gpu_check.py $(ARGS)
 
 clean: ## remove everything built, keep .venv

@@ -1,4 +1,4 @@
-"""A step of DistributedDataParallel over each backend, interleaved, beside one without any communication.
+"""A step of DistributedDataParallel over each backend, interleaved, beside one that sends nothing.
 
     python benchmarks/ddp_step.py [--json results.jsonl]
 

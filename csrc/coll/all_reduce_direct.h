@@ -22,6 +22,7 @@
 #include "coll/plan.h"
 #include "coll/schedule.h"
 #include "core/hd.h"
+#include "kernels/stage_copy.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -49,9 +50,9 @@ struct AllReduceDirect {
       char* own = buffers[peers.rank] + at;
       executor.reduce_span(
           own, buffers[behind(1)] + at, [&](int peer) -> const char* { return buffers[peer] + at; },
-          elements, element_size);
+          elements, element_size, kToTensor);
       for (int hop = 2; hop < peers.size; ++hop) {
-        executor.stage_span(buffers[behind(hop)] + at, own, elements * element_size);
+        executor.stage_span(buffers[behind(hop)] + at, own, elements * element_size, kToTensor);
       }
     }
   }

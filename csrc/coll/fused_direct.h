@@ -19,6 +19,7 @@
 #include "coll/fused_unit.h"
 #include "coll/gradient_list.h"
 #include "coll/schedule.h"
+#include "kernels/stage_copy.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -52,7 +53,8 @@ struct FusedDirect {
       const auto source = [&](int peer) -> char* { return bases[peer] + at; };
       const BlockNorm norm = reduce_unit(executor, *list, u, peers.size, source, source(behind(1)));
       for (int hop = 2; hop < peers.size; ++hop) {
-        executor.stage_span(source(behind(hop)), source(peers.rank), list->wire_bytes(unit));
+        executor.stage_span(source(behind(hop)), source(peers.rank), list->wire_bytes(unit),
+                            kToTensor);
       }
       std::memcpy(norms, &norm, sizeof(norm));
       norms += sizeof(norm);

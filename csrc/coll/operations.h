@@ -42,8 +42,8 @@ struct AlgorithmRow {
   const InPlace* in_place = nullptr;
 };
 
-/// A shorter one is copied in less time than ranks take to meet once more.
-constexpr uint64_t kLeastInPlace = 64 * 1024;
+/// A shorter one is faster through slots, which take turns: what a peer's tensor has in that peer's cache is slow to write.
+constexpr uint64_t kLeastInPlace = 1024 * 1024;
 
 /// How an operation moves data between ranks whose devices reach each other's memory; what comes of it
 /// is in engines/cuda/peer_plan.h.

@@ -16,8 +16,8 @@
 //     template <class Executor> void run(Executor&, uint32_t step) const
 // and an Executor has
 //     copy_span(dst, src, bytes)
-//     stage_span(dst, src, bytes)    the same, to where peers read it
-//     reduce_span(dst, second_dst or nullptr, sources, count, element_size)    sources(j): where rank j's lies;
+//     stage_span(dst, src, bytes, where)    the same, to where peers read it: a slot, or a tensor of theirs
+//     reduce_span(dst, second_dst or nullptr, sources, count, element_size, where)    sources(j): where rank j's lies;
 //                                                                              second_dst: where peers read it
 //     publish(step_count)
 //     bool arrived(WaitFor, target)    CPU: looks once    CUDA: waits, false after its bound

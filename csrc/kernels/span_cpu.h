@@ -27,15 +27,15 @@ class CpuExecutor {
     if (dst != src && bytes != 0) std::memcpy(dst, src, bytes);
   }
 
-  void stage_span(void* dst, const void* src, size_t bytes) {
-    if (dst != src && bytes != 0) stage_.copy(dst, src, bytes);
+  void stage_span(void* dst, const void* src, size_t bytes, StagedTo where = kToSlot) {
+    if (dst != src && bytes != 0) stage_.copy(dst, src, bytes, where);
   }
 
   /// `second_dst` is where peers read it. Where its lines are far away (kernels/stage_copy.h), it is written piece by
   /// piece out of `dst`, which then is in the cache.
   template <class Sources>
   void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count,
-                   uint32_t element_size) {
+                   uint32_t element_size, StagedTo where = kToSlot) {
     const void* pointers[kMaxRanks];
     const auto reduce = [&](size_t first, size_t elements, bool both) {
       const size_t at = first * element_size;
@@ -52,7 +52,7 @@ class CpuExecutor {
         const size_t at = done * element_size;
         reduce(done, elements, /*both=*/false);
         stage_.copy(static_cast<char*>(second_dst) + at, static_cast<char*>(dst) + at,
-                    elements * element_size);
+                    elements * element_size, where);
         done += elements;
       } while (stage_.far() && done < count);
     }

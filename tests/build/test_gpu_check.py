@@ -336,3 +336,22 @@ def test_a_check_that_found_something_is_judged_in_the_program_itself(tmp_path: 
     )
     assert "devices, handle, short, reduce: wrong, rank 1: 3 wrong" in ended.stdout, ended
     assert ended.stdout.splitlines()[-1] == "0 ways between devices are right"
+
+
+def test_a_rehearsal_asks_for_simulated_devices_and_skips_what_they_cannot_run(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, gpu_check.SIMULATED, simulated=True)
+    rehearsed = [step for step in gpu_steps.STEPS if step.rehearsed]
+    names = ["tests", "package", "check", "bench", "tune", "fused", "primitives"]
+    assert [step.name for step in rehearsed] == names
+    for step in rehearsed:
+        for command in step.commands(place):
+            assert "cuda" not in command, command
+            simulated = "--accelerator" in command or any("startup" in word for word in command)
+            assert simulated, command
+    others = [step for step in gpu_steps.STEPS if not step.rehearsed]
+    state = gpu_check.State(tmp_path / "state.json", "digest")
+    outcomes = gpu_check.check(others, place, state, float("inf"), again=False)
+    assert {outcome["state"] for outcome in outcomes.values()} == {"skipped"}
+    assert gpu_check.exit_status(outcomes) == 0

@@ -230,15 +230,16 @@ def _leaves_a_copy(tensor: torch.Tensor, value: float, asynchronous: bool) -> bo
     return holds(pattern)
 
 
-def _copies(world: World) -> dict[str, bool]:
+def _copies(world: World, count: int) -> dict[str, bool]:
     world.init()
-    count = 40_000
     pool = fastcomm.empty(count + 16)
     ways = {
         "whole": fastcomm.empty(count),
-        "two dimensions": fastcomm.empty(200, 200),
+        "two dimensions": fastcomm.empty(200, count // 200),
         "shifted": pool[world.rank + 1 :][:count],
-        "elsewhere in the segment": [fastcomm.empty(50_000) for _ in range(world.rank + 1)][-1],
+        "elsewhere in the segment": [fastcomm.empty(count + 10_000) for _ in range(world.rank + 1)][
+            -1
+        ],
         "complex": fastcomm.empty(count, dtype=torch.complex64),
         "float64": fastcomm.empty(count, dtype=torch.float64),
         "ordinary on one rank": fastcomm.empty(count) if world.rank else torch.empty(count),
@@ -257,10 +258,19 @@ def _copies(world: World) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_nothing_is_staged_where_every_tensor_is_shared(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "count", "one_shot_bytes"),
+    [(2, 40_000, 64 << 10), (3, 40_000, 64 << 10), (2, 300_000, 4 << 20), (3, 300_000, 4 << 20)],
+)
+def test_nothing_is_staged_where_every_tensor_is_shared(
+    size: int, count: int, one_shot_bytes: int
+) -> None:
+    """In blocks, and in one step: more than 1 MiB."""
+    environment = {**SMALL_SEGMENT, "FASTCOMM_ONE_SHOT_BYTES": str(one_shot_bytes)}
+    if count > 40_000:
+        environment["FASTCOMM_SEGMENT_MB"] = "128"
     staged = {"ordinary on one rank", "ordinary", "with gaps"}
-    for found in run_ranks(size, _copies, environment=SMALL_SEGMENT):
+    for found in run_ranks(size, _copies, count, environment=environment):
         assert {how.split(", ")[0] for how, copied in found.items() if copied} == staged
         assert {how.split(", ")[0] for how, copied in found.items() if not copied}.isdisjoint(
             staged

@@ -16,12 +16,13 @@ void copies(uint64_t seed) {
   for (char& byte : from) byte = static_cast<char>(random() | 1);
   for (int repeat = 0; repeat < 400; ++repeat) {
     const bool far = repeat % 2 == 0;
-    StageCopy stage(far ? Clock::duration(-1) : Clock::duration::max());
+    StageCopy stage;
     const size_t first = random() % 65;
     const size_t bytes = random() % (repeat % 4 < 2 ? 20'000 : kMost - first);
     const size_t at = kMargin + random() % 64;
     std::fill(to.begin(), to.end(), 0);
-    stage.copy(to.data() + at, from.data() + first, bytes);
+    stage.copy(to.data() + at, from.data() + first, bytes,
+               {far ? Clock::duration(-1) : Clock::duration::max()});
     for (size_t i = 0; i < to.size(); ++i) {
       const bool meant = i >= at && i < at + bytes;
       const char wanted = meant ? from[first + i - at] : 0;

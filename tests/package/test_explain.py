@@ -56,9 +56,9 @@ def test_a_large_all_reduce_tells_whether_the_tensor_is_shared() -> None:
     def said(tensor: torch.Tensor) -> str:
         return fastcomm.explain("all_reduce", tensor).reason
 
-    assert "in place where every rank's tensor lies in shared memory" in said(torch.empty(100_000))
-    assert said(torch.empty(100_000)).endswith("this rank's tensor does not")
-    assert said(fastcomm.empty(100_000)).endswith("this rank's tensor does")
+    assert "in place where every rank's tensor lies in shared memory" in said(torch.empty(400_000))
+    assert said(torch.empty(400_000)).endswith("this rank's tensor does not")
+    assert said(fastcomm.empty(400_000)).endswith("this rank's tensor does")
     assert said(fastcomm.empty(300_000)).endswith("this rank's tensor does")
     assert "this rank's tensor" not in said(fastcomm.empty(2))
     assert "this rank's tensor" not in fastcomm.explain("broadcast", fastcomm.empty(100_000)).reason
