@@ -51,8 +51,13 @@ class CpuExecutor {
         const size_t elements = std::min(piece, count - done);
         const size_t at = done * element_size;
         reduce(done, elements, /*both=*/false);
-        stage_.copy(static_cast<char*>(second_dst) + at, static_cast<char*>(dst) + at,
-                    elements * element_size, where);
+        char* const to = static_cast<char*>(second_dst) + at;
+        const char* const from = static_cast<char*>(dst) + at;
+        if (done == 0) {
+          stage_.copy(to, from, elements * element_size, where);
+        } else {
+          stage_.copy_on(to, from, elements * element_size);
+        }
         done += elements;
       } while (stage_.far() && done < count);
     }

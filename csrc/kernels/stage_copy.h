@@ -40,8 +40,16 @@ class StageCopy {
     const Clock::time_point begun = Clock::now();
     std::memcpy(destination + kTimed, here + kTimed, kTimed);
     far_ = Clock::now() - begun > where.slow;
-    const auto rest = far_ ? stream_copy : plain_copy;
-    rest(destination + 2 * kTimed, source + 2 * kTimed, bytes - 2 * kTimed);
+    copy_on(destination + 2 * kTimed, source + 2 * kTimed, bytes - 2 * kTimed);
+  }
+
+  /// The same in the way of the last copy that was timed, of which this one is more.
+  void copy_on(void* to, const void* from, size_t bytes) const {
+    if (far_) {
+      stream_copy(static_cast<char*>(to), static_cast<const char*>(from), bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
   }
 
   /// Whether the last copy that was timed met lines far away.
@@ -49,8 +57,6 @@ class StageCopy {
 
  private:
   static constexpr size_t kTimed = 4096, kLeastTimed = 4 * kTimed;
-
-  static void plain_copy(char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
   bool far_ = false;
 };

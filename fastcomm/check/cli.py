@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-_NEEDED = ("tabulate", "tqdm")
+from fastcomm._commands import TABLES, run, seconds
+
 _STARTS_S = 20  # that the ranks of a path may take to start and to end
 
 
@@ -33,8 +33,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--devices", type=_at_least_two, help="ranks of paths on devices (one for each; more share)"
     )
     parser.add_argument("--no-devices", action="store_true", help="paths on the host alone")
-    parser.add_argument("--budget", type=_seconds, default=2.0, help="seconds of timing a path (2)")
-    parser.add_argument("--timeout", type=_seconds, default=120.0, help="seconds for a path (120)")
+    parser.add_argument("--budget", type=seconds, default=2.0, help="seconds of timing a path (2)")
+    parser.add_argument("--timeout", type=seconds, default=120.0, help="seconds for a path (120)")
     parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib)")
@@ -48,33 +48,15 @@ def _at_least_two(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("a number of seconds above 0")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
     if options.timeout < _STARTS_S + 2 * options.budget:
         parser.error(f"--timeout: at least {_STARTS_S} and two budgets; or nothing can end in time")
-    needed = ["matplotlib"] if options.plot else []
-    needed += () if options.quiet else _NEEDED
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
-        return 2
+    needed = [*(["matplotlib"] if options.plot else ()), *(() if options.quiet else TABLES)]
     words = sys.argv[1:] if argv is None else argv
-    try:
-        return _check(options, ["python -m fastcomm check", *words])
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        print(f"check: {error}", file=sys.stderr)
-        return 2
+    return run("check", needed, lambda: _check(options, ["python -m fastcomm check", *words]))
 
 
 def _check(options: argparse.Namespace, command: list[str]) -> int:
@@ -147,7 +129,8 @@ def _checked(
 
     ``save`` gets what there is when a path begins to say something, and at the end.
     """
-    from fastcomm.check.run import Options, planned, run
+    from fastcomm.check.run import Options, planned
+    from fastcomm.check.run import run as run_all
 
     assert isinstance(options, Options)
     plan = planned(options, devices)
@@ -168,7 +151,7 @@ def _checked(
             bar.set_description(f"{row['path']}: {row['check']} {row['operation']}")
 
     with bar or contextlib.nullcontext():
-        rows = run(options, plan, on_row)
+        rows = run_all(options, plan, on_row)
         if bar is not None:
             bar.update()
     save(rows)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_NEEDED = ("tabulate", "tqdm")
+from fastcomm._commands import TABLES, run, seconds
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -39,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="numbers of ranks on devices (as many as there are; more share them)",
     )
     parser.add_argument(
-        "--budget", type=_seconds, default=8.0, help="seconds for each number of ranks (8)"
+        "--budget", type=seconds, default=8.0, help="seconds for each number of ranks (8)"
     )
     parser.add_argument("--quiet", action="store_true", help="no tables, which need more packages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
@@ -55,34 +54,21 @@ def _ranks(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("a number of seconds above 0")
-    return value
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
     from fastcomm import _tuning
 
-    try:
-        if options.forget:
-            _tuning.write({})
-            return 0
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-        if missing and not options.quiet:
-            print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
-            return 2
-        words = sys.argv[1:] if argv is None else argv
-        return _tune(options, ["python -m fastcomm tune", *words])
-    except KeyboardInterrupt:
-        return 130
-    except OSError as error:
-        print(f"tune: {error}", file=sys.stderr)
-        return 2
+    def forget() -> int:
+        _tuning.write({})
+        return 0
+
+    words = sys.argv[1:] if argv is None else argv
+    if options.forget:
+        return run("tune", (), forget)
+    needed = () if options.quiet else TABLES
+    return run("tune", needed, lambda: _tune(options, ["python -m fastcomm tune", *words]))
 
 
 def _tune(options: argparse.Namespace, command: list[str]) -> int:
@@ -101,13 +87,17 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
         ranks = [2, *([cores] if 2 < cores <= 64 else [])]
     try:
         devices = options.devices
+        count = ask_devices(Asked())["count"] if devices != [] else 0
         if devices is None:
-            count = ask_devices(Asked())["count"]
             devices = [min(count, MOST_DEVICES)] if count >= 2 else []
+        if devices and count == 0:
+            print("tune: --devices: torch finds none here", file=sys.stderr)
+            return 2
         wanted = Options(tuple(ranks), tuple(devices), options.budget)
         found, rows = _measured(wanted, options.quiet)
     except RankError as error:
-        print(f"tune: {str(error).splitlines()[-1]} ({error})", file=sys.stderr)
+        lines = str(error).splitlines()
+        print("tune:", *dict.fromkeys([lines[0], lines[-1]]), file=sys.stderr)
         return 1
     if not options.quiet:
         print(format_text(rows))
@@ -128,7 +118,8 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
 
 def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
     """Run under a progress bar, which is there on a terminal only."""
-    from fastcomm.tune.run import messages, run
+    from fastcomm.tune.run import messages
+    from fastcomm.tune.run import run as run_all
 
     rows: list[dict[str, Any]] = []
     bar: Any = None
@@ -143,7 +134,7 @@ def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], lis
             bar.set_description(text)
 
     with bar or contextlib.nullcontext():
-        found = run(options, rows.append, on_begin)
+        found = run_all(options, rows.append, on_begin)
     return found, rows
 
 

@@ -78,7 +78,7 @@ def _choose(
         if rank.rank == 0:
             rank.report({"begins": f"{step.name}: {message.operation} of {message.size} bytes"})
         calls = [_call(message, group, device, rank) for group in groups]
-        for call in calls:
+        for call in calls if device.type == "cpu" else ():
             for _ in range(min(_MOST_WARM_UP, _ROTATION // message.size)):
                 call()
         timer = Timer if message.operation == OVERLAPPED else timer_on(device)

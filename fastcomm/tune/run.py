@@ -12,7 +12,7 @@ from fastcomm.tune.ranks import run_rank
 
 Row = dict[str, Any]
 MOST_DEVICES = 16  # of a group whose devices use each other's memory
-_STARTS_S = 60.0
+_STARTS_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def run(
             steps is options.device_steps,
             options.budget_s,
             options.prepare,
-            timeout_s=_STARTS_S + 10 * options.budget_s * _crowd(ranks),
+            timeout_s=_STARTS_S + 20 * options.budget_s * _crowd(ranks),
             on_message=note,
         )[0]
         found.setdefault(ranks, {}).update(values)

@@ -26,6 +26,8 @@ from support.reductions import OPS, exists, inputs, op_of, same
 from support.tree import same_bits
 from torch import nn
 
+import fastcomm
+
 pytestmark = pytest.mark.usefixtures("simulated")
 
 # Several rounds for most messages; one launch for a few.
@@ -46,6 +48,26 @@ def _bits(world: World) -> None:
 def test_the_bits_of_the_cpu(size: int) -> None:
     """Each type with every other number of ranks."""
     run_ranks(size, _bits, environment=SMALL, timeout=240)
+
+
+def _pulled(world: World) -> None:
+    """A setting of one rank's: rank 0's is everybody's."""
+    if world.rank == 0:
+        os.environ["FASTCOMM_DEVICE_RESULTS"] = "pull"
+    device = init(world)
+    for count in (6, 1023, 4100):
+        for dtype in (torch.float32, torch.bfloat16):
+            check_bits(world, device, dtype, count)
+    assert is_direct(torch.ones(3, device=device))
+    there = fastcomm.empty(2000, device=device)
+    assert not fastcomm.is_shared(there)  # what is pulled is not used in place
+    there.fill_(world.rank)
+    dist.all_reduce(there)
+    assert there.eq(sum(range(world.size))).all()
+
+
+def test_results_that_are_pulled_have_the_bits_of_the_cpu() -> None:
+    run_ranks(3, _pulled, environment=SMALL)
 
 
 def _whole_product(world: World) -> None:

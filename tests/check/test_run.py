@@ -166,6 +166,7 @@ def test_a_link_that_is_wrong_under_load_alone_is_gone_around(
     assert report.settings(rows) == {"FASTCOMM_ROUTE": "pinned"}
 
 
+@pytest.mark.serial
 @pytest.mark.usefixtures("simulated")
 def test_a_link_that_is_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIM_LINKS", "0-1 slow")

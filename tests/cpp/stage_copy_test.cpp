@@ -23,11 +23,10 @@ void copies(uint64_t seed) {
     std::fill(to.begin(), to.end(), 0);
     stage.copy(to.data() + at, from.data() + first, bytes,
                {far ? Clock::duration(-1) : Clock::duration::max()});
-    for (size_t i = 0; i < to.size(); ++i) {
-      const bool meant = i >= at && i < at + bytes;
-      const char wanted = meant ? from[first + i - at] : 0;
-      EXPECT(to[i] == wanted, "byte ", i, " of ", bytes, " at ", at, far ? ", far" : ", near");
-    }
+    std::vector<char> wanted(to.size());
+    std::copy_n(from.begin() + static_cast<long>(first), bytes,
+                wanted.begin() + static_cast<long>(at));
+    EXPECT(to == wanted, bytes, " bytes at ", at, far ? ", far" : ", near");
     EXPECT(stage.far() == (far && bytes >= 16 * 1024), "what was timed, of ", bytes);
   }
 }

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fastcomm import _tuning
 from fastcomm.__main__ import main
@@ -58,6 +59,12 @@ def test_groups_go_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "limit of 16384 (FASTCOMM_ONE_SHOT_BYTES)" in said and "ranks: " not in said, said
     assert main(["tune", "--forget"]) == 0
     assert _tuning.read() == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are devices here")
+def test_devices_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--quiet", "--dry-run", "--ranks", "--devices", "2"]) == 2
+    assert capsys.readouterr().err == "tune: --devices: torch finds none here\n"
 
 
 @pytest.mark.parametrize("words", ["--ranks 1", "--ranks 65", "--devices x", "--budget 0"])
