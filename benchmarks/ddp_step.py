@@ -96,20 +96,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--backends", nargs="+", default=["fastcomm", "gloo"])
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     chosen = parser.parse_args(arguments)
-    writer = RecordWriter(chosen.json, sys.argv) if chosen.json else None
     backends = [NOTHING, *chosen.backends]
+    rows: list[dict[str, Any]] = []
     for as_view in (False, True):
-        rows = launch(_measure, chosen.ranks, backends, chosen.steps, as_view, timeout_s=600)[0]
+        rows += launch(_measure, chosen.ranks, backends, chosen.steps, as_view, timeout_s=600)[0]
         print(f"gradient_as_bucket_view={as_view}, {chosen.ranks} ranks: milliseconds of a step")
-        for row in rows:
+        for row in rows[-len(backends) :]:
             print(
                 f"  {row['backend']:10} {row['median_ms']:8.2f}, least {row['min_ms']:8.2f},"
                 f" {row['times_of_nothing']:.2f} of a step without communication"
             )
-            if writer:
+    if chosen.json:
+        with RecordWriter(chosen.json, sys.argv) as writer:
+            for row in rows:
                 writer.write(row)
-    if writer:
-        writer.close()
     return 0
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 _KEY = "FASTCOMM_BENCH_KEY"  # taken out of the environment before fastcomm sees it
 _STARTS_S = 60.0
+_ENDS_S = 10.0
 
 
 def missing() -> str:
@@ -54,9 +55,13 @@ class StartedRank:
         return self._mpiexec.poll() is None
 
     def kill(self) -> None:
-        """End all of them."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._mpiexec.pid, signal.SIGTERM)
+        """End all of them: ``mpiexec`` ends its ranks, unless it does not end itself."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.is_alive():  # whose number may be somebody else's by now
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._mpiexec.pid, number)
+            self.join(_ENDS_S)
 
 
 def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
@@ -70,7 +75,8 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
         key = secrets.token_hex(16)
         with Listener(str(Path(folder, "ranks")), "AF_UNIX", size, key.encode()) as listener:
             command = [str(_mpiexec()), "-n", str(size), sys.executable, "-m", __name__]
-            environment = {**os.environ, _KEY: key, "I_MPI_FABRICS": "shm"}
+            environment = {**os.environ, _KEY: key}
+            environment.setdefault("I_MPI_FABRICS", "shm")
             for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
                 environment.setdefault(name, "1")
             # More ranks than cores are measured, too.
@@ -79,17 +85,22 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
                 [*command, listener.address], env=environment, start_new_session=True
             )
             timer = threading.Timer(_STARTS_S, process.kill)
-            ended = threading.Thread(target=_tell, args=(process, listener.address, key))
+            words = (process, listener.address, key)
+            threading.Thread(target=_tell, args=words, daemon=True).start()
             timer.start()
-            ended.start()
             by_rank: dict[int, Connection] = {}
-            while len(by_rank) < size:
-                connection: Any = listener.accept()
-                rank = connection.recv()
-                if rank < 0:
-                    raise RuntimeError(f"mpiexec ended with {process.returncode}, see above")
-                by_rank[rank] = connection
-            timer.cancel()
+            try:
+                while len(by_rank) < size:
+                    connection: Any = listener.accept()
+                    rank = connection.recv()
+                    if rank < 0:
+                        raise RuntimeError(f"mpiexec ended with {process.returncode}, see above")
+                    by_rank[rank] = connection
+            except BaseException:
+                StartedRank(process).kill()
+                raise
+            finally:
+                timer.cancel()
         return [StartedRank(process) for _ in range(size)], [by_rank[r] for r in range(size)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,13 @@ def test_a_rank_that_raises_ends_all() -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_an_mpiexec_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPIEXEC_FAILS", "1")
+    before = set(threading.enumerate())
     with pytest.raises(RuntimeError, match="mpiexec ended with 7"):
         launch(_sum_of_ranks, 2, 1, timeout_s=60, by_mpiexec=True)
+    left = [each for each in set(threading.enumerate()) - before if not each.daemon]
+    for each in left:
+        each.join(5)
+    assert not any(each.is_alive() for each in left), left  # a program could not end
 
 
 @pytest.mark.skipif(bool(by_mpiexec.missing()), reason=by_mpiexec.missing() or "there")
