@@ -263,6 +263,27 @@ void store_floats(const Floats& values, Extent extent, T* to, Ts*... more) {
   put(Lanes<T>::narrow(values), extent, to, more...);
 }
 
+/// Twice as many bf16 as Floats has, by their places in words of two: neither way takes an instruction that moves
+/// elements between lanes, of which processors have one a cycle, or none.
+struct BFloatPairs {
+  Floats first, second;  // of each pair
+};
+inline BFloatPairs load_pairs(const BFloat16* from) {
+  const Words pairs = load_bytes<Words>(from);
+  return {as<Floats>(pairs << 16), as<Floats>(pairs & 0xffff0000u)};
+}
+/// floats_to_bfloats, in the upper halves of words; the lower ones are anything.
+inline Words bfloats_above(const Floats& floats) {
+  const Words bits = as<Words>(floats);
+  const Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return floats != floats ? Words{} + 0x7fc00000u : rounded;
+}
+template <class... Ts>
+void store_pairs(const BFloatPairs& values, Ts*... to) {
+  const Words first = bfloats_above(values.first) >> 16, second = bfloats_above(values.second);
+  put(Words{first | (second & 0xffff0000u)}, Whole{}, to...);
+}
+
 /// Calls body(i, Whole) for each whole vector of a span, and then body(i, Part) for what is left, if anything is.
 template <class Body>
 void each_vector(size_t count, const Body& body) {
