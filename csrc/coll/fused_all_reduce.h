@@ -66,13 +66,9 @@ struct FusedAllReduce {
         const GradientUnit& unit = list->unit(u);
         const Gradient& tensor = list->tensor_of(unit);
         if (owner == peers.rank && !cast(tensor)) continue;
-        if (tensor.residual != nullptr && cast(tensor)) {
-          executor.convert_with_residual(slot + unit.stage, tensor.wire, list->data_of(unit),
-                                         tensor.residual + unit.first, count);
-        } else {
-          executor.convert_span(slot + unit.stage, tensor.wire, list->data_of(unit), tensor.dtype,
-                                count);
-        }
+        float* const residual = tensor.residual == nullptr ? nullptr : tensor.residual + unit.first;
+        executor.convert_to_slot(slot + unit.stage, tensor.wire, list->data_of(unit), tensor.dtype,
+                                 residual, count, owner != peers.rank);
       }
     }
   }

@@ -25,7 +25,7 @@ BlockNorm reduce_unit(Executor& executor, GradientList& list, uint32_t u, int si
     char* own = list.data_of(unit) + done * element;
     char* other = second == nullptr ? nullptr : second + done * wire;
     executor.reduce_typed_span(
-        typed.reduce, cast ? other : own, cast ? nullptr : other,
+        typed.reduce, cast ? other : own, cast ? nullptr : other, count * wire,
         [&](int peer) -> const char* { return source(peer) + done * wire; }, count,
         spec.average ? size : 1, spec.unscale);
     if (cast) typed.widen(own, other, count);

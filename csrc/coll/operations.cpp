@@ -84,6 +84,25 @@ int those_of_peers(int size) { return size - 1; }
 /// What is sent to all ranks.
 int those_of_all(int size) { return size; }
 
+uint64_t to_all_but_one(const Call& call, int size) {
+  return static_cast<uint64_t>(size - 1) * call.bytes();
+}
+uint64_t parts_to_all(const Call& call, int size) {
+  return static_cast<uint64_t>(size) * static_cast<uint64_t>(size) * call.bytes();
+}
+uint64_t list_to_all_but_one(const Call& call, int size) {
+  uint64_t bytes = 0;
+  for (const Gradient& tensor : call.gradients->tensors())
+    bytes += tensor.count * dtype_size(tensor.dtype);
+  return static_cast<uint64_t>(size - 1) * bytes;
+}
+/// Others get as much as this rank, unless there is a root for it.
+uint64_t messages_to_all(const Call& call, int size) {
+  uint64_t bytes = 0;
+  for (const auto& expected : call.messages->receives) bytes += expected.bytes;
+  return call.kind == OpKind::kGather ? bytes : static_cast<uint64_t>(size) * bytes;
+}
+
 Reachable whole_message(const Call& call, int) {
   if (call.input != call.output) return {};
   return {static_cast<char*>(call.output), call.bytes(), 0};
@@ -166,14 +185,17 @@ using Table = std::array<OperationRow, kNumOpKinds>;
 
 Table make_table() {
   constexpr auto kOneShot = Algorithm::kOneShot, kPipelined = Algorithm::kPipelined;
-  const std::vector<AlgorithmRow> reduces{{kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
-                                          {kPipelined, nullptr, all_reduce<AllReduceTwoShot>}};
-  const std::vector<AlgorithmRow> gathers{{kOneShot, one_message, all_gather<AllGatherOneShot>},
-                                          {kPipelined, nullptr, all_gather<AllGatherPipelined>}};
+  const std::vector<AlgorithmRow> reduces{
+      {kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
+      {kPipelined, nullptr, all_reduce<AllReduceTwoShot>, nullptr, to_all_but_one}};
+  const std::vector<AlgorithmRow> gathers{
+      {kOneShot, one_message, all_gather<AllGatherOneShot>},
+      {kPipelined, nullptr, all_gather<AllGatherPipelined>, nullptr, parts_to_all}};
   const std::vector<AlgorithmRow> scatters{
       {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>},
       {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>}};
-  const std::vector<AlgorithmRow> moves{{Algorithm::kByTable, nullptr, all_to_all_v}};
+  const std::vector<AlgorithmRow> moves{
+      {Algorithm::kByTable, nullptr, all_to_all_v, nullptr, messages_to_all}};
   std::vector<OperationRow> rows;
   const auto add = [&rows](OpKind kind, const char* name, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
@@ -206,7 +228,7 @@ Table make_table() {
       Work::kReduceSlices};
   add(OpKind::kBroadcast, "broadcast",
       {{kOneShot, one_message, broadcast<BroadcastOneShot>},
-       {kPipelined, nullptr, broadcast<BroadcastPipelined>}})
+       {kPipelined, nullptr, broadcast<BroadcastPipelined>, nullptr, to_all_but_one}})
       .peers = {Work::kPull, false, /*from_root=*/true};
   add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone).peers = {Work::kPull};
   OperationRow& meeting = add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}});
@@ -246,12 +268,14 @@ Table make_table() {
                          scatters, reduce_scatter_alone))
       .peers = {Work::kReduceParts, /*in_parts=*/true};
   add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
-           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace}, fused_alone)
+           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace, list_to_all_but_one},
+           fused_alone)
       .peers = {Work::kReduceSlices};
   add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
            {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone)
       .peers = {Work::kReduceSlices};
-  add_list(OpKind::kGatherShards, "gather_shards", {kPipelined, nullptr, over_list<GatherShards>})
+  add_list(OpKind::kGatherShards, "gather_shards",
+           {kPipelined, nullptr, over_list<GatherShards>, nullptr, list_to_all_but_one})
       .peers = {Work::kPull, false, false, false, /*of_shards=*/true};
   add_pairs(OpKind::kAllGatherUneven, "all_gather");
   detailed(

@@ -40,6 +40,8 @@ struct AlgorithmRow {
                           uint64_t sequence);
   /// Of messages of more than kLeastInPlace bytes.
   const InPlace* in_place = nullptr;
+  /// Bytes that all ranks together copy out of slots to their tensors, as far as this rank knows; nullptr: none, or few.
+  uint64_t (*copied_out)(const Call& call, int size) = nullptr;
 };
 
 /// A shorter one is faster through slots, which take turns: what a peer's tensor has in that peer's cache is slow to write.

@@ -1,10 +1,9 @@
 #include "coll/slot_sizes.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "coll/all_to_all_v.h"
+#include "core/caches.h"
 #include "core/env.h"
 #include "kernels/norm.h"
 
@@ -15,11 +14,6 @@ constexpr uint64_t kKiB = 1024, kMiB = kKiB * kKiB;
 
 /// Of two ranks each reads as much in one step as in a pipeline; of more, more.
 uint64_t default_payload(int ranks) { return ranks == 2 ? kMiB : 256 * kKiB; }
-
-uint64_t level2_cache() {
-  const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return cache > 0 ? static_cast<uint64_t>(cache) : kMiB;
-}
 
 /// What one rank stages stays in its cache until the peers have read it. `python -m fastcomm tune` tries others: on two
 /// cores with 1 MiB each, blocks of 2 MiB took 1.5 times as long for 64 MiB, and of 512 KiB 1.1 times.

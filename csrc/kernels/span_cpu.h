@@ -23,8 +23,17 @@ class CpuExecutor {
               double factor = 1)
       : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor), factor_(factor) {}
 
+  /// From now on copies to tensors go past the caches, which could not hold them anyway: to bring their lines there first
+  /// is a third of the traffic, and takes the room of what is still to be read.
+  void copies_past_caches() { past_caches_ = true; }
+
   void copy_span(void* dst, const void* src, size_t bytes) const {
-    if (dst != src && bytes != 0) std::memcpy(dst, src, bytes);
+    if (dst == src || bytes == 0) return;
+    if (past_caches_) {
+      stream_copy(static_cast<char*>(dst), static_cast<const char*>(src), bytes);
+    } else {
+      std::memcpy(dst, src, bytes);
+    }
   }
 
   void stage_span(void* dst, const void* src, size_t bytes, StagedTo where = kToSlot) {
@@ -67,11 +76,35 @@ class CpuExecutor {
   // For lists of gradients, whose types change from tensor to tensor.
   void convert_span(void* to, DType to_type, const void* from, DType from_type,
                     size_t count) const {
+    if (to_type == from_type) return copy_span(to, from, count * dtype_size(to_type));
     convert_function(to_type, from_type)(to, from, count);
   }
-  void convert_with_residual(void* to, DType to_type, const void* from, float* residual,
-                             size_t count) const {
-    feedback_function(to_type)(to, static_cast<const float*>(from), residual, count);
+
+  /// To a slot, which peers read or this rank alone; with a residual, also what is left of rounding.
+  void convert_to_slot(void* slot, DType to_type, const void* from, DType from_type,
+                       float* residual, size_t count, bool for_peers, StagedTo where = kToSlot) {
+    const size_t element = dtype_size(to_type), source = dtype_size(from_type);
+    if (to_type == from_type) return stage_span(slot, from, count * element);
+    const auto* begin = static_cast<const char*>(from);
+    const auto in_pieces = [&](const auto& make) {
+      if (for_peers) {
+        stage_made(slot, count, element, where, make);
+      } else {
+        make(slot, size_t{0}, count);
+      }
+    };
+    if (residual != nullptr) {
+      const FeedbackFunction round = feedback_function(to_type);
+      in_pieces([&](void* place, size_t first, size_t elements) {
+        const auto* values = reinterpret_cast<const float*>(begin + first * source);
+        round(place, values, residual + first, elements);
+      });
+    } else {
+      const ConvertFunction convert = convert_function(to_type, from_type);
+      in_pieces([&](void* place, size_t first, size_t elements) {
+        convert(place, begin + first * source, elements);
+      });
+    }
   }
 
   /// The functions for a gradient: looked up once for its many spans.
@@ -85,12 +118,16 @@ class CpuExecutor {
             norm_function(type, kind)};
   }
 
+  /// A span that the first-level cache holds. `second_bytes` of it go to `second_dst`.
   template <class Sources>
-  void reduce_typed_span(ReduceFunction reduce, void* dst, void* second_dst, const Sources& sources,
-                         size_t count, int divisor, double scale) const {
+  void reduce_typed_span(ReduceFunction reduce, void* dst, void* second_dst, size_t second_bytes,
+                         const Sources& sources, size_t count, int divisor, double scale) const {
     const void* pointers[kMaxRanks];
     for (int peer = 0; peer < peers_.size; ++peer) pointers[peer] = sources(peer);
-    reduce(ReduceSpan{dst, second_dst, pointers, peers_.size, count, divisor, scale});
+    const bool copied = second_dst != nullptr && stage_.far();
+    reduce(ReduceSpan{dst, copied ? nullptr : second_dst, pointers, peers_.size, count, divisor,
+                      scale});
+    if (copied) stage_.copy_on(second_dst, dst, second_bytes);
   }
 
   void publish(uint32_t steps) const {
@@ -112,12 +149,35 @@ class CpuExecutor {
  private:
   static constexpr size_t kPieceBytes = 16 * 1024;
 
+  /// What make(place, first element, elements) writes. Where lines are far away, piece by piece, by way of the cache.
+  template <class Make>
+  void stage_made(void* to, size_t count, size_t element_size, StagedTo where, const Make& make) {
+    auto* const slot = static_cast<char*>(to);
+    size_t done = 0;
+    if (count * element_size >= 2 * kPieceBytes) {
+      alignas(64) char near[kPieceBytes];
+      const size_t piece = kPieceBytes / element_size;
+      do {
+        const size_t elements = std::min(piece, count - done), bytes = elements * element_size;
+        make(near, done, elements);
+        if (done == 0) {
+          stage_.copy(slot, near, bytes, where);
+        } else {
+          stage_.copy_on(slot + done * element_size, near, bytes);
+        }
+        done += elements;
+      } while (stage_.far() && done < count);
+    }
+    if (done < count) make(slot + done * element_size, done, count - done);
+  }
+
   const PeerView& peers_;
   StageCopy stage_;
   Doorbell* const* doorbells_;
   ReduceFunction reduce_;
   int divisor_;
   double factor_;
+  bool past_caches_ = false;
 };
 
 }  // namespace fastcomm

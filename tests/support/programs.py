@@ -165,9 +165,16 @@ PROGRAMS = (
     Program("fused_test", "coll/test_fused_all_reduce.py", _WATCHED),
     Program(
         *("slot_sizes_test", "coll/test_slot_sizes.py", (BOUNDS,)),
-        ("csrc/coll/slot_sizes.cpp", "csrc/core/env.cpp", "csrc/core/tuning.cpp", ERROR),
+        (
+            "csrc/coll/slot_sizes.cpp",
+            "csrc/core/caches.cpp",
+            "csrc/core/env.cpp",
+            "csrc/core/tuning.cpp",
+            ERROR,
+        ),
     ),
     Program("stage_copy_test", "kernels/test_stage_copy.py", (BOUNDS,), ()),
+    Program("span_cpu_test", "kernels/test_span_cpu.py", (BOUNDS,), ("kernels", "core")),
     Program("list_plan_test", "coll/test_list_plan.py", (BOUNDS,), (ERROR,)),
     Program(
         *("host_cache_test", "core/test_host_cache.py", _WATCHED),

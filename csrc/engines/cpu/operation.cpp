@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/caches.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -62,6 +63,10 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
       deadline_(deadline_after(timeout)) {
   const auto alone = row_of(call.kind).alone;
   if (algorithm() == Algorithm::kNothing && alone != nullptr) alone(call);
+  const bool copies = row_ != nullptr && row_->copied_out != nullptr;
+  if (copies && row_->copied_out(call, peers.size()) >= level3_cache()) {
+    executor_.copies_past_caches();
+  }
   locate(call);
   const uint64_t payload = payload_bytes();
   peers.reserve_scratch(payload == UINT64_MAX ? group.layout.total()

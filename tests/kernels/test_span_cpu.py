@@ -1,0 +1,11 @@
+"""What the CPU executor writes, near and far: tests/cpp/span_cpu_test.cpp checks by itself."""
+
+from __future__ import annotations
+
+import pytest
+from support import programs
+
+
+@pytest.mark.parametrize("case", ["slots", "sums", "copies"])
+def test_span_cpu(case: str) -> None:
+    programs.check(programs.get("span_cpu_test", programs.BOUNDS), case)
