@@ -37,7 +37,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ranks", type=int, help="processes to start (2; on GPUs one for each, at least 2)"
     )
-    parser.add_argument("--dtype", default="float32", help="element type, a name in torch")
+    parser.add_argument(
+        "--dtype",
+        type=_names,
+        default=("float32",),
+        metavar="A,B,...",
+        help="types of elements, names in torch, measured in turns (float32)",
+    )
     parser.add_argument(
         "--device",
         default="cpu",
@@ -48,7 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--backends",
         type=_names,
         help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also floor: a bare "
-        "program of the same steps, and fake: torch's that does nothing",
+        "program of the same steps, single-copy: the same by process_vm_readv, mpi (mpi4py), "
+        "deepspeed, and fake: torch's that does nothing",
     )
     parser.add_argument(
         "--budget", type=float, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
@@ -93,9 +100,12 @@ def main(argv: Sequence[str]) -> int:
     unknown = [op for op in options.ops if op not in CASES]
     if unknown:
         parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
-    if options.device != "cpu":
-        import torch
+    import torch
 
+    wrong = [name for name in options.dtype if not isinstance(getattr(torch, name, 0), torch.dtype)]
+    if wrong or not options.dtype:
+        parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
+    if options.device != "cpu":
         from fastcomm._slots import served
 
         if options.device not in ("cuda", served()):
@@ -121,7 +131,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         backends=options.backends or _default_backends(options.device),
         device=options.device,
         ranks=options.ranks,
-        dtype=options.dtype,
+        dtypes=options.dtype,
         budget_s=options.budget,
         check=options.check,
     )
@@ -132,7 +142,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
             print(
-                f"{summary_line(environment)}; {sweep.ranks} ranks, {sweep.dtype}, {sweep.device}"
+                f"{summary_line(environment)}; {sweep.ranks} ranks, {', '.join(sweep.dtypes)}, "
+                f"{sweep.device}"
             )
             _measure(sweep, rows, writer, options.quiet)
     except (RankError, FileExistsError) as error:
@@ -177,7 +188,7 @@ def _measure(
         return run_sweep(sweep, keep)
     from tqdm import tqdm
 
-    total = len(list(sweep.points())) * len(sweep.backends)
+    total = len(list(sweep.points())) * len(sweep.backends) * len(sweep.dtypes)
     bar = tqdm(total=total, unit="row", ncols=90, disable=None)
 
     def on_row(row: dict[str, object]) -> None:

@@ -18,7 +18,7 @@ from fastcomm.bench.cases import Case
 from fastcomm.bench.cases.base import Call, count_wrong, pattern, pattern_sum
 from fastcomm.bench.objects import all_gather_object
 
-FLOOR, MPI = "floor", "mpi"
+FLOOR, SINGLE_COPY, MPI, DEEPSPEED = "floor", "single-copy", "mpi", "deepspeed"
 SYMMETRIC = ("symm_mem_one_shot", "symm_mem_two_shot", "symm_mem_multimem")
 
 
@@ -144,15 +144,20 @@ def make(backends: Sequence[str], device: torch.device) -> list[Contender]:
         if backend in SYMMETRIC:
             # For its store and its name; nothing is sent over it.
             found.append(Symmetric(label, dist.new_group(backend="gloo"), device))
-        elif backend == FLOOR:
-            from fastcomm.bench.floor import Floor
+        elif backend in (FLOOR, SINGLE_COPY):
+            from fastcomm.bench.floor import Floor, SingleCopy
 
-            found.append(Floor(label, dist.new_group(backend="gloo")))
+            kind = Floor if backend == FLOOR else SingleCopy
+            found.append(kind(label, dist.new_group(backend="gloo")))
         elif backend == MPI:
             from fastcomm.bench.peers import Mpi
 
             found.append(Mpi(label, None))
             found[-1].failed = by_mpiexec.missing()
+        elif backend == DEEPSPEED:
+            from fastcomm.bench.peers import DeepSpeed
+
+            found.append(DeepSpeed(label, dist.new_group(backend="gloo")))
         elif backend == "nccl" and not dist.is_nccl_available():
             found.append(Contender(label, None))
             found[-1].failed = "this torch has no NCCL"

@@ -7,6 +7,9 @@
 // so that no line is written that a peer's cache still holds, and a copy into them goes past the caches or not,
 // whichever was faster in the first calls of its size: the choice is each rank's own.
 //
+// With floor_pulled_..., nothing is staged: each rank says where its data is, and the others read it there by
+// process_vm_readv, where the kernel lets them. That halves the copies, and costs a look at each page.
+//
 // Memory ordering: a rank publishes the number of its step with a release store when it has staged, and reads peers'
 // slots after an acquire load of theirs that is not below. It stages block b where b - kTurns was; peers have read that
 // when they publish b - kTurns + 2, which it has waited for before it read block b - kTurns + 1.
@@ -14,6 +17,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +42,14 @@ struct Staging {
   bool past() const { return calls < 2 * kTrials ? calls % 2 == 1 : seconds[1] < seconds[0]; }
 };
 
+/// In the line of a rank's flag.
+struct Place {
+  std::atomic<uint32_t> flag;
+  pid_t process;
+  uint64_t
+      data;  // of the operation that goes on: written before its first step is published, read until its last
+};
+
 struct Floor {
   int rank = 0, size = 0;
   char* region[kMostRanks] = {};
@@ -47,13 +59,17 @@ struct Floor {
   uint64_t length = 0;  // of the slots of the operation before
   std::map<uint64_t, Staging> staging;
 
-  std::atomic<uint32_t>& flag(int r) const {
-    return *reinterpret_cast<std::atomic<uint32_t>*>(region[r]);
-  }
+  Place& place(int r) const { return *reinterpret_cast<Place*>(region[r]); }
+  std::atomic<uint32_t>& flag(int r) const { return place(r).flag; }
   /// Slots of another length lie where peers may still read the last one's: they are waited for.
   void turns_are(uint64_t wanted) {
     if (wanted != length) wait(step);
     length = wanted;
+  }
+  /// All have come so far.
+  void meet() {
+    publish();
+    wait(step);
   }
   void publish() { flag(rank).store(++step, std::memory_order_release); }
   void wait(uint32_t wanted) const {
@@ -142,9 +158,80 @@ void in_blocks(Floor& floor, uint64_t kind, uint64_t bytes, uint64_t parts, cons
   }
 }
 
+/// From where a rank's data is; false: the kernel refuses.
+bool pull(const Floor& floor, int from, void* to, uint64_t at, uint64_t bytes) {
+  const Place& there = floor.place(from);
+  const iovec here{to, bytes};
+  const iovec theirs{reinterpret_cast<void*>(there.data + at), bytes};
+  return process_vm_readv(there.process, &here, 1, &theirs, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
+void begin_pulling(Floor& floor, const void* data) {
+  floor.place(floor.rank).data = reinterpret_cast<uint64_t>(data);
+  floor.meet();
+}
+
 }  // namespace
 
 extern "C" {
+
+/// Whether every rank lets this one read its memory. Collective.
+int floor_can_pull(Floor* floor) {
+  const uint64_t known = 0x70756c6c;
+  begin_pulling(*floor, &known);
+  bool all = true;
+  for (int r = 0; r < floor->size; ++r) {
+    uint64_t read = 0;
+    all = pull(*floor, r, &read, 0, sizeof(read)) && read == known && all;
+  }
+  floor->meet();
+  return all;
+}
+
+void floor_pulled_all_gather(Floor* floor, char* whole, const char* part, uint64_t bytes) {
+  begin_pulling(*floor, part);
+  for (int hop = 0; hop < floor->size; ++hop) {
+    const int r = (floor->rank + hop) % floor->size;
+    char* const to = whole + static_cast<uint64_t>(r) * bytes;
+    if (hop == 0) {
+      std::memcpy(to, part, bytes);
+    } else {
+      pull(*floor, r, to, 0, bytes);
+    }
+  }
+  floor->meet();
+}
+
+void floor_pulled_broadcast(Floor* floor, char* data, uint64_t bytes) {
+  begin_pulling(*floor, data);
+  if (floor->rank != 0) pull(*floor, 0, data, 0, bytes);
+  floor->meet();
+}
+
+void floor_pulled_all_reduce(Floor* floor, float* data, uint64_t count) {
+  constexpr uint64_t kPiece = 64 * 1024 / sizeof(float);
+  alignas(64) static float theirs[kPiece];
+  begin_pulling(*floor, data);
+  const auto size = static_cast<uint64_t>(floor->size);
+  const uint64_t share = (count + size - 1) / size;
+  const auto begin = [&](int r) { return std::min(count, share * static_cast<uint64_t>(r)); };
+  for (uint64_t at = begin(floor->rank), end = begin(floor->rank + 1); at < end; at += kPiece) {
+    const uint64_t length = std::min(kPiece, end - at);
+    for (int hop = 1; hop < floor->size; ++hop) {
+      pull(*floor, (floor->rank + hop) % floor->size, theirs, at * sizeof(float),
+           length * sizeof(float));
+      const float* const from[] = {data + at, theirs};
+      add(data + at, nullptr, from, 2, length);
+    }
+  }
+  floor->meet();
+  for (int hop = 1; hop < floor->size; ++hop) {
+    const int r = (floor->rank + hop) % floor->size;
+    pull(*floor, r, data + begin(r), begin(r) * sizeof(float),
+         (begin(r + 1) - begin(r)) * sizeof(float));
+  }
+  floor->meet();
+}
 
 /// The descriptor of memory for one rank's region; below 0: there is none.
 int floor_memory() {
@@ -167,6 +254,7 @@ void* floor_open(int rank, int size, const char* const* paths) {
     if (there == MAP_FAILED) return nullptr;  // the process ends soon
     floor->region[r] = static_cast<char*>(there);
   }
+  floor->place(rank).process = getpid();
   return floor;
 }
 

@@ -2,6 +2,7 @@
 
 ``--backends fastcomm,floor`` shows how far from it a backend is. It has fp32 sums on the CPU of
 all_reduce and reduce_scatter_tensor, all_gather_into_tensor and broadcast, for up to 16 ranks.
+``single-copy`` is the same program where ranks read each other's tensors by ``process_vm_readv``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ from fastcomm.bench.peers import Peer
 
 _SOURCE = Path(__file__).with_name("floor.cpp")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off")
+
+# Of a case: the function's name, its buffers, and what it counts of an element: it, or its bytes.
+_OPERATIONS = {
+    "all_reduce": ("all_reduce", ("buffer",), 1),
+    "broadcast": ("broadcast", ("buffer",), 4),
+    "all_gather_into_tensor": ("all_gather", ("whole", "part"), 4),
+    "reduce_scatter_tensor": ("reduce_scatter", ("part", "whole"), 1),
+}
 
 
 def library() -> Path:
@@ -57,6 +66,8 @@ def library() -> Path:
 class Floor(Peer):
     """The program's collectives, of all ranks of a group."""
 
+    _prefix = "floor_"
+
     def __init__(self, label: str, control: dist.ProcessGroup) -> None:
         super().__init__(label, control)
         rank, size = dist.get_rank(control), dist.get_world_size(control)
@@ -84,28 +95,26 @@ class Floor(Peer):
     def call_of(self, case: Case) -> Callable[[], object]:
         if case.dtype != torch.float32:
             raise NotServedError(f"the floor sums float32, not {case.dtype}")
-        # Those without parameters have addresses as they are: c_void_p keeps nothing alive.
-        floor, code, count = ctypes.c_void_p(self._ready), self._code, ctypes.c_uint64(case.numel)
-        bytes_ = ctypes.c_uint64(case.numel * 4)
-        buffers: Any = case
-        known: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
-            "all_reduce": lambda: (code.floor_all_reduce, (buffers.buffer, count)),
-            "broadcast": lambda: (code.floor_broadcast, (buffers.buffer, bytes_)),
-            "all_gather_into_tensor": lambda: (
-                code.floor_all_gather,
-                (buffers.whole, buffers.part, bytes_),
-            ),
-            "reduce_scatter_tensor": lambda: (
-                code.floor_reduce_scatter,
-                (buffers.part, buffers.whole, count),
-            ),
-        }
-        if case.name not in known:
+        name, buffers, unit = _OPERATIONS.get(case.name, ("", (), 0))
+        function = getattr(self._code, self._prefix + name, None) if name else None
+        if function is None:
             raise NotServedError(f"the floor has no {case.name}")
-        function, arguments = known[case.name]()
         function.restype = None
-        words = [
-            ctypes.c_void_p(each.data_ptr()) if isinstance(each, torch.Tensor) else each
-            for each in arguments
-        ]
-        return functools.partial(function, floor, *words)
+        # Those without parameters have addresses as they are: c_void_p keeps nothing alive.
+        words = [ctypes.c_void_p(getattr(case, each).data_ptr()) for each in buffers]
+        count = ctypes.c_uint64(case.numel * unit)
+        return functools.partial(function, ctypes.c_void_p(self._ready), *words, count)
+
+
+class SingleCopy(Floor):
+    """The same, but ranks read each other's tensors where these lie, through the kernel."""
+
+    _prefix = "floor_pulled_"
+
+    def __init__(self, label: str, control: dist.ProcessGroup) -> None:
+        super().__init__(label, control)
+        if self.failed:
+            return
+        can = bool(self._code.floor_can_pull(ctypes.c_void_p(self._ready)))
+        if not all(all_gather_object(can, control)):
+            self.failed = "ranks may not read each other's memory (process_vm_readv)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastcomm.bench.environment import summary_line
 from fastcomm.bench.records import Records
-from fastcomm.bench.table import backends_of, measured, ratios
+from fastcomm.bench.table import backends_of, dtypes_of, measured, ratios
 from fastcomm.bench.units import format_size
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def draw(records: Records) -> Figure:
     rows = measured(records.rows)
     if not rows:
         raise ValueError("no rows to plot")
+    backends, dtypes = backends_of(rows), dtypes_of(rows)
+    compared = [row for row in rows if row["dtype"] == dtypes[0]]
+    if len(dtypes) > 1:  # a line for each of them
+        rows = [{**row, "backend": f"{row['backend']}, {row['dtype']}"} for row in rows]
     sized = list(dict.fromkeys(row["op"] for row in rows if row["bytes"] > 0))
     unsized = [row for row in rows if row["bytes"] == 0]
     columns = max(1, len(sized)) + 1
@@ -54,16 +58,16 @@ def draw(records: Records) -> Figure:
         axes[0][0].set_axis_off()
         axes[1][0].set_axis_off()
     _draw_unsized(axes[0][-1], unsized, rows)
-    _draw_speed_up(axes[1][-1], rows, sized)
+    _draw_speed_up(axes[1][-1], compared, sized)
     axes[0][0].set_ylabel("time of a call: median, band from min to p99")
     axes[1][0].set_ylabel("bus bandwidth at the median [GB/s]")
     handles, labels = axes[0][0].get_legend_handles_labels()
     if handles:
         axes[0][0].legend(handles, labels, loc="upper left", frameon=False)
-    ranks, dtype = rows[0]["ranks"], rows[0]["dtype"]
+    ranks, types = rows[0]["ranks"], " and ".join(dtypes)
     where = rows[0].get("device", "CPU")
     figure.suptitle(
-        f"Collectives on {ranks} {where} ranks, {dtype}, {' and '.join(backends_of(rows))} "
+        f"Collectives on {ranks} {where} ranks, {types}, {' and '.join(backends)} "
         f"interleaved in one run\n{summary_line(records.environment)}",
         fontsize=11,
     )

@@ -1,5 +1,7 @@
 """Walk over operations and sizes: all backends in the same processes, one row for each point.
 
+All backends and element types of a point are measured in turns, so that rows can be compared.
+
 The default group runs Gloo and only controls; every backend under test has a group of its own.
 The budget is shared out as the sweep goes: each point gets an equal part of the time that is left,
 and at least half of its share of the whole, so that large sizes that overrun do not starve those
@@ -14,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +51,7 @@ class SweepOptions:
     Attributes:
         device: the type of device whose memory tensors lie in; rank r has the device with number r,
             and shares it where there are fewer.
+        dtypes: names in torch, of the elements.
         prepare: called first in each rank; importable, since ranks are processes.
     """
 
@@ -55,7 +59,7 @@ class SweepOptions:
     sizes: tuple[int, ...]
     backends: tuple[str, ...]
     ranks: int = 2
-    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ("float32",)
     budget_s: float = 75.0
     check: bool = True
     device: str = "cpu"
@@ -103,21 +107,24 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     assert control is not None
     contenders = make(options.backends, device)
     points = list(options.points())
-    measured: set[tuple[str, int]] = set()
+    measured: set[tuple[str, int, torch.dtype]] = set()
     start = time.perf_counter()
     for index, (op, size) in enumerate(points):
         left_s = options.budget_s - (time.perf_counter() - start)
         share_s = share_of(options.budget_s, len(points), left_s, len(points) - index)
         (budget_ms,) = agree([int(share_s * 1000)], control)
         with _buffers_on(device, contenders):
-            case = CASES[op](size, getattr(torch, options.dtype), rank.rank, rank.size)
-        if (op, case.nbytes) in measured:  # the least size may be above several of those wished for
-            continue
-        measured.add((op, case.nbytes))
-        for row in measure_point(case, contenders, control, options, budget_ms / 1000, device):
+            cases = [
+                CASES[op](size, getattr(torch, dtype), rank.rank, rank.size)
+                for dtype in options.dtypes
+            ]
+        # The least size may be above several of those wished for.
+        cases = [case for case in cases if (op, case.nbytes, case.dtype) not in measured]
+        measured.update((op, case.nbytes, case.dtype) for case in cases)
+        for row in measure_point(cases, contenders, control, options, budget_ms / 1000, device):
             if rank.rank == 0:
                 rank.report(row)
-        del case
+        del cases
         gc.collect()
     dist.barrier(group=control)
     dist.destroy_process_group()
@@ -159,33 +166,35 @@ def _buffers_on(
 
 
 def measure_point(
-    case: Case,
+    cases: Sequence[Case],
     contenders: list[Contender],
     control: dist.ProcessGroup,
     options: SweepOptions,
     budget_s: float,
     device: torch.device,
 ) -> list[Row]:
-    """Check, measure, check again; a row for every backend."""
+    """Check, measure, check again; a row for every type of element and backend."""
     start = time.perf_counter()
-    served, left_out = [], []
-    for contender in contenders:
+    served: list[tuple[Case, Contender]] = []
+    left_out = []
+    for case, contender in itertools.product(cases, contenders):
         may_fail = device.type != "cpu" and not contender.label.startswith("fastcomm")
         why, wrong = contender.why_not(case, control, may_fail)
-        served += [] if why else [contender]
+        served += [] if why else [(case, contender)]
         left_out += [_left_out(case, contender, options, why)] if why else []
         if options.check and not why:
             _raise_if_wrong(contender, case, wrong, control)
-    case.prepare()
+    for case in cases:
+        case.prepare()
     # The check after the measurement takes about as long as the one before.
     left = budget_s - 2 * (time.perf_counter() - start)
-    calls = [each.bind(case) for each in served]
+    calls = [each.bind(case) for case, each in served]
     samples = measure(calls, control, left, timer=timer_on(device)) if calls else []
     if options.check:
-        for each in served:
+        for case, each in served:
             _check(each, case, control)
     rows = []
-    for each, of_it in zip(served, samples, strict=True):
+    for (case, each), of_it in zip(served, samples, strict=True):
         rows.append(make_row(case, each.label, options, of_it))
         if device.type != "cpu" and each.label.startswith("fastcomm"):
             rows[-1]["way"] = _way(each, device)
@@ -205,7 +214,7 @@ def make_row(case: Case, label: str, options: SweepOptions, samples: Samples) ->
     row: Row = {
         "op": case.name,
         "bytes": case.nbytes,
-        "dtype": options.dtype,
+        "dtype": str(case.dtype).removeprefix("torch."),
         "ranks": options.ranks,
         "backend": label,
         "iterations": summary.count,
@@ -231,7 +240,7 @@ def _left_out(case: Case, contender: Contender, options: SweepOptions, why: str)
     return {
         "op": case.name,
         "bytes": case.nbytes,
-        "dtype": options.dtype,
+        "dtype": str(case.dtype).removeprefix("torch."),
         "ranks": options.ranks,
         "backend": contender.label,
         "left_out": why,

@@ -10,9 +10,14 @@ from fastcomm.bench.units import format_size
 Row = dict[str, Any]
 
 
-def point_of(row: Row) -> tuple[str, int]:
-    """(operation, bytes): what rows of different backends are compared by."""
-    return row["op"], row["bytes"]
+def point_of(row: Row) -> tuple[str, int, str]:
+    """(operation, bytes, dtype): what rows of different backends are compared by."""
+    return row["op"], row["bytes"], row["dtype"]
+
+
+def dtypes_of(rows: Sequence[Row]) -> list[str]:
+    """Types of elements in order of appearance."""
+    return list(dict.fromkeys(row["dtype"] for row in rows))
 
 
 def backends_of(rows: Sequence[Row]) -> list[str]:
@@ -55,11 +60,13 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
     """The table in a style of tabulate (``simple``, ``github``, ...).
 
     The last backend to appear is the baseline of the ratio. Where the device's time was taken, a
-    column has the host's, and a backend that was timed by the wall's clock is marked.
+    column has the host's, and a backend that was timed by the wall's clock is marked. Several types
+    of elements have a column, too.
     """
     from tabulate import tabulate
 
     notes, rows = left_out(rows), measured(rows)
+    with_dtype = len(dtypes_of(rows)) > 1
     with_host = any("host_us" in row for row in rows)
     baseline = backends_of(rows)[-1] if rows else "baseline"
     body = []
@@ -72,6 +79,7 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
             [
                 name,
                 format_size(row["bytes"]) if sized else "",
+                *((row["dtype"],) if with_dtype else ()),
                 row["backend"],
                 *(_microseconds(row[key]) for key in ("min_us", "median_us", "p99_us")),
                 *(host if with_host else ()),
@@ -83,6 +91,7 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
     headers = [
         "operation",
         "size",
+        *(["dtype"] if with_dtype else []),
         "backend",
         "min [µs]",
         "median [µs]",
@@ -92,7 +101,8 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
         "busbw [GB/s]",
         f"{baseline} / this",
     ]
-    align = ("left", "right", "left", *["right"] * (len(headers) - 3))
+    names = ["left"] * (2 if with_dtype else 1)
+    align = ("left", "right", *names, *["right"] * (len(headers) - 2 - len(names)))
     text = str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
     return "\n".join([text, *notes])
 

@@ -56,7 +56,8 @@ def test_a_failing_backend_is_status_1(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    "words", ["--sizes 8", "--sizes 8,x,2", "--ops nonesuch", "--out a --json b"]
+    "words",
+    ["--sizes 8", "--sizes 8,x,2", "--ops nonesuch", "--dtype nonesuch", "--out a --json b"],
 )
 def test_bad_options_are_status_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -28,10 +28,21 @@ def test_sums_and_copies_are_right(ranks: int) -> None:
     assert all(row["checked"] and "left_out" not in row for row in floor), floor
 
 
+def test_a_single_copy_is_right() -> None:
+    rows: list[dict[str, Any]] = []
+    ops = ("all_reduce", "all_gather_into_tensor", "broadcast")
+    run_sweep(SweepOptions(ops, SIZES, ("single-copy",), ranks=3, budget_s=1), rows.append)
+    refused = [row["left_out"] for row in rows if "left_out" in row]
+    if refused and "process_vm_readv" in refused[0]:
+        pytest.skip(refused[0])
+    assert len(rows) >= len(ops) * (len(SIZES) - 1)
+    assert all(row["checked"] and "left_out" not in row for row in rows), rows
+
+
 def test_what_it_has_not_is_left_out() -> None:
     rows: list[dict[str, Any]] = []
     options = SweepOptions(
-        ("all_reduce", "all_to_all_single"), (64,), ("fastcomm", "floor"), dtype="bfloat16"
+        ("all_reduce", "all_to_all_single"), (64,), ("fastcomm", "floor"), dtypes=("bfloat16",)
     )
     run_sweep(options, rows.append)
     reasons = [row["left_out"] for row in rows if row["backend"] == "floor"]

@@ -39,6 +39,17 @@ def test_one_backend_or_one_operation_is_enough(
     write_plot(Records(ENVIRONMENT, few), tmp_path / "a.png")
 
 
+def test_types_of_elements_have_lines_of_their_own(rows: list[dict[str, Any]]) -> None:
+    half = [{**row, "dtype": "float16"} for row in rows]
+    figure = draw(Records({}, [*rows, *half]))
+    labels = [line.get_label() for line in figure.axes[0].get_lines()]
+    assert labels == [
+        f"{backend}, {dtype}"
+        for dtype in ("float32", "float16")
+        for backend in ("fastcomm", "gloo")
+    ]
+
+
 def test_nothing_to_plot_is_an_error() -> None:
     with pytest.raises(ValueError, match="no rows"):
         draw(Records(ENVIRONMENT, []))

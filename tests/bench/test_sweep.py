@@ -26,7 +26,7 @@ def test_a_row_has_the_bandwidths_of_the_median() -> None:
 def test_three_ranks_and_another_type() -> None:
     rows: list[dict[str, Any]] = []
     ops = ("all_reduce", "all_gather", "barrier")
-    options = SweepOptions(ops, (8, 1000), ("gloo",), ranks=3, dtype="int64", budget_s=0.5)
+    options = SweepOptions(ops, (8, 1000), ("gloo",), ranks=3, dtypes=("int64",), budget_s=0.5)
     run_sweep(options, rows.append)
     assert [(row["op"], row["bytes"]) for row in rows] == [
         ("all_reduce", 8),
@@ -56,6 +56,17 @@ def test_a_row_has_the_time_of_one_message() -> None:
     case = CASES["send_recv"](4096, torch.float32, 0, 2)
     row = make_row(case, "gloo", options, Samples([[8192, 8192]]))
     assert (row["median_us"], row["busbw_gbs"], row["batch_median_us"]) == (4.096, 1.0, [4.096])
+
+
+def test_types_are_measured_in_turns_and_shown() -> None:
+    rows: list[dict[str, Any]] = []
+    types = ("float32", "bfloat16", "uint8")
+    run_sweep(
+        SweepOptions(("all_reduce",), (64,), ("gloo",), dtypes=types, budget_s=1), rows.append
+    )
+    assert [(row["dtype"], row["bytes"], row["checked"]) for row in rows] == [
+        (name, 64, True) for name in types
+    ]
 
 
 @pytest.mark.usefixtures("simulated")

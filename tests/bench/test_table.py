@@ -32,6 +32,14 @@ def test_the_table_names_units_and_shows_every_row(rows: list[dict[str, Any]]) -
     assert lines[-2].split() == ["barrier", "fastcomm", "5.00", "10.00", "30.00", "20.0"]
 
 
+def test_types_of_elements_are_compared_apart(rows: list[dict[str, Any]]) -> None:
+    half = [{**row, "dtype": "float16", "median_us": row["median_us"] * 2} for row in rows]
+    assert ratios([*rows, *half], "gloo") == [20.0, None] * 10
+    lines = format_table([*rows, *half]).splitlines()
+    assert "dtype" in lines[0] and len(lines) == 2 + 2 * len(rows)
+    assert lines[4].split()[2:4] == ["float32", "fastcomm"]
+
+
 def test_the_style_is_tabulates(rows: list[dict[str, Any]]) -> None:
     assert format_table(rows, "github").startswith("| operation")
     assert "operation" in format_table([])
