@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--max-steps", type=int, help="stop the training early")
-    parser.add_argument("--sizes", default="8,64M,8", help="MIN,MAX,FACTOR of the benchmark")
+    parser.add_argument("--sizes", default="8:64M:8", help="of the benchmark (8:64M:8)")
     parser.add_argument("--budget", default="75", help="seconds for the benchmark (75)")
     parser.add_argument("--out", type=Path, default=Path("demo-results"))
     arguments = parser.parse_args(argv)

@@ -291,7 +291,7 @@ _SINGLE = _script("single-process-cuda", "benchmarks/single_process.py", on=_dev
 _BENCH_OPS = "all_reduce,all_reduce_shared,reduce_scatter_tensor,all_gather_into_tensor"
 _BENCH = _script(
     *("bench", "-m", "fastcomm", "bench", "--quiet", "--budget", "100", "--ranks", str(_RANKS)),
-    *("--ops", f"{_BENCH_OPS},broadcast,all_to_all_single", "--sizes", "4K,64M,16"),
+    *("--ops", f"{_BENCH_OPS},broadcast,all_to_all_single", "--sizes", "4K:64M:16"),
     *("--backends", "fastcomm,symm_mem_one_shot,symm_mem_two_shot,nccl"),
     on=_device,
 )

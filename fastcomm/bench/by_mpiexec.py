@@ -24,6 +24,10 @@ _STARTS_S = 60.0
 _ENDS_S = 10.0
 
 
+class StartError(RuntimeError):
+    """The ranks do not start."""
+
+
 def missing() -> str:
     """Return what is missing for it, or nothing."""
     import importlib.util
@@ -68,7 +72,7 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
     """Start so many ranks, and return them and what connects them, by rank.
 
     Raises:
-        RuntimeError: they do not all connect.
+        StartError: they do not all connect.
     """
     folder = tempfile.mkdtemp(prefix="fastcomm-bench-")
     try:
@@ -79,8 +83,9 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
             environment.setdefault("I_MPI_FABRICS", "shm")
             for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
                 environment.setdefault(name, "1")
-            # More ranks than cores are measured, too.
+            # More ranks than cores are measured, too; Open MPI has to be told, in two ways.
             environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+            environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
             process = subprocess.Popen(
                 [*command, listener.address], env=environment, start_new_session=True
             )
@@ -94,7 +99,7 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
                     connection: Any = listener.accept()
                     rank = connection.recv()
                     if rank < 0:
-                        raise RuntimeError(f"mpiexec ended with {process.returncode}, see above")
+                        raise StartError(f"mpiexec ended with {process.returncode}, see above")
                     by_rank[rank] = connection
             except BaseException:
                 StartedRank(process).kill()

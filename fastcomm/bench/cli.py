@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from fastcomm.bench.records import Records, RecordWriter, read_records
-from fastcomm.bench.units import format_size, parse_size, size_range
+from fastcomm.bench.units import format_size, parse_sizes
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
@@ -30,9 +30,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sizes",
         type=_sizes,
-        default=_sizes("8,64M,8"),
-        metavar="MIN,MAX,FACTOR",
-        help="in bytes, with K, M, G for binary units (8,64M,8)",
+        default=_sizes("8:64M:8"),
+        metavar="A,B,...",
+        help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP "
+        "(8:64M:8)",
     )
     parser.add_argument(
         "--ranks", type=int, help="processes to start (2; on GPUs one for each, at least 2)"
@@ -119,6 +120,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
+    from fastcomm.bench.by_mpiexec import StartError
     from fastcomm.bench.environment import describe, summary_line
     from fastcomm.bench.launch import RankError
     from fastcomm.bench.plot import write_plot
@@ -146,7 +148,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
                 f"{sweep.device}"
             )
             _measure(sweep, rows, writer, options.quiet)
-    except (RankError, FileExistsError) as error:
+    except (RankError, StartError, FileExistsError) as error:
         print(f"bench failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -224,7 +226,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _sizes(text: str) -> list[int]:
     try:
-        smallest, largest, factor = text.split(",")
-        return size_range(parse_size(smallest), parse_size(largest), int(factor))
+        return parse_sizes(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error} (wanted MIN,MAX,FACTOR)") from None
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -7,6 +7,8 @@ all_reduce).
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ from fastcomm.bench.cases import Case
 from fastcomm.bench.cases.base import Call, count_wrong, pattern, pattern_sum
 from fastcomm.bench.objects import all_gather_object
 
-FLOOR, SINGLE_COPY, MPI, DEEPSPEED = "floor", "single-copy", "mpi", "deepspeed"
+FLOOR, SINGLE_COPY, MPI, DEEPSPEED, FAKE = "floor", "single-copy", "mpi", "deepspeed", "fake"
 SYMMETRIC = ("symm_mem_one_shot", "symm_mem_two_shot", "symm_mem_multimem")
 
 
@@ -74,6 +76,27 @@ class Contender:
             reasons = all_gather_object(why, control)
             self.failed = next((reason for reason in reasons if reason), "")
         return self.failed, wrong
+
+
+class Fake(Contender):
+    """torch's backend that does nothing: what a call costs before anything moves.
+
+    Where ranks outnumber the cores it lets others run, as whoever waits for them has to.
+    """
+
+    def bind(self, case: Case) -> Call:
+        call = case.bind(self.group)
+        if case.size <= len(os.sched_getaffinity(0)):
+            return call
+
+        def call_and_yield() -> None:
+            call()
+            os.sched_yield()
+
+        return call_and_yield
+
+    def check(self, case: Case, control: dist.ProcessGroup) -> int:
+        return 0
 
 
 class Symmetric(Contender):
@@ -154,6 +177,10 @@ def make(backends: Sequence[str], device: torch.device) -> list[Contender]:
 
             found.append(Mpi(label, None))
             found[-1].failed = by_mpiexec.missing()
+        elif backend == FAKE:
+            # Torch's own; known once this is imported.
+            importlib.import_module("torch.testing._internal.distributed.fake_pg")
+            found.append(Fake(label, dist.new_group(backend=backend)))
         elif backend == DEEPSPEED:
             from fastcomm.bench.peers import DeepSpeed
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from fastcomm.bench.records import read_records
 from fastcomm.bench.table import backends_of, measured
-from fastcomm.bench.units import format_size, parse_size
+from fastcomm.bench.units import format_size, parse_sizes
 
 Row = dict[str, Any]
 Sweep = list[Row]
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--style", default="github", help="table style: simple, github, ...")
     options = parser.parse_args(argv)
     sweeps = read_sweeps(options.files)
-    sizes = [parse_size(size) for size in options.sizes.split(",")]
+    sizes = parse_sizes(options.sizes)
     print(format_overview(sweeps, sizes, options.style))
     for sweep in sweeps:
         for op, size, value in slower(sweep):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import itertools
 import os
 import statistics
@@ -99,8 +98,6 @@ def run_rank(rank: Rank, options: SweepOptions) -> None:
     """The sweep on one rank; rank 0 reports the rows."""
     if options.prepare is not None:
         options.prepare()
-    if "fake" in options.backends:  # torch's own that does nothing; known once this is imported
-        importlib.import_module("torch.testing._internal.distributed.fake_pg")
     device = _own_device(rank, options.device)
     dist.init_process_group("gloo")
     control = dist.group.WORLD

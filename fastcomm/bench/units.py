@@ -27,19 +27,41 @@ def format_size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def size_range(smallest: int, largest: int, factor: int) -> list[int]:
-    """``smallest``, ``smallest * factor``, ... and always ``largest``, in bytes.
+def size_range(smallest: int, largest: int, factor: int = 1, step: int = 0) -> list[int]:
+    """``smallest``, the next as ``size * factor + step``, ... and always ``largest``, in bytes.
 
     Raises:
         ValueError: an argument out of range.
     """
-    if smallest < 1 or largest < smallest or factor < 2:
+    if smallest < 1 or largest < smallest or (factor < 2 and step < 1):
         raise ValueError(
-            f"sizes need 1 <= min <= max and factor >= 2, got {smallest}, {largest}, {factor}"
+            f"a range of sizes needs 1 <= min <= max, and a factor of 2 or a step: got {smallest}, "
+            f"{largest}, {factor}, +{step}"
         )
     sizes = []
     size = smallest
     while size < largest:
         sizes.append(size)
-        size *= factor
+        size = size * factor + step
     return [*sizes, largest]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Sizes and ranges with commas between: ``8``, ``64K,25M``, ``8:64M:8``, ``1M:8M:+1M``.
+
+    Raises:
+        ValueError: ``text`` is not such a list.
+    """
+    found: set[int] = set()
+    for item in text.split(","):
+        words = item.split(":")
+        if len(words) not in (1, 3):
+            raise ValueError(f"not a size or a range: {item!r}; write 64K, 8:64M:8 or 1M:8M:+1M")
+        first = parse_size(words[0])
+        if len(words) == 1:
+            found.update(size_range(first, first, 2))
+        elif words[2].startswith("+"):
+            found.update(size_range(first, parse_size(words[1]), step=parse_size(words[2][1:])))
+        else:
+            found.update(size_range(first, parse_size(words[1]), int(words[2])))
+    return sorted(found)

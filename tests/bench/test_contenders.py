@@ -8,6 +8,7 @@ import torch
 
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.contenders import SYMMETRIC, NotServedError, Symmetric, label_backends
+from fastcomm.bench.sweep import SweepOptions, run_sweep
 
 
 def test_repeated_backends_are_numbered() -> None:
@@ -29,3 +30,10 @@ def test_torch_has_the_operations_that_are_called(name: str) -> None:
     names = [argument.name for argument in schema.arguments]
     assert names[:3] == ["input", "reduce_op", "group_name"]
     assert names[3:] == (["out"] if name.endswith("_out") else [])
+
+
+def test_what_does_nothing_is_measured_and_not_compared() -> None:
+    rows: list[dict[str, Any]] = []
+    run_sweep(SweepOptions(("all_reduce",), (64,), ("gloo", "fake"), budget_s=0.5), rows.append)
+    assert [row["backend"] for row in rows] == ["gloo", "fake"]
+    assert rows[1]["median_us"] < rows[0]["median_us"]

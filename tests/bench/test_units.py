@@ -1,6 +1,6 @@
 import pytest
 
-from fastcomm.bench.units import format_size, parse_size, size_range
+from fastcomm.bench.units import format_size, parse_size, parse_sizes, size_range
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,19 @@ def test_a_range_ends_at_its_largest_size() -> None:
     assert size_range(8, 100, 4) == [8, 32, 100]
     assert size_range(8, 128, 4) == [8, 32, 128]
     assert size_range(8, 8, 2) == [8]
+    assert size_range(8, 20, step=5) == [8, 13, 18, 20]
+
+
+def test_lists_have_sizes_and_ranges() -> None:
+    assert parse_sizes("10") == [10]
+    assert parse_sizes("1K,8:64:8,8") == [8, 64, 1024]
+    assert parse_sizes("1M:3M:+1M") == [1 << 20, 2 << 20, 3 << 20]
+    for text in ("", "8,", "8:16", "8:16:2:2", "0", "8:16:x", "8:16:+0"):
+        with pytest.raises(ValueError, match=r"size|invalid literal"):
+            parse_sizes(text)
 
 
 @pytest.mark.parametrize("arguments", [(0, 8, 2), (16, 8, 2), (8, 16, 1)])
 def test_bad_ranges_are_refused(arguments: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="sizes need"):
+    with pytest.raises(ValueError, match="range of sizes needs"):
         size_range(*arguments)
