@@ -31,7 +31,7 @@ BUILD_LOG := $(VENV)/build.log
 # Folders are listed too: their time changes when a file comes or goes.
 SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
 
-.PHONY: help build gpu-build gpu-programs test release-check conformance soak demo bench fuzz lint format compdb gpu-check clean distclean FORCE
+.PHONY: help build gpu-build gpu-programs test release-check conformance soak demo bench tables fuzz lint format compdb gpu-check clean distclean FORCE
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 23
@@ -56,6 +56,9 @@ demo: $(STAMPS)/build ## train over fastcomm and over Gloo, measure both, plot
 
 bench: $(STAMPS)/build ## the microbenchmarks; arguments in ARGS
 	$(BIN)/python -m fastcomm.bench $(ARGS)
+
+tables: $(STAMPS)/build ## make the tables of the documents anew from the records
+	$(BIN)/python tools/doc_tables.py $(ARGS)
 
 fuzz: $(STAMPS)/dev ## a million hostile handshakes under libFuzzer; needs clang; ARGS="--runs 10000"
 	$(BIN)/python tests/fuzz/run.py $(ARGS)

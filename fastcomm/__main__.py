@@ -1,87 +1,44 @@
-"""``python -m fastcomm {env,explain,check,tune,bench,run}``."""
+"""``fastcomm {env,explain,check,tune,bench,run}``, which ``python -m fastcomm`` is, too."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
 
-from fastcomm.bench.units import parse_size
-
-
-def _env(arguments: argparse.Namespace) -> int:
-    from fastcomm import env
-
-    found = env.collect()
-    print(json.dumps(found, indent=2, default=str) if arguments.json else env.format_text(found))
-    return 0
-
-
-def _explain(arguments: argparse.Namespace) -> int:
-    import torch
-
-    from fastcomm import backend, explain
-
-    dtype = getattr(torch, arguments.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        print(f"{arguments.dtype!r} is no dtype of torch", file=sys.stderr)
-        return 2
-    count = -(-arguments.size // dtype.itemsize)
-    for operation in arguments.operation or backend.load().operations():
-        print(
-            explain(
-                operation,
-                op=arguments.op,
-                count=count,
-                dtype=dtype,
-                world_size=arguments.world_size,
-            )
-        )
-    return 0
+# By name: the module whose main(arguments) it is, and a line of help.
+_COMMANDS = {
+    "explain": ("fastcomm._explain_command", "which path an operation takes, and why"),
+    "check": ("fastcomm.check.cli", "try every way between ranks here"),
+    "tune": ("fastcomm.tune.cli", "measure what suits this machine"),
+    "bench": ("fastcomm.bench.cli", "measure against other backends"),
+    "run": ("fastcomm._run", "run a script on fastcomm"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    arguments_left = list(sys.argv[1:] if argv is None else argv)
-    if arguments_left[:1] == ["bench"]:
-        from fastcomm.bench.cli import main as bench
-
-        return bench(arguments_left[1:])
-    if arguments_left[:1] == ["check"]:
-        from fastcomm.check.cli import main as check
-
-        return check(arguments_left[1:])
-    if arguments_left[:1] == ["tune"]:
-        from fastcomm.tune.cli import main as tune
-
-        return tune(arguments_left[1:])
-    if arguments_left[:1] == ["run"]:
-        from fastcomm._run import main as run
-
-        return run(arguments_left[1:])
-    parser = argparse.ArgumentParser(prog="python -m fastcomm", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _COMMANDS:
+        status: int = importlib.import_module(_COMMANDS[words[0]][0]).main(words[1:])
+        return status
+    parser = argparse.ArgumentParser(prog="fastcomm", description="fastcomm, from a shell.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     env = commands.add_parser("env", help="versions, build, processor, CUDA devices and settings")
     env.add_argument("--json", action="store_true", help="print JSON")
-    env.set_defaults(run=_env)
+    for name, (_, text) in _COMMANDS.items():
+        commands.add_parser(name, help=f"{text}; '{name} --help' for more")
+    options = parser.parse_args(words)
 
-    explain = commands.add_parser("explain", help="which path an operation takes, and why")
-    explain.add_argument("operation", nargs="*", help="as all_reduce (default: all native ones)")
-    explain.add_argument("--size", type=parse_size, default=4, help="bytes a rank, as 64K or 25M")
-    explain.add_argument("--dtype", default="float32", help="torch's name of the element type")
-    explain.add_argument("--op", default="sum", help="reduction, as sum, avg, min or band")
-    explain.add_argument("--world-size", type=int, default=2, help="ranks of the group")
-    explain.set_defaults(run=_explain)
+    from fastcomm import env as environment
 
-    commands.add_parser("bench", help="measure against other backends; 'bench --help' for more")
-    commands.add_parser("check", help="try every way between ranks here; 'check --help' for more")
-    commands.add_parser("tune", help="measure what suits this machine; 'tune --help' for more")
-    commands.add_parser("run", help="run a script on fastcomm; 'run --help' for more")
-    arguments = parser.parse_args(arguments_left)
-    status: int = arguments.run(arguments)
-    return status
+    found = environment.collect()
+    print(
+        json.dumps(found, indent=2, default=str) if options.json else environment.format_text(found)
+    )
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def positive(text: str) -> int:
+    """Parse a whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("a whole number above 0")
+    return value
+
+
 def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:
     """Run a command, and return its exit status.
 

@@ -26,6 +26,10 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE, file=sys.stdout if rest else sys.stderr)
         return 0 if rest else 2
 
+    if not as_module and not os.path.isfile(rest[0]):
+        print(f"fastcomm run: there is no file {rest[0]}", file=sys.stderr)
+        return 2
+
     import fastcomm
 
     _take_over_gloo()

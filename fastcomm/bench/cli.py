@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
+from fastcomm._commands import positive, seconds
 from fastcomm.bench.records import Records, RecordWriter, read_records
 from fastcomm.bench.units import format_size, parse_sizes
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
+DEFAULT_SIZES = "8:64M:8"
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
 
 
@@ -25,18 +29,17 @@ def build_parser() -> argparse.ArgumentParser:
         "The last backend is the baseline of the ratio.",
     )
     parser.add_argument(
-        "--ops", type=_names, default=_names(DEFAULT_OPS), help=f"{DEFAULT_OPS}; all"
+        "--ops", type=_names, help=f"A,B,...; all; with --table those to show ({DEFAULT_OPS})"
     )
     parser.add_argument(
         "--sizes",
         type=_sizes,
-        default=_sizes("8:64M:8"),
         metavar="A,B,...",
-        help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP "
-        "(8:64M:8)",
+        help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP; "
+        f"with --table those to show ({DEFAULT_SIZES})",
     )
     parser.add_argument(
-        "--ranks", type=int, help="processes to start (2; on GPUs one for each, at least 2)"
+        "--ranks", type=positive, help="processes to start (2; on GPUs one for each, at least 2)"
     )
     parser.add_argument(
         "--dtype",
@@ -59,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         "deepspeed, and fake: torch's that does nothing",
     )
     parser.add_argument(
-        "--budget", type=float, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
+        "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
     )
     parser.add_argument(
         "--check",
@@ -75,6 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quiet", action="store_true", help="no table and no progress, which need more packages"
     )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="tables have a line for each operation and size, with the medians of all backends",
+    )
     parser.add_argument("--style", default="simple", help="table style: simple, github, ...")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="only plot a result file")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print a result file")
@@ -82,27 +90,50 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 if all went well, 1 with the reason on standard error if not."""
+    """Run the command; returns the exit status.
+
+    0 if all went well; 1 with the reason on standard error if not; 2 for wrong options, packages
+    that are missing, and files that cannot be written.
+    """
     parser = build_parser()
     options = parser.parse_args(argv)
-    needed = () if options.quiet and not (options.out or options.table or options.plot) else _NEEDED
+    shows = options.table or options.plot
+    if not shows:
+        _check(parser, options)
+    needed = () if options.quiet and not (options.out or shows) else _NEEDED
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
-        return 1
-    if options.table or options.plot:
-        return _show(options.table, options.plot, options.style)
+        return 2
+    if needed and options.style not in _styles():
+        parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
+    if shows:
+        return _show(options)
+    return _run(options, ["python -m fastcomm bench", *argv])
+
+
+def _styles() -> list[str]:
+    from tabulate import tabulate_formats
+
+    return sorted(tabulate_formats)
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in what depends on the machine; wrong options are one line and exit status 2."""
+    import torch
+    import torch.distributed as dist
 
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
     from fastcomm.bench.cases import CASES
+    from fastcomm.bench.contenders import OTHERS, SYMMETRIC
 
+    options.ops = options.ops or _names(DEFAULT_OPS)
+    options.sizes = options.sizes or _sizes(DEFAULT_SIZES)
     if options.ops == ("all",):
         options.ops = tuple(CASES)
     unknown = [op for op in options.ops if op not in CASES]
     if unknown:
         parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
-    import torch
-
     wrong = [name for name in options.dtype if not isinstance(getattr(torch, name, 0), torch.dtype)]
     if wrong or not options.dtype:
         parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
@@ -116,7 +147,20 @@ def main(argv: Sequence[str]) -> int:
             parser.error(f"--device {options.device}: torch finds no GPU here")
         options.ranks = options.ranks or max(2, module.device_count())
     options.ranks = options.ranks or 2
-    return _run(options, ["python -m fastcomm bench", *argv])
+    options.backends = options.backends or _default_backends(options.device)
+    known = {*OTHERS, *SYMMETRIC, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
+    if unknown := [name for name in options.backends if name not in known]:
+        parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    folder = options.out or (options.json and options.json.parent)
+    if folder and not os.access(_existing(folder), os.W_OK):
+        parser.error(f"{folder} cannot be written to")
+    if options.json and options.json.exists():
+        parser.error(f"{options.json} exists; results are never overwritten")
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the one in which it will be made."""
+    return folder if folder.exists() or folder.parent == folder else _existing(folder.parent)
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
@@ -125,12 +169,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm.bench.launch import RankError
     from fastcomm.bench.plot import write_plot
     from fastcomm.bench.sweep import SweepOptions
-    from fastcomm.bench.table import format_table
 
     sweep = SweepOptions(
         ops=options.ops,
         sizes=tuple(options.sizes),
-        backends=options.backends or _default_backends(options.device),
+        backends=options.backends,
         device=options.device,
         ranks=options.ranks,
         dtypes=options.dtype,
@@ -148,16 +191,19 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
                 f"{sweep.device}"
             )
             _measure(sweep, rows, writer, options.quiet)
-    except (RankError, StartError, FileExistsError) as error:
+    except OSError as error:
+        print(f"bench cannot write: {error}", file=sys.stderr)
+        return 2
+    except (RankError, StartError) as error:
         print(f"bench failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; what was measured so far:", file=sys.stderr)
         if not options.quiet:
-            print(format_table(rows, options.style))
+            print(_table(options, rows))
         return 130
     if not options.quiet:
-        print(format_table(rows, options.style))
+        print(_table(options, rows))
     if options.out:
         assert path
         try:
@@ -203,14 +249,24 @@ def _measure(
         run_sweep(sweep, on_row)
 
 
-def _show(table: Path | None, plot: Path | None, style: str) -> int:
+def _table(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> str:
+    from fastcomm.bench.table import format_summary, format_table
+
+    return (format_summary if options.summary else format_table)(rows, options.style)
+
+
+def _show(options: argparse.Namespace) -> int:
     """Print or plot a file that exists."""
     from fastcomm.bench.plot import write_plot
-    from fastcomm.bench.table import format_table
 
+    plot: Path | None = options.plot
     try:
-        if table:
-            print(format_table(read_records(table).rows, style))
+        if options.table:
+            rows = read_records(options.table).rows
+            shown = [row for row in rows if not options.ops or row["op"] in options.ops]
+            if options.sizes:
+                shown = [row for row in shown if row["bytes"] in options.sizes]
+            print(_table(options, shown))
         if plot:
             write_plot(read_records(plot), plot.with_suffix(".png"))
             print(f"wrote {plot.with_suffix('.png')}")

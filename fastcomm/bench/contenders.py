@@ -21,6 +21,7 @@ from fastcomm.bench.cases.base import Call, count_wrong, pattern, pattern_sum
 from fastcomm.bench.objects import all_gather_object
 
 FLOOR, SINGLE_COPY, MPI, DEEPSPEED, FAKE = "floor", "single-copy", "mpi", "deepspeed", "fake"
+OTHERS = (FLOOR, SINGLE_COPY, MPI, DEEPSPEED, FAKE)
 SYMMETRIC = ("symm_mem_one_shot", "symm_mem_two_shot", "symm_mem_multimem")
 
 

@@ -107,6 +107,39 @@ def format_table(rows: Sequence[Row], style: str = "simple") -> str:
     return "\n".join([text, *notes])
 
 
+def format_summary(rows: Sequence[Row], style: str = "simple") -> str:
+    """One line for each operation, size and type: medians of all backends side by side.
+
+    The ratio is that of the last backend to the first, which is how many times faster the first is.
+    """
+    from tabulate import tabulate
+
+    notes, rows = left_out(rows), measured(rows)
+    backends, with_dtype = backends_of(rows), len(dtypes_of(rows)) > 1
+    points: dict[tuple[str, int, str], dict[str, float]] = {}
+    for row in rows:
+        points.setdefault(point_of(row), {})[row["backend"]] = row["median_us"]
+    body = []
+    for (op, size, dtype), medians in points.items():
+        first, last = (medians.get(name) for name in (backends[0], backends[-1]))
+        body.append(
+            [
+                op,
+                format_size(size) if size > 0 else "",
+                *([dtype] if with_dtype else []),
+                *(_microseconds(medians[name]) if name in medians else "" for name in backends),
+                *([f"{last / first:.1f}" if first and last else ""] if len(backends) > 1 else []),
+            ]
+        )
+    headers = ["operation", "size", *(["dtype"] if with_dtype else [])]
+    names = len(headers) - 2
+    headers += [f"{name} [µs]" for name in backends]
+    headers += [f"{backends[-1]} / {backends[0]}"] if len(backends) > 1 else []
+    align = ("left", "right", *["left"] * names, *["right"] * (len(headers) - 2 - names))
+    text = str(tabulate(body, headers, tablefmt=style, colalign=align, disable_numparse=True))
+    return "\n".join([text, *notes])
+
+
 def _microseconds(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 

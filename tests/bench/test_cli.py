@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fastcomm.bench.cli import build_parser, main
-from fastcomm.bench.records import read_records
+from fastcomm.bench.cli import DEFAULT_SIZES, build_parser, main
+from fastcomm.bench.records import RecordWriter, read_records
+from fastcomm.bench.units import parse_sizes
 
 pytest.importorskip("tabulate")
 pytest.importorskip("tqdm")
@@ -36,7 +38,7 @@ def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
     monkeypatch.setattr("fastcomm.bench.cli._NEEDED", ("there_is_no_such_package",))
     words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--budget", "0.2"]
     path = tmp_path / "found.jsonl"
-    assert main([*words, "--json", str(path)]) == 1
+    assert main([*words, "--json", str(path)]) == 2
     assert main([*words, "--quiet", "--json", str(path)]) == 0
     assert [row["op"] for row in read_records(path).rows] == ["all_reduce"]
     captured = capsys.readouterr()
@@ -51,27 +53,26 @@ def test_a_device_that_is_not_there_is_status_2(capsys: pytest.CaptureFixture[st
 
 
 def test_a_failing_backend_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--backends", "nonesuch", "--ops", "barrier", "--budget", "1"]) == 1
+    assert main(["--backends", "ucc", "--ops", "barrier", "--budget", "1"]) == 1
     assert "rank" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "--sizes 8,x",
-        "--sizes 8:4:2",
-        "--sizes 8:16",
-        "--sizes 1:8:x",
-        "--ops nonesuch",
-        "--dtype nonesuch",
-        "--out a --json b",
+        *("--sizes 8,x", "--sizes 8:4:2", "--sizes 8:16", "--sizes 1:8:x", "--out a --json b"),
+        *("--ops nonesuch", "--dtype nonesuch", "--backends nonesuch", "--style nonesuch"),
+        *("--ranks 0", "--budget 0", "--json /proc/none/at/all"),
     ],
 )
 def test_bad_options_are_status_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(words.split())
-    assert caught.value.code == 2
-    assert "error" in capsys.readouterr().err
+    try:
+        status: object = main(words.split())
+    except SystemExit as caught:
+        status = caught.code
+    assert status == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "bench: error: " in lines[-1] or lines[-1].startswith("bench cannot write: ")
 
 
 def test_a_missing_file_is_status_1(tmp_path: Path) -> None:
@@ -79,8 +80,21 @@ def test_a_missing_file_is_status_1(tmp_path: Path) -> None:
 
 
 def test_the_default_sweep() -> None:
+    sizes = parse_sizes(DEFAULT_SIZES)
+    assert (sizes[0], sizes[-1], len(sizes)) == (8, 64 << 20, 9)
     options = build_parser().parse_args([])
-    assert (options.sizes[0], options.sizes[-1], len(options.sizes)) == (8, 64 << 20, 9)
     assert options.device == "cpu" and options.ranks is None and options.backends is None
-    assert options.ops == ("all_reduce", "all_reduce_shared", "broadcast", "all_gather", "barrier")
-    assert options.check
+    assert options.dtype == ("float32",) and options.check
+
+
+def test_a_part_of_a_file_is_shown(
+    tmp_path: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    with RecordWriter(path, ["test"]) as writer:
+        for row in rows:
+            writer.write(row)
+    words = ["--table", str(path), "--summary", "--ops", "all_reduce,barrier", "--sizes", "8"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and lines[2].split()[:3] == ["all_reduce", "8", "B"]

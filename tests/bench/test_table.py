@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from fastcomm.bench.table import format_table, left_out, measured, ratios
+from fastcomm.bench.table import format_summary, format_table, left_out, measured, ratios
 
 pytest.importorskip("tabulate")
 
@@ -38,6 +38,16 @@ def test_types_of_elements_are_compared_apart(rows: list[dict[str, Any]]) -> Non
     lines = format_table([*rows, *half]).splitlines()
     assert "dtype" in lines[0] and len(lines) == 2 + 2 * len(rows)
     assert lines[4].split()[2:4] == ["float32", "fastcomm"]
+
+
+def test_a_summary_has_a_line_for_each_point(rows: list[dict[str, Any]]) -> None:
+    lines = format_summary(rows).splitlines()
+    assert len(lines) == 2 + len(rows) / 2
+    assert "fastcomm [µs]" in lines[0] and lines[0].endswith("gloo / fastcomm")
+    assert lines[3].split() == ["all_reduce", "64", "KiB", "10.00", "200", "20.0"]
+    assert lines[-1].split() == ["barrier", "10.00", "200", "20.0"]
+    alone = format_summary([{**row, "dtype": "int8"} for row in rows[:1]] + rows[2:3]).splitlines()
+    assert alone[2].split() == ["all_reduce", "8", "B", "int8", "10.00"]
 
 
 def test_the_style_is_tabulates(rows: list[dict[str, Any]]) -> None:

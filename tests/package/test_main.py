@@ -39,17 +39,33 @@ def test_explain_prints_a_line_for_each_operation(capsys: pytest.CaptureFixture[
     all_reduce, reduce = capsys.readouterr().out.splitlines()
     assert all_reduce.startswith("all_reduce of 26214400 bytes: native, pipelined")
     assert reduce.startswith("reduce of 26214400 bytes: native, pipelined")
-    assert main(["explain", "gossip"]) == 0
-    assert "refused (there is no such operation)" in capsys.readouterr().out
+    assert main(["explain", "all_reduce", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["algorithm"] == "one-shot"
 
 
 def test_mistakes_are_answered_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "all_reduce", "--dtype", "float33"]) == 2
-    assert "'float33' is no dtype" in capsys.readouterr().err
-    for arguments in ([], ["explain", "all_reduce", "--size", "many"]):
+    for words, said in (
+        ("", "required: COMMAND"),
+        ("explain all_reduce --dtype float33", "'float33' is no dtype"),
+        ("explain gossip", "no operation: gossip; known: all_reduce, "),
+        ("explain --op avarage", "invalid choice"),
+        ("explain --size many", "not a size: 'many'"),
+        ("explain --world-size 0", "above 0"),
+        ("gossip", "invalid choice"),
+    ):
         with pytest.raises(SystemExit) as raised:
-            main(arguments)
+            main(words.split())
         assert raised.value.code == 2
+        assert said in capsys.readouterr().err
+    assert main(["run", "no/such/script.py"]) == 2
+    assert capsys.readouterr().err == "fastcomm run: there is no file no/such/script.py\n"
+
+
+def test_the_help_of_explain_names_all_operations(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "reduce_scatter_tensor" in text and "fused_all_reduce" in text
 
 
 @pytest.mark.parametrize(

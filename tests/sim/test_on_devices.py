@@ -1,5 +1,5 @@
-"""The tests of one process with several devices, on simulated ones: a file a time, in a process of
-its own, since torch forgets no device type.
+"""Tests of one process with several devices, on simulated ones: in a process of their own, since
+torch forgets no device type.
 
 A GPU runs the same tests by ``pytest -m accelerator``.
 """
@@ -10,11 +10,14 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("simulated")
+# The first one waits for all of them.
+pytestmark = [pytest.mark.usefixtures("simulated"), pytest.mark.timeout(1000)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = re.compile(r"\bplace: (places\.)?Place\b|mark\.accelerator\b")
@@ -27,27 +30,38 @@ def files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found if PLACE.search(path.read_text()))
 
 
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
+    """Run all of them, and count by file how their tests ended."""
+    results = tmp_path_factory.mktemp("devices") / "results.xml"
+    command = [sys.executable, "-m", "pytest", "--accelerator", "sim", "-q", "--durations=15"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
+    result = subprocess.run(
+        [*command, f"--junitxml={results}", *files()],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    print(result.stdout[-40_000:], result.stderr[-4_000:])
+    assert results.exists(), f"pytest ended with {result.returncode}, see above"
+    found: dict[str, Counter[str]] = {file: Counter() for file in files()}
+    for case in ElementTree.parse(results).iter("testcase"):
+        ends = {child.tag for child in case} & {"failure", "error", "skipped"}
+        place = case.get("classname", "").replace(".", "/") + ".py"
+        found[place][ends.pop() if ends else "passed"] += 1
+    return found
+
+
 def test_there_are_files() -> None:
     assert len(files()) > 10  # none would be a parametrised test that runs nothing
 
 
 @pytest.mark.parametrize("file", files())
-def test_file(file: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--accelerator",
-        "sim",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
-    command += ["-p", "no:xdist", "--timeout=120", "--durations=5", file]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    print(result.stdout[-20_000:], result.stderr[-4_000:])
-    assert result.returncode == 0, f"{file} fails on simulated devices"
-    assert re.search(r"\d+ passed", result.stdout)
+def test_file(file: str, outcomes: dict[str, Counter[str]]) -> None:
+    ended = outcomes[file]
+    assert ended["failure"] + ended["error"] == 0, f"{file} fails on simulated devices: {ended}"
+    assert ended["passed"] > 0, f"{file}: {ended}"

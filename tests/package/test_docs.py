@@ -1,0 +1,87 @@
+"""The examples in the README and in docs/ run; links between them lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONGEST = 130  # lines of the front page
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Return page, name and code of each whole script: it begins with its name."""
+    return [
+        (page.name, re.findall(r"# (\w+)\.py", code)[0], code)
+        for page in PAGES
+        for code in re.findall(r"```python\n(# \w+\.py.*?)```", page.read_text(), re.DOTALL)
+    ]
+
+
+TOGETHER = [example for example in examples() if "torchrun" in example[2].splitlines()[0]]
+ALONE = [example for example in examples() if example not in TOGETHER]
+
+
+def test_there_are_examples() -> None:
+    assert len(TOGETHER) >= 4 and len(ALONE) >= 2
+
+
+@pytest.mark.parametrize(("page", "name", "code"), TOGETHER, ids=[name for _, name, _ in TOGETHER])
+def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text(code)
+    (words,) = re.findall(r"started by: torchrun (.*)", code.splitlines()[0])
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    # What two ranks print at once may share a line.
+    said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\n|$)", result.stdout))
+    ranks = int(words.split()[1])
+    assert sorted(said) == [str(rank) for rank in range(ranks)], result.stdout
+    if name == "mismatch":
+        assert all("all_reduce, sequence 0" in text and "1000" in text for text in said.values())
+    else:
+        assert len(set(said.values())) == 1, result.stdout
+
+
+@pytest.mark.parametrize(("page", "name", "code"), ALONE, ids=[name for _, name, _ in ALONE])
+def test_an_example_runs_alone(page: str, name: str, code: str, tmp_path: Path) -> None:
+    if "backward()" in code:
+        code += "assert all(parameter.grad is not None for parameter in model.parameters())\n"
+    (tmp_path / f"{name}.py").write_text(code)
+    command = [sys.executable, f"{name}.py"]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(PAGES[0].read_text().splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        target, _, part = link.partition("#")
+        if "://" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: {link}"
+        if part:
+            heads = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+            assert part in anchors, f"{page.name}: {link}"

@@ -1,0 +1,72 @@
+"""Tables of measurements in the documents, made by the command that stands above each.
+
+    python tools/doc_tables.py            # make them anew from the records
+    python tools/doc_tables.py --check    # exit status 1 if any would change
+
+A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``python -m fastcomm bench``, or of
+another module after ``-m``, without a style. The table below it is what that prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/gradients.md")
+_TABLE = re.compile(r"<!-- table: (.*?) -->\n\n?(?:(?:\|.*\n|\n(?=\|))*)")
+
+
+def made_by(arguments: str) -> str:
+    """Return the tables that a command prints, with empty lines between.
+
+    Raises:
+        subprocess.CalledProcessError: it fails.
+    """
+    words = shlex.split(arguments)
+    command = words if words[0] == "-m" else ["-m", "fastcomm", "bench", *words]
+    printed = subprocess.run(
+        [sys.executable, *command, "--style", "github"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    tables = [
+        list(lines)
+        for is_table, lines in itertools.groupby(printed.splitlines(), lambda s: s.startswith("|"))
+        if is_table
+    ]
+    return "\n".join("".join(line + "\n" for line in table) for table in tables)
+
+
+def with_tables(text: str) -> str:
+    """Return a document with all of its tables made anew."""
+    return _TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{made_by(found[1])}", text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make or check all tables."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args(arguments)
+    stale = 0
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text()
+        anew = with_tables(text)
+        if anew != text:
+            stale += 1
+            print(f"{name}: {'is not what the records say' if options.check else 'made anew'}")
+            if not options.check:
+                path.write_text(anew)
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
