@@ -210,7 +210,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the moments of death")
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     arguments = parser.parse_args()
-    _fork_server.set_forkserver_preload(["torch._dynamo", "fastcomm.backend"])
+    _fork_server.set_forkserver_preload(["torch._dynamo", "fastcomm._distributed.backend"])
     writer = RecordWriter(arguments.json, sys.argv) if arguments.json else None
     print("milliseconds from the exit, and from SIGKILL, to the exception on every survivor")
     print(

@@ -70,10 +70,10 @@ def measure(rank: Rank, name: str, repeats: int) -> dict[str, list[float]]:
     views = [v.view(g.shape) for v, g in zip(shared.split(lengths), made, strict=True)]
     bucket = fastcomm.empty(len(flat))
     sides: dict[str, Callable[[], Any]] = {
-        "fused": lambda: fastcomm.fused_all_reduce_(grads, unscale=UNSCALE),
-        "fused_shared": lambda: fastcomm.fused_all_reduce_(views, unscale=UNSCALE),
+        "fused": lambda: fastcomm.fused_all_reduce_(grads, scale=UNSCALE),
+        "fused_shared": lambda: fastcomm.fused_all_reduce_(views, scale=UNSCALE),
         "fused_bf16": lambda: fastcomm.fused_all_reduce_(
-            grads, unscale=UNSCALE, wire_dtype=torch.bfloat16
+            grads, scale=UNSCALE, comm_dtype=torch.bfloat16
         ),
         "stock": lambda: stock(grads, gloo),
         "bare": lambda: dist.all_reduce(flat, op=dist.ReduceOp.AVG),

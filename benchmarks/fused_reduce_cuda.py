@@ -56,10 +56,12 @@ def stock(lists: list[list[torch.Tensor]]) -> tuple[list[torch.Tensor], torch.Te
 
 
 def ours(
-    lists: list[list[torch.Tensor]], wire_dtype: torch.dtype | None = None
+    lists: list[list[torch.Tensor]], comm_dtype: torch.dtype | None = None
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
     """Return the same."""
-    sums, result = comm.fused_reduce_add_coalesced(lists, True, UNSCALE, wire_dtype)
+    sums, result = comm.fused_reduce_add_coalesced(
+        lists, average=True, scale=UNSCALE, comm_dtype=comm_dtype
+    )
     return sums, result.total_norm
 
 

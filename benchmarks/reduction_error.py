@@ -56,7 +56,7 @@ class Side:
         result = mine.clone()
         if self.how == "fused":
             wire = TYPES[self.wire] if self.wire else None
-            fastcomm.fused_all_reduce_([result], average=False, wire_dtype=wire, norm_type=None)
+            fastcomm.fused_all_reduce_([result], average=False, comm_dtype=wire, norm_type=None)
         else:
             dist.all_reduce(result, group=gloo if self.how == "Gloo" else None)
         return result

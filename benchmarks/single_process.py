@@ -246,7 +246,7 @@ def measure_step(name: str, replicas: int, repeats: int, device: str) -> dict[st
     model = make().to(device)
     x = torch.randn(shape, device=device)
     bare = [copy.deepcopy(model) for _ in range(replicas)]
-    parallel: Any = fastcomm.DataParallel(model, [device] * replicas)
+    parallel: Any = fastcomm.nn.parallel.DataParallel(model, [device] * replicas)
     stock: Any = partial(plain_step, model, x, replicas)
 
     def step_of(forward: Callable[[], torch.Tensor], modules: Sequence[nn.Module]) -> None:

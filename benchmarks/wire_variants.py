@@ -20,7 +20,7 @@ class Variant:
     """One way to train.
 
     Attributes:
-        wrapper: arguments of ``fastcomm.DistributedDataParallel``.
+        wrapper: arguments of ``fastcomm.nn.parallel.DistributedDataParallel``.
         stock: torch's own instead, over Gloo, with ``hook`` for its gradients.
         times_ranks: over how many times the number of ranks the sequences of a step are dealt.
         order: seed of the order of the data.
@@ -39,7 +39,7 @@ class Variant:
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model under DDP, over the default group."""
         if not self.stock:
-            return fastcomm.DistributedDataParallel(model, **self.wrapper)
+            return fastcomm.nn.parallel.DistributedDataParallel(model, **self.wrapper)
         ddp = torch.nn.parallel.DistributedDataParallel(model)
         if self.hook is not None:
             ddp.register_comm_hook(dist.group.WORLD, self.hook)
@@ -56,14 +56,14 @@ def unchecked_bf16_hook(state, bucket):  # type: ignore[no-untyped-def]
 
 VARIANTS = {
     REFERENCE: Variant(),
-    CLAIMED: Variant({"wire_dtype": torch.bfloat16}),
-    "bf16 wire, error feedback": Variant({"wire_dtype": torch.bfloat16, "error_feedback": True}),
-    "fp16 wire": Variant({"wire_dtype": torch.float16}),
+    CLAIMED: Variant({"comm_dtype": torch.bfloat16}),
+    "bf16 wire, error feedback": Variant({"comm_dtype": torch.bfloat16, "error_feedback": True}),
+    "fp16 wire": Variant({"comm_dtype": torch.float16}),
     "Gloo, fp32": Variant(stock=True),
     "Gloo, bf16_compress_hook": Variant(stock=True, hook=default_hooks.bf16_compress_hook),
     "Gloo, the same unchecked": Variant(stock=True, hook=unchecked_bf16_hook),
     "Gloo, fp16_compress_hook": Variant(stock=True, hook=default_hooks.fp16_compress_hook),
     "fp32, twice the ranks": Variant(times_ranks=2),
-    "bf16 wire, twice the ranks": Variant({"wire_dtype": torch.bfloat16}, times_ranks=2),
+    "bf16 wire, twice the ranks": Variant({"comm_dtype": torch.bfloat16}, times_ranks=2),
     "fp32, other order": Variant(order=1),
 }

@@ -1,4 +1,4 @@
-"""fastcomm: a torch.distributed backend for the ranks of one host.
+"""fastcomm: collectives for ``torch.nn.parallel`` and ``torch.distributed`` on one box.
 
     import torch.distributed as dist
     dist.init_process_group("fastcomm")
@@ -11,129 +11,79 @@ or fail: every public name is looked up when it is first used.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from fastcomm import _register
 
-if TYPE_CHECKING:
-    from fastcomm._explain import explain
-    from fastcomm._native import NativeLibraryError, is_available
-    from fastcomm._use import use
-    from fastcomm.barrier import monitored_barrier
-    from fastcomm.data_parallel import DataParallel, DataParallelCriterion
-    from fastcomm.ddp import DistributedDataParallel
-    from fastcomm.errors import (
-        CollectiveArgumentError,
-        CollectiveMismatchError,
-        CollectiveTimeoutError,
-        CommunicationSystemError,
-        FastcommError,
-        ForkedProcessError,
-        GroupPoisonedError,
-        PeerLeftError,
-        PeerLostError,
-        UnsupportedError,
-    )
-    from fastcomm.fused import clip_grad_norm_, combined_norm, fused_all_reduce_
-    from fastcomm.grad_scaler import GradScaler
-    from fastcomm.memory import empty, is_shared
-    from fastcomm.sharded_optimizer import ShardedOptimizer
-    from fastcomm.shards import fused_reduce_scatter_, gather_shards_
+if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
+    from fastcomm import amp as amp
+    from fastcomm import comm as comm
+    from fastcomm import ddp_comm_hooks as ddp_comm_hooks
+    from fastcomm import errors as errors
+    from fastcomm import nn as nn
+    from fastcomm import optim as optim
+    from fastcomm._distributed.barrier import monitored_barrier as monitored_barrier
+    from fastcomm._distributed.explain import explain as explain
+    from fastcomm._distributed.memory import empty as empty
+    from fastcomm._distributed.memory import is_shared as is_shared
+    from fastcomm._gradients.fused import clip_grad_norm_ as clip_grad_norm_
+    from fastcomm._gradients.fused import combined_norm as combined_norm
+    from fastcomm._gradients.fused import fused_all_reduce_ as fused_all_reduce_
+    from fastcomm._gradients.shards import fused_reduce_scatter_ as fused_reduce_scatter_
+    from fastcomm._gradients.shards import gather_shards_ as gather_shards_
+    from fastcomm._native import NativeLibraryError as NativeLibraryError
+    from fastcomm._native import is_available as is_available
+    from fastcomm._use import use as use
+    from fastcomm.errors import CollectiveArgumentError as CollectiveArgumentError
+    from fastcomm.errors import CollectiveMismatchError as CollectiveMismatchError
+    from fastcomm.errors import CollectiveTimeoutError as CollectiveTimeoutError
+    from fastcomm.errors import CommunicationSystemError as CommunicationSystemError
+    from fastcomm.errors import FastcommError as FastcommError
+    from fastcomm.errors import ForkedProcessError as ForkedProcessError
+    from fastcomm.errors import GroupPoisonedError as GroupPoisonedError
+    from fastcomm.errors import PeerLeftError as PeerLeftError
+    from fastcomm.errors import PeerLostError as PeerLostError
+    from fastcomm.errors import UnsupportedError as UnsupportedError
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CollectiveArgumentError",
-    "CollectiveMismatchError",
-    "CollectiveTimeoutError",
-    "CommunicationSystemError",
-    "DataParallel",
-    "DataParallelCriterion",
-    "DistributedDataParallel",
-    "FastcommError",
-    "ForkedProcessError",
-    "GradScaler",
-    "GroupPoisonedError",
-    "NativeLibraryError",
-    "PeerLeftError",
-    "PeerLostError",
-    "ShardedOptimizer",
-    "UnsupportedError",
-    "__version__",
-    "clip_grad_norm_",
-    "combined_norm",
-    "empty",
-    "explain",
-    "fused_all_reduce_",
-    "fused_reduce_scatter_",
-    "gather_shards_",
-    "is_available",
-    "is_shared",
-    "monitored_barrier",
-    "use",
-]
-
+# The list of public names: tests compare it with what stands above, and with docs/api.md.
 _MODULE_OF = {
-    "CollectiveArgumentError": "fastcomm.errors",
-    "CollectiveMismatchError": "fastcomm.errors",
-    "CollectiveTimeoutError": "fastcomm.errors",
-    "CommunicationSystemError": "fastcomm.errors",
-    "DataParallel": "fastcomm.data_parallel",
-    "DataParallelCriterion": "fastcomm.data_parallel",
-    "DistributedDataParallel": "fastcomm.ddp",
-    "FastcommError": "fastcomm.errors",
-    "ForkedProcessError": "fastcomm.errors",
-    "GradScaler": "fastcomm.grad_scaler",
-    "GroupPoisonedError": "fastcomm.errors",
-    "NativeLibraryError": "fastcomm._native",
-    "PeerLeftError": "fastcomm.errors",
-    "PeerLostError": "fastcomm.errors",
-    "ShardedOptimizer": "fastcomm.sharded_optimizer",
-    "UnsupportedError": "fastcomm.errors",
-    "clip_grad_norm_": "fastcomm.fused",
-    "combined_norm": "fastcomm.fused",
-    "empty": "fastcomm.memory",
-    "explain": "fastcomm._explain",
-    "fused_all_reduce_": "fastcomm.fused",
-    "fused_reduce_scatter_": "fastcomm.shards",
-    "gather_shards_": "fastcomm.shards",
-    "is_available": "fastcomm._native",
-    "is_shared": "fastcomm.memory",
-    "monitored_barrier": "fastcomm.barrier",
-    "use": "fastcomm._use",
+    **dict.fromkeys(
+        (
+            *("CollectiveArgumentError", "CollectiveMismatchError", "CollectiveTimeoutError"),
+            *("CommunicationSystemError", "FastcommError", "ForkedProcessError"),
+            *("GroupPoisonedError", "PeerLeftError", "PeerLostError", "UnsupportedError"),
+        ),
+        "errors",
+    ),
+    **dict.fromkeys(("NativeLibraryError", "is_available"), "_native"),
+    **dict.fromkeys(("clip_grad_norm_", "combined_norm", "fused_all_reduce_"), "_gradients.fused"),
+    **dict.fromkeys(("empty", "is_shared"), "_distributed.memory"),
+    **dict.fromkeys(("fused_reduce_scatter_", "gather_shards_"), "_gradients.shards"),
+    "explain": "_distributed.explain",
+    "monitored_barrier": "_distributed.barrier",
+    "use": "_use",
 }
 
-
-_MODULES = (
-    "barrier",
-    "comm",
-    "data_parallel",
-    "ddp",
-    "env",
-    "errors",
-    "functions",
-    "fused",
-    "memory",
-    "parallel_apply",
-    "replicate",
-    "scatter_gather",
-    "shards",
-)
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> object:
-    """Import the module that holds a public name when the name is first used (PEP 562)."""
-    if name in _MODULES:
+    """Import the module that holds a public name, or has it, when it is first used (PEP 562)."""
+    if name in _MODULE_OF:
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+        value: object = getattr(module, name)
+        globals()[name] = value
+        return value
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__})
 
 
 _register.autoload()

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 # By name: the module whose main(arguments) it is, and a line of help.
 _COMMANDS = {
-    "explain": ("fastcomm._explain_command", "which path an operation takes, and why"),
+    "explain": ("fastcomm._commands.explain", "which path an operation takes, and why"),
     "check": ("fastcomm.check.cli", "try every way between ranks here"),
     "tune": ("fastcomm.tune.cli", "measure what suits this machine"),
     "bench": ("fastcomm.bench.cli", "measure against other backends"),
-    "run": ("fastcomm._run", "run a script on fastcomm"),
+    "run": ("fastcomm._commands.run", "run a script on fastcomm"),
 }
 
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.add_parser(name, help=f"{text}; '{name} --help' for more")
     options = parser.parse_args(words)
 
-    from fastcomm import env as environment
+    from fastcomm._machine import env as environment
 
     found = environment.collect()
     print(

@@ -18,7 +18,8 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from fastcomm import _tuning, _verdicts
+from fastcomm._machine import tuning as _tuning
+from fastcomm._machine import verdicts as _verdicts
 
 _LIBRARY = "fastcomm._C"
 _REBUILD = (

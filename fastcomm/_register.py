@@ -61,7 +61,7 @@ def _create_backend(options: object, backend_options: object) -> C10dBackend:
         options: torch's ``_DistributedBackendOptions`` (store, rank, size, timeout, group name).
         backend_options: what the user gave as ``pg_options``, None by default.
     """
-    from fastcomm.backend import create
+    from fastcomm._distributed.backend import create
 
     return create(options, backend_options)
 

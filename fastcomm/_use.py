@@ -9,22 +9,23 @@ the whole process: backward passes and replicas run in threads of their own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.cuda.comm
 import torch.nn.parallel
 
-from fastcomm import comm, data_parallel, functions, parallel_apply, replicate, scatter_gather
+from fastcomm import comm
+from fastcomm.nn import parallel
+from fastcomm.nn.parallel import _functions, scatter_gather
 
 __all__ = ["DataParallel", "use"]
 
-F = TypeVar("F", bound=Callable[..., Any])
 _THEIRS = torch.nn.DataParallel
 
 
@@ -33,10 +34,10 @@ class _AsTheirs(type):
         return isinstance(instance, _THEIRS)
 
 
-class DataParallel(data_parallel.DataParallel[Any], metaclass=_AsTheirs):
+class DataParallel(parallel.DataParallel[Any], metaclass=_AsTheirs):
     """What the name ``torch.nn.DataParallel`` means while `use` is in effect.
 
-    `fastcomm.DataParallel`, and any ``torch.nn.DataParallel`` is an instance of it: a model may
+    `DataParallel`, and any ``torch.nn.DataParallel`` is an instance of it: a model may
     have been wrapped before.
     """
 
@@ -61,29 +62,29 @@ _COMM = [name for name in comm.__all__ if hasattr(torch.nn.parallel.comm, name)]
 _PLACES: dict[str, list[tuple[str, Any]]] = {
     "torch.nn.parallel.comm": [(name, getattr(comm, name)) for name in _COMM],
     "torch.cuda.comm": [(name, getattr(comm, name)) for name in _COMM],
-    "torch.nn.parallel._functions": [(n, getattr(functions, n)) for n in functions.__all__],
+    "torch.nn.parallel._functions": [(n, getattr(_functions, n)) for n in _functions.__all__],
     "torch.nn.parallel.scatter_gather": [
         *((name, getattr(scatter_gather, name)) for name in scatter_gather.__all__),
-        *((name, getattr(functions, name)) for name in ("Gather", "Scatter")),
+        *((name, getattr(_functions, name)) for name in ("Gather", "Scatter")),
     ],
-    "torch.nn.parallel.replicate": [("replicate", replicate.replicate)],
-    "torch.nn.parallel.parallel_apply": [("parallel_apply", parallel_apply.parallel_apply)],
+    "torch.nn.parallel.replicate": [("replicate", parallel.replicate)],
+    "torch.nn.parallel.parallel_apply": [("parallel_apply", parallel.parallel_apply)],
     "torch.nn.parallel.data_parallel": [
-        ("replicate", replicate.replicate),
-        ("parallel_apply", parallel_apply.parallel_apply),
+        ("replicate", parallel.replicate),
+        ("parallel_apply", parallel.parallel_apply),
         ("scatter_kwargs", scatter_gather.scatter_kwargs),
-        ("gather", scatter_gather.gather),
-        ("data_parallel", data_parallel.data_parallel),
+        ("gather", parallel.gather),
+        ("data_parallel", parallel.data_parallel),
         ("DataParallel", DataParallel),
     ],
     "torch.nn": [("DataParallel", DataParallel)],
     "torch.nn.parallel": [
         ("DataParallel", DataParallel),
-        ("scatter", scatter_gather.scatter),
-        ("gather", scatter_gather.gather),
-        ("replicate", replicate.replicate),
-        ("parallel_apply", parallel_apply.parallel_apply),
-        ("data_parallel", data_parallel.data_parallel),
+        ("scatter", parallel.scatter),
+        ("gather", parallel.gather),
+        ("replicate", parallel.replicate),
+        ("parallel_apply", parallel.parallel_apply),
+        ("data_parallel", parallel.data_parallel),
     ],
 }
 
@@ -92,51 +93,29 @@ _depth = 0
 _replaced: list[tuple[ModuleType, str, Any, Any]] = []  # where, name, torch's, ours
 
 
-class use:
+class use(contextlib.ContextDecorator):
     """Put fastcomm's primitives under ``torch.nn.parallel`` and ``torch.cuda.comm``.
 
-    ``torch.nn.DataParallel`` is `fastcomm.DataParallel` then, with CPU slots too.
+    ``torch.nn.DataParallel`` is `fastcomm.nn.parallel.DataParallel` then, with CPU slots too.
 
-    It takes effect when it is called. As a context manager it ends with the block, as a decorator
-    (``@fastcomm.use()``) it is in effect while the function runs, else until ``end()``. Uses may be
-    nested and overlap, in any threads: what was there before comes back with the end of the last,
-    except where somebody else has replaced it meanwhile.
+    A context manager, which is in effect from its entry to its exit, or a decorator
+    (``@fastcomm.use()``), with which it is in effect while the function runs. Uses may be nested
+    and overlap, in any threads: what was there before comes back with the end of the last, except
+    where somebody else has replaced it meanwhile.
     """
 
-    def __init__(self) -> None:
-        self._active = False
-        self._begin()
-
-    def _begin(self) -> None:
+    def __enter__(self) -> use:
         global _depth
         with _lock:
-            self._active = True
             _depth += 1
             if _depth > 1:
-                return
+                return self
             for where, names in _PLACES.items():
                 module = sys.modules[where]
                 for name, ours in names:
                     if hasattr(module, name):
                         _replaced.append((module, name, getattr(module, name), ours))
                         setattr(module, name, ours)
-
-    def end(self) -> None:
-        """End it, once."""
-        global _depth
-        with _lock:
-            if not self._active:
-                return
-            self._active = False
-            _depth -= 1
-            if _depth > 0:
-                return
-            for module, name, theirs, ours in reversed(_replaced):
-                if getattr(module, name) is ours:
-                    setattr(module, name, theirs)
-            _replaced.clear()
-
-    def __enter__(self) -> use:
         return self
 
     def __exit__(
@@ -145,15 +124,12 @@ class use:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.end()
-
-    def __call__(self, function: F) -> F:
-        """Decorate a function."""
-        self.end()
-
-        @functools.wraps(function)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            with use():
-                return function(*arguments, **options)
-
-        return wrapped  # type: ignore[return-value]
+        global _depth
+        with _lock:
+            _depth -= 1
+            if _depth > 0:
+                return
+            for module, name, theirs, ours in reversed(_replaced):
+                if getattr(module, name) is ours:
+                    setattr(module, name, theirs)
+            _replaced.clear()

@@ -9,7 +9,7 @@ Lists of CPU tensors are copied or summed in one pass over the memory by all int
 torch, without a flat buffer in between. The results of a call lie in one block of memory, which is
 given back when the last of them is gone, and kept for later calls: see `empty_cache`.
 
-All functions are thread-safe. On CUDA devices they order themselves behind the current streams, as
+All functions are thread-safe. On CUDA devices they order themselves after the current streams, as
 torch's do.
 """
 
@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch.nn.parallel import comm as _torch_comm
 
-from fastcomm import _lists, _streams
-from fastcomm import backend as _backend
-from fastcomm._slots import CPU, Device, index_of, slot, slots
-from fastcomm.fused import fused_reduce_add_coalesced
+from fastcomm._devices import lists as _lists
+from fastcomm._devices import streams as _streams
+from fastcomm._devices.slots import CPU, Device, index_of, slot, slots
+from fastcomm._distributed import backend as _backend
+from fastcomm._gradients.fused import fused_reduce_add_coalesced
 
 __all__ = [
     "broadcast",
@@ -104,7 +105,7 @@ def broadcast_coalesced(
     Returns:
         A list for each device. The first holds the tensors themselves. Those of the others are new,
         each with a version counter of its own, and not seen by autograd (see
-        `fastcomm.functions.Broadcast`), with the strides of ``torch.empty_like``.
+        `fastcomm.nn.parallel._functions.Broadcast`), with the strides of ``torch.empty_like``.
 
     Raises:
         RuntimeError: no device; a tensor on another device than the first.

@@ -13,6 +13,19 @@ from types import ModuleType
 
 from torch.distributed import DistBackendError
 
+__all__ = [
+    "CollectiveArgumentError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "CommunicationSystemError",
+    "FastcommError",
+    "ForkedProcessError",
+    "GroupPoisonedError",
+    "PeerLeftError",
+    "PeerLostError",
+    "UnsupportedError",
+]
+
 # What the communicator puts in front: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
 _FRONT = re.compile(r"\[rank (\d+) of (\d+), (?:peer (\d+), )?(\w+), sequence (\d+)\]")
 

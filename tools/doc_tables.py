@@ -10,36 +10,50 @@ another module after ``-m``, without a style. The table below it is what that pr
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
 import itertools
+import os
 import re
 import shlex
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/performance.md", "docs/gradients.md")
-_TABLE = re.compile(r"<!-- table: (.*?) -->\n\n?(?:(?:\|.*\n|\n(?=\|))*)")
+_TABLE = re.compile(r"<!-- table: (.*?) -->\n+(?:(?:\|.*\n|\n(?=\|))*)\n*")
+
+
+@contextlib.contextmanager
+def _in_the_root() -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def made_by(arguments: str) -> str:
     """Return the tables that a command prints, with empty lines between.
 
     Raises:
-        subprocess.CalledProcessError: it fails.
+        ValueError: it fails.
     """
     words = shlex.split(arguments)
-    command = words if words[0] == "-m" else ["-m", "fastcomm", "bench", *words]
-    printed = subprocess.run(
-        [sys.executable, *command, "--style", "github"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    name = words[1] if words[0] == "-m" else "fastcomm.bench.cli"
+    rest = words[2:] if words[0] == "-m" else words
+    printed = io.StringIO()
+    with _in_the_root(), contextlib.redirect_stdout(printed):
+        status = importlib.import_module(name).main([*rest, "--style", "github"])
+    if status != 0:
+        raise ValueError(f"{name} {' '.join(rest)}: exit status {status}")
+    lines = printed.getvalue().splitlines()
     tables = [
-        list(lines)
-        for is_table, lines in itertools.groupby(printed.splitlines(), lambda s: s.startswith("|"))
+        list(group)
+        for is_table, group in itertools.groupby(lines, lambda line: line.startswith("|"))
         if is_table
     ]
     return "\n".join("".join(line + "\n" for line in table) for table in tables)
@@ -47,7 +61,7 @@ def made_by(arguments: str) -> str:
 
 def with_tables(text: str) -> str:
     """Return a document with all of its tables made anew."""
-    return _TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{made_by(found[1])}", text)
+    return _TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{made_by(found[1])}\n", text)
 
 
 def main(arguments: list[str] | None = None) -> int:

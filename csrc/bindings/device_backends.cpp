@@ -10,7 +10,7 @@ namespace fastcomm {
 
 DeviceBackends device_backends() {
   const auto python = [](const char* name) {
-    return py::module_::import("fastcomm._device_engines").attr(name);
+    return py::module_::import("fastcomm._distributed.device_engines").attr(name);
   };
   const auto type_name = [](c10::DeviceType type) { return c10::DeviceTypeName(type, true); };
   DeviceBackends backends;

@@ -5,7 +5,7 @@
 
 namespace fastcomm {
 
-/// The functions of fastcomm/_device_engines.py. They take the GIL.
+/// The functions of fastcomm/_distributed/device_engines.py. They take the GIL.
 DeviceBackends device_backends();
 
 }  // namespace fastcomm

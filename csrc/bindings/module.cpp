@@ -128,7 +128,7 @@ py::object fused_object(const std::optional<FastcommBackend::Fused>& fused) {
   return fused ? py::object(py::make_tuple(fused->work, fused->results)) : py::none();
 }
 
-/// Fused reductions (fastcomm/fused.py). A norm is a NormKind.
+/// Fused reductions (fastcomm/_gradients/fused.py). A norm is a NormKind.
 void bind_fused(py::module_& module) {
   module.def(
       "fused_sum_lists",
@@ -148,7 +148,7 @@ void bind_fused(py::module_& module) {
   });
 }
 
-/// Lists of tensors (fastcomm/_lists.py): None where they are not plain memory, on the CPU or on
+/// Lists of tensors (fastcomm/_devices/lists.py): None where they are not plain memory, on the CPU or on
 /// CUDA devices each.
 void bind_lists(py::module_& module) {
   using Lists = std::vector<TensorList>;

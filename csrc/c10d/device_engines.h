@@ -17,7 +17,7 @@
 
 namespace fastcomm {
 
-/// How backends for devices are made: in Python (fastcomm/_device_engines.py). Set once, from
+/// How backends for devices are made: in Python (fastcomm/_distributed/device_engines.py). Set once, from
 /// bindings/module.cpp. Any of these may raise.
 struct DeviceBackends {
   struct Made {

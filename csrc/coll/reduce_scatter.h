@@ -8,7 +8,7 @@
 //
 // ReduceScatterPipelined over blocks b = 0 .. B-1 of each part. Cost: B + 1 waits; the same bytes.
 //   step 0   nothing (see all_reduce.h)
-//   step k   stage block k-1 of the peers' parts; reduce block k-2 of the own one into the output
+//   step k   stage block k-1 of the peers' parts; reduce block k-2 of its own into the output
 //
 // Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written again
 // in step k+2, whose wait says that all peers have finished step k+1.
@@ -34,7 +34,7 @@ struct ReduceScatterArgs {
   uint64_t sequence;  // of the operation
   const char* inputs[kMaxRanks] = {};
 
-  /// Stages `span` of every part but the own one in `slot`, those of `stride` bytes behind each other.
+  /// Stages `span` of every part but its own in `slot`, those of `stride` bytes behind each other.
   template <class Executor>
   FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
     for (int owner = 0; owner < peers.size; ++owner) {
@@ -44,7 +44,7 @@ struct ReduceScatterArgs {
     }
   }
 
-  /// Reduces `span` of the own part out of `slot`, as an offset in the peers' scratch.
+  /// Reduces `span` of its own part out of `slot`, as an offset in the peers' scratch.
   template <class Executor>
   FC_HD void reduce(Executor& executor, uint64_t slot, const Span& span, uint64_t stride) const {
     const uint64_t own = slot + static_cast<uint64_t>(peers.rank) * stride;

@@ -1,7 +1,7 @@
 // The kernel of devices/peer_probe.h, and the two host threads that launch it: one a device, so
 // that it also works where launches block (CUDA_LAUNCH_BLOCKING=1).
 //
-// Memory ordering. All threads write; __syncthreads; thread 0 stores the own flag with release, in
+// Memory ordering. All threads write; __syncthreads; thread 0 stores its own flag with release, in
 // system scope; the peer's thread 0 loads it with acquire; __syncthreads; all threads of the peer
 // read. Boxes of round k are written again in round k + 1, after a meeting that says that both have
 // read them. Also compiled for the host, under the execution shim (FC_SHIM).

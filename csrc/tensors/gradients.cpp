@@ -82,7 +82,7 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
     : users_(std::move(tensors)), options_(options) {
   const DType wire = options.wire ? dtype_of(*options.wire) : DType::kFloat32;
   FC_CHECK(wire == DType::kFloat32 || wire == DType::kFloat16 || wire == DType::kBFloat16,
-           "fused_all_reduce: wire_dtype is float16 or bfloat16, not ", dtype_name(wire));
+           "fused_all_reduce: comm_dtype is float16 or bfloat16, not ", dtype_name(wire));
   FC_CHECK(options.shards.empty() || options.shards.size() == users_.size(),
            "fused_all_reduce: ", options.shards.size(), " lists of offsets for ", users_.size(),
            " gradients");

@@ -51,7 +51,9 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **oth
 def wrap(way: str, model: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Return the model as it is to be called, and its optimizer."""
     if way == "sharded":
-        return model, fastcomm.ShardedOptimizer(torch.optim.AdamW, model.parameters(), lr=0.01)
+        return model, fastcomm.optim.ShardedOptimizer(
+            model.parameters(), torch.optim.AdamW, lr=0.01
+        )
     if way == "ddp":
         model = DistributedDataParallel(model)
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -45,7 +45,7 @@ def stock(model: nn.Module, batches: Iterable[Batch]) -> Seen:
 def clipped(model: nn.Module, batches: Iterable[Batch]) -> Seen:
     """Gradients that are clipped as the backward pass ends: the wrapper is given the scaler."""
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
-    ddp = fastcomm.DistributedDataParallel(model, max_norm=MAX_NORM, grad_scaler=scaler)
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(model, max_norm=MAX_NORM, grad_scaler=scaler)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=LR)
     seen = []
     for x, y in batches:
@@ -61,10 +61,10 @@ def clipped(model: nn.Module, batches: Iterable[Batch]) -> Seen:
 
 def sharded(model: nn.Module, batches: Iterable[Batch]) -> Seen:
     """Gradients that are reduced, unscaled and clipped in the optimizer's step."""
-    optimizer = fastcomm.ShardedOptimizer(
-        torch.optim.AdamW, model.parameters(), lr=LR, max_norm=MAX_NORM
+    optimizer = fastcomm.optim.ShardedOptimizer(
+        model.parameters(), torch.optim.AdamW, lr=LR, max_norm=MAX_NORM
     )
-    scaler = fastcomm.GradScaler("cpu", init_scale=SCALE)  # torch's would be refused
+    scaler = fastcomm.amp.GradScaler("cpu", init_scale=SCALE)  # torch's would be refused
     seen = []
     for x, y in batches:
         optimizer.zero_grad()

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 docs/examples/two_stages.py
 
 No wrapper is needed: a stage runs ahead in a thread of its own, so while the second stage has one
-micro-batch the first has the next. Each stage may be a `fastcomm.DataParallel`, whose results go to
+micro-batch the first has the next. Each stage may be a `DataParallel`, whose results go to
 any device, here to where the next stage begins; and the whole may be trained by
 DistributedDataParallel, one process for each such pair of stages. The backward pass needs nothing:
 autograd runs each device's part in a thread of its own, too (on the CPU one after the other).
@@ -76,8 +76,8 @@ def build() -> tuple[TwoStages, nn.Sequential]:
     first = nn.Sequential(nn.Linear(16, 64), nn.Tanh()).to(here[0])
     second = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(there[0])
     stages = TwoStages(
-        fastcomm.DataParallel(first, here, output_device=there[0]),
-        fastcomm.DataParallel(second, there),
+        fastcomm.nn.parallel.DataParallel(first, here, output_device=there[0]),
+        fastcomm.nn.parallel.DataParallel(second, there),
         micro_batches=4,
     )
     return stages, nn.Sequential(first, second)

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands import positive, seconds
-from fastcomm.bench.records import Records, RecordWriter, read_records
+from fastcomm._commands.common import positive, seconds
+from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records
 from fastcomm.bench.units import format_size, parse_sizes
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
@@ -65,6 +65,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
     )
     parser.add_argument(
+        "--iterations", type=positive, default=0, metavar="N", help="of each row, instead"
+    )
+    parser.add_argument(
         "--check",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -74,7 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
     kept.add_argument(
         "--out", type=Path, metavar="DIR", help="write JSON lines and a plot into this folder"
     )
-    kept.add_argument("--json", type=Path, metavar="FILE", help="write JSON lines into this file")
+    kept.add_argument(
+        "--json", type=Path, metavar="FILE", help="write JSON lines into this file; -: print them"
+    )
     parser.add_argument(
         "--quiet", action="store_true", help="no table and no progress, which need more packages"
     )
@@ -98,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(argv)
     shows = options.table or options.plot
+    options.quiet = options.quiet or options.json == STDOUT
     if not shows:
         _check(parser, options)
     needed = () if options.quiet and not (options.out or shows) else _NEEDED
@@ -138,7 +144,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if wrong or not options.dtype:
         parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
     if options.device != "cpu":
-        from fastcomm._slots import served
+        from fastcomm._devices.slots import served
 
         if options.device not in ("cuda", served()):
             parser.error(f"--device {options.device}: may be cpu or {served()}")
@@ -151,6 +157,8 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     known = {*OTHERS, *SYMMETRIC, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
     if unknown := [name for name in options.backends if name not in known]:
         parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    if options.json == STDOUT:
+        return
     folder = options.out or (options.json and options.json.parent)
     if folder and not os.access(_existing(folder), os.W_OK):
         parser.error(f"{folder} cannot be written to")
@@ -178,6 +186,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         ranks=options.ranks,
         dtypes=options.dtype,
         budget_s=options.budget,
+        iterations=options.iterations,
         check=options.check,
     )
     rows: list[dict[str, object]] = []
@@ -186,10 +195,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     try:
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
-            print(
-                f"{summary_line(environment)}; {sweep.ranks} ranks, {', '.join(sweep.dtypes)}, "
-                f"{sweep.device}"
-            )
+            if path != STDOUT:
+                print(
+                    f"{summary_line(environment)}; {sweep.ranks} ranks, {', '.join(sweep.dtypes)}, "
+                    f"{sweep.device}"
+                )
             _measure(sweep, rows, writer, options.quiet)
     except OSError as error:
         print(f"bench cannot write: {error}", file=sys.stderr)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm import _machine
+from fastcomm._machine import identity as _machine
 from fastcomm.bench.cases import Case
 from fastcomm.bench.contenders import NotServedError
 from fastcomm.bench.objects import all_gather_object

@@ -7,6 +7,7 @@ stopped leaves what it had measured.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 from fastcomm.bench.environment import describe
 
 SCHEMA = 1
+STDOUT = Path("-")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Records:
 
 
 class RecordWriter:
-    """Writes one file; a context manager.  Not for use from several threads.
+    """Writes one file, or to `STDOUT`; a context manager.  Not for use from several threads.
 
     Raises:
         FileExistsError: ``path`` exists already.
@@ -38,7 +40,7 @@ class RecordWriter:
         self.environment = describe(command)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._file: TextIO = path.open("x", encoding="utf-8")
+            self._file: TextIO = sys.stdout if path == STDOUT else path.open("x", encoding="utf-8")
         except FileExistsError:
             raise FileExistsError(f"{path} exists; results are never overwritten") from None
         self._line({"type": "environment", "schema": SCHEMA, **self.environment})
@@ -52,7 +54,8 @@ class RecordWriter:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        if self.path != STDOUT:
+            self._file.close()
 
     def __enter__(self) -> RecordWriter:
         return self

@@ -5,7 +5,7 @@ All backends and element types of a point are measured in turns, so that rows ca
 The default group runs Gloo and only controls; every backend under test has a group of its own.
 The budget is shared out as the sweep goes: each point gets an equal part of the time that is left,
 and at least half of its share of the whole, so that large sizes that overrun do not starve those
-behind them.
+after them.
 
 On devices a stock backend that raises is left out from then on, with a row that says why: NCCL
 where ranks share a device, symmetric memory where there is none. What fastcomm raises ends the run.
@@ -51,6 +51,7 @@ class SweepOptions:
         device: the type of device whose memory tensors lie in; rank r has the device with number r,
             and shares it where there are fewer.
         dtypes: names in torch, of the elements.
+        iterations: of each row, rounded up; 0: as many as there is time for.
         prepare: called first in each rank; importable, since ranks are processes.
     """
 
@@ -60,6 +61,7 @@ class SweepOptions:
     ranks: int = 2
     dtypes: tuple[str, ...] = ("float32",)
     budget_s: float = 75.0
+    iterations: int = 0
     check: bool = True
     device: str = "cpu"
     prepare: Callable[[], None] | None = None
@@ -186,7 +188,11 @@ def measure_point(
     # The check after the measurement takes about as long as the one before.
     left = budget_s - 2 * (time.perf_counter() - start)
     calls = [each.bind(case) for case, each in served]
-    samples = measure(calls, control, left, timer=timer_on(device)) if calls else []
+    samples = []
+    if calls:
+        samples = measure(
+            calls, control, left, timer=timer_on(device), iterations=options.iterations
+        )
     if options.check:
         for case, each in served:
             _check(each, case, control)

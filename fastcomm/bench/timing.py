@@ -131,7 +131,7 @@ class Timer:
         return statistics.median(max_over_ranks(time_batch(self.call, more), self.control))
 
     def batch(self, samples: int) -> list[int]:
-        """Times in ns of so many samples on this rank, behind some that are not timed."""
+        """Times in ns of so many samples on this rank, after some that are not timed."""
         for _ in range(_UNTIMED_PER_BATCH):
             self.call()
         return time_batch(self.call, samples)
@@ -143,16 +143,19 @@ def measure(
     budget_s: float,
     rounds: int = ROUNDS,
     timer: Callable[[Call, dist.ProcessGroup], Timer] = Timer,
+    iterations: int = 0,
 ) -> list[Samples]:
     """Time ``calls``, one for each backend, for about ``budget_s`` seconds in all.
 
-    Called by all ranks with calls in the same order.  ``budget_s`` counts on rank 0 only.
+    Called by all ranks with calls in the same order.  ``budget_s`` counts on rank 0 only. With
+    ``iterations`` so many samples of each are taken instead, rounded up to whole rounds.
     """
     start = time.perf_counter()
     timers = [timer(call, control) for call in calls]
     costs = [each.pilot() for each in timers]
     left = budget_s - (time.perf_counter() - start)
-    samples = agree(choose_iterations(costs, left, rounds), control)
+    chosen = choose_iterations(costs, left, rounds)
+    samples = agree([-(-iterations // rounds) or each for each in chosen], control)
     batches: list[list[tuple[str, list[int]]]] = [[] for _ in timers]
     order = list(range(len(timers)))
     for number in range(rounds):

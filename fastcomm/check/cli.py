@@ -1,6 +1,6 @@
 """``python -m fastcomm check``: whether fastcomm works on this machine, and how fast.
 
-What is wrong, process groups go around from then on (``fastcomm/_verdicts.py``).
+What is wrong, process groups go around from then on (``fastcomm/_machine/verdicts.py``).
 
 Exit status: 0 if nothing is wrong (a path that is not there is not wrong), 1 if something is, 2 for
 arguments that cannot be meant.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands import TABLES, run, seconds
+from fastcomm._commands.common import TABLES, run, seconds
 
 _STARTS_S = 20  # that the ranks of a path may take to start and to end
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(options: argparse.Namespace, command: list[str]) -> int:
-    from fastcomm import _machine
+    from fastcomm._machine import identity as _machine
     from fastcomm.bench.environment import describe, summary_line
     from fastcomm.bench.launch import RankError
     from fastcomm.check import report
@@ -105,7 +105,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
 
 def _put_down(settings: dict[str, str], decided: set[str]) -> None:
     """Leave what leads around what is wrong, for process groups on this machine."""
-    from fastcomm import _verdicts
+    from fastcomm._machine import verdicts as _verdicts
 
     words = " ".join(f"{name}={value}" for name, value in settings.items())
     try:

@@ -9,7 +9,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from fastcomm import _verdicts
+from fastcomm._machine import verdicts as _verdicts
 from fastcomm.bench.launch import Rank
 from fastcomm.check import results, speeds
 from fastcomm.check.checker import Checker, Prepare, Sizes
@@ -33,7 +33,7 @@ def run_rank(
         prepare()
     device, shares = torch.device("cpu"), False
     if path.on_devices:
-        from fastcomm._slots import served
+        from fastcomm._devices.slots import served
 
         module = torch.get_device_module(served())
         count = module.device_count()
@@ -47,7 +47,7 @@ def run_rank(
     dist.init_process_group("gloo")
     checker = Checker(rank, path, device, sizes, shares, patience_s)
     _run_checks(checker, budget_s)
-    # Not behind what has raised: the others may be anywhere.
+    # Not after what has raised: the others may be anywhere.
     dist.barrier(group=checker.control)
     dist.destroy_process_group()
 

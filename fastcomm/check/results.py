@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm import comm
-from fastcomm._slots import served
+from fastcomm._devices.slots import served
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.cases.base import buffers_from, count_wrong, pattern, pattern_sum
 from fastcomm.check.checker import SHORT, Checker

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands import TABLES, run, seconds
+from fastcomm._commands.common import TABLES, run, seconds
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    from fastcomm import _tuning
+    from fastcomm._machine import tuning as _tuning
 
     def forget() -> int:
         _tuning.write({})
@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tune(options: argparse.Namespace, command: list[str]) -> int:
-    from fastcomm import _machine, _native, _tuning
+    from fastcomm import _native
+    from fastcomm._machine import identity as _machine
+    from fastcomm._machine import tuning as _tuning
     from fastcomm.bench.environment import describe, summary_line
     from fastcomm.bench.launch import RankError
     from fastcomm.check.run import Options as Asked

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm import _native, _register, _tuning
+from fastcomm import _native, _register
+from fastcomm._machine import tuning as _tuning
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.launch import Rank
 from fastcomm.bench.queued import timer_on
@@ -48,7 +49,7 @@ def run_rank(
         prepare()
     device = torch.device("cpu")
     if on_devices:
-        from fastcomm._slots import served
+        from fastcomm._devices.slots import served
 
         module = torch.get_device_module(served())
         device = torch.device(served(), rank.rank % module.device_count())

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,13 @@ def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_records_may_be_printed_of_so_many_iterations(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--budget", "0.2"]
+    assert main([*words, "--iterations", "23", "--json", "-"]) == 0
+    environment, row = map(json.loads, capsys.readouterr().out.splitlines())
+    assert environment["type"] == "environment" and row["iterations"] == 25  # of five rounds
+
+
 def test_a_device_that_is_not_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--device", "cuda"])

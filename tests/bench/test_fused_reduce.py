@@ -28,7 +28,7 @@ def _both_sides(world: World) -> None:
     group = torch.distributed.new_group(backend="gloo")
     ours = [torch.randn(n, generator=torch.Generator().manual_seed(n + world.rank)) for n in (9, 4)]
     theirs = [grad.clone() for grad in ours]
-    result = fastcomm.fused_all_reduce_(ours, unscale=bench.UNSCALE)
+    result = fastcomm.fused_all_reduce_(ours, scale=bench.UNSCALE)
     norm = bench.stock(theirs, group)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(result.total_norm, norm)

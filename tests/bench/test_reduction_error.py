@@ -39,7 +39,7 @@ def test_fastcomms_sides_are_the_tree(reduction_error: ModuleType, ranks: int) -
     for side in reduction_error.SIDES:
         terms = [reduction_error.values_of(r, NUMEL, side.dtype) for r in range(ranks)]
         wire = reduction_error.TYPES[side.wire] if side.wire else None
-        wanted = fused.reduced(terms, average=False, unscale=1.0, wire=wire)
+        wanted = fused.reduced(terms, average=False, scale=1.0, wire=wire)
         for of_rank in results:
             result = of_rank[side.name].view(reduction_error.TYPES[side.dtype])
             if side.how == "Gloo" and ranks > 2:

@@ -75,7 +75,8 @@ def test_cpu_only_library_does_not_ask_for_cuda(run_python, package_copy):
 
 
 def test_library_names_the_devices_that_it_serves():
-    from fastcomm import _build_info, _native, _slots
+    from fastcomm import _build_info, _native
+    from fastcomm._devices import slots as _slots
 
     assert _native.load().accelerator_type() == {"cpu": "", "cuda": "cuda"}[_build_info.FLAVOUR]
     assert _slots.served() == "cuda"  # without kernels of ours torch serves it

@@ -44,7 +44,10 @@ def _bits(world: World) -> None:
     assert is_direct(torch.ones(3, device=device))
 
 
-@pytest.mark.parametrize("size", range(2, 9))
+MORE = [pytest.param(size, marks=pytest.mark.release) for size in (4, 6, 7)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8, *MORE])
 def test_the_bits_of_the_cpu(size: int) -> None:
     """Each type with every other number of ranks."""
     run_ranks(size, _bits, environment=SMALL, timeout=240)

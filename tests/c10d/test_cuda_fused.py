@@ -17,9 +17,10 @@ from support.tree import same_bits
 from torch import nn
 
 import fastcomm
-from fastcomm import _host
-from fastcomm.ddp import FusedState, fused_hook
-from fastcomm.fused import FusedResult
+from fastcomm._devices import host as _host
+from fastcomm._gradients.fused import FusedResult
+from fastcomm._gradients.shards import row_offsets
+from fastcomm.ddp_comm_hooks import FusedState, fused_hook
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -135,14 +136,14 @@ def _error_feedback(world: World) -> None:
         if step == 1:
             grads[0][7] = math.inf  # leaves no residual
         there = _moved(grads, device)
-        options: dict[str, Any] = {"wire_dtype": torch.bfloat16, "unscale": 0.5}
+        options: dict[str, Any] = {"comm_dtype": torch.bfloat16, "scale": 0.5}
         found = fastcomm.fused_all_reduce_(there, **options, residuals=kept_there)
         expected = fastcomm.fused_all_reduce_(grads, **options, residuals=kept)
         _check(found, expected, device)
         for a, b in zip([*there, *kept_there], [*grads, *kept], strict=True):
             assert same_bits(a.cpu(), b), step
     with pytest.raises(ValueError, match="residual"):
-        fastcomm.fused_all_reduce_(there, wire_dtype=torch.float16, residuals=kept)
+        fastcomm.fused_all_reduce_(there, comm_dtype=torch.float16, residuals=kept)
 
 
 def test_error_feedback() -> None:
@@ -172,7 +173,7 @@ def _shards(world: World) -> None:
     """What a rank owns has the bits of the whole, and so have the norms."""
     device = _joined(world)
     grads = gradients(world.rank)[:7]
-    offsets = [fastcomm.shards.row_offsets(grad, world.size) for grad in grads]
+    offsets = [row_offsets(grad, world.size) for grad in grads]
     there = _moved(grads, device)
     found = fastcomm.fused_reduce_scatter_(there, offsets)
     expected = fastcomm.fused_all_reduce_(grads)
@@ -194,7 +195,7 @@ def _gathered(world: World) -> None:
     ]
     whole.append(torch.arange(50_000.0))
     for lone in (False, True):
-        offsets = [fastcomm.shards.row_offsets(tensor, world.size) for tensor in whole]
+        offsets = [row_offsets(tensor, world.size) for tensor in whole]
         if lone:
             offsets = [[0] * world.size + [tensor.numel()] for tensor in whole]
         here = []
@@ -217,12 +218,12 @@ def test_shards_are_gathered(size: int) -> None:
 def _sharded(world: World) -> None:
     device = _joined(world)
     broadcasts = dist.broadcast
-    for options in ({}, {"wire_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}):
+    for options in ({}, {"comm_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}):
         models = [small_net(), small_net().to(device)]
         norms = []
         for model in models:
-            optimizer = fastcomm.ShardedOptimizer(
-                torch.optim.Adam, model.parameters(), lr=0.01, **options
+            optimizer = fastcomm.optim.ShardedOptimizer(
+                model.parameters(), torch.optim.Adam, lr=0.01, **options
             )
             dist.broadcast = None  # not one by one
             place = next(model.parameters()).device
@@ -241,7 +242,7 @@ def _sharded(world: World) -> None:
             assert same_bits(there.detach().cpu(), here.detach()), options
     with pytest.raises(ValueError, match="not on one device"):
         both = [torch.zeros(3, requires_grad=True), torch.zeros(3, device=device)]
-        fastcomm.ShardedOptimizer(torch.optim.SGD, both, lr=0.1)
+        fastcomm.optim.ShardedOptimizer(both, torch.optim.SGD, lr=0.1)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -279,8 +280,8 @@ def _mismatch(world: World, kind: str) -> tuple[Caught, bool, float]:
     if world.rank == 1:
         if kind == "shape":
             grads[0] = torch.full((4, 5), 7.0, device=device)
-        elif kind == "unscale":
-            options = {"unscale": 2.0}
+        elif kind == "scale":
+            options = {"scale": 2.0}
         elif kind == "count":
             grads = grads[1:]
     result = fastcomm.fused_all_reduce_(grads, **options, async_op=True)
@@ -290,7 +291,7 @@ def _mismatch(world: World, kind: str) -> tuple[Caught, bool, float]:
     return caught, is_nan, result.found_inf.item()
 
 
-@pytest.mark.parametrize("kind", ["shape", "unscale", "count"])
+@pytest.mark.parametrize("kind", ["shape", "scale", "count"])
 def test_lists_that_differ_are_an_error(kind: str) -> None:
     """And their flag says so to an optimizer that nobody has told."""
     for caught, is_nan, found_inf in run_ranks(2, _mismatch, kind, environment=SMALL):
@@ -306,7 +307,7 @@ def _left_alone(world: World) -> tuple[str, bool, float] | None:
     if world.rank == 1:
         return None
     grads = [torch.ones(50, device=device), torch.ones(20000, device=device)]
-    result = fastcomm.fused_all_reduce_(grads, wire_dtype=torch.bfloat16, async_op=True)
+    result = fastcomm.fused_all_reduce_(grads, comm_dtype=torch.bfloat16, async_op=True)
     torch.sim.synchronize()
     caught = catch(result.wait)
     assert catch(fastcomm.fused_all_reduce_, grads).kind == caught.kind
@@ -327,7 +328,7 @@ def _graph(world: World) -> None:
     torch.sim.synchronize()
     with stream:
         graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
-        found = fastcomm.fused_all_reduce_(static, wire_dtype=torch.bfloat16)
+        found = fastcomm.fused_all_reduce_(static, comm_dtype=torch.bfloat16)
         graph.end()
         for turn in range(4):
             for grad in static:
@@ -349,7 +350,7 @@ def test_graphs_between_eager_calls() -> None:
 
 MODES: list[dict[str, Any]] = [
     {},
-    {"wire_dtype": torch.bfloat16, "error_feedback": True, "gradient_as_bucket_view": True},
+    {"comm_dtype": torch.bfloat16, "error_feedback": True, "gradient_as_bucket_view": True},
     {"max_norm": 0.01, "bucket_cap_mb": 0.004},
 ]
 
@@ -360,7 +361,7 @@ def _ddp(world: World) -> None:
         norms = []
         models = [small_net(), small_net().to(device)]
         for model in models:
-            ddp = fastcomm.DistributedDataParallel(model, **mode)
+            ddp = fastcomm.nn.parallel.DistributedDataParallel(model, **mode)
             train(world, ddp, next(model.parameters()).device)
             result = ddp.result()
             assert result.total_norm is not None

@@ -96,11 +96,11 @@ def _fused(world: World, raised: str) -> tuple[str, list[torch.Tensor]]:
     _init(world, raised)
     torch.manual_seed(world.rank)
     model = nn.Linear(3, 3)
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     model(torch.randn(4, 3)).square().sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-    ddp = fastcomm.DistributedDataParallel(model)
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(model)
     ddp(torch.randn(4, 3)).square().sum().backward()
     norm = ddp.result().total_norm
     assert norm is not None

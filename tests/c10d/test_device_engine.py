@@ -22,8 +22,8 @@ from support.ranks import World
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
-from fastcomm import _device_engines
-from fastcomm._device_engines import Factory
+from fastcomm._distributed import device_engines as _device_engines
+from fastcomm._distributed.device_engines import Factory
 
 pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # short times are compared
 

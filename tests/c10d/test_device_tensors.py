@@ -63,7 +63,7 @@ class Maker:
 def _init(world: World) -> torch.device:
     sim.load()
     world.init("cpu:fastcomm,sim:fastcomm")
-    backend = fastcomm.backend.backend_of()
+    backend = fastcomm._distributed.backend.backend_of()
     assert backend is not None and backend.native
     return torch.device("sim", world.rank + 3)
 
@@ -312,8 +312,8 @@ def _fused(world: World) -> None:
     here = [cancelling(torch.float32, n, world.rank) for n in (15, 4097, 1, 0)]
     here = [tensor.view(size) for tensor, size in zip(here, sizes, strict=True)]
     there = [tensor.to(device) for tensor in here]
-    wanted = fastcomm.fused_all_reduce_(here, norm_type=2.0, unscale=0.5)
-    found = fastcomm.fused_all_reduce_(there, norm_type=2.0, unscale=0.5)
+    wanted = fastcomm.fused_all_reduce_(here, norm_type=2.0, scale=0.5)
+    found = fastcomm.fused_all_reduce_(there, norm_type=2.0, scale=0.5)
     assert found.total_norm is not None and wanted.total_norm is not None
     assert same_bits(found.total_norm.cpu(), wanted.total_norm)
     assert same_bits(found.partial_norms.cpu(), wanted.partial_norms)
@@ -322,7 +322,9 @@ def _fused(world: World) -> None:
     norms = []
     for place in (torch.device("cpu"), device):
         torch.manual_seed(3)
-        model = fastcomm.DistributedDataParallel(nn.Linear(6, 5).to(place), max_norm=0.1)
+        model = fastcomm.nn.parallel.DistributedDataParallel(
+            nn.Linear(6, 5).to(place), max_norm=0.1
+        )
         torch.manual_seed(world.rank)
         model(torch.randn(4, 6).to(place)).square().mean().backward()
         norms.append([parameter.grad.cpu() for parameter in model.parameters()])

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 from fastcomm import errors
-from fastcomm.ddp import FusedState, fused_hook
+from fastcomm.ddp_comm_hooks import FusedState, fused_hook
 
 WAYS = [
     "sync",

@@ -61,7 +61,7 @@ def spin():
         pass
 atexit.register(spin)
 import sim, torch, torch.distributed as dist
-from fastcomm import _device_engines
+from fastcomm._distributed import device_engines as _device_engines
 rank, path = int(sys.argv[1]), sys.argv[2]
 sim.load()
 atexit.unregister(sim.loading._let_autograd_end)  # it lets the GIL go

@@ -14,7 +14,7 @@ from support.fused import OPTIONS, gradients
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm import backend
+from fastcomm._distributed import backend
 from fastcomm.errors import CollectiveMismatchError
 
 
@@ -23,10 +23,10 @@ def _reals(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _expected(size: int, options: dict[str, Any], seed: int) -> list[torch.Tensor]:
-    average, unscale = options.get("average", True), options.get("unscale", 1.0)
-    wire = options.get("wire_dtype")
+    average, scale = options.get("average", True), options.get("scale", 1.0)
+    wire = options.get("comm_dtype")
     places = zip(*(map(_reals, gradients(rank, seed)) for rank in range(size)), strict=True)
-    return [fused.reduced(list(terms), average, unscale, wire) for terms in places]
+    return [fused.reduced(list(terms), average, scale, wire) for terms in places]
 
 
 def _bits(world: World) -> list[bytes]:
@@ -138,13 +138,13 @@ def _flags(world: World) -> None:
                 grads = [torch.ones(10), torch.ones(10000)]
                 if world.rank == 1:
                     grads[1][where] = bad
-                result = fastcomm.fused_all_reduce_(grads, wire_dtype=wire, norm_type=math.inf)
+                result = fastcomm.fused_all_reduce_(grads, comm_dtype=wire, norm_type=math.inf)
                 assert float(result.found_inf) == 1.0
                 assert math.isnan(float(result.total_norm)) == math.isnan(bad)
     grads = [torch.full((5000,), 6e4)]  # finite in fp32, not in fp16 on the way back
-    result = fastcomm.fused_all_reduce_(grads, average=False, wire_dtype=torch.float16)
+    result = fastcomm.fused_all_reduce_(grads, average=False, comm_dtype=torch.float16)
     assert float(result.found_inf) == 1.0
-    result = fastcomm.fused_all_reduce_([torch.full((50,), 6e4)], wire_dtype=torch.float16)
+    result = fastcomm.fused_all_reduce_([torch.full((50,), 6e4)], comm_dtype=torch.float16)
     assert float(result.found_inf) == 0.0
 
 
@@ -181,14 +181,14 @@ def _error_feedback(world: World) -> list[bytes]:
         left_of_pairs = torch.zeros(3, dtype=torch.complex64)
         if not native:
             with pytest.raises(ValueError, match="complex"):
-                fastcomm.fused_all_reduce_([pairs], wire_dtype=wire, residuals=[left_of_pairs])
+                fastcomm.fused_all_reduce_([pairs], comm_dtype=wire, residuals=[left_of_pairs])
         else:
-            fastcomm.fused_all_reduce_([pairs], wire_dtype=wire, residuals=[left_of_pairs])
+            fastcomm.fused_all_reduce_([pairs], comm_dtype=wire, residuals=[left_of_pairs])
             assert torch.equal(left_of_pairs.real, 1 / 3 - pairs.real) and not pairs.imag[0] - 2
         fastcomm.fused_all_reduce_(
             [grads[0], None, *grads[1:], double],
-            unscale=0.5,
-            wire_dtype=wire,
+            scale=0.5,
+            comm_dtype=wire,
             residuals=[mine[0], None, *mine[1:], torch.zeros(2)],
             norm_type=None if world.size == 3 else 2.0,
         )
@@ -198,7 +198,7 @@ def _error_feedback(world: World) -> list[bytes]:
             assert torch.equal(got, want), step
     for bad in ([torch.zeros(3)], [torch.zeros(5, dtype=torch.float64)], []):
         with pytest.raises(ValueError, match=r"residual|argument 2"):
-            fastcomm.fused_all_reduce_([torch.ones(5)], wire_dtype=wire, residuals=bad)
+            fastcomm.fused_all_reduce_([torch.ones(5)], comm_dtype=wire, residuals=bad)
     return [residual.numpy().tobytes() for residual in mine]
 
 
@@ -258,8 +258,8 @@ def _mismatch(world: World, kind: str) -> str:
         else:
             options = {
                 "average": {"average": False},
-                "unscale": {"unscale": 2.0},
-                "wire": {"wire_dtype": torch.bfloat16},
+                "scale": {"scale": 2.0},
+                "wire": {"comm_dtype": torch.bfloat16},
                 "norm": {"norm_type": 1},
             }[kind]
     error = catch(fastcomm.fused_all_reduce_, grads, **options)
@@ -270,7 +270,7 @@ def _mismatch(world: World, kind: str) -> str:
 
 @pytest.mark.parametrize(
     "kind",
-    ["count", "shape", "strides", "dtype", "dimensions", "average", "unscale", "wire", "norm"],
+    ["count", "shape", "strides", "dtype", "dimensions", "average", "scale", "wire", "norm"],
 )
 def test_lists_that_differ_are_an_error_and_nothing_is_touched(kind: str) -> None:
     for text in run_ranks(2, _mismatch, kind):
@@ -292,8 +292,8 @@ def _refused(world: World) -> None:
             fastcomm.fused_all_reduce_(grads)
     with pytest.raises(ValueError, match="norm_type is 1, 2, inf or None, not 3"):
         fastcomm.fused_all_reduce_([one], norm_type=3)
-    with pytest.raises(ValueError, match="wire_dtype is"):
-        fastcomm.fused_all_reduce_([one], wire_dtype=torch.float64)
+    with pytest.raises(ValueError, match="comm_dtype is"):
+        fastcomm.fused_all_reduce_([one], comm_dtype=torch.float64)
     assert torch.equal(one, torch.ones(4))
     fastcomm.fused_all_reduce_([one])  # the group has taken no harm
     result = fastcomm.fused_all_reduce_([])

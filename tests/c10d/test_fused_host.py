@@ -12,7 +12,7 @@ from support.ranks import World, run_ranks
 from torch import nn
 
 import fastcomm
-from fastcomm import _host
+from fastcomm._devices import host as _host
 
 
 def _lists(rank: int) -> list[torch.Tensor]:
@@ -29,7 +29,7 @@ def _as_if_elsewhere(world: World) -> None:
     mixed, here = _lists(world.rank), _lists(world.rank)
     wanted = fastcomm.fused_all_reduce_(here)
     plain = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
-    ours = fastcomm.DistributedDataParallel(nn.Linear(3, 2))
+    ours = fastcomm.nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
     ours.load_state_dict(plain.state_dict())
     _host._is_elsewhere = lambda tensor: tensor.layout == torch.strided and tensor.dim() != 1
     copies = _host.copies_of(mixed)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from support.ranks import World, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from fastcomm import backend as fastcomm_backend
+from fastcomm._distributed import backend as fastcomm_backend
 
 GLOO = {"FASTCOMM_TRANSPORT": "gloo"}
 

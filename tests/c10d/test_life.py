@@ -11,11 +11,11 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.ranks import World, run_ranks
 
-import fastcomm.backend
+import fastcomm._distributed.backend
 
 
 def _backend() -> Any:
-    backend = fastcomm.backend.backend_of()
+    backend = fastcomm._distributed.backend.backend_of()
     assert backend is not None
     return backend
 

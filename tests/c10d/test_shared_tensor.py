@@ -89,9 +89,9 @@ def test_sums_in_shared_memory_have_the_order_of_the_tree(size: int) -> None:
 
 @pytest.mark.parametrize("isa", ["generic", "avx2"])
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    import fastcomm.backend
+    import fastcomm._distributed.backend
 
-    available = fastcomm.backend.load().reduce_isa()
+    available = fastcomm._distributed.backend.load().reduce_isa()
     if isa == "avx2" and available == "generic":
         pytest.skip("this processor or build has no AVX2")
     run_ranks(3, _bits, environment={**SMALL_BLOCKS, "FASTCOMM_ISA": isa})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fastcomm import _verdicts
 from fastcomm.__main__ import main
+from fastcomm._machine import verdicts as _verdicts
 
 
 def test_a_machine_without_devices(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastcomm import _verdicts
+from fastcomm._machine import verdicts as _verdicts
 from fastcomm.check import report
 from fastcomm.check.plot import draw
 

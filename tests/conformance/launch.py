@@ -55,7 +55,9 @@ class Launcher:
         os.environ["PYTHONPATH"] = path
         sys.path.append(str(STANDIN))
         self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload([rank.TESTS, "torch._dynamo", "fastcomm.backend"])
+        self._context.set_forkserver_preload(
+            [rank.TESTS, "torch._dynamo", "fastcomm._distributed.backend"]
+        )
         self.tests: dict[str, str | None] = self._ask(rank.list_tests)
         self._skips: dict[int, str] = self._ask(rank.skip_codes)
 

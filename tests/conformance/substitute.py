@@ -72,7 +72,7 @@ class GlooCount:
 
 def install(count: GlooCount) -> None:
     """Make every group named "gloo" a fastcomm group; ``count`` is installed already."""
-    from fastcomm.backend import create, load
+    from fastcomm._distributed.backend import create, load
 
     gloo = dist.ProcessGroupGloo
     ours = load().FastcommBackend
@@ -125,7 +125,7 @@ def rename_events(tests: Any) -> None:
 
 def check() -> None:
     """Raise unless the default group, named "gloo", is fastcomm's, on shared memory."""
-    from fastcomm.backend import backend_of
+    from fastcomm._distributed.backend import backend_of
 
     backend = backend_of(behind_checks=True)
     assert dist.get_backend() == GLOO

@@ -36,7 +36,7 @@ def right(one: Gradients, number: int, members: tuple[int, ...], average: bool) 
     """Return the gradients in the end, and what there is to find out of them."""
     terms = zip(*(given(one, number, member) for member in members), strict=True)
     wire = getattr(torch, one.wire)
-    sums = [fused.reduced(list(each), average, one.unscale, wire) for each in terms]
+    sums = [fused.reduced(list(each), average, one.scale, wire) for each in terms]
     finite = all(bool(total.isfinite().all()) for total in sums)
     found = [torch.tensor(0.0 if finite else 1.0)]
     if one.norm is not None:
@@ -65,10 +65,10 @@ def bind(
         result = fastcomm.fused_all_reduce_(
             listed,
             group,
-            op.average,
-            one.unscale,
-            getattr(torch, one.wire),
-            one.norm,
+            average=op.average,
+            scale=one.scale,
+            comm_dtype=getattr(torch, one.wire),
+            norm_type=one.norm,
             async_op=asynchronous,
         )
         # A list that is gathered is over by now: the schedule has none that is to be.

@@ -85,7 +85,7 @@ def _unlike(rng: random.Random, one: Gradients) -> Gradients:
     listed = one.tensors
     changes = [
         replace(one, tensors=(*listed, ("float32", (3,)))),
-        replace(one, unscale=one.unscale * 2),
+        replace(one, scale=one.scale * 2),
         replace(one, norm=rng.choice([norm for norm in NORMS if norm != one.norm])),
     ]
     if any(dtype == "float32" for dtype, _ in listed):

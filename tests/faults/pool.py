@@ -28,7 +28,7 @@ from faults.schedule import CONFIGURATIONS, DEADLY, Schedule
 
 _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "fastcomm.backend", "faults.rank"]
+    ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "faults.rank"]
 )
 _starting = threading.Lock()  # multiprocessing's own lists are not for several threads
 

@@ -38,7 +38,7 @@ class Gradients:
     """The list of a fused reduction and its options; None entries are each rank's own."""
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...]  # type and shape of each
-    unscale: float = 1.0
+    scale: float = 1.0
     wire: str = "float32"  # how gradients of fp32 travel
     norm: float | None = 2.0
 
@@ -46,7 +46,7 @@ class Gradients:
     def call(self) -> tuple[object, ...]:
         """What the ranks compare: a wire's type only where something travels in it."""
         narrow = any(dtype == "float32" for dtype, _ in self.tensors)
-        return (self.tensors, self.unscale, self.wire if narrow else "", self.norm)
+        return (self.tensors, self.scale, self.wire if narrow else "", self.norm)
 
 
 @dataclass(frozen=True)

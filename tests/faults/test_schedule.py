@@ -29,7 +29,7 @@ def test_lists_of_gradients_are_of_all_kinds_and_fit_a_rank_s_share() -> None:
     seen, lengths = set(), Counter[int]()
     for schedule in SCHEDULES:
         for one in [op.gradients for op in schedule.ops if op.gradients is not None]:
-            seen |= {one.wire, one.norm, one.unscale, *(dtype for dtype, _ in one.tensors)}
+            seen |= {one.wire, one.norm, one.scale, *(dtype for dtype, _ in one.tensors)}
             lengths[len(one.tensors)] += 1
             sizes = [prod(shape) for _, shape in one.tensors]
             assert max(sizes, default=0) <= longest(schedule.configuration)

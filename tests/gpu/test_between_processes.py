@@ -92,7 +92,7 @@ def _ddp(world: World, kind: str) -> list[torch.Tensor]:
     train(world, stock, device)
     assert len(buckets) > 3 and all(buckets), buckets
     ours = small_net().to(device)
-    fused = fastcomm.DistributedDataParallel(ours, [device], max_norm=100.0)
+    fused = fastcomm.nn.parallel.DistributedDataParallel(ours, [device], max_norm=100.0)
     train(world, fused, device)
     assert fused.result().found_inf.item() == 0
     return [*_close(net, wanted), *_close(ours, wanted)]
@@ -120,8 +120,8 @@ def _sharded(world: World, kind: str) -> list[torch.Tensor]:
     device = _joined(world, kind)
     nets = [small_net(), small_net().to(device)]
     for net in nets:
-        optimizer = fastcomm.ShardedOptimizer(
-            torch.optim.Adam, net.parameters(), lr=0.01, max_norm=0.5, wire_dtype=torch.bfloat16
+        optimizer = fastcomm.optim.ShardedOptimizer(
+            net.parameters(), torch.optim.Adam, lr=0.01, max_norm=0.5, comm_dtype=torch.bfloat16
         )
         for step in range(3):
             torch.manual_seed(10 * step + world.rank)

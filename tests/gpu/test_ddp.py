@@ -37,7 +37,7 @@ def _reduced(world: World, kind: str) -> None:
         grads = [grad.to(kind) for grad in _gradients(world.rank)]
         gaps = torch.full((6, 4), 7.0, device=kind)
         gaps[:, ::2] = world.rank + 1.0
-        result = fastcomm.fused_all_reduce_([*grads, gaps[:, ::2]], wire_dtype=wire, async_op=True)
+        result = fastcomm.fused_all_reduce_([*grads, gaps[:, ::2]], comm_dtype=wire, async_op=True)
         result.wait()
         lists = [_gradients(rank) for rank in range(world.size)]
         for grad, terms in zip(grads, zip(*lists, strict=True), strict=True):
@@ -80,7 +80,7 @@ def _trained(world: World, kind: str, devices: list[int]) -> list[torch.Tensor]:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(kind)
     plain = copy.deepcopy(model)
-    ours: Any = fastcomm.DistributedDataParallel(model, devices, max_norm=1.0)
+    ours: Any = fastcomm.nn.parallel.DistributedDataParallel(model, devices, max_norm=1.0)
     stock: Any = nn.parallel.DistributedDataParallel(plain, [0])
     for ddp in (ours, stock):
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)

@@ -20,7 +20,7 @@ from torch import nn
 
 import fastcomm
 from fastcomm import comm
-from fastcomm.fused import FusedResult
+from fastcomm._gradients.fused import FusedResult
 
 pytestmark = pytest.mark.accelerator
 
@@ -67,9 +67,10 @@ def _same_findings(ours: FusedResult, wanted: FusedResult) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("average", [False, True])
 def test_bits_are_those_of_the_cpu(count: int, wire: torch.dtype | None, average: bool) -> None:
-    options: Any = (average, 1 / 3 if average else 1.0, wire)
-    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, KIND), *options)
-    wanted, found = comm.fused_reduce_add_coalesced(_lists(count, count), *options)
+    scale = 1 / 3 if average else 1.0
+    options: Any = {"average": average, "scale": scale, "comm_dtype": wire}
+    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, KIND), **options)
+    wanted, found = comm.fused_reduce_add_coalesced(_lists(count, count), **options)
     _equal(sums, wanted)
     _same_findings(result, found)
     assert float(result.found_inf) == 0.0
@@ -170,7 +171,9 @@ def test_nothing_waits_for_the_device() -> None:
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        result = comm.fused_reduce_add_coalesced(lists, True, 0.5, torch.bfloat16)[1]
+        result = comm.fused_reduce_add_coalesced(
+            lists, average=True, scale=0.5, comm_dtype=torch.bfloat16
+        )[1]
         fastcomm.combined_norm(result.partial_norms)
         fastcomm.clip_grad_norm_(parameters, 1.0)
     finally:
@@ -197,8 +200,10 @@ def test_the_work_is_ordered_behind_the_current_stream() -> None:
 def test_replicas_on_several_devices(wire: torch.dtype | None) -> None:
     count = places.count()
     lists = [_lists(count, 4, f"{KIND}:{k}")[k] for k in range(count)]
-    sums, result = comm.fused_reduce_add_coalesced(lists, True, 0.25, wire)
-    wanted, found = comm.fused_reduce_add_coalesced(_lists(count, 4), True, 0.25, wire)
+    sums, result = comm.fused_reduce_add_coalesced(lists, average=True, scale=0.25, comm_dtype=wire)
+    wanted, found = comm.fused_reduce_add_coalesced(
+        _lists(count, 4), average=True, scale=0.25, comm_dtype=wire
+    )
     assert all(total.get_device() == 0 for total in sums)
     _equal(sums, wanted)
     _same_findings(result, found)
@@ -265,7 +270,9 @@ def test_a_graph_captures_norms_and_clipping(norm_type: float) -> None:
     parameters = [nn.Parameter(torch.zeros_like(value)) for value in lists[0]]
 
     def step() -> list[torch.Tensor]:
-        sums, result = comm.fused_reduce_add_coalesced(lists, True, 0.5, torch.bfloat16, norm_type)
+        sums, result = comm.fused_reduce_add_coalesced(
+            lists, average=True, scale=0.5, comm_dtype=torch.bfloat16, norm_type=norm_type
+        )
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         whole = fastcomm.combined_norm(result.partial_norms, norm_type)
@@ -305,7 +312,9 @@ def test_three_launches_instead_of_many() -> None:
     bench = script.load("fused_reduce_cuda")
     lists = [[torch.randn(n, device=KIND) for n in SIZES * 20] for _ in range(4)]
     # Counted in captured graphs: profilers need more of a system than a device.
-    fused = bench.launches(lambda: comm.fused_reduce_add_coalesced(lists, True, bench.UNSCALE))
+    fused = bench.launches(
+        lambda: comm.fused_reduce_add_coalesced(lists, average=True, scale=bench.UNSCALE)
+    )
     stock = bench.launches(lambda: bench.stock(lists))
     print(f"launches: {fused} fused, {stock} stock")
     assert fused == 3
@@ -321,12 +330,12 @@ def test_a_graph_captures_the_reduction_of_several_devices() -> None:
     with contextlib.ExitStack() as stack:
         for stream in reversed(streams):  # the first device is the current one in the end
             stack.enter_context(module.stream(stream))
-        comm.fused_reduce_add_coalesced(lists, True)  # devices that meet for the first time
+        comm.fused_reduce_add_coalesced(lists, average=True)  # devices that meet for the first time
         places.ACCELERATOR.synchronize()
         with places.graph(streams[0]) as graph:
             for stream in streams[1:]:
                 stream.wait_stream(streams[0])
-            sums, result = comm.fused_reduce_add_coalesced(lists, True)
+            sums, result = comm.fused_reduce_add_coalesced(lists, average=True)
             for stream in streams[1:]:
                 streams[0].wait_stream(stream)
         for seed in (5, 6):
@@ -335,6 +344,6 @@ def test_a_graph_captures_the_reduction_of_several_devices() -> None:
                     value.copy_(new)
             places.ACCELERATOR.synchronize()
             graph.replay()
-            wanted, found = comm.fused_reduce_add_coalesced(_lists(count, seed), True)
+            wanted, found = comm.fused_reduce_add_coalesced(_lists(count, seed), average=True)
             _equal(sums, wanted)
             _same_findings(result, found)

@@ -19,7 +19,7 @@ from torch import nn
 
 import fastcomm
 from fastcomm import _native, comm
-from fastcomm.replicate import Replicator, replicate
+from fastcomm.nn.parallel.replicate import Replicator, replicate
 
 pytestmark = pytest.mark.accelerator
 
@@ -85,7 +85,7 @@ def test_the_work_is_ordered_behind_the_current_streams() -> None:
 def test_replicas_run_on_the_callers_streams(devices: list[int], buffers: Any) -> None:
     """What they read is written late, on a stream that is not the default one."""
     module = nn.BatchNorm1d(4, affine=False).to(devices[0])
-    parallel: Any = fastcomm.DataParallel(module, devices, buffers=buffers)
+    parallel: Any = fastcomm.nn.parallel.DataParallel(module, devices, buffers=buffers)
     rows = torch.arange(4.0 * len(devices) * 64).view(-1, 4)
     want = parallel(rows.to(devices[0])).cpu()
     places.module().synchronize(devices[0])
@@ -144,7 +144,7 @@ def test_training_is_that_of_torchs_data_parallel(devices: list[int]) -> None:
     stock: Any = copy.deepcopy(model)
     if KIND == "cuda":  # which torch's own primitives need
         stock = nn.DataParallel(stock, devices)
-    ours: Any = fastcomm.DataParallel(model, devices)
+    ours: Any = fastcomm.nn.parallel.DataParallel(model, devices)
     for a, b in zip(_train(ours), _train(stock), strict=True):
         torch.testing.assert_close(a, b)  # sums of more than two have another order there
 
@@ -189,9 +189,9 @@ def test_memory_is_even_where_the_loss_is_computed_in_the_replicas() -> None:
     rows, classes = (2048, 16384) if KIND == "cuda" else (64, 2048)
     model = nn.Sequential(nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, classes)).to(KIND)
     loss_fn = nn.CrossEntropyLoss()
-    here: Any = fastcomm.DataParallel(model, devices)
+    here: Any = fastcomm.nn.parallel.DataParallel(model, devices)
     first, *others = _peaks(here, loss_fn, rows, classes)
     assert first > 2 * max(others)
-    spread: Any = fastcomm.DataParallel(model, devices, loss_fn=loss_fn)
+    spread: Any = fastcomm.nn.parallel.DataParallel(model, devices, loss_fn=loss_fn)
     first, *others = _peaks(spread, None, rows, classes)
     assert first <= 1.05 * max(others)

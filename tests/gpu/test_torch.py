@@ -8,7 +8,7 @@ import torch.distributed as dist
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm import env
+from fastcomm._machine import env
 
 pytestmark = pytest.mark.gpu
 

@@ -123,7 +123,7 @@ def test_other_ranks_and_one_process_go_on_alike(
 def _scaled(world: World, way: str, folder: str, run: str) -> tuple[list[Any], Whole]:
     """Train for six steps; or for three and save; or load, and train for the other three."""
     model, optimizer = _made(world, way, seed=2 if run == "second" else 1)
-    scaler = fastcomm.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+    scaler = fastcomm.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     others = {"scaler": scaler, "scheduler": scheduler}
     if run == "second":

@@ -17,7 +17,8 @@ from support.values import FLOATS, INTEGERS, cancelling
 from torch.cuda import comm as torch_comm
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastcomm import _lists, comm
+from fastcomm import comm
+from fastcomm._devices import lists as _lists
 
 TWO = ["cpu", "cpu"]
 

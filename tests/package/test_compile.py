@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import fastcomm
-from fastcomm import _compile
-from fastcomm.data_parallel import DataParallel, DataParallelCriterion
-from fastcomm.parallel_apply import parallel_apply
-from fastcomm.replicate import replicate
+from fastcomm.nn.parallel import _compile
+from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriterion
+from fastcomm.nn.parallel.parallel_apply import parallel_apply
+from fastcomm.nn.parallel.replicate import replicate
 
 TWO = ["cpu", "cpu"]
 
@@ -420,7 +420,7 @@ def test_the_parts_alone() -> None:
     outputs = torch.compile(both, backend=counting)(x)
     assert all(torch.equal(a, b) for a, b in zip(outputs, wanted, strict=True))
     assert counting.runs >= 2
-    whole: Any = torch.compile(fastcomm.data_parallel.data_parallel, backend=counting)
+    whole: Any = torch.compile(fastcomm.nn.parallel.data_parallel, backend=counting)
     before = counting.runs
     assert torch.equal(whole(module.eval(), x, TWO), module(x))
     assert counting.runs >= before + 2
@@ -440,7 +440,7 @@ def test_one_device_and_none() -> None:
 def test_fastcomm_does_without_the_compiler() -> None:
     code = (
         "import sys, torch, fastcomm; "
-        "dp = fastcomm.DataParallel(torch.nn.Linear(2, 2), ['cpu', 'cpu']); "
+        "dp = fastcomm.nn.parallel.DataParallel(torch.nn.Linear(2, 2), ['cpu', 'cpu']); "
         "dp(torch.ones(2, 2)).sum().backward(); "
         "assert 'torch._dynamo' not in sys.modules"
     )

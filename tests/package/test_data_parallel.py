@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fastcomm
-from fastcomm.data_parallel import DataParallel, DataParallelCriterion, data_parallel
+from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriterion, data_parallel
 
 TWO = ["cpu", "cpu"]
 
@@ -473,9 +473,9 @@ def test_a_checkpointed_model(place: Place) -> None:
 
 
 def test_the_parts_composed_as_in_torchs_tutorial(place: Place) -> None:
-    from fastcomm.parallel_apply import parallel_apply
-    from fastcomm.replicate import replicate
-    from fastcomm.scatter_gather import gather, scatter
+    from fastcomm.nn.parallel.parallel_apply import parallel_apply
+    from fastcomm.nn.parallel.replicate import replicate
+    from fastcomm.nn.parallel.scatter_gather import gather, scatter
 
     net, x, two = small_net(), torch.randn(4, 6, dtype=torch.float64), place.devices(2)
     wanted = net(x)
@@ -485,10 +485,10 @@ def test_the_parts_composed_as_in_torchs_tutorial(place: Place) -> None:
 
 
 def test_the_package_has_it() -> None:
-    assert fastcomm.DataParallel is DataParallel
+    assert fastcomm.nn.parallel.DataParallel is DataParallel
 
 
 @pytest.mark.parametrize("devices", [2, "cpu", torch.device("cpu")])
 def test_devices_are_a_list(devices: Any) -> None:
     with pytest.raises(TypeError, match=r"devices are a list, such as \["):
-        fastcomm.DataParallel(nn.Linear(2, 2), devices)
+        fastcomm.nn.parallel.DataParallel(nn.Linear(2, 2), devices)

@@ -13,7 +13,7 @@ from support.ranks import World, run_ranks
 from torch import nn
 
 import fastcomm
-from fastcomm.ddp import FusedState, fused_hook
+from fastcomm.ddp_comm_hooks import FusedState, fused_hook
 
 
 class Model(nn.Module):
@@ -60,7 +60,7 @@ def _like_stock(world: World) -> None:
     world.init()
     for mode in MODES:
         stock = nn.parallel.DistributedDataParallel(Model(), **mode)
-        ours = fastcomm.DistributedDataParallel(Model(), **mode)
+        ours = fastcomm.nn.parallel.DistributedDataParallel(Model(), **mode)
         hooked = nn.parallel.DistributedDataParallel(Model(), **mode)
         state = FusedState(hooked.parameters())
         hooked.register_comm_hook(state, fused_hook)
@@ -86,7 +86,7 @@ def _any_buckets(world: World) -> tuple[bytes, list[float]]:
     world.init()
     found = []
     for cap in (25, 0.02, 0.001):
-        ddp = fastcomm.DistributedDataParallel(
+        ddp = fastcomm.nn.parallel.DistributedDataParallel(
             Model(), find_unused_parameters=True, bucket_cap_mb=cap
         )
         weights = _steps(ddp, world.rank)
@@ -108,17 +108,17 @@ def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> No
 def _fed_back(world: World) -> None:
     """Over some steps gradients add up to those of fp32: residuals have what rounding took."""
     world.init()
-    ddp = fastcomm.DistributedDataParallel(
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(
         Model(),
         find_unused_parameters=True,
-        wire_dtype=torch.bfloat16,
+        comm_dtype=torch.bfloat16,
         error_feedback=True,
         bucket_cap_mb=0.02,
     )
-    without = fastcomm.DistributedDataParallel(
-        Model(), find_unused_parameters=True, wire_dtype=torch.bfloat16
+    without = fastcomm.nn.parallel.DistributedDataParallel(
+        Model(), find_unused_parameters=True, comm_dtype=torch.bfloat16
     )
-    exact = fastcomm.DistributedDataParallel(Model(), find_unused_parameters=True)
+    exact = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
     summed = []
     for model in (ddp, without, exact):
         total = [torch.zeros_like(p, dtype=torch.float64) for p in _parameters(model)]
@@ -140,10 +140,10 @@ def test_error_feedback_keeps_what_rounding_takes() -> None:
 
 def _clipped(world: World) -> None:
     world.init()
-    ddp = fastcomm.DistributedDataParallel(
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(
         Model(), find_unused_parameters=True, max_norm=0.01, bucket_cap_mb=0.02
     )
-    free = fastcomm.DistributedDataParallel(Model(), find_unused_parameters=True)
+    free = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
     x = _batch(world.rank, 0)
     for model in (ddp, free):
         model(x).square().mean().backward()
@@ -153,7 +153,7 @@ def _clipped(world: World) -> None:
     for a, b in zip(_parameters(ddp), _parameters(free), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
     # A norm below it leaves all bits.
-    loose = fastcomm.DistributedDataParallel(
+    loose = fastcomm.nn.parallel.DistributedDataParallel(
         Model(), find_unused_parameters=True, max_norm=2 * float(total)
     )
     free.zero_grad()
@@ -169,7 +169,7 @@ def test_gradients_are_clipped_when_backward_ends() -> None:
 
 def _accumulated(world: World) -> None:
     world.init()
-    ddp = fastcomm.DistributedDataParallel(Model(), find_unused_parameters=True)
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
     stock = nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
     for model in (ddp, stock):
         with model.no_sync():
@@ -190,9 +190,9 @@ def _joined(world: World) -> list[torch.Tensor]:
     world.init()
     found = []
     for kind in (
-        fastcomm.DistributedDataParallel,
+        fastcomm.nn.parallel.DistributedDataParallel,
         nn.parallel.DistributedDataParallel,
-        partial(fastcomm.DistributedDataParallel, max_norm=1e9),
+        partial(fastcomm.nn.parallel.DistributedDataParallel, max_norm=1e9),
     ):
         model: Any = kind(Model().head)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -216,8 +216,8 @@ def _half_wires(world: World) -> None:
     x = _batch(world.rank, 0)
     grads = {}
     for wire in (None, torch.bfloat16, torch.float16):
-        ddp = fastcomm.DistributedDataParallel(
-            Model(), find_unused_parameters=True, wire_dtype=wire
+        ddp = fastcomm.nn.parallel.DistributedDataParallel(
+            Model(), find_unused_parameters=True, comm_dtype=wire
         )
         ddp(x).square().mean().backward()
         grads[wire] = torch.cat([p.grad.flatten() for p in _parameters(ddp) if p.grad is not None])
@@ -237,7 +237,7 @@ def _fed(world: World) -> None:
     world.init()
     models = [Model().head, Model().head]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, fused=True) for m in models]
-    ddp = fastcomm.DistributedDataParallel(models[0])
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(models[0])
     stock = nn.parallel.DistributedDataParallel(models[1])
     for model in (ddp, stock):
         model(_batch(world.rank, 0)).square().sum().backward()

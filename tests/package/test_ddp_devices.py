@@ -139,7 +139,7 @@ def _trained(world: World, kind: str, devices: int, names: list[str]) -> None:
         options = MODES[name]
         static, accumulate = options.get("static_graph", False), "accumulate" in name
         model = Model().to(places[0])
-        ddp = fastcomm.DistributedDataParallel(model, places, **options)
+        ddp = fastcomm.nn.parallel.DistributedDataParallel(model, places, **options)
         optimizer = _optimizer(ddp)
         for step in range(STEPS):
             quiet = accumulate and step % 2 == 0

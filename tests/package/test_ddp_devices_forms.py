@@ -41,7 +41,9 @@ def _gradients(module: nn.Module) -> torch.Tensor:
 def _forms(world: World) -> None:
     world.init()
     model = nn.Sequential(_linear(), nn.BatchNorm1d(2).double())
-    ddp = fastcomm.DistributedDataParallel(model, [torch.device("cpu"), -1], output_device="cpu")
+    ddp = fastcomm.nn.parallel.DistributedDataParallel(
+        model, [torch.device("cpu"), -1], output_device="cpu"
+    )
     assert ddp.module is model and list(ddp.children()) == [model]
     assert list(ddp.state_dict()) == [f"module.{key}" for key in model.state_dict()]
     assert ddp.device_ids is None and ddp.data_parallel is not None
@@ -52,9 +54,9 @@ def _forms(world: World) -> None:
     with torch.no_grad():
         assert torch.equal(ddp(input=x), model(x))
         assert torch.equal(ddp(x[:1]), model(x[:1]))  # fewer rows than replicas
-    assert fastcomm.DistributedDataParallel(model).data_parallel is None
+    assert fastcomm.nn.parallel.DistributedDataParallel(model).data_parallel is None
     with pytest.raises(ValueError, match="device_ids and output_device arguments only work with"):
-        fastcomm.DistributedDataParallel(model, [0])  # torch's word
+        fastcomm.nn.parallel.DistributedDataParallel(model, [0])  # torch's word
 
 
 def test_the_module_is_the_users() -> None:
@@ -77,7 +79,7 @@ def _one_step(world: World, kind: str) -> None:
     """Batches along dim 1, nested results, and a norm; a short batch on one process."""
     two = world.join(kind, 2)
     models = [Pair().to(two[0]), Pair()]
-    ours = fastcomm.DistributedDataParallel(models[0], two, None, 1, max_norm=1.0)
+    ours = fastcomm.nn.parallel.DistributedDataParallel(models[0], two, None, 1, max_norm=1.0)
     ddps: list[Any] = [ours, Stock(models[1])]
     x = _whole(4, 1 if world.rank else 6, seed=10 + world.rank)
     for ddp, device in zip(ddps, (two[0], "cpu"), strict=True):
@@ -110,7 +112,7 @@ def _losses(world: World, kind: str) -> None:
     wanted.backward()
     for devices in (four[:2], four, four[:1], None):
         model = _linear().to(four[0])
-        ours = fastcomm.DistributedDataParallel(model, devices, loss_fn=nn.MSELoss())
+        ours = fastcomm.nn.parallel.DistributedDataParallel(model, devices, loss_fn=nn.MSELoss())
         losses = ours(x, y) if devices else ours(x.to(four[0]), y.to(four[0]))
         assert losses.shape == (len(devices or TWO[:1]),)
         assert torch.equal(losses.mean().cpu(), wanted)
@@ -128,7 +130,7 @@ def _joined(world: World, kind: str) -> None:
     two = world.join(kind, 2)
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         found = []
-        for wrap, devices in ((fastcomm.DistributedDataParallel, two), (Stock, None)):
+        for wrap, devices in ((fastcomm.nn.parallel.DistributedDataParallel, two), (Stock, None)):
             ddp: Any = wrap(_linear().to(two[0] if devices else "cpu"), devices, **options)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=2.0**-7)
             with ddp.join():
@@ -149,7 +151,7 @@ def test_ranks_with_fewer_inputs_join(kind: str) -> None:
 
 def test_what_is_refused() -> None:
     def wrap(module: nn.Module, devices: list[Any], **options: Any) -> None:
-        fastcomm.DistributedDataParallel(module, devices, **options)
+        fastcomm.nn.parallel.DistributedDataParallel(module, devices, **options)
 
     linear, norm = _linear(), nn.SyncBatchNorm(3)
     for mixed in (["cpu", 0], [torch.device("cuda", 1), "cpu"], [-1, "cuda"]):

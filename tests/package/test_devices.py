@@ -13,7 +13,7 @@ from support.steps import gradients, small_net, stepped
 from support.tree import same_bits
 from torch import nn
 
-from fastcomm import DataParallel
+from fastcomm.nn.parallel import DataParallel
 
 pytestmark = pytest.mark.accelerator
 

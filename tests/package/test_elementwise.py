@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastcomm._elementwise import ELEMENTWISE, OTHERS, refuse_others
+from fastcomm.optim._elementwise import ELEMENTWISE, OTHERS, refuse_others
 
 
 def _train(kind: Any, cut: int | None, **settings: Any) -> torch.Tensor:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from support.ranks import World, run_ranks
 
-from fastcomm import _build_info, _native, env
+from fastcomm import _build_info, _native
+from fastcomm._machine import env
 
 
 def library(**seen: Any) -> SimpleNamespace:

@@ -14,8 +14,9 @@ from support.ranks import World, run_ranks
 from support.tree import same_bits
 
 import fastcomm
-from fastcomm import _device_engines, _host
-from fastcomm._device_engines import Factory
+from fastcomm._devices import host as _host
+from fastcomm._distributed import device_engines as _device_engines
+from fastcomm._distributed.device_engines import Factory
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -49,8 +50,8 @@ def _reduced(world: World, backend: str) -> None:
     device = _init(world, backend)
     copies_of, all_gather = _host.copies_of, dist.all_gather
     for options in OPTIONS:
-        if "unscale" in options:
-            options = {**options, "unscale": 0.25}
+        if "scale" in options:
+            options = {**options, "scale": 0.25}
         here = _whole_numbers(world.rank)
         there = [torch.empty_like(g, device=device).copy_(g) for g in here]
         expected = fastcomm.fused_all_reduce_(here, **options)
@@ -70,11 +71,11 @@ def _reduced(world: World, backend: str) -> None:
     assert fastcomm.fused_all_reduce_(there).found_inf.item() == 1
     residuals = [torch.full_like(g, 1e-3, dtype=torch.float32) for g in there[:2]]
     given = [g.clone() for g in there[:2]]
-    fastcomm.fused_all_reduce_(given, wire_dtype=torch.bfloat16, residuals=residuals)
+    fastcomm.fused_all_reduce_(given, comm_dtype=torch.bfloat16, residuals=residuals)
     assert residuals[1].abs().max().item() > 0 and residuals[1].unique().tolist() != [1e-3]
     for wrong in (residuals[::-1], [residual.to(torch.bfloat16) for residual in residuals]):
         with pytest.raises(ValueError, match="a residual is of float32 and like its gradient"):
-            fastcomm.fused_all_reduce_(given, wire_dtype=torch.bfloat16, residuals=wrong)
+            fastcomm.fused_all_reduce_(given, comm_dtype=torch.bfloat16, residuals=wrong)
     with pytest.raises(ValueError, match="not floating-point"):
         fastcomm.fused_all_reduce_([torch.ones(3, dtype=torch.int32, device=device)])
 

@@ -10,7 +10,7 @@ import torch
 from support.places import Place
 from torch.autograd import gradcheck, gradgradcheck
 
-from fastcomm.functions import Broadcast, Gather, ReduceAddCoalesced, Scatter
+from fastcomm.nn.parallel._functions import Broadcast, Gather, ReduceAddCoalesced, Scatter
 
 TWO = ["cpu", "cpu"]
 

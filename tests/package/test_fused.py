@@ -16,8 +16,8 @@ from torch import nn
 
 import fastcomm
 from fastcomm import comm
-from fastcomm.ddp import FusedState
-from fastcomm.fused import clip_grad_norm_, fused_reduce_add_coalesced, refuse_parameters
+from fastcomm._gradients.fused import clip_grad_norm_, fused_reduce_add_coalesced, refuse_parameters
+from fastcomm.ddp_comm_hooks import FusedState
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -28,7 +28,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
     dtypes=st.lists(st.sampled_from(DTYPES), min_size=5, max_size=5),
     count=st.integers(1, 9),
     average=st.booleans(),
-    unscale=st.sampled_from([1.0, 0.25, 1 / 3]),
+    scale=st.sampled_from([1.0, 0.25, 1 / 3]),
     wire=st.sampled_from([None, torch.bfloat16, torch.float16]),
     norm_type=st.sampled_from([None, 1.0, 2.0, math.inf]),
     seed=st.integers(0, 2**16),
@@ -39,7 +39,7 @@ def test_replicas_are_reduced_as_ranks_are(
     dtypes: list[torch.dtype],
     count: int,
     average: bool,
-    unscale: float,
+    scale: float,
     wire: torch.dtype | None,
     norm_type: float | None,
     seed: int,
@@ -54,10 +54,12 @@ def test_replicas_are_reduced_as_ranks_are(
         [value.to(device) for value in values]
         for values, device in zip(lists, place.devices(count), strict=True)
     ]
-    sums, result = comm.fused_reduce_add_coalesced(there, average, unscale, wire, norm_type)
+    sums, result = comm.fused_reduce_add_coalesced(
+        there, average=average, scale=scale, comm_dtype=wire, norm_type=norm_type
+    )
     for terms, total in zip(zip(*kept, strict=True), sums, strict=True):
         assert total.device == place.first
-        assert torch.equal(total.cpu(), fused.reduced(list(terms), average, unscale, wire))
+        assert torch.equal(total.cpu(), fused.reduced(list(terms), average, scale, wire))
     assert all(
         torch.equal(a.cpu(), b)
         for values, before in zip(there, kept, strict=True)

@@ -13,7 +13,7 @@ from support.ranks import World, run_ranks
 from torch import nn
 
 import fastcomm
-from fastcomm import ddp
+from fastcomm import ddp_comm_hooks
 
 STEPS, BAD = 6, 3  # in the one with this number one rank's gradients are infinite
 
@@ -48,13 +48,15 @@ def _one_process(size: int) -> tuple[list[torch.Tensor], list[float]]:
 def _train(world: World, kind: str) -> tuple[list[torch.Tensor], list[float]]:
     world.init()
     model = _model()
-    scaler = fastcomm.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    scaler = fastcomm.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
     wrapped: Any = model
     settings: dict[str, Any] = {"lr": 0.5, "momentum": 0.9}
     if kind == "sharded":
-        optimizer: Any = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), **settings)
+        optimizer: Any = fastcomm.optim.ShardedOptimizer(
+            model.parameters(), torch.optim.SGD, **settings
+        )
     else:
-        wrap = fastcomm.DistributedDataParallel if kind == "ours" else _stock
+        wrap = fastcomm.nn.parallel.DistributedDataParallel if kind == "ours" else _stock
         wrapped = wrap(model)
         optimizer = torch.optim.SGD(model.parameters(), **settings)
     scales = []
@@ -87,16 +89,16 @@ def test_ranks_skip_together_and_keep_one_scale(kind: str, size: int) -> None:
 def _stock_scaler(world: World) -> None:
     world.init()
     model = _model()
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     for unscale in (False, True):
         scaler.scale(_loss(model, world.rank, 0)).backward()
         if unscale:
             scaler.unscale_(optimizer)
         caught = catch(scaler.step, optimizer)
-        assert caught.kind == "RuntimeError" and "fastcomm.GradScaler" in caught.text, caught
+        assert caught.kind == "RuntimeError" and "fastcomm.amp.GradScaler" in caught.text, caught
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    ours = fastcomm.GradScaler("cpu", init_scale=8.0)
+    ours = fastcomm.amp.GradScaler("cpu", init_scale=8.0)
     ours.scale(_loss(model, world.rank, 0)).backward()
     caught = catch(ours.unscale_, optimizer)
     assert caught.kind == "RuntimeError" and "max_norm" in caught.text, caught
@@ -117,9 +119,9 @@ def _clip(world: World, kind: str) -> tuple[float, int]:
     model = _model()
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
     given = scaler if kind == "given" else None
-    wrapped = fastcomm.DistributedDataParallel(model, max_norm=0.01, grad_scaler=given)
+    wrapped = fastcomm.nn.parallel.DistributedDataParallel(model, max_norm=0.01, grad_scaler=given)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ddp._warn_of_scalers.cache_clear()
+    ddp_comm_hooks._warn_of_scalers.cache_clear()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         scaler.scale(_loss(wrapped, world.rank, 0)).backward()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +21,22 @@ def in_a_fresh_interpreter(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["errors", "comm", "memory", "env", "ddp", "fused"])
+MODULES = ("amp", "comm", "ddp_comm_hooks", "errors", "nn", "nn.parallel", "optim")
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_a_module_needs_no_import_of_its_own(module: str) -> None:
-    in_a_fresh_interpreter(f"import fastcomm; print(fastcomm.{module}.__name__)")
+    in_a_fresh_interpreter(f"import fastcomm; assert fastcomm.{module}.__all__")
+
+
+def test_the_page_of_public_names_is_complete() -> None:
+    names = [f"fastcomm.{name}" for name in fastcomm.__all__]
+    for module in MODULES:
+        public = importlib.import_module(f"fastcomm.{module}").__all__
+        names += [f"fastcomm.{module}.{name}" for name in public if module != "errors"]
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^\| `(fastcomm\.\S+)`", page, re.MULTILINE)
+    assert sorted(shown) == sorted({*names} - {"fastcomm.__version__", "fastcomm.nn.parallel"})
 
 
 def test_every_exception_is_exported() -> None:

@@ -15,7 +15,8 @@ from support.tree import same_bits, tree_sum
 from support.values import FLOATS, cancelling
 from torch import nn
 
-from fastcomm import DataParallel, comm
+from fastcomm import comm
+from fastcomm.nn.parallel import DataParallel
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
@@ -72,8 +73,12 @@ def _fused(_: World) -> None:
         for values, device in zip(lists, DEVICES, strict=True)
     ]
     for wire in (None, torch.bfloat16):
-        sums, found = comm.fused_reduce_add_coalesced(there, True, 0.25, wire, 2.0)
-        wanted, result = comm.fused_reduce_add_coalesced(lists, True, 0.25, wire, 2.0)
+        sums, found = comm.fused_reduce_add_coalesced(
+            there, average=True, scale=0.25, comm_dtype=wire, norm_type=2.0
+        )
+        wanted, result = comm.fused_reduce_add_coalesced(
+            lists, average=True, scale=0.25, comm_dtype=wire, norm_type=2.0
+        )
         assert all(same_bits(a.cpu(), b) for a, b in zip(sums, wanted, strict=True))
         assert same_bits(found.partial_norms.cpu(), result.partial_norms)
         assert found.total_norm is not None and result.total_norm is not None

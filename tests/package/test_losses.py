@@ -12,7 +12,7 @@ from support.places import ACCELERATOR, Place, count, module
 from torch import nn
 from torch.nn import functional as F
 
-from fastcomm.data_parallel import DataParallel, DataParallelCriterion
+from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriterion
 
 TWO = ["cpu", "cpu"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastcomm import _machine
+from fastcomm._machine import identity as _machine
 
 CARD = """Model: \t\t NVIDIA X
 IRQ:   \t\t {irq}

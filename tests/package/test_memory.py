@@ -341,3 +341,18 @@ def _allocate_in_a_child(world: World) -> int:
 
 def test_a_forked_child_gets_ordinary_memory() -> None:
     assert run_ranks(1, _allocate_in_a_child) == [0]
+
+
+def test_out_is_used_again() -> None:
+    first = fastcomm.empty(1000, dtype=torch.float64)
+    again = fastcomm.empty(10, 20, out=first)
+    assert again is first and again.shape == (10, 20) and fastcomm.is_shared(again)
+    assert fastcomm.empty([1000], out=first, device="cpu").numel() == 1000
+    for out, size, options, said in (
+        (torch.empty(10), 10, {}, "does not lie in memory of fastcomm.empty"),
+        (first, 1001, {}, "too few"),
+        (first, 10, {"dtype": torch.float32}, "of torch.float64"),
+        (first, 10, {"device": "meta"}, "on cpu"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            fastcomm.empty(size, out=out, **options)

@@ -78,8 +78,8 @@ def test_stages_on_devices_of_their_own(example: dict[str, Any]) -> None:
     for places in ([torch.device("cpu")] * 4, devices):
         halves = [copy.deepcopy(first).to(places[0]), copy.deepcopy(second).to(places[2])]
         stages = example["TwoStages"](
-            fastcomm.DataParallel(halves[0], places[:2], output_device=places[2]),
-            fastcomm.DataParallel(halves[1], places[2:]),
+            fastcomm.nn.parallel.DataParallel(halves[0], places[:2], output_device=places[2]),
+            fastcomm.nn.parallel.DataParallel(halves[1], places[2:]),
             micro_batches=4,
         )
         x = torch.randn(24, 16, generator=torch.Generator().manual_seed(1)).requires_grad_()

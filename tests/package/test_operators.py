@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastcomm import _operators, comm
+from fastcomm import comm
+from fastcomm._devices import operators as _operators
 
 OPERATORS = torch.ops.fastcomm
 

@@ -17,7 +17,7 @@ from support.places import ACCELERATOR, Place
 from torch import nn
 from torch._utils import ExceptionWrapper
 
-from fastcomm.parallel_apply import get_a_var, parallel_apply
+from fastcomm.nn.parallel.parallel_apply import get_a_var, parallel_apply
 
 TWO = ["cpu", "cpu"]
 
@@ -72,12 +72,12 @@ class Calls(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 with Calls():
-    import fastcomm.parallel_apply
+    import fastcomm.nn.parallel.parallel_apply
 """
 
 
 def test_vector_functions_have_been_called_before_threads_call_them() -> None:
-    """Their first calls, if made together, may have other bits; see `fastcomm._first_calls`."""
+    """Their first calls, if made together, may have other bits; see `_first_calls`."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
     )

@@ -14,7 +14,7 @@ from support.places import ACCELERATOR, Place
 from support.tree import same_bits, tree_sum
 from torch import nn
 
-from fastcomm.replicate import Replicator, replicate
+from fastcomm.nn.parallel.replicate import Replicator, replicate
 
 TWO = ["cpu", "cpu"]
 

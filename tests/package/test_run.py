@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastcomm._run import instead_of
+from fastcomm._commands.run import instead_of
 
 SCRIPT = """
 import sys

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import Place, examples
 
-from fastcomm.scatter_gather import gather, quiet_gather, scatter, scatter_kwargs
+from fastcomm.nn.parallel.scatter_gather import gather, quiet_gather, scatter, scatter_kwargs
 
 TWO = ["cpu", "cpu"]
 Pair = collections.namedtuple("Pair", ["a", "b"])

@@ -16,27 +16,27 @@ from support.tree import same_bits
 from torch import nn
 
 import fastcomm
-from fastcomm import _host
+from fastcomm._devices import host as _host
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 
-def _optimizer(device: torch.device, **options: Any) -> fastcomm.ShardedOptimizer:
+def _optimizer(device: torch.device, **options: Any) -> fastcomm.optim.ShardedOptimizer:
     """Return one for two parameters, after a step."""
     given = [torch.ones(6, 5, device=device), torch.ones(3000, device=device)]
     parameters = [nn.Parameter(tensor) for tensor in given]
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.Adam, parameters, lr=0.1, **options)
+    optimizer = fastcomm.optim.ShardedOptimizer(parameters, torch.optim.Adam, lr=0.1, **options)
     _give_gradients(optimizer)
     optimizer.step()
     return optimizer
 
 
-def _give_gradients(optimizer: fastcomm.ShardedOptimizer) -> None:
+def _give_gradients(optimizer: fastcomm.optim.ShardedOptimizer) -> None:
     for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad = torch.ones_like(parameter)
 
 
-def _contents(optimizer: fastcomm.ShardedOptimizer) -> list[float]:
+def _contents(optimizer: fastcomm.optim.ShardedOptimizer) -> list[float]:
     """Everything that a step changes on this rank, but for gradients."""
     assert optimizer.optimizer is not None
     states = [value for state in optimizer.optimizer.state.values() for value in state.values()]
@@ -116,7 +116,7 @@ def _late_call(world: World) -> tuple[float, float, bool, bool]:
     grads = [torch.ones(50, device=device)]
     residuals = [torch.full((50,), 0.25, device=device)]
     result = fastcomm.fused_all_reduce_(
-        grads, wire_dtype=torch.bfloat16, residuals=residuals, async_op=True
+        grads, comm_dtype=torch.bfloat16, residuals=residuals, async_op=True
     )
     raised = catch(result.wait).kind == "PeerLeftError"
     assert result.total_norm is not None
@@ -177,7 +177,7 @@ def _stages(world: World) -> None:
     grads, norms = [], []
     for devices in ((torch.device("cpu"),) * 2, (device, torch.device("sim", 2 + world.rank))):
         model = _Stages(*devices)
-        ddp = fastcomm.DistributedDataParallel(model, max_norm=1e-3)
+        ddp = fastcomm.nn.parallel.DistributedDataParallel(model, max_norm=1e-3)
         torch.manual_seed(world.rank)
         ddp(torch.randn(5, 4)).square().mean().backward()
         grads.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])

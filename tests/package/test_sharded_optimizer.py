@@ -72,7 +72,7 @@ def _whole(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -
 
 def _sharded(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -> Any:
     kind, settings = OPTIMIZERS[name]
-    optimizer = fastcomm.ShardedOptimizer(kind, model.parameters(), **options, **settings)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **options, **settings)
     for step in range(steps):
         optimizer.zero_grad()
         _backward(model, rank, step)
@@ -86,7 +86,7 @@ def _same_bits(world: World) -> list[float]:
     cases: list[dict[str, Any]] = [
         {},
         {"max_norm": 0.05},
-        {"wire_dtype": torch.bfloat16, "unscale": 0.5, "average": False},
+        {"comm_dtype": torch.bfloat16, "scale": 0.5, "average": False},
         {"norm_type": math.inf},
         {"norm_type": math.inf, "max_norm": 1e-7},
     ]
@@ -138,7 +138,7 @@ def _schedules(world: World) -> None:
         {"params": list(model.conv.named_parameters(prefix="conv"))},
         {"params": list(model.head.named_parameters(prefix="head")), "lr": 0.5},
     ]
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, groups, lr=0.1)
+    optimizer = fastcomm.optim.ShardedOptimizer(groups, torch.optim.SGD, lr=0.1)
     optimizer.add_param_group({"params": list(model.tall.named_parameters(prefix="tall"))})
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     before = [p.detach().clone() for p in (model.head.weight, model.tall.weight)]
@@ -168,8 +168,8 @@ def test_schedulers_closures_and_groups() -> None:
 def _nonfinite(world: World) -> None:
     world.init()
     model = Model()
-    optimizer = fastcomm.ShardedOptimizer(
-        torch.optim.SGD, model.parameters(), lr=0.1, skip_nonfinite=True
+    optimizer = fastcomm.optim.ShardedOptimizer(
+        model.parameters(), torch.optim.SGD, lr=0.1, skip_nonfinite=True
     )
     kept = [p.detach().clone() for p in model.parameters()]
     _backward(model, world.rank, 0)
@@ -189,15 +189,19 @@ def _errors(world: World) -> str:
     world.init()
     turned = nn.Parameter(torch.zeros(4, 6).t())
     with pytest.raises(ValueError, match="cannot be divided by rows"):
-        fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], lr=0.1)
+        fastcomm.optim.ShardedOptimizer([turned], torch.optim.SGD, lr=0.1)
     with pytest.raises(ValueError, match="on the meta device"):
-        fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, device="meta")], lr=0.1)
+        fastcomm.optim.ShardedOptimizer([torch.zeros(3, device="meta")], torch.optim.SGD, lr=0.1)
     with pytest.raises(ValueError, match="max_norm needs a norm"):
-        fastcomm.ShardedOptimizer(torch.optim.SGD, [turned], norm_type=None, max_norm=1.0, lr=0.1)
+        fastcomm.optim.ShardedOptimizer(
+            [turned], torch.optim.SGD, norm_type=None, max_norm=1.0, lr=0.1
+        )
     with pytest.raises(ValueError, match="complex"):
-        fastcomm.ShardedOptimizer(torch.optim.SGD, [torch.zeros(3, dtype=torch.complex64)], lr=0.1)
+        fastcomm.optim.ShardedOptimizer(
+            [torch.zeros(3, dtype=torch.complex64)], torch.optim.SGD, lr=0.1
+        )
     model = Model()
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     with pytest.raises(ValueError, match="cannot be divided by rows"):
         optimizer.add_param_group({"params": [turned]})
     assert len(optimizer.param_groups) == 1
@@ -246,20 +250,20 @@ def _load(world: World, folder: str) -> dict[str, torch.Tensor]:
     world.init()
     model = Model(seed=9, unused=False)
     kind, settings = OPTIMIZERS["adamw"]
-    optimizer = fastcomm.ShardedOptimizer(kind, model.parameters(), **settings)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
     loaded = {"model": model.state_dict(), "optimizer": _named(model, optimizer)}
     dcp.load(loaded, checkpoint_id=folder)
     model.load_state_dict(loaded["model"])
     set_optimizer_state_dict(model, optimizer, loaded["optimizer"])
     # And back through the optimizer's own methods, whole tensors included.
-    again = fastcomm.ShardedOptimizer(kind, model.parameters(), **settings)
+    again = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
     again.load_state_dict(optimizer.state_dict())
     whole = optimizer.state_dict()
     whole["state"] = {
         k: {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in s.items()}
         for k, s in whole["state"].items()
     }
-    third = fastcomm.ShardedOptimizer(kind, model.parameters(), **settings)
+    third = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
     third.load_state_dict(whole)
     found = _full(_named(model, optimizer))
     for other in (again, third):
@@ -290,7 +294,7 @@ def _other_placements(world: World) -> None:
     world.init()
     model = nn.Linear(1, 1)
     kind, settings = OPTIMIZERS["adamw"]
-    optimizer = fastcomm.ShardedOptimizer(kind, model.parameters(), **settings)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
     model(torch.ones(1)).sum().backward()
     optimizer.step()
     state = optimizer.state_dict()
@@ -315,20 +319,20 @@ def _refused(world: World) -> None:
     world.init()
     model = nn.Linear(3, 3)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    caught = catch(fastcomm.ShardedOptimizer, torch.optim.SGD, model.parameters(), lr=0.1)
+    caught = catch(fastcomm.optim.ShardedOptimizer, model.parameters(), torch.optim.SGD, lr=0.1)
     assert caught.kind == "ValueError" and "reduced twice" in caught.text, caught
     del wrapped
-    optimizer = fastcomm.ShardedOptimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     wrapped = nn.parallel.DistributedDataParallel(model)
     wrapped(torch.ones(1, 3)).sum().backward()
     caught = catch(optimizer.step)
     assert caught.kind == "ValueError" and "reduced twice" in caught.text, caught
     for bad in (-1.0, math.nan):
-        refused = partial(fastcomm.ShardedOptimizer, max_norm=bad, lr=0.1)
-        caught = catch(refused, torch.optim.SGD, nn.Linear(3, 3).parameters())
+        refused = partial(fastcomm.optim.ShardedOptimizer, max_norm=bad, lr=0.1)
+        caught = catch(refused, nn.Linear(3, 3).parameters(), torch.optim.SGD)
         assert caught.kind == "ValueError" and "from 0 up" in caught.text, caught
     made = torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1)
-    assert catch(fastcomm.ShardedOptimizer, made, model.parameters()).kind == "TypeError"
+    assert catch(fastcomm.optim.ShardedOptimizer, model.parameters(), made).kind == "TypeError"
 
 
 def test_what_would_train_otherwise_is_refused() -> None:

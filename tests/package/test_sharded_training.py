@@ -35,8 +35,8 @@ def _sharded(world: World) -> Trained:
     for name, max_norm in CASES:
         kind, settings = OPTIMIZERS[name]
         model = _model()
-        optimizer = fastcomm.ShardedOptimizer(
-            kind, model.parameters(), max_norm=max_norm, **settings
+        optimizer = fastcomm.optim.ShardedOptimizer(
+            model.parameters(), kind, max_norm=max_norm, **settings
         )
         losses = []
         for step in range(STEPS):

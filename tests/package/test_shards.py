@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm.shards import row_offsets
+from fastcomm._gradients.shards import row_offsets
 
 
 @given(rows=st.integers(0, 20), columns=st.integers(1, 5), size=st.integers(1, 9))
@@ -43,7 +43,7 @@ def _parts(world: World) -> None:
     world.init()
     size, rank = world.size, world.rank
     whole, parts = _tensors(rank), _tensors(rank)
-    wanted = fastcomm.fused_all_reduce_(whole, unscale=0.5)
+    wanted = fastcomm.fused_all_reduce_(whole, scale=0.5)
     offsets: list[list[int]] = [
         [0, *(4090 + i for i in range(size - 1)), 9000],  # within one unit
         [0, *[5] * size],  # all of it the first rank's
@@ -51,7 +51,7 @@ def _parts(world: World) -> None:
         [*[0] * size, 4097],
         [],  # everybody's
     ]
-    result = fastcomm.fused_reduce_scatter_(parts, offsets, unscale=0.5)
+    result = fastcomm.fused_reduce_scatter_(parts, offsets, scale=0.5)
     assert result.total_norm == wanted.total_norm and torch.equal(
         result.partial_norms, wanted.partial_norms
     )

@@ -13,7 +13,7 @@ from support.places import Place
 from support.tree import same_bits
 from torch import nn
 
-from fastcomm.data_parallel import DataParallel
+from fastcomm.nn.parallel.data_parallel import DataParallel
 
 
 def _net(momentum: float | None, affine: bool) -> nn.Sequential:

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import fastcomm
-from fastcomm import _use, comm, functions
+from fastcomm import _use, comm
+from fastcomm.nn.parallel import _functions
 
 MODULES = [
     "torch.nn",
@@ -37,7 +38,7 @@ def test_everything_is_replaced_and_comes_back() -> None:
         inside = _state()
         assert torch.cuda.comm.broadcast_coalesced is comm.broadcast_coalesced
         assert torch.nn.parallel.comm.scatter is comm.scatter
-        assert sys.modules["torch.nn.parallel._functions"].Broadcast is functions.Broadcast  # type: ignore[attr-defined]
+        assert sys.modules["torch.nn.parallel._functions"].Broadcast is _functions.Broadcast  # type: ignore[attr-defined]
         x = torch.randn(4, 2)
         parts = torch.nn.parallel.scatter(x, ["cpu", "cpu"])
         replicas = torch.nn.parallel.replicate(nn.Identity(), ["cpu", "cpu"])
@@ -62,13 +63,14 @@ def test_it_is_nested_and_restored_after_an_exception() -> None:
     assert torch.nn.parallel.comm.gather is theirs
 
 
-def test_as_a_function_and_as_a_decorator() -> None:
+def test_it_is_in_effect_from_its_entry_and_as_a_decorator() -> None:
     theirs = torch.nn.parallel.comm.gather
     used = fastcomm.use()
-    assert torch.nn.parallel.comm.gather is comm.gather
-    used.end()
-    used.end()
     assert torch.nn.parallel.comm.gather is theirs
+    for _ in range(2):
+        with used:
+            assert torch.nn.parallel.comm.gather is comm.gather
+        assert torch.nn.parallel.comm.gather is theirs
 
     @fastcomm.use()
     def inside(x: int) -> tuple[int, bool]:
@@ -82,9 +84,8 @@ def test_as_a_function_and_as_a_decorator() -> None:
 
 def test_what_somebody_else_put_there_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = torch.nn.parallel.comm.gather
-    used = fastcomm.use()
-    monkeypatch.setattr(torch.nn.parallel.comm, "gather", len)
-    used.end()
+    with fastcomm.use():
+        monkeypatch.setattr(torch.nn.parallel.comm, "gather", len)
     assert torch.nn.parallel.comm.gather is len
     torch.nn.parallel.comm.gather = theirs
 

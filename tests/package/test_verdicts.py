@@ -13,7 +13,8 @@ import torch.distributed as dist
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm import _machine, _verdicts
+from fastcomm._machine import identity as _machine
+from fastcomm._machine import verdicts as _verdicts
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def _operations(
         "fused_all_reduce": (-1, lambda: fastcomm.fused_all_reduce_(grads)),
         "fused_all_reduce, bf16": (
             -1,
-            lambda: fastcomm.fused_all_reduce_(grads, wire_dtype=torch.bfloat16),
+            lambda: fastcomm.fused_all_reduce_(grads, comm_dtype=torch.bfloat16),
         ),
         "gather_shards": (-1, lambda: fastcomm.gather_shards_([wide], [offsets])),
     }

@@ -156,7 +156,7 @@ def _fused_sum_on_a_side() -> None:
 
 
 def _norm_on_a_side() -> None:
-    from fastcomm import backend
+    from fastcomm._distributed import backend
 
     _used_elsewhere(lambda lists: backend.load().gradient_norms(lists[0], 2))
 
@@ -214,7 +214,7 @@ def _train(**options: Any) -> None:
     import fastcomm
 
     model = _model()
-    parallel: Any = fastcomm.DataParallel(model, [0, 1, 2], **options)
+    parallel: Any = fastcomm.nn.parallel.DataParallel(model, [0, 1, 2], **options)
     x = torch.randn(12, 8, device="sim:0")
     _synchronize()
     with _On(_sides()):
@@ -249,7 +249,7 @@ def _synchronized_norms() -> None:
     import fastcomm
 
     model = _OnItsOwnStream().to("sim:0")
-    parallel: Any = fastcomm.DataParallel(model, [0, 1, 2], buffers="sync_batchnorm")
+    parallel: Any = fastcomm.nn.parallel.DataParallel(model, [0, 1, 2], buffers="sync_batchnorm")
     x = torch.randn(12, 8, device="sim:0")
     with torch.no_grad():
         parallel(x)
@@ -257,7 +257,7 @@ def _synchronized_norms() -> None:
 
 
 def _scatter_from_the_host() -> None:
-    from fastcomm.functions import Scatter
+    from fastcomm.nn.parallel._functions import Scatter
 
     rows = torch.arange(24.0).view(12, 2).pin_memory()
     chunks = Scatter.apply([torch.device("sim", d) for d in range(3)], None, 0, rows)
@@ -266,7 +266,7 @@ def _scatter_from_the_host() -> None:
 
 
 def _scatter_and_gather() -> None:
-    from fastcomm.functions import Gather, Scatter
+    from fastcomm.nn.parallel._functions import Gather, Scatter
 
     devices = [torch.device("sim", d) for d in range(3)]
     x = torch.ones(12, 8, device="sim:0", requires_grad=True)
@@ -281,7 +281,7 @@ def _scatter_and_gather() -> None:
 
 
 def _second_derivative() -> None:
-    from fastcomm.functions import Broadcast, ReduceAddCoalesced
+    from fastcomm.nn.parallel._functions import Broadcast, ReduceAddCoalesced
 
     devices = [torch.device("sim", d) for d in range(3)]
     x = torch.ones(500, device="sim:0", requires_grad=True)
@@ -300,7 +300,7 @@ def _second_derivative() -> None:
 def _late_input() -> None:
     import fastcomm
 
-    parallel: Any = fastcomm.DataParallel(_model(), [0, 1, 2])
+    parallel: Any = fastcomm.nn.parallel.DataParallel(_model(), [0, 1, 2])
     x = torch.zeros(12, 8, device="sim:0")
     _synchronize()
     with _On(_sides()), torch.no_grad():
@@ -311,7 +311,7 @@ def _late_input() -> None:
 def _other_streams() -> None:
     import fastcomm
 
-    parallel: Any = fastcomm.DataParallel(_model().eval(), [0, 1, 2])
+    parallel: Any = fastcomm.nn.parallel.DataParallel(_model().eval(), [0, 1, 2])
     x = torch.zeros(12, 8, device="sim:0")
     _synchronize()
     for _round in range(2):
@@ -320,7 +320,7 @@ def _other_streams() -> None:
 
 
 def _threads_without_streams() -> None:
-    from fastcomm.parallel_apply import _ThreadContext
+    from fastcomm.nn.parallel.parallel_apply import _ThreadContext
 
     enter = _ThreadContext.enter
 
@@ -338,7 +338,7 @@ def _threads_without_streams() -> None:
 
 
 def _memory_of_any_stream() -> None:
-    from fastcomm.replicate import _BroadcastBuffers
+    from fastcomm.nn.parallel.replicate import _BroadcastBuffers
 
     def as_now(self: Any) -> list[torch.Stream]:
         return [torch.accelerator.current_stream(device) for device in self._devices[1:]]
@@ -364,7 +364,7 @@ def _without(module: str, *names: str) -> Callable[[], None]:
     return leave_out
 
 
-STREAMS = "fastcomm._streams"
+STREAMS = "fastcomm._devices.streams"
 # What is done, what is left out (a control of C++, or a function of Python), and who reports.
 CONTROLS: dict[str, tuple[Callable[[], None], str | Callable[[], None], str]] = {
     "broadcast: ready": (_broadcast, "drop_ready", r"multi_copy.* reads .* aten::fill_"),

@@ -16,9 +16,9 @@ NARROW = [torch.float16, torch.bfloat16]
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"average": False, "norm_type": 1},
-    {"unscale": 1 / 3, "norm_type": math.inf},
-    {"wire_dtype": torch.bfloat16},
-    {"wire_dtype": torch.float16, "unscale": 0.1, "norm_type": None},
+    {"scale": 1 / 3, "norm_type": math.inf},
+    {"comm_dtype": torch.bfloat16},
+    {"comm_dtype": torch.float16, "scale": 0.1, "norm_type": None},
 ]
 
 
@@ -39,7 +39,7 @@ def gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
 
 
 def reduced(
-    terms: list[torch.Tensor], average: bool, unscale: float, wire: torch.dtype | None
+    terms: list[torch.Tensor], average: bool, scale: float, wire: torch.dtype | None
 ) -> torch.Tensor:
     """Reduce one gradient of each rank, to its own type."""
     dtype = terms[0].dtype
@@ -48,7 +48,7 @@ def reduced(
     total = tree.tree_sum([term.to(through).to(wide) for term in terms])
     if average:
         total = total / torch.tensor(len(terms), dtype=wide)
-    return (total * torch.tensor(unscale, dtype=wide)).to(through).to(dtype)
+    return (total * torch.tensor(scale, dtype=wide)).to(through).to(dtype)
 
 
 def part(gradient: torch.Tensor, norm_type: float) -> float:

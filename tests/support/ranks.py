@@ -25,7 +25,7 @@ _context = mp.get_context("forkserver")
 # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
 # pytest: a rank imports its function's file of tests, and a tenth of a second for that each time.
 _context.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "fastcomm.backend", "pytest"]
+    ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "pytest"]
 )
 
 

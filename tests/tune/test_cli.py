@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastcomm import _tuning
 from fastcomm.__main__ import main
+from fastcomm._machine import tuning as _tuning
 
 
 def _explained(folder: Path, **settings: str) -> str:

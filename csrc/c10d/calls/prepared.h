@@ -58,7 +58,7 @@ void check_root_list(const char* operation, const TensorLists& lists, const at::
                      bool is_root, int size);
 
 /// Whether `part` may be written while the parts of `whole` are read, or the other way round: it shares
-/// memory with none of them but the own one, where that is at the same place.
+/// memory with none of them but its own, where that is at the same place.
 template <class Pointer>
 bool apart(const void* part, const std::vector<Pointer>& whole, uint64_t bytes, int rank) {
   const auto* one = static_cast<const char*>(part);

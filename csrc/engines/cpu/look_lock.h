@@ -2,7 +2,7 @@
 //
 // Who posts takes it; who only looks tries to, since whoever has it is looking too. But the holder may
 // have looked just before something came: then who tried in vain would sleep over it. So it leaves a
-// mark, and the holder rings the own doorbell when it lets go.
+// mark, and the holder rings its own doorbell when it lets go.
 #pragma once
 
 #include <atomic>

@@ -2,7 +2,7 @@
 // virtual machines, containers in which handles of device memory cannot be opened.
 //
 // A window lies in the rank's own segment, which its peers have mapped since their group was formed
-// (transport/shm/segment.h). Every process registers the own window and its peers' with its device.
+// (transport/shm/segment.h). Every process registers its own window and its peers' with its device.
 // That a store of one device to such memory is seen by another one in the order of its flags is promised by
 // CUDA for memory that is mapped, at the scope of the system, which is that of every flag here.
 #pragma once

@@ -56,7 +56,7 @@ class PingPong(_Pairs):
 
 
 class Stream(_Pairs):
-    """Messages one behind the other, all in one direction; the time is that of one."""
+    """Messages one after the other, all in one direction; the time is that of one."""
 
     name = "send_recv_stream"
     repeats = 16

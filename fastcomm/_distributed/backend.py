@@ -1,0 +1,184 @@
+"""Create the backend of one process group."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from fastcomm import _native, errors
+from fastcomm._machine import env
+
+if TYPE_CHECKING:
+    from fastcomm._C import FastcommBackend
+
+logger = logging.getLogger("fastcomm")
+
+
+def create(options: Any, backend_options: object) -> FastcommBackend:
+    """Form the group with the other ranks; collective, called by torch on every member.
+
+    Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
+    ``DistributedDataParallel`` allocates its buckets where peers can reach them.
+
+    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a
+    warning of the logger ``fastcomm`` says why (on the group's first rank).
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
+        backend_options: ``pg_options`` of the user; fastcomm has none.
+
+    Raises:
+        TypeError: ``backend_options`` is not None.
+        CollectiveTimeoutError: a rank did not arrive within the group's timeout.
+        CollectiveArgumentError: the ranks were started for groups of different sizes.
+        CommunicationSystemError: a rank may not open the descriptors that a group needs.
+    """
+    if backend_options is not None:
+        raise TypeError(
+            f"fastcomm takes no backend options, got {type(backend_options).__name__}: "
+            "leave pg_options out; what can be set is set by FASTCOMM_* variables, see "
+            "'python -m fastcomm env'"
+        )
+    # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    native = load()
+    env.warn_of_unknown_settings()
+    rank, size, timeout = options.group_rank, options.group_size, options.timeout
+    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
+    # of processes that are gone.
+    name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
+    # For what continuations of futures issue (csrc/c10d/native/lanes.h), from other threads.
+    base, connection = _own_connection(options.store, size)
+    backend: FastcommBackend = native.create_backend(
+        dist.PrefixStore("fastcomm/", options.store),
+        rank,
+        size,
+        _seconds(timeout),
+        dist.PrefixStore(f"fastcomm/{name:x}/", connection),
+        base,
+    )
+    if not backend.native:
+        whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
+        backend.delegate_to(dist.ProcessGroupGloo(whole, rank, size, timeout=timeout))
+        if rank == 0:
+            logger.warning(
+                "this group of %d ranks runs on Gloo, not on shared memory: %s",
+                size,
+                backend.why_not_native,
+            )
+    return backend
+
+
+_connections: WeakKeyDictionary[dist.Store, dist.Store] = WeakKeyDictionary()
+
+
+def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Store]:
+    """Return the store behind all prefixes, and another connection to it for a group of ``size``.
+
+    Who waits in a store keeps other threads out. There is one for all groups of the process, as
+    long as somebody holds the store, made before it is needed: while a connection to a host
+    that has died is tried again and again, nobody looks for the death.
+    """
+    base: dist.Store = store
+    while isinstance(base, dist.PrefixStore):
+        base = base.underlying_store
+    if size == 1:
+        return base, base
+    if (known := _connections.get(base)) is not None:
+        return base, known
+    try:
+        connection = base.clone()
+    except (RuntimeError, NotImplementedError):  # a store that cannot
+        return base, base
+    if connection is not base:
+        _connections[base] = connection
+    return base, connection
+
+
+def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta) -> int:
+    """Raise on every rank unless all ranks come, for a group of one size, and can take part.
+
+    Returns a number that all ranks have in common, and no other group.
+
+    Done first: what follows would not say as well who is missing, Gloo least of all.
+    """
+    problem = _want_of_descriptors(size)
+    name = 0
+    if size > 1:
+        try:
+            name = native.agree(store, rank, size, _seconds(timeout), problem)
+        except dist.DistError:
+            if not problem:
+                raise  # else a store without a descriptor, which is the same problem
+    if problem:
+        raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
+    return name
+
+
+def _want_of_descriptors(size: int) -> str:
+    """Say what is missing if a group of ``size`` ranks might not find descriptors enough.
+
+    Asked before: where the group comes to be Gloo's, that ends the whole process when its thread
+    finds none for a connection.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            return ""  # no /proc: nobody knows
+        used = limit
+    # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
+    # descriptors for each peer; where it turns out to be Gloo's, that has its own: size + 3, and
+    # more while it connects.
+    needed = 3 * size + 16
+    if limit - used >= needed:
+        return ""
+    return (
+        f"a group of {size} ranks needs up to {needed} descriptors, and this process may open "
+        f"{max(0, limit - used)} more: raise the limit of open files (ulimit -n), which is "
+        f"{limit}, or destroy groups that are not used"
+    )
+
+
+def load() -> Any:
+    """Return ``fastcomm._C``, with its errors registered."""
+    native = _native.load()
+    errors.register(native)
+    return native
+
+
+def backend_of(
+    group: dist.ProcessGroup | None = None, *, behind_checks: bool = False
+) -> FastcommBackend | None:
+    """Return the fastcomm backend that serves a group's CPU tensors, or None.
+
+    Args:
+        group: a process group; None is the default group.
+        behind_checks: also where TORCH_DISTRIBUTED_DEBUG=DETAIL has put torch's checks in front of
+            it. To ask it something: a call that these do not see would not match others that they
+            hold back.
+    """
+    import torch
+
+    pg = group if group is not None else dist.distributed_c10d._get_default_group()
+    try:
+        backend = pg._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None
+    if behind_checks:
+        backend = getattr(backend, "wrapped_pg", backend)
+    return backend if isinstance(backend, load().FastcommBackend) else None
+
+
+def _seconds(timeout: timedelta) -> float:
+    return timeout.total_seconds()

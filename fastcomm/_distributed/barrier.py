@@ -1,0 +1,36 @@
+"""A barrier that says who is missing, under our own name: torch keeps its own for Gloo."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from fastcomm._distributed import backend as _backend
+
+_UNSET = timedelta(milliseconds=-1)  # c10d's word for the group's own timeout
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Wait until all ranks of a group have come; as ``torch.distributed.monitored_barrier``.
+
+    Synchronous, in the order of the group's other operations.
+
+    Args:
+        group: a process group of backend fastcomm; None is the default group.
+        timeout: how long to wait; None is the group's.
+        wait_all_ranks: name all ranks that are missing, and not just the first.
+
+    Raises:
+        CollectiveTimeoutError: not all ranks came. On rank 0 it names who is missing; the group
+            cannot be used any more.
+        ValueError: the group is not of backend fastcomm.
+    """
+    if _backend.backend_of(group, behind_checks=True) is None:
+        raise ValueError("monitored_barrier() needs a process group of backend fastcomm")
+    pg = group if group is not None else dist.distributed_c10d._get_default_group()
+    pg.monitored_barrier(_UNSET if timeout is None else timeout, wait_all_ranks)

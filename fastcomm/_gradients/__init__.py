@@ -1,0 +1,1 @@
+"""Lists of gradients, reduced in one pass."""

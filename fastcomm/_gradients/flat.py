@@ -1,0 +1,53 @@
+"""Gradients on one device that another backend serves, as NCCL: a flat bucket for each type.
+
+The backend sums, in its own order and with its own roundings; kernels of ours do the rest: factor,
+norm, and the look for inf and NaN. A mean is of terms that are divided before, as stock DDP has it,
+since the backend's accumulator may be no wider than what it sums. Nothing leaves the device, and
+nothing waits for it; nor does anybody compare the ranks' lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from fastcomm._distributed import backend as _backend
+from fastcomm._gradients import gathered as _gathered
+
+
+def reduce(
+    tensors: Sequence[torch.Tensor],
+    residuals: Sequence[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    how: tuple[bool, float, torch.dtype | None, int],
+) -> list[torch.Tensor]:
+    """Reduce ``tensors`` in place.
+
+    Args:
+        tensors: the gradients, all on one device that kernels serve.
+        residuals: of error feedback, or none.
+        group: any process group that takes tensors of that device.
+        how: ``average``, ``scale``, ``comm_dtype``, and the number of the norm.
+
+    Returns:
+        The norm, the flag and the parts, as the native operation gives them.
+    """
+    average, scale, comm_dtype, norm = how
+    _backend.load().gradient_norms(list(tensors), norm)  # refuses what cannot be reduced
+    terms = _gathered.terms_of(tensors, residuals, comm_dtype)
+    sums: list[torch.Tensor] = list(terms)
+    for dtype in dict.fromkeys(term.dtype for term in terms):
+        places = [i for i, term in enumerate(terms) if term.dtype == dtype]
+        flat = torch.cat([terms[i].reshape(-1) for i in places])
+        if average:
+            flat.div_(dist.get_world_size(group))
+        dist.all_reduce(flat, group=group)
+        parts = flat.split([terms[i].numel() for i in places])
+        for i, part in zip(places, parts, strict=True):
+            sums[i] = part.view_as(terms[i]).to(tensors[i].dtype)
+    made: list[torch.Tensor]
+    made = _backend.load().fused_sum_lists([sums], False, scale, comm_dtype, norm)
+    _gathered.write_back(tensors, made)
+    return made[-3:]

@@ -1,0 +1,119 @@
+"""Gradients reduced in a group without a native path: every rank gathers all, and sums them.
+
+One rank alone has nothing to gather: it sums where its gradients are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from fastcomm._distributed import backend as _backend
+
+_MOST_RANKS = 64  # as many as a native group has
+
+
+def reduce(
+    tensors: Sequence[torch.Tensor],
+    hosts: list[torch.Tensor],
+    residuals: Sequence[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    how: tuple[bool, float, torch.dtype | None, int],
+) -> list[torch.Tensor]:
+    """Reduce ``tensors`` in place, to the bits of the native operation.
+
+    Args:
+        tensors: the gradients.
+        hosts: the same, or copies of them on the CPU, on which several ranks sum.
+        residuals: of error feedback, or none.
+        group: any process group.
+        how: ``average``, ``scale``, ``comm_dtype``, and the number of the norm.
+
+    Returns:
+        The norm, the flag and the parts, as the native operation gives them.
+    """
+    average, scale, comm_dtype, norm = how
+    _backend.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
+    size = dist.get_world_size(group)
+    if size > _MOST_RANKS:
+        raise ValueError(f"gradients of {size} ranks: at most {_MOST_RANKS} can be summed")
+    sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
+    for tensor, host, own in zip(
+        tensors, hosts, terms_of(tensors, residuals, comm_dtype), strict=True
+    ):
+        terms = [own]
+        if size > 1:
+            terms = [torch.empty_like(own) for _ in range(size)]
+            dist.all_gather(terms, own, group=group)
+        for source, term in zip(sources, terms, strict=True):
+            source.append(term.to(host.device, tensor.dtype))
+    made: list[torch.Tensor]
+    made = _backend.load().fused_sum_lists(sources, average, scale, comm_dtype, norm)
+    write_back(tensors, made)
+    return made[-3:]
+
+
+def terms_of(
+    tensors: Sequence[torch.Tensor],
+    residuals: Sequence[torch.Tensor],
+    comm_dtype: torch.dtype | None,
+) -> list[torch.Tensor]:
+    """Return what this rank gives of each gradient: contiguous, rounded to the type of the wire.
+
+    Raises:
+        ValueError: residuals unlike the gradients; none has been touched.
+    """
+    _check_residuals(tensors, residuals)
+    terms = []
+    for i, tensor in enumerate(tensors):
+        own = _in_order(tensor.detach().resolve_conj().resolve_neg())
+        if comm_dtype is not None and own.dtype == torch.float32:
+            own = _rounded(own, comm_dtype, _in_order(residuals[i]) if residuals else None)
+        terms.append(own)
+    return terms
+
+
+def write_back(tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    """Write what the gradients came to, as `terms_of` has them; ``made`` may have more after."""
+    with torch.no_grad():
+        for tensor, total in zip(tensors, made, strict=False):
+            _in_order(tensor, view=True).copy_(total)
+
+
+def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:
+    if residuals and len(residuals) != len(tensors):
+        raise ValueError(f"{len(residuals)} residuals for {len(tensors)} gradients")
+    for tensor, residual in zip(tensors, residuals, strict=False):
+        like = tensor if _in_order(tensor, view=True).is_contiguous() else tensor.contiguous()
+        alike = (residual.shape, residual.stride()) == (like.shape, like.stride())
+        if tensor.is_complex() and tensor.dtype == torch.complex64:
+            raise ValueError("error feedback for complex gradients needs a native group")
+        if residual.dtype != torch.float32 or not alike:
+            raise ValueError(f"a residual is of float32 and like its gradient, not {residual}")
+
+
+def _rounded(
+    value: torch.Tensor, comm_dtype: torch.dtype, residual: torch.Tensor | None
+) -> torch.Tensor:
+    """Round to the type of the wire, with what the residual holds; that takes what is left."""
+    if residual is None:
+        return value.to(comm_dtype)
+    value = value + residual
+    rounded = value.to(comm_dtype)
+    left = value - rounded.to(value.dtype)
+    residual.copy_(torch.where(left.isfinite(), left, 0.0))
+    return rounded
+
+
+def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:
+    """Return a contiguous tensor of the elements as they lie in memory, which norms go by.
+
+    Of a tensor with gaps a copy; with ``view`` the tensor itself.
+    """
+    order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+    dense = tensor.permute(order)
+    if dense.is_contiguous():
+        return dense
+    return tensor if view else tensor.contiguous()

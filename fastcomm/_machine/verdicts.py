@@ -1,0 +1,63 @@
+"""What ``python -m fastcomm check`` has found wrong on this machine, for process groups to obey.
+
+The settings that lead around it, in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when
+the native library is loaded, which reads settings once. ``FASTCOMM_VERDICTS=off`` obeys nothing,
+and a variable that is set keeps its value. What was right is not recorded: every group tries for
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fastcomm._machine import identity as _machine
+
+logger = logging.getLogger("fastcomm")
+
+SWITCH = "FASTCOMM_VERDICTS"
+# What a check may decide.
+SETTINGS = ("FASTCOMM_IPC", "FASTCOMM_ROUTE", "FASTCOMM_TRANSPORT", "FASTCOMM_PEER_ACCESS")
+_NAME = "verdicts.json"
+
+
+def file() -> Path:
+    """Return where verdicts are."""
+    return _machine.file(_NAME)
+
+
+def read() -> dict[str, str]:
+    """Return the settings for this machine."""
+    return {name: str(value) for name, value in _machine.read(_NAME).items() if name in SETTINGS}
+
+
+def write(settings: dict[str, str], decided: Iterable[str] = SETTINGS) -> None:
+    """Put down settings for this machine.
+
+    Args:
+        settings: what leads around something.
+        decided: names that are taken back unless they are in ``settings``; of others, what an
+            earlier check has found still holds.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    kept = {name: value for name, value in read().items() if name not in set(decided)}
+    _machine.write(_NAME, {**kept, **settings})
+
+
+def obey() -> None:
+    """Set the environment variables of this machine's verdicts, where the user has not."""
+    if os.environ.get(SWITCH) == "off":
+        return
+    for name, value in read().items():
+        if name not in os.environ:
+            os.environ[name] = value
+            logger.warning(
+                "%s=%s, since 'python -m fastcomm check' has found something wrong without (%s)",
+                name,
+                value,
+                file(),
+            )

@@ -1,0 +1,5 @@
+"""What ``torch.amp`` has, for `fastcomm.optim` too."""
+
+from fastcomm.amp.grad_scaler import GradScaler
+
+__all__ = ["GradScaler"]

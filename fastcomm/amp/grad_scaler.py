@@ -1,0 +1,63 @@
+"""``torch.amp.GradScaler`` for gradients that are reduced in the optimizer's step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from fastcomm.optim.sharded_optimizer import ShardedOptimizer
+
+__all__ = ["GradScaler"]
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch's, with the same arguments, for `fastcomm.optim.ShardedOptimizer` too.
+
+    Torch's own looks for inf and NaN in this rank's gradients before they are reduced: ranks would
+    skip a step apart from each other, and their scales would drift apart. This one lets the
+    reduction unscale and look, and takes its flag, so that all ranks skip the same steps and have
+    the same scale. For any other optimizer it is torch's::
+
+        scaler = fastcomm.amp.GradScaler("cpu")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Not thread-safe, as torch's is not. All ranks make it with the same arguments.
+    """
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """Step, or skip the step on all ranks where the gradients are infinite or NaN on one.
+
+        Raises:
+            RuntimeError: a closure, or a second step without ``update()``.
+            FastcommError: as of `ShardedOptimizer.step`.
+        """
+        if not self._enabled or not isinstance(optimizer, ShardedOptimizer):
+            stepped: float | None = super().step(optimizer, *args, **kwargs)
+            return stepped
+        if args or kwargs:
+            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        self._check_scale_growth_tracker("step")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        found_inf = optimizer.step_unscaled(self.get_scale())
+        state["found_inf_per_device"] = {found_inf.device: found_inf}
+        state["stage"] = OptState.STEPPED
+        return None
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Unscale gradients, as torch's; not those that are still to be reduced.
+
+        Raises:
+            RuntimeError: a `ShardedOptimizer`, which unscales as it reduces.
+        """
+        if self._enabled and isinstance(optimizer, ShardedOptimizer):
+            raise RuntimeError(
+                "ShardedOptimizer unscales gradients as it reduces them, in step(): leave "
+                "unscale_() out, and clip by ShardedOptimizer(..., max_norm=...)"
+            )
+        super().unscale_(optimizer)

@@ -1,0 +1,199 @@
+"""A hook for ``DistributedDataParallel``: fused reductions, norms and clipping bucket by bucket.
+
+For a model that is wrapped already::
+
+    state = fastcomm.ddp_comm_hooks.FusedState(model.parameters(), comm_dtype=torch.bfloat16)
+    model.register_comm_hook(state, fastcomm.ddp_comm_hooks.fused_hook)
+    ...
+    loss.backward()
+    state.result().total_norm
+
+`fastcomm.nn.parallel.DistributedDataParallel` does this by itself.
+"""
+
+# No "from __future__ import annotations": DDP compares a hook's annotations with the types.
+import functools
+import gc
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastcomm._distributed import backend as _backend
+from fastcomm._gradients.fused import (
+    FusedResult,
+    check_max_norm,
+    clip_grad_norm_,
+    combined_norm,
+    fused_all_reduce_,
+)
+
+__all__ = ["FusedState", "fused_hook"]
+
+
+class FusedState:
+    """What `fused_hook` needs, and what it has found out in the last backward pass.
+
+    Args:
+        parameters: all of the model's, in the order in which their norms are combined: the same on
+            every rank.
+        process_group: the model's; None is the default one.
+        average: divide by the number of ranks, after the sum. Stock DDP divides each rank's
+            gradient before it, which gives other bits unless that number is a power of two.
+        scale: a factor.
+        comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
+        norm_type: 1, 2, ``inf`` or None.
+        max_norm: gradients are clipped to it at the end of each backward pass that reduces them.
+        error_feedback: with a ``comm_dtype``, add what rounding took from a gradient to the next
+            (see `fused_all_reduce_`). Costs as much memory as the gradients. It is what they were
+            before ``scale``: a change of the loss scale leaves a small error once.
+        grad_scaler: what scales the loss, if anything does. Gradients stay scaled, as it expects
+            them, and are clipped to ``max_norm`` times its scale. (A scaler that is not given is
+            warned of where gradients are clipped: they would be clipped to ``max_norm`` and then
+            divided by the scale.)
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        average: bool = True,
+        scale: float = 1.0,
+        comm_dtype: torch.dtype | None = None,
+        norm_type: float | None = 2.0,
+        max_norm: float | None = None,
+        error_feedback: bool = False,
+        grad_scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        check_max_norm(max_norm, norm_type)
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.process_group = process_group
+        self.average = average
+        self.scale = scale
+        self.comm_dtype = comm_dtype
+        self.norm_type = norm_type
+        self.max_norm = max_norm
+        self.error_feedback = error_feedback and comm_dtype is not None
+        self.grad_scaler = grad_scaler
+        self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
+        self._results: list[FusedResult] = []
+        self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
+
+    def result(self) -> FusedResult:
+        """Return what the last backward pass has come to, once it is over.
+
+        Its ``total_norm`` is that of all gradients, before clipping, with the same bits for every
+        division into buckets.
+
+        Raises:
+            RuntimeError: no backward pass has reduced anything yet.
+        """
+        if not self._results:
+            raise RuntimeError("no backward pass has reduced gradients yet")
+        places = [self._places[id(p)] for p in self.parameters if id(p) in self._places]
+        # Buckets may be on several devices, or some reduced in the host's memory.
+        device = self._results[0].found_inf.device
+        norms = [result.partial_norms.to(device) for result in self._results]
+        parts = torch.stack([norms[k][i] for k, i in places])
+        found_inf = torch.stack([result.found_inf.to(device) for result in self._results]).amax()
+        total = None
+        if self.norm_type is not None:
+            wide = any(p.dtype in (torch.float64, torch.complex128) for p in self.parameters)
+            total = combined_norm(parts, self.norm_type)
+            total = total if wide else total.to(torch.float32)
+        return FusedResult(total, found_inf, parts, self.norm_type)
+
+    def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self._results.clear()
+            self._places.clear()
+        for i, parameter in enumerate(bucket.parameters()):
+            self._places[id(parameter)] = (len(self._results), i)
+        buffer = bucket.buffer()
+        grads = bucket.gradients()
+        result = fused_all_reduce_(
+            grads,
+            self.process_group,
+            average=self.average,
+            scale=self.scale,
+            comm_dtype=self.comm_dtype,
+            norm_type=self.norm_type,
+            residuals=self._residuals_of(bucket.parameters(), grads),
+            async_op=True,
+        )
+        self._results.append(result)
+        # A rank that has joined reduces buckets outside of a backward pass, and steps no more.
+        in_backward = torch._C._current_graph_task_id() != -1
+        if self.max_norm is not None and bucket.is_last() and in_backward:
+            self._at_the_end(again=True)
+        if result.work is not None:
+            future: torch.futures.Future[torch.Tensor]
+            future = _backend.load().future_of(result.work, buffer)
+            return future
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    def _residuals_of(
+        self, parameters: list[torch.Tensor], grads: list[torch.Tensor]
+    ) -> list[torch.Tensor] | None:
+        if not self.error_feedback:
+            return None
+        found = []
+        for parameter, grad in zip(parameters, grads, strict=True):
+            residual = self._residuals.get(id(parameter))
+            if (
+                residual is None
+                or residual.stride() != grad.stride()
+                or residual.device != grad.device
+            ):
+                single = grad.dtype == torch.complex64
+                residual = torch.zeros_like(grad, dtype=grad.dtype if single else torch.float32)
+                self._residuals[id(parameter)] = residual
+            found.append(residual)
+        return found
+
+    def _at_the_end(self, again: bool) -> None:
+        """Clip after DDP's own last callback, which comes after the first one from here."""
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback((lambda: self._at_the_end(again=False)) if again else self._clip)
+
+    def _clip(self) -> None:
+        total = self.result().total_norm
+        if self.max_norm is None or total is None:
+            return
+        if self.grad_scaler is None:
+            _warn_of_scalers()
+        limit = self.max_norm * (1.0 if self.grad_scaler is None else self.grad_scaler.get_scale())
+        # What is short enough would be multiplied by 1. On a device nobody waits to know (but for a
+        # scaler's scale).
+        if not total.is_cpu or not limit / (total + 1e-6) >= 1:
+            norm_type = 2.0 if self.norm_type is None else self.norm_type
+            clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
+
+
+@functools.cache
+def _warn_of_scalers() -> None:
+    """Warn where a scaler has scaled a loss in this process; looks once, through all objects."""
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.amp.GradScaler) and found._scale is not None:
+            warnings.warn(
+                "a GradScaler scales losses in this process, and max_norm is about gradients as "
+                "they are: where it scales this model's loss, give it: grad_scaler=scaler",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+
+
+def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Reduce a bucket by one fused operation: a hook for ``register_comm_hook``.
+
+    Gradients are reduced where they lie in the bucket, while the backward pass goes on. It divides
+    itself; DDP does not where a hook is. Right under ``join()``, ``no_sync()``, ``static_graph``,
+    ``find_unused_parameters`` and ``gradient_as_bucket_view``.
+    """
+    return state._reduce(bucket)

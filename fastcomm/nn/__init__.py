@@ -1,0 +1,6 @@
+"""What ``torch.nn`` has, over fastcomm: ``DataParallel``, and `fastcomm.nn.parallel`."""
+
+from fastcomm.nn import parallel
+from fastcomm.nn.parallel import DataParallel
+
+__all__ = ["DataParallel", "parallel"]

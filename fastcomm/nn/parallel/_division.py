@@ -1,0 +1,80 @@
+"""How `DataParallel` divides its work: which devices, and how much for each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from fastcomm._devices.slots import CPU, Device, accelerator, check_list, index_of, slots
+from fastcomm.nn.parallel.scatter_gather import first_tensor
+
+
+def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
+    """Return the devices, none where the module is to run as it is."""
+    if device_ids is None:
+        kind = accelerator()
+        if kind is None or kind == "mps":
+            return []
+        return [torch.device(kind, i) for i in range(torch.accelerator.device_count())]
+    check_list(device_ids)
+    if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
+        return []
+    return slots(device_ids)
+
+
+def _is_cpu(device: Device) -> bool:
+    return not isinstance(device, int) and torch.device(device).type == "cpu"
+
+
+def as_given(place: torch.device) -> Any:
+    """Return a device as torch's attributes have it: a number; CPU slots by name."""
+    return "cpu" if place == CPU else index_of(place)
+
+
+def check_placement(module: Module, place: torch.device) -> None:
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        if tensor.device != place:
+            raise RuntimeError(
+                "module must have its parameters and buffers "
+                f"on device {place} (device_ids[0]) but found one of "
+                f"them on device: {tensor.device}"
+            )
+
+
+def check_chunk_sizes(sizes: Sequence[int], count: int) -> None:
+    if len(sizes) != count:
+        raise ValueError(f"{len(sizes)} chunk_sizes for {count} devices")
+    if any(size <= 0 for size in sizes):
+        raise ValueError(f"chunk_sizes must be positive, not {list(sizes)}")
+
+
+def proportional(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide ``total`` as ``weights`` are, by largest remainders; zeros come last, if at all."""
+    whole = sum(weights)
+    shares = [total * weight // whole for weight in weights]
+    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    for i in rest[: total - sum(shares)]:
+        shares[i] += 1
+    for i in range(min(total, len(shares))):  # the first get one each
+        if shares[i] == 0:
+            shares[shares.index(max(shares))] -= 1
+            shares[i] = 1
+    return shares
+
+
+def batch_size(arguments: Any, dim: int) -> int:
+    """Return the size of the first tensor along ``dim``; 1 without tensors."""
+    tensor = first_tensor(arguments)
+    return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
+
+
+def weighted(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Weight means over parts so that their mean is the mean over the whole."""
+    if len(set(sizes)) == 1:
+        return list(losses)
+    total = sum(sizes)
+    return [loss * (size * len(sizes) / total) for loss, size in zip(losses, sizes, strict=True)]

@@ -1,0 +1,300 @@
+"""``torch.nn.DataParallel`` again, on the primitives of this package, for CPU slots too.
+
+One process, one module, several devices: every forward pass divides the batch among replicas of the
+module, which run at the same time, each in a thread; gradients are summed into the module.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch.nn import Module
+
+from fastcomm._devices.slots import CPU, Device, slot, slots
+from fastcomm.nn.parallel import scatter_gather
+from fastcomm.nn.parallel._compile import Frames, traced, untraced
+from fastcomm.nn.parallel._division import (
+    as_given,
+    batch_size,
+    check_chunk_sizes,
+    check_placement,
+    places_of,
+    proportional,
+    weighted,
+)
+from fastcomm.nn.parallel._losses import (
+    DataParallelCriterion,
+    LossFunction,
+    ReplicaOutputs,
+    WithLoss,
+)
+from fastcomm.nn.parallel._speeds import Speeds
+from fastcomm.nn.parallel._sync_batchnorm import Party, synchronize
+from fastcomm.nn.parallel.parallel_apply import get_a_var, parallel_apply
+from fastcomm.nn.parallel.replicate import Replicator, replicate
+
+__all__ = ["DataParallel", "DataParallelCriterion", "ReplicaOutputs", "data_parallel"]
+
+T = TypeVar("T", bound=Module)
+
+
+class DataParallel(torch.nn.DataParallel, Generic[T]):
+    """Runs a module on several devices of this process, each with a part of the batch.
+
+    Without further arguments it does what ``torch.nn.DataParallel`` does, with the same arguments,
+    attributes, ``state_dict`` and errors. What that lacks:
+
+    - ``device_ids`` may be ``["cpu", "cpu"]``: replicas in the CPU's memory, in threads.
+    - Replicas last from one forward pass to the next. On CPU slots their memory does too, and only
+      what has changed is written.
+    - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
+      with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
+      meet on one device: what the first one holds besides is the sums of the gradients.
+    - ``output_device`` may be any device.
+    - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
+    - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
+      ``buffers="sync_batchnorm"`` lets every BatchNorm see the whole batch.
+    - Scalars become a vector without a warning, ``dim`` may be any, results may be dataclasses.
+
+    Args:
+        module: with all parameters and buffers on ``device_ids[0]``.
+        device_ids: devices, all of them by default; without an accelerator, and where none is a CPU
+            slot, the module runs as it is.
+        output_device: where results are gathered; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
+            the replica's part.
+        chunk_sizes: for each device its part of a batch of so many in all. Other batches are
+            divided in the same proportion, by largest remainders. ``"measured"``: in proportion to
+            the rows that each replica's forward passes did a second so far.
+        buffers: ``"first"``, ``"mean"`` or ``"sync_batchnorm"``.
+        gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
+
+    Thread-safe as the module is. Concurrent forward passes do not share replicas.
+    """
+
+    _zeros = True  # what a parameter's gradient is that no replica used; else it has none
+
+    def __init__(
+        self,
+        module: T,
+        device_ids: Sequence[Device] | None = None,
+        output_device: Device | None = None,
+        dim: int = 0,
+        *,
+        loss_fn: LossFunction | None = None,
+        chunk_sizes: Sequence[int] | Literal["measured"] | None = None,
+        buffers: Literal["first", "mean", "sync_batchnorm"] = "first",
+        gather_outputs: bool = True,
+    ) -> None:
+        Module.__init__(self)  # torch's own would see to devices
+        if buffers not in ("first", "mean", "sync_batchnorm"):
+            raise ValueError(f"buffers is 'first', 'mean' or 'sync_batchnorm', not {buffers!r}")
+        self.module = module
+        self.dim = dim
+        object.__setattr__(self, "loss_fn", loss_fn)  # a module's state is not this one's
+        self.buffer_policy = buffers
+        self.gather_outputs = gather_outputs
+        self._frames = Frames()
+        places = places_of(device_ids)
+        self._speeds = Speeds(len(places)) if chunk_sizes == "measured" else None
+        self.chunk_sizes = (
+            None if chunk_sizes is None or isinstance(chunk_sizes, str) else list(chunk_sizes)
+        )
+        self.device_ids = [as_given(place) for place in places]
+        if not places:
+            return
+        if self.chunk_sizes is not None:
+            check_chunk_sizes(self.chunk_sizes, len(places))
+        self.output_device = as_given(places[0] if output_device is None else slot(output_device))
+        self.src_device_obj = places[0]
+        self._cache: _ReplicaCache | None = None
+        if all(place.type == "cuda" for place in places):
+            from torch.nn.parallel.data_parallel import _check_balance
+
+            _check_balance([place.index for place in places])
+        if len(places) == 1:
+            self.module.to(places[0])
+
+    @untraced
+    @torch.autograd.profiler.record_function("DataParallel.forward")
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the module on parts of the batch; see the class."""
+        if not self.device_ids:
+            return self._alone(inputs, kwargs)
+        check_placement(self.module, self.src_device_obj)
+        scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
+        if not scattered and not keywords:  # no inputs: one replica has nothing to divide
+            scattered, keywords = ((),), ({},)
+        used = self.device_ids[: len(scattered)]
+        parts = zip(scattered, keywords, strict=True)
+        sizes = [batch_size(part, self.dim) for part in parts]
+        if len(self.device_ids) == 1:
+            replicas: list[Any] = [self.module]
+        else:
+            replicas = self.replicate(self.module, used)
+        works, party = self._works(replicas, sizes)
+        try:
+            outputs = self._run(works, scattered, keywords)
+        finally:
+            if party is not None:
+                party.close()
+        self._settle_buffers(replicas)
+        if self.loss_fn is not None:
+            return self.gather(weighted(outputs, sizes), self.output_device)
+        if not self.gather_outputs:
+            return ReplicaOutputs(outputs, slots(used), sizes, self.dim)
+        if len(self.device_ids) == 1:
+            return outputs[0]
+        return self.gather(outputs, self.output_device)
+
+    def _run(self, works: list[Any], inputs: Any, kwargs: Any) -> list[Any]:
+        if len(self.device_ids) == 1:
+            return [works[0](*inputs[0], **kwargs[0])]
+        return self.parallel_apply(works, inputs, kwargs)
+
+    def replicate(self, module: T, device_ids: Sequence[Device]) -> list[T]:
+        """Return a replica for each device; they last until the next forward pass."""
+        detach = not torch.is_grad_enabled()
+        if self._cache is None:
+            self._cache = _ReplicaCache(len(self.device_ids), self._zeros)
+        return self._cache.replicas(module, device_ids, detach, self.buffer_policy != "mean")
+
+    def scatter(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, device_ids: Sequence[Device]
+    ) -> Any:
+        """Divide the arguments among the devices."""
+        sizes = None
+        weights = self.chunk_sizes if self._speeds is None else self._speeds.weights()
+        total = batch_size((inputs, kwargs), self.dim)
+        if weights is not None and total > 0:
+            sizes = proportional(total, weights)
+            sizes = [size for size in sizes if size]  # a short batch has fewer parts
+            device_ids = device_ids[: len(sizes)]
+        return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, self.dim, sizes)
+
+    def parallel_apply(
+        self, replicas: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[dict[str, Any]]
+    ) -> list[Any]:
+        """Run the replicas, each on its device."""
+        return parallel_apply(replicas, inputs, kwargs, self.device_ids[: len(replicas)])
+
+    def gather(self, outputs: Any, output_device: Device) -> Any:
+        """Join the replicas' results."""
+        return scatter_gather.quiet_gather(outputs, output_device, self.dim)
+
+    def _works(self, replicas: list[Any], sizes: list[int]) -> tuple[list[Any], Party | None]:
+        """Return what each replica is to do, and the party to be closed when they have."""
+        works = replicas
+        if self.loss_fn is not None:
+            works = [WithLoss(replica, self.loss_fn) for replica in replicas]
+        works = self._frames.traced(works, self.device_ids)
+        if self._speeds is not None:
+            works = [
+                self._speeds.timed(i, size, work)
+                for i, (work, size) in enumerate(zip(works, sizes, strict=True))
+            ]
+        if self.buffer_policy != "sync_batchnorm" or len(replicas) == 1:
+            return works, None
+        party = synchronize(replicas)
+        return [party.watched(i, work) for i, work in enumerate(works)], party
+
+    def _alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.loss_fn is not None:
+            (work,) = self._frames.traced([WithLoss(self.module, self.loss_fn)], ["cpu"])
+            return work(*inputs, **kwargs).view(1)
+        (work,) = self._frames.traced([self.module], ["cpu"])
+        output = work(*inputs, **kwargs)
+        if self.gather_outputs:
+            return output
+        tensor = get_a_var((output, inputs, kwargs))
+        device = CPU if tensor is None else tensor.device
+        size = batch_size((inputs, kwargs), self.dim)
+        return ReplicaOutputs([output], [device], [size], self.dim)
+
+    def _settle_buffers(self, replicas: Sequence[Module]) -> None:
+        """Give the module's floating-point buffers the mean of the replicas'."""
+        if self.buffer_policy != "mean" or len(replicas) == 1:
+            return
+        with torch.no_grad():
+            places = zip(*(replica.buffers() for replica in replicas), strict=True)
+            for own, place in zip(self.module.buffers(), places, strict=True):
+                terms = [buffer.to(own.device) for buffer in place]
+                if all(torch.equal(term, own) for term in terms):
+                    continue  # as in evaluation
+                own.copy_(torch.stack(terms).mean(0) if own.is_floating_point() else terms[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        if "_cache" in state:
+            state["_cache"] = None
+        return state
+
+
+@untraced
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[Device] | None = None,
+    output_device: Device | None = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Call ``module(*inputs, **module_kwargs)`` on several devices, as `DataParallel` does.
+
+    Args:
+        module: with all parameters and buffers on ``device_ids[0]``.
+        inputs: a tuple of positional arguments, or the only one, or None.
+        device_ids: devices; all of them by default.
+        output_device: where results are gathered; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        module_kwargs: keyword arguments, divided likewise.
+
+    Raises:
+        RuntimeError: no device; a parameter or buffer on another device than the first.
+    """
+    if not isinstance(inputs, tuple):
+        inputs = () if inputs is None else (inputs,)
+    places = places_of(device_ids)
+    if not places:
+        raise RuntimeError("no available devices were found")
+    target = places[0] if output_device is None else slot(output_device)
+    check_placement(module, places[0])
+    scattered, keywords = scatter_gather.scatter_kwargs(inputs, module_kwargs, places, dim)
+    if not scattered and not keywords:
+        scattered, keywords = ((),), ({},)
+    if len(places) == 1:
+        return traced(module)(*scattered[0], **keywords[0])
+    used = places[: len(scattered)]
+    replicas = replicate(module, used, not torch.is_grad_enabled())
+    outputs = parallel_apply(replicas, scattered, keywords, used)
+    return scatter_gather.quiet_gather(outputs, target, dim)
+
+
+class _ReplicaCache:
+    """The replicas of a `DataParallel` on all of its devices.
+
+    A batch that is too short for all of them, and a pass beside another, get replicas of their own.
+    """
+
+    def __init__(self, count: int, zeros: bool) -> None:
+        self._count = count
+        self._zeros = zeros
+        self._lock = threading.Lock()
+        self._known: Replicator | None = None
+
+    def replicas(
+        self, module: Any, devices: Sequence[Device], detach: bool, share_buffers: bool
+    ) -> list[Any]:
+        options = {"share_buffers": share_buffers, "zeros": self._zeros}
+        if len(devices) != self._count or not self._lock.acquire(blocking=False):
+            return Replicator(module, devices, lasting=False, **options).replicas(detach)
+        try:
+            if self._known is None or self._known.network is not module:
+                self._known = Replicator(module, devices, **options)
+            return self._known.replicas(detach)
+        finally:
+            self._lock.release()

@@ -1,0 +1,105 @@
+"""torch's DistributedDataParallel with fused reductions, and several devices in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastcomm._devices.slots import Device
+from fastcomm._gradients.fused import FusedResult
+from fastcomm.ddp_comm_hooks import FusedState, fused_hook
+from fastcomm.nn.parallel._devices_ddp import Replicas, replicas_of
+from fastcomm.nn.parallel._losses import LossFunction
+
+__all__ = ["DistributedDataParallel"]
+
+
+class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
+    """torch's, with gradients reduced by `fused_hook`, and with several devices in a process.
+
+    Where ``device_ids`` are several, the batch of a process is divided among replicas on them, as
+    `DataParallel` does it, and what they return is joined on ``output_device``. Gradients
+    are summed over the replicas first, in the tree's order; then each bucket is summed over the
+    processes, in the tree's order again, and divided by their number. So the mean is one over
+    processes, however many replicas they have: each brings the gradient of its loss, as it would
+    with one device. Old torch took the same mean, but divided before it summed over the processes.
+
+    Buffers are those of the first replica, and with ``broadcast_buffers`` of the first process: its
+    statistics of a BatchNorm, which each replica updates from its own part, are everybody's. A
+    parameter that no replica used has no gradient in its process, and is what
+    ``find_unused_parameters`` and ``static_graph`` take for unused; without them it is no error but
+    gets zeros.
+
+    Gradients on CUDA devices are reduced there where fastcomm serves their tensors natively, or
+    NCCL does, else in the host's memory: see `fastcomm.fused_all_reduce_`.
+
+    Args:
+        module: the model; with several devices all of it on ``device_ids[0]``.
+        device_ids: torch's one or none; or several of one type, also CPU slots: ``["cpu", "cpu"]``.
+        output_device: where the replicas' results are joined; ``device_ids[0]`` by default.
+        dim: the dimension of the batch.
+        args, kwargs: torch's others, passed on. ``mixed_precision`` and
+            ``delay_all_reduce_named_params`` are for one device only.
+        comm_dtype: as in `FusedState`, like the others.
+        max_norm: as there.
+        norm_type: as there.
+        scale: as there.
+        error_feedback: as there.
+        grad_scaler: as there.
+        loss_fn: as in `DataParallel`: ``ddp(*inputs, targets)`` is a vector with a loss
+            for each replica, whose mean is that over the process's batch.
+
+    Raises:
+        ValueError: devices of several types; SyncBatchNorm or what is for one device with several.
+        RuntimeError: a device that is not here; a parameter or buffer that is not on the first.
+
+    Attributes:
+        data_parallel: what has the replicas, or None. Where there are several, DDP's own attributes
+            ``device_ids`` and ``output_device`` are None.
+    """
+
+    data_parallel: Replicas | None
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: Sequence[Device] | None = None,
+        output_device: Device | None = None,
+        dim: int = 0,
+        *args: Any,
+        comm_dtype: torch.dtype | None = None,
+        max_norm: float | None = None,
+        norm_type: float | None = 2.0,
+        scale: float = 1.0,
+        error_feedback: bool = False,
+        grad_scaler: torch.amp.GradScaler | None = None,
+        loss_fn: LossFunction | None = None,
+        **kwargs: Any,
+    ) -> None:
+        replicas = replicas_of(module, device_ids, output_device, dim, loss_fn, kwargs)
+        if replicas is not None:
+            device_ids = output_device = None  # the module stays where it is
+        super().__init__(module, device_ids, output_device, dim, *args, **kwargs)
+        object.__setattr__(self, "data_parallel", replicas)  # no submodule: it has the module, too
+        self.fused = FusedState(
+            module.parameters(),
+            self.process_group,
+            scale=scale,
+            comm_dtype=comm_dtype,
+            norm_type=norm_type,
+            max_norm=max_norm,
+            error_feedback=error_feedback,
+            grad_scaler=grad_scaler,
+        )
+        self.register_comm_hook(self.fused, fused_hook)
+
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        if self.data_parallel is None:
+            return super()._run_ddp_forward(*inputs, **kwargs)
+        return self.data_parallel(*inputs, **kwargs)
+
+    def result(self) -> FusedResult:
+        """Return norm and flag of the last backward pass; see `FusedState.result`."""
+        return self.fused.result()

@@ -1,0 +1,222 @@
+"""Nested inputs and outputs, cut into chunks for devices and joined again.
+
+As ``torch.nn.parallel.scatter_gather``, for CPU slots too, and for more: dataclasses, given
+chunk sizes, scalars without a warning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from fastcomm._devices.slots import Device, slots
+from fastcomm.nn.parallel._functions import Gather, Scatter
+
+__all__ = ["gather", "scatter", "scatter_kwargs"]
+
+
+def scatter(
+    inputs: Any,
+    target_gpus: Sequence[Device],
+    dim: int = 0,
+    chunk_sizes: Sequence[int] | None = None,
+) -> Any:
+    """Cut every tensor in a nested structure into chunks, and build the structure for each device.
+
+    Args:
+        inputs: tensors in tuples, named tuples, lists, dicts and dataclasses. Anything else is
+            handed to every device as it is.
+        target_gpus: devices.
+        dim: the dimension to cut. Tensors may differ in their size there.
+        chunk_sizes: how much of ``dim`` each device gets; equal chunks by default.
+
+    Returns:
+        A list with the structure for each device, a tuple for a lone tensor, as torch does. Shorter
+        than ``target_gpus`` where a tensor is too short to be cut into so many chunks.
+    """
+    return _scatter(inputs, slots(target_gpus), dim, chunk_sizes)
+
+
+def _scatter(
+    value: Any, targets: Sequence[torch.device], dim: int, sizes: Sequence[int] | None
+) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Scatter.apply(targets, sizes, dim, value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if not _holds_tensor(value):
+            return [value for _ in targets]
+        columns = _columns(_fields(value), targets, dim, sizes)
+        return [_with_fields(value, fields) for fields in columns]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [type(value)(*items) for items in _columns(value, targets, dim, sizes)]
+    if isinstance(value, tuple) and value:
+        return _columns(value, targets, dim, sizes)
+    if isinstance(value, list) and value:
+        return [list(items) for items in _columns(value, targets, dim, sizes)]
+    if isinstance(value, dict) and value:
+        columns = _columns(list(value.values()), targets, dim, sizes)
+        return [_like_dict(value, items) for items in columns]
+    return [value for _ in targets]
+
+
+def _columns(
+    values: Sequence[Any], targets: Sequence[torch.device], dim: int, sizes: Sequence[int] | None
+) -> list[tuple[Any, ...]]:
+    scattered = [_scatter(value, targets, dim, sizes) for value in values]
+    return list(zip(*scattered, strict=False)) if scattered else [() for _ in targets]
+
+
+def _fields(value: Any) -> list[Any]:
+    """Return the fields that are set; those that are not have no value to be cut."""
+    names = [field.name for field in dataclasses.fields(value)]
+    return [getattr(value, name) for name in names if hasattr(value, name)]
+
+
+def _with_fields(value: Any, fields: Sequence[Any]) -> Any:
+    """Return a dataclass like ``value`` with other fields, whatever its constructor does."""
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    if isinstance(value, dict):  # transformers' ModelOutput is both, and leaves out what is None
+        given = {n: f for n, f in zip(names, fields, strict=True) if f is not None}
+        return type(value)(**given)
+    result = object.__new__(type(value))
+    state = dict(getattr(value, "__dict__", {}))
+    for name, field in zip(names, fields, strict=True):
+        state.pop(name, None)
+        object.__setattr__(result, name, field)
+    for name, other in state.items():
+        object.__setattr__(result, name, other)
+    return result
+
+
+def _like_dict(value: dict[Any, Any], items: Sequence[Any]) -> Any:
+    kind: Any = type(value)
+    pairs = zip(value, items, strict=True)
+    if hasattr(value, "default_factory"):
+        return kind(value.default_factory, pairs)
+    return kind(pairs)
+
+
+def scatter_kwargs(
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    target_gpus: Sequence[Device],
+    dim: int = 0,
+    chunk_sizes: Sequence[int] | None = None,
+) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
+    """Scatter positional and keyword arguments for as many devices.
+
+    Where one of the two holds no tensor it follows the other: a short batch has fewer chunks than
+    there are devices, and what is not cut must not bring up replicas without data. (torch pads
+    with empty arguments there, and calls replicas without the tensors they need.)
+
+    Raises:
+        ValueError: both hold tensors, which are cut into different numbers of parts.
+
+    Returns:
+        The positional arguments of each device, and the keyword arguments of each.
+    """
+    positions = scatter(inputs, target_gpus, dim, chunk_sizes) if inputs else []
+    keywords = scatter(kwargs, target_gpus, dim, chunk_sizes) if kwargs else []
+    cut = [
+        len(parts)
+        for parts, given in ((positions, inputs), (keywords, kwargs))
+        if parts and _holds_tensor(given)
+    ]
+    if len(set(cut)) > 1:
+        raise ValueError(
+            f"positional arguments were cut into {cut[0]} parts along dimension {dim}, keyword "
+            f"arguments into {cut[1]}: their tensors must have the same size there"
+        )
+    count = cut[0] if cut else max(len(positions), len(keywords))
+    positions = list(positions[:count]) + [()] * (count - len(positions))
+    keywords = list(keywords[:count]) + [{} for _ in range(count - len(keywords))]
+    return tuple(positions), tuple(keywords)
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor that `scatter` would cut; None without one."""
+    if isinstance(value, torch.Tensor):
+        return value
+    parts: Iterable[Any] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = _fields(value)
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, tuple | list):
+        parts = value
+    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
+
+
+def _holds_tensor(value: Any) -> bool:
+    return first_tensor(value) is not None
+
+
+def gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:
+    """Join what several devices returned into one structure on one device.
+
+    Args:
+        outputs: a structure for each device, all alike: tensors in tuples, named tuples, lists,
+            dicts and dataclasses.
+        target_device: where to.
+        dim: the dimension to join. Scalars become a vector, with torch's warning.
+
+    Returns:
+        The structure. None stays None; a field of a dataclass that is no such structure becomes a
+        list with each device's.
+
+    Raises:
+        TypeError: anything else, such as a number or a string.
+        ValueError: dicts with different keys, or sequences of different lengths.
+    """
+    return _gather(list(outputs), target_device, dim, quiet=False)
+
+
+def quiet_gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:
+    """As `gather`, but scalars become a vector without a warning, whatever ``dim``."""
+    return _gather(list(outputs), target_device, dim, quiet=True)
+
+
+def _gather(outputs: list[Any], target: Device, dim: int, *, quiet: bool) -> Any:
+    def join(column: Sequence[Any]) -> Any:
+        return _gather(list(column), target, dim, quiet=quiet)
+
+    def each(columns: Iterable[Sequence[Any]]) -> list[Any]:
+        return [join(column) for column in columns]
+
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        if quiet and all(output.dim() == 0 for output in outputs):
+            outputs, dim = [output.view(1) for output in outputs], 0
+        return Gather.apply(target, dim, *outputs)
+    if first is None:
+        return None
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        columns = zip(*map(_fields, outputs), strict=True)
+        fields = [join(c) if _is_structure(c[0]) else list(c) for c in columns]
+        return _with_fields(first, fields)
+    if isinstance(first, dict):
+        if any(output.keys() != first.keys() for output in outputs):
+            raise ValueError("All dicts must have the same number of keys")
+        return _like_dict(first, each([output[key] for output in outputs] for key in first))
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*each(zip(*outputs, strict=True)))
+    if isinstance(first, Sequence) and not isinstance(first, str | bytes):
+        kind: Any = type(first)
+        return kind(each(zip(*outputs, strict=True)))
+    raise TypeError(
+        f"an output of type {type(first).__name__} cannot be gathered, only tensors and None, "
+        "alone or in tuples, lists, dicts and dataclasses; DataParallel(..., gather_outputs=False) "
+        "returns what the replicas did, as it is"
+    )
+
+
+def _is_structure(value: Any) -> bool:
+    """Whether `gather` joins a value, or looks for what it joins inside."""
+    if value is None or isinstance(value, torch.Tensor | dict):
+        return True
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return True
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
