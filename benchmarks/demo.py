@@ -16,9 +16,9 @@ from typing import Any
 import digits
 
 from fastcomm.bench.cli import main as bench
-from fastcomm.bench.contenders import label_backends
 from fastcomm.bench.environment import describe, summary_line
 from fastcomm.bench.launch import RankError
+from fastcomm.bench.line_up import label_backends
 from fastcomm.bench.records import RecordWriter
 
 BANNER = """\

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
 from typing import TYPE_CHECKING
 
 from fastcomm import _register
@@ -83,7 +84,8 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    modules = {module.name for module in pkgutil.iter_modules(__path__)}
+    return sorted({*globals(), *__all__, *(n for n in modules if not n.startswith("_"))})
 
 
 _register.autoload()

@@ -7,7 +7,7 @@
 // AllGatherPipelined over blocks b = 0 .. B-1 of each rank's input. Cost: B + 1 waits; N bytes
 // staged, (n-1) N read from peers.
 //   step 0   nothing (see all_reduce.h)
-//   step k   stage block k-1, and copy it to its own output; copy block k-2 of every peer out
+//   step k   stage block k-1, and copy it to this rank's output; copy block k-2 of every peer out
 //
 // Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written
 // again in step k+2. An output may be the input of its own rank.

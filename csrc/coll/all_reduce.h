@@ -155,7 +155,7 @@ struct AllReduceTwoShot {
     const uint64_t result = result_at(b);
     char* block = args.output + block_at(b);
     int owner = peers.rank;
-    for (int hop = 1; hop < peers.size; ++hop) {  // start behind its own rank: spread the readers
+    for (int hop = 1; hop < peers.size; ++hop) {  // start after this rank: spread the readers
       owner = owner + 1 == peers.size ? 0 : owner + 1;
       const Span span = bytes_of(cut.slice(b, owner));
       if (span.count != 0) {

@@ -51,9 +51,9 @@ struct AllToAllV {
   ScratchLayout layout;
   uint64_t sequence;  // of the operation
   std::shared_ptr<Messages> messages;
-  uint64_t bytes;   // of its own stream
+  uint64_t bytes;   // of this rank's stream
   uint64_t block;   // bytes
-  uint64_t blocks;  // of its own stream
+  uint64_t blocks;  // of this rank's stream
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
@@ -83,7 +83,7 @@ struct AllToAllV {
   /// Error(kMismatch) where a peer sends other than what is expected.
   void read_tables() const;
 
-  /// Calls visit(data, span) with what lies of each message in bytes [from, to) of its own stream; the
+  /// Calls visit(data, span) with what lies of each message in bytes [from, to) of this rank's stream; the
   /// span is one of the stream.
   template <class Visit>
   void each_sent(uint64_t from, uint64_t to, const Visit& visit) const {

@@ -39,7 +39,7 @@ struct Call {
   const void* input = nullptr;      // all_reduce, reduce, all_gather
   void* output = nullptr;           // all_reduce (may be the input), reduce's root, broadcast, ...
   std::vector<void*> outputs;       // all_gather: one a rank
-  std::vector<const void*> inputs;  // reduce_scatter: one a rank; its own may be the output
+  std::vector<const void*> inputs;  // reduce_scatter: one a rank; this rank's may be the output
   double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
   double scale = 1;                 // of SUM and AVG between devices: what comes of them is
 

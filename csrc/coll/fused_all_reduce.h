@@ -81,7 +81,7 @@ struct FusedAllReduce {
     const uint32_t begin = list->begin(b, peers.rank), end = list->end(b, peers.rank);
     for (uint32_t u = begin; u < end; ++u) {
       const GradientUnit& unit = list->unit(u);
-      const bool from_slot = cast(list->tensor_of(unit));  // its own term, too
+      const bool from_slot = cast(list->tensor_of(unit));  // this rank's term, too
       const auto source = [&](int peer) -> const char* {
         return peer == peers.rank && !from_slot ? list->data_of(unit)
                                                 : peers.scratch[peer] + stage + unit.stage;
@@ -97,7 +97,7 @@ struct FusedAllReduce {
   template <class Executor>
   void copy_out(Executor& executor, uint64_t b) const {
     int owner = peers.rank;
-    for (int hop = 1; hop < peers.size; ++hop) {  // start behind its own rank: spread the readers
+    for (int hop = 1; hop < peers.size; ++hop) {  // start after this rank: spread the readers
       owner = owner + 1 == peers.size ? 0 : owner + 1;
       const char* slot = peers.scratch[owner] + list->result_at(b);
       const uint32_t begin = list->begin(b, owner), end = list->end(b, owner);

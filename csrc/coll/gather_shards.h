@@ -4,7 +4,7 @@
 // Pipelined over the blocks of a list whose units are dealt to their owners. Cost: B + 1 waits; N/n bytes
 // staged, (n-1)/n N read from peers.
 //   step 0   nothing (see fused_all_reduce.h)
-//   step k   stage block k-1 of its own shards; copy block k-2 of the peers' shards out
+//   step k   stage block k-1 of this rank's shards; copy block k-2 of the peers' shards out
 //
 // Slot reuse: as in all_gather.h. Nothing is written but what peers own.
 #pragma once
@@ -32,7 +32,7 @@ struct GatherShards {
       });
     }
     if (step >= 2) {
-      for (int hop = 1; hop < peers.size; ++hop) {  // start behind its own rank: spread the readers
+      for (int hop = 1; hop < peers.size; ++hop) {  // start after this rank: spread the readers
         each_run(
             step - 2, (peers.rank + hop) % peers.size,
             [&](char* data, char* slot, uint64_t bytes) { executor.copy_span(data, slot, bytes); });

@@ -34,7 +34,7 @@ struct ReduceScatterArgs {
   uint64_t sequence;  // of the operation
   const char* inputs[kMaxRanks] = {};
 
-  /// Stages `span` of every part but its own in `slot`, those of `stride` bytes behind each other.
+  /// Stages `span` of every part but this rank's in `slot`, those of `stride` bytes behind each other.
   template <class Executor>
   FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
     for (int owner = 0; owner < peers.size; ++owner) {
@@ -44,7 +44,7 @@ struct ReduceScatterArgs {
     }
   }
 
-  /// Reduces `span` of its own part out of `slot`, as an offset in the peers' scratch.
+  /// Reduces `span` of this rank's part out of `slot`, as an offset in the peers' scratch.
   template <class Executor>
   FC_HD void reduce(Executor& executor, uint64_t slot, const Span& span, uint64_t stride) const {
     const uint64_t own = slot + static_cast<uint64_t>(peers.rank) * stride;

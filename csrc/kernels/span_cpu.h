@@ -53,24 +53,14 @@ class CpuExecutor {
       reduce_(ReduceSpan{static_cast<char*>(dst) + at, second, pointers, peers_.size, elements,
                          divisor_, 1, factor_});
     };
-    size_t done = 0;
-    if (second_dst != nullptr && count * element_size >= 2 * kPieceBytes) {
-      const size_t piece = kPieceBytes / element_size;
-      do {
-        const size_t elements = std::min(piece, count - done);
-        const size_t at = done * element_size;
-        reduce(done, elements, /*both=*/false);
-        char* const to = static_cast<char*>(second_dst) + at;
-        const char* const from = static_cast<char*>(dst) + at;
-        if (done == 0) {
-          stage_.copy(to, from, elements * element_size, where);
-        } else {
-          stage_.copy_on(to, from, elements * element_size);
-        }
-        done += elements;
-      } while (stage_.far() && done < count);
-    }
-    if (done < count) reduce(done, count - done, second_dst != nullptr);
+    if (second_dst == nullptr) return reduce(0, count, /*both=*/false);
+    in_pieces(
+        second_dst, count, element_size, where,
+        [&](size_t first, size_t elements) {
+          reduce(first, elements, /*both=*/false);
+          return static_cast<const char*>(dst) + first * element_size;
+        },
+        [&](size_t first, size_t elements) { reduce(first, elements, /*both=*/true); });
   }
 
   // For lists of gradients, whose types change from tensor to tensor.
@@ -86,7 +76,7 @@ class CpuExecutor {
     const size_t element = dtype_size(to_type), source = dtype_size(from_type);
     if (to_type == from_type) return stage_span(slot, from, count * element);
     const auto* begin = static_cast<const char*>(from);
-    const auto in_pieces = [&](const auto& make) {
+    const auto convert_by = [&](const auto& make) {
       if (for_peers) {
         stage_made(slot, count, element, where, make);
       } else {
@@ -95,13 +85,13 @@ class CpuExecutor {
     };
     if (residual != nullptr) {
       const FeedbackFunction round = feedback_function(to_type);
-      in_pieces([&](void* place, size_t first, size_t elements) {
+      convert_by([&](void* place, size_t first, size_t elements) {
         const auto* values = reinterpret_cast<const float*>(begin + first * source);
         round(place, values, residual + first, elements);
       });
     } else {
       const ConvertFunction convert = convert_function(to_type, from_type);
-      in_pieces([&](void* place, size_t first, size_t elements) {
+      convert_by([&](void* place, size_t first, size_t elements) {
         convert(place, begin + first * source, elements);
       });
     }
@@ -149,26 +139,43 @@ class CpuExecutor {
  private:
   static constexpr size_t kPieceBytes = 16 * 1024;
 
-  /// What make(place, first element, elements) writes. Where lines are far away, piece by piece, by way of the cache.
-  template <class Make>
-  void stage_made(void* to, size_t count, size_t element_size, StagedTo where, const Make& make) {
-    auto* const slot = static_cast<char*>(to);
+  /// Writes `to`, where peers read it: of a long span the first piece out of near(first, elements), which makes it in the
+  /// cache and returns its place. While lines there are far away (kernels/stage_copy.h) all pieces, else the rest by
+  /// rest(first, elements).
+  template <class Near, class Rest>
+  void in_pieces(void* to, size_t count, size_t element_size, StagedTo where, const Near& near,
+                 const Rest& rest) {
     size_t done = 0;
     if (count * element_size >= 2 * kPieceBytes) {
-      alignas(64) char near[kPieceBytes];
       const size_t piece = kPieceBytes / element_size;
       do {
         const size_t elements = std::min(piece, count - done), bytes = elements * element_size;
-        make(near, done, elements);
+        const void* const made = near(done, elements);
+        char* const place = static_cast<char*>(to) + done * element_size;
         if (done == 0) {
-          stage_.copy(slot, near, bytes, where);
+          stage_.copy(place, made, bytes, where);
         } else {
-          stage_.copy_on(slot + done * element_size, near, bytes);
+          stage_.copy_on(place, made, bytes);
         }
         done += elements;
       } while (stage_.far() && done < count);
     }
-    if (done < count) make(slot + done * element_size, done, count - done);
+    if (done < count) rest(done, count - done);
+  }
+
+  /// What make(place, first, elements) writes, which does not stay in the cache otherwise.
+  template <class Make>
+  void stage_made(void* slot, size_t count, size_t element_size, StagedTo where, const Make& make) {
+    alignas(64) char buffer[kPieceBytes];
+    in_pieces(
+        slot, count, element_size, where,
+        [&](size_t first, size_t elements) {
+          make(buffer, first, elements);
+          return buffer;
+        },
+        [&](size_t first, size_t elements) {
+          make(static_cast<char*>(slot) + first * element_size, first, elements);
+        });
   }
 
   const PeerView& peers_;

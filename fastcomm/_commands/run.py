@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-USAGE = "usage: python -m fastcomm run {script.py | -m module} [argument ...]"
+USAGE = "usage: fastcomm run {script.py | -m module} [argument ...]"
 
 
 def main(argv: Sequence[str]) -> int:

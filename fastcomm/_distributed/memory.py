@@ -105,7 +105,8 @@ def _again(
         where = out.device
     if (out.dtype if dtype is None else dtype, where) != (out.dtype, out.device):
         raise ValueError(f"out is of {out.dtype} on {out.device}, not of {dtype} on {device}")
-    if not is_shared(out):
+    # Where this process can have no such memory, `empty` has made ordinary one.
+    if out.is_cpu and not is_shared(out) and not _backend.load().why_no_shared_memory():
         raise ValueError("out does not lie in memory of fastcomm.empty")
     bytes_there = out.untyped_storage().nbytes() - out.storage_offset() * out.itemsize
     if math.prod(shape) * out.itemsize > bytes_there:

@@ -24,7 +24,7 @@ _NEEDED = ("tabulate", "tqdm", "matplotlib")
 def build_parser() -> argparse.ArgumentParser:
     """The options; sizes are checked while parsing."""
     parser = argparse.ArgumentParser(
-        prog="python -m fastcomm bench",
+        prog="fastcomm bench",
         description="Measure collectives over several backends, interleaved in one run. "
         "The last backend is the baseline of the ratio.",
     )
@@ -131,7 +131,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
     from fastcomm.bench.cases import CASES
-    from fastcomm.bench.contenders import OTHERS, SYMMETRIC
+    from fastcomm.bench.line_up import OTHERS
 
     options.ops = options.ops or _names(DEFAULT_OPS)
     options.sizes = options.sizes or _sizes(DEFAULT_SIZES)
@@ -154,7 +154,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         options.ranks = options.ranks or max(2, module.device_count())
     options.ranks = options.ranks or 2
     options.backends = options.backends or _default_backends(options.device)
-    known = {*OTHERS, *SYMMETRIC, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
+    known = {*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
     if unknown := [name for name in options.backends if name not in known]:
         parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     if options.json == STDOUT:

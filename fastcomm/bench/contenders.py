@@ -1,32 +1,27 @@
-"""What a sweep compares: groups of backends, and torch's operations on symmetric memory.
-
-On devices a backend is asked for by the names that people give: ``fastcomm``, ``nccl``, ``gloo``
-(through the host), ``symm_mem_one_shot``, ``symm_mem_two_shot`` and ``symm_mem_multimem`` (all of
-all_reduce).
-"""
+"""What a sweep compares: groups of backends, and torch's operations on symmetric memory."""
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench import by_mpiexec
 from fastcomm.bench.cases import Case
 from fastcomm.bench.cases.base import Call, count_wrong, pattern, pattern_sum
 from fastcomm.bench.objects import all_gather_object
 
-FLOOR, SINGLE_COPY, MPI, DEEPSPEED, FAKE = "floor", "single-copy", "mpi", "deepspeed", "fake"
-OTHERS = (FLOOR, SINGLE_COPY, MPI, DEEPSPEED, FAKE)
 SYMMETRIC = ("symm_mem_one_shot", "symm_mem_two_shot", "symm_mem_multimem")
 
 
 class NotServedError(Exception):
     """A contender has no such operation; the text says why."""
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return next(iter(str(error).splitlines()), "") or repr(error)
 
 
 class Contender:
@@ -72,7 +67,7 @@ class Contender:
         except Exception as error:
             if not may_fail:
                 raise
-            why = str(error).splitlines()[0] if str(error) else repr(error)
+            why = first_line(error)
         if may_fail:
             reasons = all_gather_object(why, control)
             self.failed = next((reason for reason in reasons if reason), "")
@@ -150,48 +145,3 @@ class Symmetric(Contender):
         memory.copy_(pattern(case.numel, case.dtype, case.rank))
         call()
         return count_wrong(result, pattern_sum(case.numel, case.dtype, case.size))
-
-
-def label_backends(backends: Sequence[str]) -> list[str]:
-    """Names of the backends in results; a repeated one is numbered: ``gloo``, ``gloo-2``."""
-    labels: list[str] = []
-    for index, backend in enumerate(backends):
-        seen = list(backends[:index]).count(backend)
-        labels.append(f"{backend}-{seen + 1}" if seen else backend)
-    return labels
-
-
-def make(backends: Sequence[str], device: torch.device) -> list[Contender]:
-    """Make a contender of each backend; all ranks have to."""
-    found: list[Contender] = []
-    for label, backend in zip(label_backends(backends), backends, strict=True):
-        if backend in SYMMETRIC:
-            # For its store and its name; nothing is sent over it.
-            found.append(Symmetric(label, dist.new_group(backend="gloo"), device))
-        elif backend in (FLOOR, SINGLE_COPY):
-            from fastcomm.bench.floor import Floor, SingleCopy
-
-            kind = Floor if backend == FLOOR else SingleCopy
-            found.append(kind(label, dist.new_group(backend="gloo")))
-        elif backend == MPI:
-            from fastcomm.bench.peers import Mpi
-
-            found.append(Mpi(label, None))
-            found[-1].failed = by_mpiexec.missing()
-        elif backend == FAKE:
-            # Torch's own; known once this is imported.
-            importlib.import_module("torch.testing._internal.distributed.fake_pg")
-            found.append(Fake(label, dist.new_group(backend=backend)))
-        elif backend == DEEPSPEED:
-            from fastcomm.bench.peers import DeepSpeed
-
-            found.append(DeepSpeed(label, dist.new_group(backend="gloo")))
-        elif backend == "nccl" and not dist.is_nccl_available():
-            found.append(Contender(label, None))
-            found[-1].failed = "this torch has no NCCL"
-        elif backend == "fastcomm" and device.type != "cpu":
-            name = f"cpu:fastcomm,{device.type}:fastcomm"
-            found.append(Contender(label, dist.new_group(backend=name)))
-        else:
-            found.append(Contender(label, dist.new_group(backend=backend)))
-    return found

@@ -46,8 +46,8 @@ struct Staging {
 struct Place {
   std::atomic<uint32_t> flag;
   pid_t process;
-  uint64_t
-      data;  // of the operation that goes on: written before its first step is published, read until its last
+  /// Of the operation that goes on: written before its first step is published, read until its last.
+  uint64_t data;
 };
 
 struct Floor {

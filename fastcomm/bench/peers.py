@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm.bench.cases import Case
-from fastcomm.bench.contenders import Contender, NotServedError
+from fastcomm.bench.contenders import Contender, NotServedError, first_line
 from fastcomm.bench.objects import all_gather_object
 
 
@@ -80,7 +80,7 @@ class DeepSpeed(Peer):
             if built.vector_kernel_level() < 2:
                 raise RuntimeError("its loops need AVX-512")
         except Exception as error:
-            self.failed = f"DeepSpeed cannot be had: {str(error).splitlines()[0]}"
+            self.failed = f"DeepSpeed cannot be had: {first_line(error)}"
         failed = all_gather_object(self.failed, control)
         self.failed = next(filter(None, failed), "")
         if not self.failed:

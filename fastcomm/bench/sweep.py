@@ -30,8 +30,9 @@ import fastcomm
 from fastcomm.bench import by_mpiexec
 from fastcomm.bench.cases import CASES, Case
 from fastcomm.bench.cases.base import buffers_from
-from fastcomm.bench.contenders import MPI, Contender, make
+from fastcomm.bench.contenders import Contender
 from fastcomm.bench.launch import Rank, launch
+from fastcomm.bench.line_up import MPI, make
 from fastcomm.bench.queued import timer_on
 from fastcomm.bench.stats import bandwidth_gbs, summarize
 from fastcomm.bench.timing import Samples, agree, measure

@@ -24,7 +24,7 @@ _STARTS_S = 20  # that the ranks of a path may take to start and to end
 def build_parser() -> argparse.ArgumentParser:
     """The command line of check."""
     parser = argparse.ArgumentParser(
-        prog="python -m fastcomm check",
+        prog="fastcomm check",
         description="Try every way between ranks that this machine offers, compare each result "
         "with what it has to be, and time it beside a stock backend.",
     )

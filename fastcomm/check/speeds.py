@@ -13,7 +13,8 @@ import torch.distributed as dist
 from fastcomm import comm
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.cases.base import Call, buffers_from
-from fastcomm.bench.contenders import Contender, make
+from fastcomm.bench.contenders import Contender
+from fastcomm.bench.line_up import make
 from fastcomm.bench.objects import all_gather_object
 from fastcomm.bench.queued import timer_on
 from fastcomm.bench.stats import bandwidth_gbs

@@ -20,7 +20,7 @@ from fastcomm._commands.common import TABLES, run, seconds
 def build_parser() -> argparse.ArgumentParser:
     """The command line of tune."""
     parser = argparse.ArgumentParser(
-        prog="python -m fastcomm tune",
+        prog="fastcomm tune",
         description="Measure up to which size one step is best, in what blocks more is moved, and "
         "on devices how much of one a kernel should take, for groups of so many ranks. Process "
         "groups go by it from then on, unless settings or FASTCOMM_TUNING=off say otherwise.",

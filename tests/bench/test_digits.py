@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import fastcomm
-from fastcomm.bench.contenders import label_backends
 from fastcomm.bench.launch import RankError
+from fastcomm.bench.line_up import label_backends
 from fastcomm.bench.records import read_records
 
 pytest.importorskip("sklearn")

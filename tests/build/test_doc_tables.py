@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import doc_tables
 import pytest
-from build.test_tools import load_tool
 
 pytest.importorskip("tabulate")
 
 
 def test_tables_are_those_of_the_records(root, capsys: pytest.CaptureFixture[str]) -> None:
-    assert load_tool(root, "doc_tables").main(["--check"]) == 0, capsys.readouterr().out
+    assert doc_tables.main(["--check"]) == 0, capsys.readouterr().out
 
 
 def test_a_figure_that_nobody_measured_is_found(root) -> None:
-    tool = load_tool(root, "doc_tables")
     text = (root / "README.md").read_text()
     (marker,) = {line for line in text.splitlines() if line.startswith("<!-- table: ")}
-    table = tool.made_by(marker.removeprefix("<!-- table: ").removesuffix(" -->"))
+    table = doc_tables.made_by(marker.removeprefix("<!-- table: ").removesuffix(" -->"))
     assert table in text
     digit = next(place for place, letter in enumerate(table) if letter.isdigit() and place > 200)
     wrong = text.replace(table, table[:digit] + "7771" + table[digit + 1 :])
-    assert tool.with_tables(wrong) == text
+    assert doc_tables.with_tables(wrong) == text

@@ -71,6 +71,32 @@ void sums(uint64_t seed) {
   }
 }
 
+/// The same of a piece of a gradient, which goes the way of what was staged before it.
+void pieces(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  PeerView two;
+  two.size = 2;
+  std::vector<char> before(64 * 1024), staged(before.size());
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    const size_t count = random() % 513, at = random() % 32;
+    const std::vector<float> ones(count, 1), twos(count, 2);
+    std::vector<float> wanted(at + count + 32, -1), slot = wanted, tensor = wanted;
+    for (size_t i = 0; i < count; ++i) wanted[at + i] = 1.5f;
+    CpuExecutor executor(two, nullptr, nullptr, 1);
+    executor.stage_span(staged.data(), before.data(), before.size(),
+                        repeat % 2 == 0 ? kNear : kFar);
+    executor.reduce_typed_span(
+        reduce_function(DType::kFloat32, ReduceOp::kSum), tensor.data() + at, slot.data() + at,
+        count * sizeof(float),
+        [&](int peer) {
+          return reinterpret_cast<const char*>(peer == 0 ? ones.data() : twos.data());
+        },
+        count, 2, 1);
+    EXPECT(tensor == wanted, "the tensor's ", count);
+    EXPECT(slot == wanted, "the slot's ", count);
+  }
+}
+
 /// Copies to tensors at any address, by way of the caches and past them.
 void copies(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -93,5 +119,6 @@ void copies(uint64_t seed) {
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"slots", slots}, {"sums", sums}, {"copies", copies}});
+  return run_cases(argc, argv,
+                   {{"slots", slots}, {"sums", sums}, {"pieces", pieces}, {"copies", copies}});
 }

@@ -6,6 +6,6 @@ import pytest
 from support import programs
 
 
-@pytest.mark.parametrize("case", ["slots", "sums", "copies"])
+@pytest.mark.parametrize("case", ["slots", "sums", "pieces", "copies"])
 def test_span_cpu(case: str) -> None:
     programs.check(programs.get("span_cpu_test", programs.BOUNDS), case)

@@ -266,6 +266,7 @@ def _without_shared_memory(world: World) -> list[str]:
     tensors = [weight, fastcomm.empty(), fastcomm.empty([4]), fastcomm.empty(0)]
     assert [tensor.shape for tensor in tensors[1:]] == [(), (4,), (0,)]
     assert not any(fastcomm.is_shared(tensor) for tensor in tensors)
+    assert fastcomm.empty(2, out=tensors[2]) is tensors[2]  # what it made, it takes again
     return records.texts
 
 

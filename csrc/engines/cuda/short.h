@@ -16,7 +16,7 @@
 //                   the meeting of the operation in between, for which each peer has stored his flag behind the end
 //                   of the kernel that read the slot. Operations of several launches in between only add meetings.
 //
-// Cost: one launch, size - 1 flags written across links, one block's copy of the message into its own
+// Cost: one launch, size - 1 flags written across links, one block's copy of the message into this rank's
 // window and one block's loads out of the others'.
 #pragma once
 

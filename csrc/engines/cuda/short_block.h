@@ -44,7 +44,7 @@ struct ShortArgs {
   CombineTerms combination;
 };
 
-/// Meets, with its own slot filled before. By all threads; true: everybody has come and staged.
+/// Meets, with this rank's slot filled before. By all threads; true: everybody has come and staged.
 FC_DEVICE bool meet_in_short(const ShortArgs& args, const ChannelState& state, uint64_t shift) {
   for (int i = 0; i < args.stages; ++i) {
     char* const to = args.stage[i].to + shift;

@@ -50,12 +50,12 @@ Introduction receive_introduction(int socket, uint64_t nonce);
 /// as receive_introduction.
 Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd);
 
-/// Connects to a listener, and sends its own introduction without waiting for an answer. Raises
+/// Connects to a listener, and sends this rank's introduction without waiting for an answer. Raises
 /// Error(kSystem) where the name does not exist: another host, or another network namespace.
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
 
 /// The next connection whose peer is of this user and sent a valid Hello of the group (accept_one).
-/// Sends its own introduction back. Raises Error(kTimeout) at `deadline`.
+/// Sends this rank's introduction back. Raises Error(kTimeout) at `deadline`.
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline);
 

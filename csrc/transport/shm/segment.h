@@ -41,7 +41,7 @@ struct SegmentHeader {
 };
 constexpr uint64_t kSegmentMagic = 0x31306d6d6f637366;  // "fscomm01"
 
-/// A mapped segment, a peer's or its own.
+/// A mapped segment, a peer's or this rank's.
 class Mapping {
  public:
   /// Maps all of `fd`. A peer's file must be sealed against shrinking where the kernel can seal,

@@ -26,7 +26,7 @@ struct Seat {
 
 class ShmTransport final : public Transport {
  public:
-  /// `seats` holds one a rank. Owns its own window, of `window_bytes`, from now on.
+  /// `seats` holds one a rank. Owns this rank's window, of `window_bytes`, from now on.
   ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
                std::vector<Seat> seats);
   ~ShmTransport() override;
