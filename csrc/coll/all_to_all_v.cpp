@@ -15,6 +15,11 @@ AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t
   blocks = bytes <= layout.payload_bytes ? 0 : ceil_div(bytes, block);
 }
 
+void AllToAllV::stage_nothing() {
+  bytes = 0;
+  blocks = 0;
+}
+
 void AllToAllV::write_table() const {
   MessageTable& table = table_of(peers.rank);
   table.blocks = blocks;
@@ -24,9 +29,13 @@ void AllToAllV::write_table() const {
   uint64_t at = 0;
   for (int hop = 1; hop < peers.size; ++hop) {
     const int peer = (peers.rank + hop) % peers.size;
-    const uint64_t bytes = messages->sends[static_cast<size_t>(peer)].bytes;
-    table.to[peer] = {at, bytes};
-    if (!messages->same_for_all) at += bytes;
+    const Messages::Sent& sent = messages->sends[static_cast<size_t>(peer)];
+    table.to[peer] = {at, sent.bytes};
+    if (tensors.own != nullptr) {
+      table.to[peer].first = sent.bytes == 0 ? 0 : static_cast<uint64_t>(sent.data - tensors.own);
+    } else if (!messages->same_for_all) {
+      at += sent.bytes;
+    }
   }
 }
 

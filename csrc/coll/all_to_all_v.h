@@ -11,11 +11,15 @@
 //            itself, and what is for it of short streams; stage block 0
 //   step k   stage block k-1; copy out what is for this rank of block k-2 of every long stream
 //
+// Where all that a rank sends lies in memory that its peers reach, it stages nothing (coll/peer_tensors.h): its
+// table says where in that memory each message lies, and they copy it in step 1. Where any rank does, there are
+// three steps at least.
+//
 // Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload slots are not those of
 // the operation before, as argued in all_reduce.h. The table says where payload and stages lie, which depends on the
 // sizes of the rank's own stream.
 //
-// Memory ordering. Tables are written before step 0 is published and read behind the wait of step 1.
+// Memory ordering. Beside that of coll/peer_tensors.h: tables are written before step 0 is published and read behind the wait of step 1.
 //
 // An expected message does not overlap one that is sent, other than that from a rank to itself.
 #pragma once
@@ -23,6 +27,7 @@
 #include <memory>
 
 #include "coll/messages.h"
+#include "coll/peer_tensors.h"
 #include "coll/plan.h"
 #include "coll/schedule.h"
 #include "transport/peer_view.h"
@@ -32,10 +37,10 @@ namespace fastcomm {
 /// What a rank says of its stream.
 struct MessageTable {
   struct Entry {
-    uint64_t first;  // byte of the stream
+    uint64_t first;  // byte of the stream, or of the memory that peers reach
     uint64_t bytes;
   };
-  uint64_t blocks;  // 0: in the payload slot
+  uint64_t blocks;  // 0: in the payload slot, or not staged
   uint64_t block;   // bytes of all but the last
   uint64_t at;      // of the payload in scratch
   uint64_t turn;    // of the first block's stage
@@ -51,16 +56,20 @@ struct AllToAllV {
   ScratchLayout layout;
   uint64_t sequence;  // of the operation
   std::shared_ptr<Messages> messages;
-  uint64_t bytes;   // of this rank's stream
-  uint64_t block;   // bytes
-  uint64_t blocks;  // of this rank's stream
+  uint64_t bytes;         // of this rank's stream
+  uint64_t block;         // bytes
+  uint64_t blocks;        // of this rank's stream
+  PeerTensors tensors{};  // what a rank sends lies behind its address
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
+  /// Before step 0: peers reach what this rank sends.
+  void stage_nothing();
 
   uint64_t payload_bytes() const { return bytes; }
   uint32_t steps() const {
-    return messages->agreed_blocks == 0 ? 2 : static_cast<uint32_t>(messages->agreed_blocks) + 2;
+    const auto blocks = static_cast<uint32_t>(messages->agreed_blocks);
+    return blocks == 0 ? tensors.steps() : blocks + 2;
   }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
@@ -101,7 +110,7 @@ struct AllToAllV {
   template <class Executor>
   void begin(Executor& executor) const {
     write_table();
-    if (blocks != 0) return;
+    if (blocks != 0 || tensors.own != nullptr) return;
     char* slot = peers.scratch[peers.rank] + layout.payload(sequence, bytes);
     each_sent(0, layout.payload_bytes, [&](const char* data, const Span& span) {
       executor.stage_span(slot + span.first, data, span.count);
@@ -119,8 +128,9 @@ struct AllToAllV {
       const MessageTable& table = table_of(peer);
       if (table.blocks != 0) continue;
       const auto& expected = messages->receives[static_cast<size_t>(peer)];
-      executor.copy_span(expected.data, peers.scratch[peer] + table.at + table.to[own].first,
-                         expected.bytes);
+      const char* tensor = tensors.of(peer);
+      const char* source = tensor != nullptr ? tensor : peers.scratch[peer] + table.at;
+      executor.copy_span(expected.data, source + table.to[own].first, expected.bytes);
     }
   }
 

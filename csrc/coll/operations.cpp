@@ -1,12 +1,10 @@
 #include "coll/operations.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "coll/fused_local.h"
 #include "core/error.h"
-#include "core/signature.h"
 
 namespace fastcomm {
 namespace {
@@ -103,62 +101,6 @@ uint64_t messages_to_all(const Call& call, int size) {
   return call.kind == OpKind::kGather ? bytes : static_cast<uint64_t>(size) * bytes;
 }
 
-Reachable whole_message(const Call& call, int) {
-  if (call.input != call.output) return {};
-  return {static_cast<char*>(call.output), call.bytes(), 0};
-}
-
-AnyDirect all_reduce_direct(const AnySchedule&, const PeerView& peers, const CallHeader& header,
-                            size_t bytes, char* const* buffers) {
-  AllReduceDirect direct{peers, header.count, static_cast<uint32_t>(bytes / header.count), {}};
-  std::copy_n(buffers, peers.size, direct.buffers);
-  return direct;
-}
-
-/// A list can be reduced where it lies if nothing is cast, and the norms have room in the slots. The same
-/// on every rank.
-bool suits_direct(const GradientList& list, int size) {
-  for (const Gradient& tensor : list.tensors()) {
-    if (tensor.wire != tensor.dtype) return false;
-  }
-  for (int owner = 0; owner < size; ++owner) {
-    uint64_t norms = 0;
-    list.for_units_of(owner, [&](uint32_t) { norms += sizeof(BlockNorm); });
-    if (norms > list.slot_bytes()) return false;
-  }
-  return list.units() != 0;
-}
-
-/// From the first to the last byte of a list.
-Reachable whole_list(const Call& call, int size) {
-  const GradientList& list = *call.gradients;
-  if (!suits_direct(list, size)) return {};
-  char *begin = nullptr, *end = nullptr;
-  for (const Gradient& tensor : list.tensors()) {
-    if (tensor.count == 0) continue;
-    char* last = tensor.data + tensor.count * dtype_size(tensor.dtype);
-    begin = begin == nullptr ? tensor.data : std::min(begin, tensor.data);
-    end = end == nullptr ? last : std::max(end, last);
-  }
-  Reachable found{begin, static_cast<size_t>(end - begin), 0};
-  found.form = found.bytes;
-  for (const Gradient& tensor : list.tensors()) {
-    if (tensor.count == 0) continue;
-    found.form = mix(found.form, static_cast<uint64_t>(tensor.data - begin));
-  }
-  return found;
-}
-
-AnyDirect fused_direct(const AnySchedule& staged, const PeerView& peers, const CallHeader&, size_t,
-                       char* const* buffers) {
-  FusedDirect direct{peers, std::get<FusedAllReduce>(staged).list, {}};
-  std::copy_n(buffers, peers.size, direct.bases);
-  return direct;
-}
-
-constexpr InPlace kAllReduceInPlace{whole_message, all_reduce_direct};
-constexpr InPlace kFusedInPlace{whole_list, fused_direct};
-
 void reduce_from_to(const Call& call, const void* from, void* to) {
   reduction_of(call)(ReduceSpan{to, nullptr, &from, 1, call.count, 1, 1, call.factor});
 }
@@ -189,13 +131,13 @@ Table make_table() {
       {kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
       {kPipelined, nullptr, all_reduce<AllReduceTwoShot>, nullptr, to_all_but_one}};
   const std::vector<AlgorithmRow> gathers{
-      {kOneShot, one_message, all_gather<AllGatherOneShot>},
-      {kPipelined, nullptr, all_gather<AllGatherPipelined>, nullptr, parts_to_all}};
+      {kOneShot, one_message, all_gather<AllGatherOneShot>, &kInputReadInPlace},
+      {kPipelined, nullptr, all_gather<AllGatherPipelined>, &kInputReadInPlace, parts_to_all}};
   const std::vector<AlgorithmRow> scatters{
-      {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>},
-      {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>}};
+      {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>, &kPartsReadInPlace},
+      {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>, &kPartsReadInPlace}};
   const std::vector<AlgorithmRow> moves{
-      {Algorithm::kByTable, nullptr, all_to_all_v, nullptr, messages_to_all}};
+      {Algorithm::kByTable, nullptr, all_to_all_v, &kMessagesReadInPlace, messages_to_all}};
   std::vector<OperationRow> rows;
   const auto add = [&rows](OpKind kind, const char* name, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
@@ -223,12 +165,13 @@ Table make_table() {
   using Work = PeerWay::Work;
   add(OpKind::kNone, "none");
   std::vector<AlgorithmRow> in_place = reduces;
-  for (AlgorithmRow& row : in_place) row.in_place = &kAllReduceInPlace;
+  in_place.front().in_place = &kShortMessageInPlace;
+  in_place.back().in_place = &kMessageInPlace;
   add_reduction(OpKind::kAllReduce, "all_reduce", in_place, all_reduce_alone).peers = {
       Work::kReduceSlices};
   add(OpKind::kBroadcast, "broadcast",
-      {{kOneShot, one_message, broadcast<BroadcastOneShot>},
-       {kPipelined, nullptr, broadcast<BroadcastPipelined>, nullptr, to_all_but_one}})
+      {{kOneShot, one_message, broadcast<BroadcastOneShot>, &kRootReadInPlace},
+       {kPipelined, nullptr, broadcast<BroadcastPipelined>, &kRootReadInPlace, to_all_but_one}})
       .peers = {Work::kPull, false, /*from_root=*/true};
   add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone).peers = {Work::kPull};
   OperationRow& meeting = add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}});
@@ -268,7 +211,7 @@ Table make_table() {
                          scatters, reduce_scatter_alone))
       .peers = {Work::kReduceParts, /*in_parts=*/true};
   add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
-           {kPipelined, nullptr, over_list<FusedAllReduce>, &kFusedInPlace, list_to_all_but_one},
+           {kPipelined, nullptr, over_list<FusedAllReduce>, &kListInPlace, list_to_all_but_one},
            fused_alone)
       .peers = {Work::kReduceSlices};
   add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",

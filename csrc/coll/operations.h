@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coll/call.h"
+#include "coll/in_place.h"
 #include "coll/plan.h"
 #include "coll/schedules.h"
 #include "core/types.h"
@@ -14,23 +15,6 @@
 
 namespace fastcomm {
 
-/// What every rank of a call without slots must have mapped of each other's: memory, and how the tensors
-/// lie in it. Nothing if `begin` is nullptr.
-struct Reachable {
-  char* begin = nullptr;
-  size_t bytes = 0;
-  uint64_t form = 0;
-};
-
-/// How a call goes on without slots, once all headers are there and all memory can be reached.
-struct InPlace {
-  /// What this rank's peers would read and write.
-  Reachable (*memory)(const Call& call, int size);
-  /// `buffers` is where that memory of each rank begins, `bytes` how much it is.
-  AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
-                        size_t bytes, char* const* buffers);
-};
-
 /// One way to carry out an operation.
 struct AlgorithmRow {
   Algorithm algorithm;
@@ -38,14 +22,14 @@ struct AlgorithmRow {
   int (*messages)(int size);
   AnySchedule (*schedule)(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                           uint64_t sequence);
-  /// Of messages of more than kLeastInPlace bytes.
   const InPlace* in_place = nullptr;
   /// Bytes that all ranks together copy out of slots to their tensors, as far as this rank knows; nullptr: none, or few.
   uint64_t (*copied_out)(const Call& call, int size) = nullptr;
-};
 
-/// A shorter one is faster through slots, which take turns: what a peer's tensor has in that peer's cache is slow to write.
-constexpr uint64_t kLeastInPlace = 1024 * 1024;
+  bool may_be_in_place(uint64_t bytes, int size) const {
+    return in_place != nullptr && in_place->pays(bytes, size);
+  }
+};
 
 /// How an operation moves data between ranks whose devices reach each other's memory; what comes of it
 /// is in engines/cuda/peer_plan.h.

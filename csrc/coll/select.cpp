@@ -16,6 +16,15 @@ uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
   return group.layout.payload_bytes / static_cast<uint64_t>(row.messages(group.size));
 }
 
+/// Which tensors are not staged, or nothing.
+std::string in_place_text(const AlgorithmRow* row, const Query& query, const GroupTraits& group) {
+  if (row == nullptr || !row->may_be_in_place(query.bytes, group.size)) return "";
+  const InPlace& way = *row->in_place;
+  return concat(way.schedule != nullptr ? "in place" : "read in place", " where ",
+                way.from_root ? "the root's" : "every rank's",
+                " tensor lies in shared memory (fastcomm.empty)");
+}
+
 }  // namespace
 
 Algorithm select_algorithm(const GroupTraits& group, const Query& query) {
@@ -40,6 +49,7 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
   const OperationRow& row = row_of(query.kind);
   Selection selection;
   selection.algorithm = select_algorithm(group, query);
+  const std::string in_place = in_place_text(row_of(query.kind, selection.algorithm), query, group);
   switch (selection.algorithm) {
     case Algorithm::kDelegated:
       if (!group.native) {
@@ -59,9 +69,10 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
       selection.reason = concat("no data; ", group.transport);
       return selection;
     case Algorithm::kByTable:
-      selection.reason = concat("in one step where no rank sends more than ",
-                                group.layout.payload_bytes, " bytes, else in blocks of at most ",
-                                group.layout.block_bytes, "; ", group.transport);
+      selection.reason =
+          concat("in one step where no rank sends more than ", group.layout.payload_bytes,
+                 " bytes, else in blocks of at most ", group.layout.block_bytes, "; ",
+                 in_place.empty() ? "" : in_place + "; ", group.transport);
       return selection;
     case Algorithm::kRing:
       selection.reason = concat("at most ", kEagerBytes,
@@ -79,18 +90,13 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
   const std::string limit =
       concat("the one-shot limit of ", limit_of(row.algorithms.front(), group), " (",
              chosen_by_text(group.payload_by, "FASTCOMM_ONE_SHOT_BYTES"), "); ");
-  const bool in_place = row_of(query.kind, selection.algorithm)->in_place != nullptr;
-  const char* const where_shared =
-      "in place where every rank's tensor lies in shared memory (fastcomm.empty)";
-  if (selection.algorithm == Algorithm::kOneShot) {
-    const bool may_be = in_place && query.bytes > kLeastInPlace;
-    selection.reason = concat(query.bytes, " bytes are at most ", limit,
-                              may_be ? concat(where_shared, "; ") : "", group.transport);
-    return selection;
-  }
-  selection.reason = concat(
-      query.bytes, " bytes are more than ", limit, in_place ? concat(where_shared, ", else ") : "",
-      "in blocks of at most ", group.layout.block_bytes, "; ", group.transport);
+  const bool one_shot = selection.algorithm == Algorithm::kOneShot;
+  selection.reason = concat(query.bytes, one_shot ? " bytes are at most " : " bytes are more than ",
+                            limit, in_place);
+  if (!in_place.empty()) selection.reason += one_shot ? "; " : ", else ";
+  if (!one_shot)
+    selection.reason += concat("in blocks of at most ", group.layout.block_bytes, "; ");
+  selection.reason += group.transport;
   return selection;
 }
 

@@ -48,6 +48,8 @@ enum class Control : uint8_t {
   kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
   kLeaveEarly,  // a rank does not meet in rounds that only others have (engines/cuda/pairs.h)
+  kNoLastWait,  // whoever gives its tensor to be read takes it back before peers have (coll/peer_tensors.h)
+  kNoSecondLook,  // who has read a peer's tensor does not look whether that peer gave up (engines/cpu/operation.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -87,6 +89,8 @@ constexpr const char* kControlNames[] = {
     "share_streams",
     "one_slot",
     "leave_early",
+    "no_last_wait",
+    "no_second_look",
 };
 
 }  // namespace fastcomm

@@ -20,12 +20,13 @@ SCHEDULES = [
     *("AllGather", "Broadcast", "AllToAllV"),
 ]
 CASES = ["random", "wrap", "opposite", "threads", "release"]
+READ_IN_PLACE = {"FASTCOMM_READ_IN_PLACE_BYTES": "0"}  # whatever the size
 FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
     *("start_is_short", "relayed", "no_thread"),
 ]
 TIMEOUT_CASES = ["late", "told", "held_up", "wait_timeout"]
-EVIDENCE_CASES = ["leave", "poison", "exit", "in_place"]
+EVIDENCE_CASES = ["leave", "poison", "exit", "in_place", "read"]
 FAILING = [
     *((FAILURES, case) for case in FAILURE_CASES),
     *((TIMEOUTS, case) for case in TIMEOUT_CASES),
@@ -41,6 +42,11 @@ def test_operations(case: str) -> None:
     programs.check(programs.get(RANDOM, PLAIN), case, "1")
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_operations_that_read_in_place(case: str) -> None:
+    programs.check(programs.get(RANDOM, PLAIN), case, "1", environment=READ_IN_PLACE)
+
+
 def alone(cases: list[tuple[str, str]]) -> list[object]:
     """Cases as parameters; those that look at times take their turn alone."""
     mark = {TIMEOUTS: (pytest.mark.serial,)}
@@ -49,12 +55,14 @@ def alone(cases: list[tuple[str, str]]) -> list[object]:
 
 @pytest.mark.parametrize(("name", "case"), alone(FAILING))
 def test_failures(name: str, case: str) -> None:
-    programs.check(programs.get(name, PLAIN), case, "1")
+    environment = READ_IN_PLACE if case == "read" else {}
+    programs.check(programs.get(name, PLAIN), case, "1", environment=environment)
 
 
+@pytest.mark.parametrize("environment", [{}, READ_IN_PLACE], ids=["staged", "read in place"])
 @pytest.mark.parametrize("case", CASES)
-def test_operations_without_race(case: str) -> None:
-    few = {"FC_TEST_OPERATIONS": "30"}
+def test_operations_without_race(case: str, environment: dict[str, str]) -> None:
+    few = {"FC_TEST_OPERATIONS": "30", **environment}
     output = programs.check(programs.get(RANDOM, WATCHED), case, "2", environment=few)
     assert "ThreadSanitizer" not in output
 
@@ -72,9 +80,30 @@ def test_negative_control_is_reported(control: str) -> None:
         assert schedule in output, f"ThreadSanitizer missed {control} in {schedule}"
 
 
+def test_tensor_that_is_taken_back_too_early_is_reported() -> None:
+    output = programs.run(
+        programs.get(RANDOM, WATCHED),
+        "random",
+        "1",
+        control="no_last_wait",
+        environment=READ_IN_PLACE,
+    ).stdout
+    assert programs.races(output)
+    for schedule in ("AllGather", "Broadcast", "ReduceScatter", "AllToAllV"):
+        assert schedule in output, schedule
+
+
+@pytest.mark.parametrize("case", ["in_place", "read"])
+def test_result_of_a_tensor_that_was_given_back_is_noticed(case: str) -> None:
+    program = programs.get(EVIDENCE, WATCHED)
+    done = programs.run(program, case, "1", control="no_second_look", environment=READ_IN_PLACE)
+    assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("environment", [{}, READ_IN_PLACE], ids=["staged", "read in place"])
 @pytest.mark.parametrize("case", ["random", "wrap", "threads"])
-def test_operations_in_bounds(case: str) -> None:
-    programs.check(programs.get(RANDOM, BOUNDS), case, "3")
+def test_operations_in_bounds(case: str, environment: dict[str, str]) -> None:
+    programs.check(programs.get(RANDOM, BOUNDS), case, "3", environment=environment)
 
 
 @pytest.mark.parametrize(("name", "case"), WATCHED_FAILING)

@@ -1,7 +1,7 @@
 /* fastcomm's flag protocol: N ranks run OPS operations, at most one thing goes wrong, anywhere.
  *
  * What it stands for: csrc/README.md, "The flag protocol". This file is the rank: csrc/coll/
- * schedule.h (run_steps), operation.cpp (poll_staged, poll_direct, read_headers, awaits),
+ * schedule.h (run_steps), operation.cpp (poll_staged, awaits), operation_in_place.cpp (poll_direct, read_headers),
  * communicator.cpp (drive, leave, abort); schedules.pml is the steps, notices.pml how it fails.
  *
  * Modelled: the schedules' steps, waits and slots, and how many steps there are, where that is known
@@ -133,6 +133,7 @@ proctype Rank(byte me) {
   byte own, agreed; /* blocks of an EXCHANGE: of this rank; of who has most, once that is known */
   bool is_odd, ordinary, in_place; /* the call; whether all ranks' tensors can be reached */
   bool direct, differs, clean, expired;
+  bool lends, wrong; /* READ: some rank's tensor is read where it lies; something else was read there */
   byte stuck; /* 1 + the peer whose notice keeps this rank from publishing, or 0 */
   byte p, found, blamed = NOBODY, seen;
   bool told, gave_notice, died;
@@ -142,14 +143,14 @@ idle: /* between two operations; step 0 begins with the next */
   :: d_step {
        op < OPS && kind_of(op) != EXCHANGE ->
        kind = kind_of(op);
-       if :: kind == DIRECT -> set_tensor(INPUT) :: else fi;
+       if :: kind == DIRECT || kind == READ -> set_tensor(INPUT) :: else fi;
        tear()
      }
   :: atomic { op < OPS && kind_of(op) == EXCHANGE -> select(own : 0 .. MOST_BLOCKS) };
      d_step { kind = EXCHANGE; tear() }
-  :: d_step { /* a tensor that peers cannot reach: one rank of choice is enough */
-       op < OPS && kind_of(op) == DIRECT && me == N - 1 ->
-       kind = DIRECT;
+  :: d_step { /* a tensor that peers cannot reach: for DIRECT one rank of choice is enough */
+       op < OPS && ((kind_of(op) == DIRECT && me == N - 1) || kind_of(op) == READ) ->
+       kind = kind_of(op);
        ordinary = true;
        tear()
      }
@@ -221,8 +222,18 @@ wait: /* for the peers to publish step k, or for a notice */
           tear()
         }
      fi
-  :: d_step { !direct && k > 1 -> tear() }
+  :: d_step {
+       !direct && k > 1 ->
+       tear();
+#ifndef NO_SECOND_LOOK
+       if :: kind == READ -> find_quitters(); fresh[me] = true :: else fi
+#endif
+     }
   :: d_step { strikes(DEATH) -> struck = true; stir = true }; goto die
+  fi;
+  if
+  :: stuck != 0 -> goto wait
+  :: stuck == 0
   fi;
   goto publish;
 
@@ -246,9 +257,11 @@ end_well:
     check_end();
     base = next_base;
     if :: direct -> check_tensor() :: else fi;
-    if :: kind == DIRECT -> set_tensor(YOURS) :: else fi;
+    assert(!wrong);
+    if :: kind == DIRECT || kind == READ -> set_tensor(YOURS) :: else fi;
     op++;
-    k = 0; kind = 0; own = 0; agreed = 0; direct = false; ordinary = false; in_place = false
+    k = 0; kind = 0; own = 0; agreed = 0; direct = false; ordinary = false; in_place = false;
+    lends = false
   }
   goto idle;
 

@@ -22,11 +22,13 @@
 #define DIRECT 4 /* AllReduceTwoShot that turns to AllReduceDirect once the headers are read */
 #define FUSED 5  /* FusedAllReduce */
 #define EXCHANGE 6 /* AllToAllV */
+#define READ 7   /* AllGatherOneShot; any rank's tensor may be read where it lies (coll/peer_tensors.h) */
 
 #define kind_of(op) ((op) == 0 -> KIND0 : ((op) == 1 -> KIND1 : ((op) == 2 -> KIND2 : KIND3)))
 #define root_of(op) ((op) % N)
 #define steps \
-  (kind == ONE -> 2 : (two_shot -> BLOCKS + 3 - early : (kind == EXCHANGE -> agreed : BLOCKS) + 2))
+  (in_one_step -> 2 + (lends && LAST_WAIT) : (two_shot -> BLOCKS + 3 - early : (kind == EXCHANGE -> agreed : BLOCKS) + 2))
+#define in_one_step (kind == ONE || kind == READ)
 #define two_shot (kind == TWO || kind == DIRECT || kind == FUSED)
 
 /* The kind -DEARLY does in each step what belongs to the next: it writes a slot in step 0. */
@@ -34,6 +36,11 @@
 #define early (kind == EARLY -> 1 : 0)
 #else
 #define early 0
+#endif
+#ifdef NO_LAST_WAIT
+#define LAST_WAIT 0
+#else
+#define LAST_WAIT 1
 #endif
 #define turn (k + early) /* which says what a step does */
 
@@ -60,20 +67,21 @@
 #define is_table(seen) ((seen) != TORN && ((seen) - 1) / 4 == op)
 #define blocks_of(rank) (kind == EXCHANGE -> (table_of(rank) + 3) % 4 : BLOCKS) /* of its tag */
 #define pays(blocks) (kind == ONE || (kind == EXCHANGE && (blocks) == 0))
+#define pays_own (pays(own) || (kind == READ && ordinary))
 #define stages \
-  (kind != ONE && turn >= 1 && turn - 1 < (kind == EXCHANGE -> own : BLOCKS) && \
+  (!in_one_step && turn >= 1 && turn - 1 < (kind == EXCHANGE -> own : BLOCKS) && \
    (kind != CAST || me == root_of(op)))
 #define reduces (two_shot && turn >= 2 && turn - 2 < BLOCKS)
-#define reads_stage(blocks) (kind != ONE && turn >= 2 && turn - 2 < (blocks))
+#define reads_stage(blocks) (!in_one_step && turn >= 2 && turn - 2 < (blocks))
 #define reads_result (two_shot && turn >= 3)
 #define lays_out \
-  (kind != ONE && turn == 1 && (kind == FUSED || (op > 0 && kind_of(op - 1) == FUSED)))
+  (!in_one_step && turn == 1 && (kind == FUSED || (op > 0 && kind_of(op - 1) == FUSED)))
 
 inline tear() {
   if
   :: k == 0 -> header[at(me, op, HEADER_SLOTS)] = TORN;
      if :: kind == EXCHANGE -> table_of(me) = TORN :: else fi;
-     if :: pays(own) -> payload[at(me, op, PAYLOAD_SLOTS)] = TORN :: else fi
+     if :: pays_own -> payload[at(me, op, PAYLOAD_SLOTS)] = TORN :: else fi
   :: else
   fi;
   if
@@ -91,11 +99,31 @@ inline flush() {
   if
   :: k == 0 -> header[at(me, op, HEADER_SLOTS)] = tag(op, (is_odd -> 1 : 0) + (ordinary -> 2 : 0));
      if :: kind == EXCHANGE -> table_of(me) = tag(op, own) :: else fi;
-     if :: pays(own) -> payload[at(me, op, PAYLOAD_SLOTS)] = tag(op, 0) :: else fi
+     if :: pays_own -> payload[at(me, op, PAYLOAD_SLOTS)] = tag(op, 0) :: else fi
   :: else
   fi;
   if :: stages -> stage[at(me, turn - 1, STAGE_SLOTS)] = tag(op, turn - 1) :: else fi;
   if :: reduces -> result[at(me, turn - 2, RESULT_SLOTS)] = tag(op, turn - 2) :: else fi
+}
+
+/* Of a header: its rank called something else; its tensor lies where peers cannot reach it. */
+#define odd_bit(header) (((header) - 1) % 2)
+#define ordinary_bit(header) (((header) - 1) / 2 % 2)
+
+/* The tensors of an operation in place (DIRECT, READ): of each rank, the slice of each rank. */
+#define YOURS 0 /* its rank's user may do with it what he wants, and does */
+#define INPUT 1
+#define SUM 2   /* of every rank's input */
+#define WRONG 3 /* a sum of something else */
+#define slice(rank, part) tensor[(rank) * N + (part)]
+
+/* What rank q gives all others, from its slot or where it lies. */
+inline read_given() {
+  if
+  :: ordinary_bit(header[at(q, op, HEADER_SLOTS)]) ->
+     assert(payload[at(q, op, PAYLOAD_SLOTS)] == tag(op, 0))
+  :: else -> wrong = wrong || slice(q, 0) != INPUT
+  fi
 }
 
 inline read() {
@@ -108,7 +136,8 @@ inline read() {
        assert(!(k == 1 && pays(sent)) || payload[at(q, op, PAYLOAD_SLOTS)] == tag(op, 0));
        assert(!reads_stage(sent) || (kind == CAST && q != root_of(op)) ||
               stage[at(q, turn - 2, STAGE_SLOTS)] == tag(op, turn - 2));
-       assert(!reads_result || result[at(q, turn - 3, RESULT_SLOTS)] == tag(op, turn - 3))
+       assert(!reads_result || result[at(q, turn - 3, RESULT_SLOTS)] == tag(op, turn - 3));
+       if :: kind == READ && k == 1 -> read_given() :: else fi
     fi
   }
   q = 0
@@ -131,13 +160,11 @@ inline read_tables() {
   q = 0
 }
 
-/* Operation::read_headers. A header is never another operation's: that would be a defect. It tells
- * whether its rank called something else, and whether its tensor lies where peers can reach it. */
-#define odd_bit(header) (((header) - 1) % 2)
-#define ordinary_bit(header) (((header) - 1) / 2 % 2)
+/* Operation::read_headers. A header is never another operation's: that would be a defect. */
 inline read_headers() {
   differs = false;
   in_place = kind == DIRECT && !ordinary;
+  lends = kind == READ && !ordinary;
   for (q : 0 .. N - 1) {
     if
     :: q == me || overlooked(q)
@@ -147,18 +174,12 @@ inline read_headers() {
 #ifndef NO_HEADER_CHECK
        differs = differs || odd_bit(seen) != is_odd;
 #endif
-       in_place = in_place && !ordinary_bit(seen)
+       in_place = in_place && !ordinary_bit(seen);
+       lends = lends || (kind == READ && !ordinary_bit(seen))
     fi
   }
   q = 0; seen = 0
 }
-
-/* The tensors of an operation in place (DIRECT): of each rank, the slice of each rank. */
-#define YOURS 0 /* its rank's user may do with it what he wants, and does */
-#define INPUT 1
-#define SUM 2   /* of every rank's input */
-#define WRONG 3 /* a sum of something else */
-#define slice(rank, part) tensor[(rank) * N + (part)]
 
 inline set_tensor(what) {
   for (q : 0 .. N - 1) { slice(me, q) = what }
@@ -184,7 +205,7 @@ inline check_tensor() {
   q = 0
 }
 
-/* After its own reading and before its publication a rank looks whose user may have had the tensor
+/* After its own reading and before its publication, or its end, a rank looks whose user may have had the tensor
  * back meanwhile. A death is no reason: who is dead writes nothing. */
 inline find_quitters() {
   for (q : 0 .. N - 1) {

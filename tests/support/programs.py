@@ -145,7 +145,10 @@ PEER_COLLECTIVES = (
     *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "pairs", "short", "short_combine")),
     *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
     "csrc/kernels/cuda/indirect_reduce.cu",
-    *(f"csrc/coll/{name}.cpp" for name in ("call", "operations", "all_to_all_v", "messages")),
+    *(
+        f"csrc/coll/{name}.cpp"
+        for name in ("call", "operations", "in_place", "all_to_all_v", "messages")
+    ),
     *(*CUDA_HOST, ERROR, *CPU_LOOPS),
 )
 _COMMUNICATOR = "engines/test_communicator.py"
@@ -157,7 +160,7 @@ PROGRAMS = (
         Program(f"communicator{part}_test", _COMMUNICATOR, _WATCHED)
         for part in ("", "_failures", "_timeouts")
     ),
-    Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN,)),
+    Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN, WATCHED)),
     *(
         Program(f"point_to_point{part}_test", "engines/test_point_to_point.py", _WATCHED)
         for part in ("", "_failures")

@@ -89,19 +89,6 @@ uint64_t Operation::payload_bytes() const {
       schedule_);
 }
 
-void Operation::locate(const Call& call) {
-  header_.where = kNotShared;
-  if (row_ == nullptr || row_->in_place == nullptr) return;
-  const bool one_shot = algorithm() == Algorithm::kOneShot;
-  if (one_shot && call.bytes() <= kLeastInPlace) return;
-  const Reachable memory = row_->in_place->memory(call, peers_.size());
-  if (memory.begin == nullptr) return;
-  shared_bytes_ = memory.bytes;
-  header_.where = peers_.locate(memory.begin, memory.bytes);
-  header_.form = memory.form;
-  if (one_shot) std::get<AllReduceOneShot>(schedule_).is_shared = header_.where != kNotShared;
-}
-
 bool Operation::poll(uint32_t base) {
   base_.store(base, std::memory_order_relaxed);
   if (!direct()) {
@@ -112,6 +99,7 @@ bool Operation::poll(uint32_t base) {
 }
 
 bool Operation::poll_staged(uint32_t base) {
+  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   return std::visit(
       [this, base](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
@@ -129,79 +117,14 @@ bool Operation::poll_staged(uint32_t base) {
             control.note_cpu();
           }
           const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
-            return next != 1 || read_headers();
+            if (next == 1) return read_headers();
+            return next != 2 || !reads_tensors_ || !find_quitter();
           });
           step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
           return done;
         }
       },
       schedule_);
-}
-
-bool Operation::poll_direct() {
-  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
-  uint32_t at = step() & ~kDirect;
-  if (at == 0) {
-    std::visit([&](const auto& schedule) { schedule.run(executor_, at); }, *direct_);
-    if (find_quitter()) return false;
-    executor_.publish(direct_base() + ++at);
-  }
-  const bool done = std::visit(
-      [&](const auto& schedule) {
-        return run_steps(schedule, executor_, direct_base(), at, [](uint32_t) { return true; });
-      },
-      *direct_);
-  step_.store(at | kDirect, std::memory_order_relaxed);
-  return done;
-}
-
-bool Operation::find_quitter() {
-  // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
-  // Transport::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
-  // what the user wrote, the mark is seen. Then nothing is published, and nobody ends with this sum.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  for (int peer = 0; peer < peers_.size(); ++peer) {
-    if (peer == peers_.rank() || !peers_.control_block(peer).gave_up(header_.sequence)) continue;
-    quitter_.store(peer, std::memory_order_relaxed);
-    return true;
-  }
-  return false;
-}
-
-bool Operation::read_headers() {
-  check_headers();
-  if (row_->in_place == nullptr || !any_shared()) return true;
-  // One step more, for both ways on from here: whoever has not staged does so, or all meet again.
-  if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
-  char* buffers[kMaxRanks];
-  if (!reach_all(buffers)) return true;
-  direct_ = std::make_unique<AnyDirect>(
-      row_->in_place->schedule(schedule_, peers_.view(), header_, shared_bytes_, buffers));
-  return false;
-}
-
-bool Operation::any_shared() const {
-  for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
-    if (theirs.where != kNotShared) return true;
-  }
-  return false;
-}
-
-bool Operation::reach_all(char** buffers) const {
-  for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
-    if (theirs.where == kNotShared || theirs.form != header_.form) return false;
-    buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
-    if (buffers[peer] == nullptr) return false;
-  }
-  return true;
-}
-
-void Operation::quarantine() {
-  // Before the header is out, no peer knows of the memory.
-  if (header_.where == kNotShared || step() == 0) return;
-  peers_.quarantine(header_.where, shared_bytes_);
 }
 
 bool Operation::awaits(int peer) const {

@@ -1,0 +1,39 @@
+// Which calls need no slots where tensors lie in memory that every rank has mapped, and what of it they use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "coll/call.h"
+#include "coll/schedules.h"
+#include "transport/peer_view.h"
+
+namespace fastcomm {
+
+/// What the ranks of a call without slots must have mapped of each other's: memory, and how the tensors
+/// lie in it. Nothing if `begin` is nullptr.
+struct Reachable {
+  char* begin = nullptr;
+  size_t bytes = 0;
+  uint64_t form = 0;
+};
+
+/// How a call does without slots, once all headers are there and all memory can be reached.
+struct InPlace {
+  /// What this rank's peers would read, or write too.
+  Reachable (*memory)(const Call& call, int rank, int size);
+  /// Whether it is a gain for messages of so many bytes (Call::bytes).
+  bool (*pays)(uint64_t bytes, int size);
+  /// What goes on where they write: `buffers` is where that memory of each rank begins, `bytes` how much it is.
+  /// nullptr: they read, and the schedule itself does it (its PeerTensors).
+  AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
+                        size_t bytes, char* const* buffers) = nullptr;
+  bool from_root = false;  // the root alone gives
+};
+
+// Peers write to them, or to a list of them.
+extern const InPlace kMessageInPlace, kShortMessageInPlace, kListInPlace;
+// Peers read them: every rank's input, the root's tensor, every rank's parts, what each rank sends.
+extern const InPlace kInputReadInPlace, kRootReadInPlace, kPartsReadInPlace, kMessagesReadInPlace;
+
+}  // namespace fastcomm

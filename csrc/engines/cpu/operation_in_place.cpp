@@ -1,0 +1,142 @@
+// What of an operation is about tensors that lie in shared memory: where they are, and going on without slots.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "core/control.h"
+#include "core/error.h"
+#include "engines/cpu/operation.h"
+
+namespace fastcomm {
+namespace {
+
+template <class Schedule, class = void>
+struct ReadsTensors : std::false_type {};
+template <class Schedule>
+struct ReadsTensors<Schedule, std::void_t<decltype(std::declval<Schedule>().tensors)>>
+    : std::true_type {};
+
+/// Calls visit(schedule) if it is one that may read peers' tensors.
+template <class Visit>
+void visit_reader(AnySchedule& schedule, const Visit& visit) {
+  std::visit(
+      [&](auto& s) {
+        if constexpr (ReadsTensors<std::decay_t<decltype(s)>>::value) visit(s);
+      },
+      schedule);
+}
+
+}  // namespace
+
+void Operation::locate(const Call& call) {
+  header_.where = kNotShared;
+  if (row_ == nullptr || !row_->may_be_in_place(call.bytes(), peers_.size())) return;
+  const Reachable memory = row_->in_place->memory(call, peers_.rank(), peers_.size());
+  if (memory.begin == nullptr) return;
+  shared_bytes_ = memory.bytes;
+  header_.where = peers_.locate(memory.begin, memory.bytes);
+  header_.form = memory.form;
+  if (header_.where == kNotShared) return;
+  if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->is_shared = true;
+  visit_reader(schedule_, [&](auto& schedule) {
+    schedule.tensors.own = memory.begin;
+    if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, AllToAllV>) {
+      schedule.stage_nothing();
+    }
+  });
+}
+
+bool Operation::poll_direct() {
+  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
+  uint32_t at = step() & ~kDirect;
+  if (at == 0) {
+    std::visit([&](const auto& schedule) { schedule.run(executor_, at); }, *direct_);
+    if (find_quitter()) return false;
+    executor_.publish(direct_base() + ++at);
+  }
+  const bool done = std::visit(
+      [&](const auto& schedule) {
+        return run_steps(schedule, executor_, direct_base(), at, [](uint32_t) { return true; });
+      },
+      *direct_);
+  step_.store(at | kDirect, std::memory_order_relaxed);
+  return done;
+}
+
+bool Operation::find_quitter() {
+  // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
+  // Transport::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
+  // what the user wrote, the mark is seen. Then a sum is not published, and this rank does not end.
+  if (FC_LEFT_OUT(Control::kNoSecondLook)) return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank() || !peers_.control_block(peer).gave_up(header_.sequence)) continue;
+    quitter_.store(peer, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+bool Operation::read_headers() {
+  check_headers();
+  if (row_->in_place == nullptr || !any_shared()) return true;
+  if (row_->in_place->schedule == nullptr) {
+    find_tensors();
+    return true;
+  }
+  // One step more, for both ways on from here: whoever has not staged does so, or all meet again.
+  if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
+  char* buffers[kMaxRanks];
+  if (!reach_all(buffers)) return true;
+  direct_ = std::make_unique<AnyDirect>(
+      row_->in_place->schedule(schedule_, peers_.view(), header_, shared_bytes_, buffers));
+  return false;
+}
+
+void Operation::find_tensors() {
+  visit_reader(schedule_, [&](auto& schedule) {
+    int found = 0;
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+      schedule.tensors.at[peer] = nullptr;
+      if (theirs.where == kNotShared) continue;
+      schedule.tensors.at[peer] = peers_.reach(peer, theirs.where, theirs.form);
+      if (schedule.tensors.at[peer] == nullptr) {
+        throw Error(ErrorCode::kSystem, concat(describe(), ": ", peers_.describe(peer), " names ",
+                                               theirs.form, " bytes that it does not share"));
+      }
+      ++found;
+    }
+    // In blocks all do alike: headers are read before the first of them is staged.
+    const int givers = row_->in_place->from_root ? 1 : peers_.size();
+    schedule.tensors.any = found == givers || algorithm() != Algorithm::kPipelined;
+    reads_tensors_ = schedule.tensors.any;
+  });
+}
+
+bool Operation::any_shared() const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+    if (theirs.where != kNotShared) return true;
+  }
+  return false;
+}
+
+bool Operation::reach_all(char** buffers) const {
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+    if (theirs.where == kNotShared || theirs.form != header_.form) return false;
+    buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
+    if (buffers[peer] == nullptr) return false;
+  }
+  return true;
+}
+
+void Operation::quarantine() {
+  // Before the header is out, no peer knows of the memory. What they only read may be used again.
+  if (header_.where == kNotShared || step() == 0 || row_->in_place->schedule == nullptr) return;
+  peers_.quarantine(header_.where, shared_bytes_);
+}
+
+}  // namespace fastcomm
