@@ -1,4 +1,4 @@
-"""``fastcomm {env,explain,check,tune,bench,run}``, which ``python -m fastcomm`` is, too."""
+"""``fastcomm {env,explain,check,tune,bench,compare,run}``, which ``python -m fastcomm`` is, too."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _COMMANDS = {
     "check": ("fastcomm.check.cli", "try every way between ranks here"),
     "tune": ("fastcomm.tune.cli", "measure what suits this machine"),
     "bench": ("fastcomm.bench.cli", "measure against other backends"),
+    "compare": ("fastcomm.bench.compare", "compare what bench has measured"),
     "run": ("fastcomm._commands.run", "run a script on fastcomm"),
 }
 

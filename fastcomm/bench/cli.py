@@ -1,10 +1,9 @@
-"""Command line of the harness: ``python -m fastcomm bench`` or ``python -m fastcomm.bench``."""
+"""Command line of the harness: ``fastcomm bench`` or ``python -m fastcomm.bench``."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,86 +11,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands.common import positive, seconds
-from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records
-from fastcomm.bench.units import format_size, parse_sizes
+from fastcomm.bench.options import build_parser, check
+from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records, write_csv
+from fastcomm.bench.units import format_size
 
-DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
-DEFAULT_SIZES = "8:64M:8"
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The options; sizes are checked while parsing."""
-    parser = argparse.ArgumentParser(
-        prog="fastcomm bench",
-        description="Measure collectives over several backends, interleaved in one run. "
-        "The last backend is the baseline of the ratio.",
-    )
-    parser.add_argument(
-        "--ops", type=_names, help=f"A,B,...; all; with --table those to show ({DEFAULT_OPS})"
-    )
-    parser.add_argument(
-        "--sizes",
-        type=_sizes,
-        metavar="A,B,...",
-        help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP; "
-        f"with --table those to show ({DEFAULT_SIZES})",
-    )
-    parser.add_argument(
-        "--ranks", type=positive, help="processes to start (2; on GPUs one for each, at least 2)"
-    )
-    parser.add_argument(
-        "--dtype",
-        type=_names,
-        default=("float32",),
-        metavar="A,B,...",
-        help="types of elements, names in torch, measured in turns (float32)",
-    )
-    parser.add_argument(
-        "--device",
-        default="cpu",
-        metavar="{cpu,cuda}",
-        help="where tensors lie. cuda: rank r has GPU r, or shares one where there are fewer (cpu)",
-    )
-    parser.add_argument(
-        "--backends",
-        type=_names,
-        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also floor: a bare "
-        "program of the same steps, single-copy: the same by process_vm_readv, mpi (mpi4py), "
-        "deepspeed, and fake: torch's that does nothing",
-    )
-    parser.add_argument(
-        "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
-    )
-    parser.add_argument(
-        "--iterations", type=positive, default=0, metavar="N", help="of each row, instead"
-    )
-    parser.add_argument(
-        "--check",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="compare results exactly before and after each measurement (on)",
-    )
-    kept = parser.add_mutually_exclusive_group()
-    kept.add_argument(
-        "--out", type=Path, metavar="DIR", help="write JSON lines and a plot into this folder"
-    )
-    kept.add_argument(
-        "--json", type=Path, metavar="FILE", help="write JSON lines into this file; -: print them"
-    )
-    parser.add_argument(
-        "--quiet", action="store_true", help="no table and no progress, which need more packages"
-    )
-    parser.add_argument(
-        "--summary",
-        action="store_true",
-        help="tables have a line for each operation and size, with the medians of all backends",
-    )
-    parser.add_argument("--style", default="simple", help="table style: simple, github, ...")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="only plot a result file")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="only print a result file")
-    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,9 +27,9 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     options = parser.parse_args(argv)
     shows = options.table or options.plot
-    options.quiet = options.quiet or options.json == STDOUT
+    options.quiet = options.quiet or STDOUT in (options.json, options.csv)
     if not shows:
-        _check(parser, options)
+        check(parser, options)
     needed = () if options.quiet and not (options.out or shows) else _NEEDED
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -115,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
     if shows:
         return _show(options)
-    return _run(options, ["python -m fastcomm bench", *argv])
+    return _run(options, ["fastcomm bench", *argv])
 
 
 def _styles() -> list[str]:
@@ -124,59 +48,12 @@ def _styles() -> list[str]:
     return sorted(tabulate_formats)
 
 
-def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Fill in what depends on the machine; wrong options are one line and exit status 2."""
-    import torch
-    import torch.distributed as dist
-
-    # Only now, so that --help and --plot do not pay for importing torch.distributed.
-    from fastcomm.bench.cases import CASES
-    from fastcomm.bench.line_up import OTHERS
-
-    options.ops = options.ops or _names(DEFAULT_OPS)
-    options.sizes = options.sizes or _sizes(DEFAULT_SIZES)
-    if options.ops == ("all",):
-        options.ops = tuple(CASES)
-    unknown = [op for op in options.ops if op not in CASES]
-    if unknown:
-        parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
-    wrong = [name for name in options.dtype if not isinstance(getattr(torch, name, 0), torch.dtype)]
-    if wrong or not options.dtype:
-        parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
-    if options.device != "cpu":
-        from fastcomm._devices.slots import served
-
-        if options.device not in ("cuda", served()):
-            parser.error(f"--device {options.device}: may be cpu or {served()}")
-        module = torch.get_device_module(options.device)
-        if not module.is_available():
-            parser.error(f"--device {options.device}: torch finds no GPU here")
-        options.ranks = options.ranks or max(2, module.device_count())
-    options.ranks = options.ranks or 2
-    options.backends = options.backends or _default_backends(options.device)
-    known = {*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
-    if unknown := [name for name in options.backends if name not in known]:
-        parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    if options.json == STDOUT:
-        return
-    folder = options.out or (options.json and options.json.parent)
-    if folder and not os.access(_existing(folder), os.W_OK):
-        parser.error(f"{folder} cannot be written to")
-    if options.json and options.json.exists():
-        parser.error(f"{options.json} exists; results are never overwritten")
-
-
-def _existing(folder: Path) -> Path:
-    """Return a folder, or the one in which it will be made."""
-    return folder if folder.exists() or folder.parent == folder else _existing(folder.parent)
-
-
 def _run(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm.bench.by_mpiexec import StartError
     from fastcomm.bench.environment import describe, summary_line
-    from fastcomm.bench.launch import RankError
+    from fastcomm.bench.launch import RankError, running_job
     from fastcomm.bench.plot import write_plot
-    from fastcomm.bench.sweep import SweepOptions
+    from fastcomm.bench.sweep import SweepOptions, run_sweep
 
     sweep = SweepOptions(
         ops=options.ops,
@@ -187,20 +64,28 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         dtypes=options.dtype,
         budget_s=options.budget,
         iterations=options.iterations,
+        warm_up=options.warm_up,
+        reductions=options.reduction,
         check=options.check,
     )
+    job = running_job()
+    if job and job[0] != 0:  # the others only take part
+        run_sweep(sweep, lambda row: None)
+        return 0
     rows: list[dict[str, object]] = []
     stem = f"bench-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     path = options.out / f"{stem}.jsonl" if options.out else options.json
     try:
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
-            if path != STDOUT:
+            if STDOUT not in (path, options.csv):
                 print(
                     f"{summary_line(environment)}; {sweep.ranks} ranks, {', '.join(sweep.dtypes)}, "
                     f"{sweep.device}"
                 )
             _measure(sweep, rows, writer, options.quiet)
+        if options.csv:
+            write_csv(options.csv, rows)
     except OSError as error:
         print(f"bench cannot write: {error}", file=sys.stderr)
         return 2
@@ -211,6 +96,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         print("stopped; what was measured so far:", file=sys.stderr)
         if not options.quiet:
             print(_table(options, rows))
+        if options.csv:
+            write_csv(options.csv, rows)
         return 130
     if not options.quiet:
         print(_table(options, rows))
@@ -223,10 +110,6 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
             return 1
         print(f"\nwrote {path} and {path.with_suffix('.png').name}")
     return 0
-
-
-def _default_backends(device: str) -> tuple[str, ...]:
-    return ("fastcomm", "gloo") if device == "cpu" else ("fastcomm", "symm_mem_two_shot", "nccl")
 
 
 def _measure(
@@ -272,26 +155,23 @@ def _show(options: argparse.Namespace) -> int:
     plot: Path | None = options.plot
     try:
         if options.table:
-            rows = read_records(options.table).rows
-            shown = [row for row in rows if not options.ops or row["op"] in options.ops]
-            if options.sizes:
-                shown = [row for row in shown if row["bytes"] in options.sizes]
-            print(_table(options, shown))
+            shown = [row for row in read_records(options.table).rows if _is_wanted(row, options)]
+            if options.csv:
+                write_csv(options.csv, shown)
+            else:
+                print(_table(options, shown))
         if plot:
-            write_plot(read_records(plot), plot.with_suffix(".png"))
-            print(f"wrote {plot.with_suffix('.png')}")
+            picture = (options.out or plot.parent) / f"{plot.stem}.png"
+            write_plot(read_records(plot), picture)
+            print(f"wrote {picture}")
     except (OSError, ValueError) as error:
         print(f"cannot show it: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return parse_sizes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a row is of the operations and sizes that were asked for."""
+    name = row["op"].partition("(")[0]  # before the reduction
+    of_op = not options.ops or name in options.ops or row["op"] in options.ops
+    return of_op and (not options.sizes or row["bytes"] in options.sizes)

@@ -49,13 +49,16 @@ class Contender:
         """Run once on known values; the number of wrong elements on this rank."""
         return case.check(self.group, control)
 
-    def why_not(self, case: Case, control: dist.ProcessGroup, may_fail: bool) -> tuple[str, int]:
+    def why_not(
+        self, case: Case, control: dist.ProcessGroup, may_fail: bool, lasts: bool = True
+    ) -> tuple[str, int]:
         """Check a case for the first time; why it cannot be run, or nothing, and wrong elements.
 
         Args:
             case: what to run.
             control: as of `check`; all ranks say the same.
-            may_fail: one that raises is not asked again, and says why; else it raises.
+            may_fail: one that raises says why; else it raises.
+            lasts: and is not asked again.
         """
         if self.failed:
             return self.failed, 0
@@ -70,8 +73,9 @@ class Contender:
             why = first_line(error)
         if may_fail:
             reasons = all_gather_object(why, control)
-            self.failed = next((reason for reason in reasons if reason), "")
-        return self.failed, wrong
+            why = next((reason for reason in reasons if reason), "")
+            self.failed = why if lasts else ""
+        return why, wrong
 
 
 class Fake(Contender):

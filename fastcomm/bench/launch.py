@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -46,17 +46,55 @@ class LateError(RankError):
     """Ranks did not return in time."""
 
 
+class Pipe(Protocol):
+    """Where a rank's reports go."""
+
+    def send(self, report: Any, /) -> None: ...
+
+
 @dataclass(frozen=True)
 class Rank:
     """What a rank knows about itself.  ``report`` may be called from one thread only."""
 
     rank: int
     size: int
-    pipe: Connection
+    pipe: Pipe
 
     def report(self, message: object) -> None:
         """Send ``message`` (picklable) to the parent's ``on_message`` while the rank goes on."""
         self.pipe.send(("message", time.monotonic_ns(), message))
+
+
+class _Here:
+    """The end of a pipe whose other one is this process."""
+
+    def __init__(self, on_message: Callable[[Any], None]) -> None:
+        self._on_message = on_message
+
+    def send(self, report: tuple[str, int, Any]) -> None:
+        self._on_message(report[2])
+
+
+def running_job() -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, if something like torchrun has started them."""
+    if any(name not in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        return None
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def run_in_job(function: Callable[..., Any], *args: Any, on_message: Callable[[Any], None]) -> Any:
+    """Run ``function(Rank, *args)`` as the rank that this process is of a job that runs.
+
+    Raises:
+        RankError: it raised.
+    """
+    job = running_job()
+    assert job is not None
+    torch.set_num_threads(1)
+    try:
+        return function(Rank(*job, _Here(on_message)), *args)
+    except Exception as error:
+        raise RankError(job[0], "".join(traceback.format_exception(error)).strip()) from error
 
 
 def launch(

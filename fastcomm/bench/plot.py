@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ Row = dict[str, Any]
 # Blue and orange stay apart for colour-blind readers; markers tell them apart in grey.
 _COLORS = ("#1f5fa8", "#e07b1a", "#2a8f5b", "#8a4fb0")
 _MARKERS = ("o", "s", "^", "D")
+_MOST_BESIDE = 6  # operations, before a new line of them begins
+_SHADES = ("#333333", "#888888")  # of operations
 
 
 def write_plot(records: Records, path: Path) -> None:
@@ -30,7 +33,7 @@ def write_plot(records: Records, path: Path) -> None:
 
 
 def draw(records: Records) -> Figure:
-    """The figure: sized operations in columns, then a column for the barrier and the speed-up."""
+    """The figure: sized operations side by side, then a column for the barrier and the speed-up."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,27 +46,34 @@ def draw(records: Records) -> Figure:
         rows = [{**row, "backend": f"{row['backend']}, {row['dtype']}"} for row in rows]
     sized = list(dict.fromkeys(row["op"] for row in rows if row["bytes"] > 0))
     unsized = [row for row in rows if row["bytes"] == 0]
-    columns = max(1, len(sized)) + 1
-    figure = Figure(figsize=(3.9 * columns, 7.6), layout="constrained")
+    beside = min(max(1, len(sized)), _MOST_BESIDE)
+    bands = max(1, -(-len(sized) // beside))
+    figure = Figure(figsize=(3.9 * (beside + 1), 7.6 * bands), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(2, columns, squeeze=False)
-    _share_heights(axes[0])
-    _share_heights(axes[1][:-1])
-    for column, op in enumerate(sized):
+    axes = figure.subplots(2 * bands, beside + 1, squeeze=False)
+    # Of each operation two panels, one above the other; a last column for what all have in common.
+    times = [axes[2 * band][column] for band in range(bands) for column in range(beside)]
+    speeds = [axes[2 * band + 1][column] for band in range(bands) for column in range(beside)]
+    _share_heights([*times[: len(sized)], axes[0][-1]])
+    _share_heights(speeds[: len(sized)])
+    for time, speed, op in zip(times, speeds, sized, strict=False):
         of_op = [row for row in rows if row["op"] == op]
-        _draw_latency(axes[0][column], of_op, rows)
-        _draw_bandwidth(axes[1][column], of_op, rows)
-        axes[0][column].set_title(op, fontweight="bold")
-    if not sized:
-        axes[0][0].set_axis_off()
-        axes[1][0].set_axis_off()
+        _draw_latency(time, of_op, rows)
+        _draw_bandwidth(speed, of_op, rows)
+        time.set_title(op, fontweight="bold")
+    unused = [*times[len(sized) :], *speeds[len(sized) :], *(row[-1] for row in axes[2:])]
+    for panel in unused:
+        panel.set_axis_off()
     _draw_unsized(axes[0][-1], unsized, rows)
     _draw_speed_up(axes[1][-1], compared, sized)
-    axes[0][0].set_ylabel("time of a call: median, band from min to p99")
-    axes[1][0].set_ylabel("bus bandwidth at the median [GB/s]")
+    for band in range(bands):
+        axes[2 * band][0].set_ylabel("time of a call: median, min to p99")
+        axes[2 * band + 1][0].set_ylabel("bus bandwidth at the median [GB/s]")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    if handles:
-        axes[0][0].legend(handles, labels, loc="upper left", frameon=False)
+    if handles:  # below the panels, so that it covers no line however many there are
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False
+        )
     ranks, types = rows[0]["ranks"], " and ".join(dtypes)
     where = rows[0].get("device", "CPU")
     figure.suptitle(
@@ -160,6 +170,8 @@ def _draw_unsized(axes: Axes, rows: Sequence[Row], every: Sequence[Row]) -> None
     _time_axis(axes)
     names = [row["backend"] for row in rows]
     axes.set_xticks(range(len(rows)), names)
+    if len(rows) > 3:
+        axes.tick_params(axis="x", labelrotation=35)
     axes.set_xlim(-0.5, len(rows) - 0.1)
     axes.set_title(" / ".join(dict.fromkeys(row["op"] for row in rows)), fontweight="bold")
 
@@ -173,8 +185,8 @@ def _draw_speed_up(axes: Axes, rows: Sequence[Row], sized: Sequence[str]) -> Non
         axes.set_axis_off()
         return
     first, baseline = backends[0], backends[-1]
-    styles = zip(sized, ("-", "--", ":", "-."), ("o", "^", "D", "v"), strict=False)
-    for op, line, marker in styles:
+    styles = itertools.cycle(itertools.product(_SHADES, ("-", "--", ":", "-."), ("o", "^", "D")))
+    for op, (shade, line, marker) in zip(sized, styles, strict=False):
         of_op = [row for row in rows if row["op"] == op]
         points = [
             (row["bytes"], ratio)
@@ -183,7 +195,7 @@ def _draw_speed_up(axes: Axes, rows: Sequence[Row], sized: Sequence[str]) -> Non
         ]
         if points:
             sizes, values = zip(*sorted(points), strict=True)
-            axes.plot(sizes, values, line, marker=marker, markersize=4, color="#333333", label=op)
+            axes.plot(sizes, values, line, marker=marker, markersize=4, color=shade, label=op)
     axes.axhline(1, color="#bb3333", linewidth=1)
     axes.set_yscale("log")
     _size_axis(axes, rows)
@@ -191,5 +203,5 @@ def _draw_speed_up(axes: Axes, rows: Sequence[Row], sized: Sequence[str]) -> Non
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.margins(y=0.25)  # room for the legend above the lines
-    axes.legend(loc="upper center", ncols=3, frameon=False, fontsize=8, columnspacing=1)
+    # Beside the panel: the layout makes room for it.
+    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1), frameon=False, fontsize=8)

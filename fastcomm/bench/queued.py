@@ -57,7 +57,8 @@ class DeviceTimer(Timer):
     def batch(self, samples: int) -> list[int]:
         while True:
             clock = self.clock
-            self._run()
+            for _ in range(max(1, self.warm_up // self.calls)):
+                self._run()
             self._synchronize()
             times = [self._sample() for _ in range(samples)]
             if self.clock == clock:

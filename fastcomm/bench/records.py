@@ -6,6 +6,8 @@ stopped leaves what it had measured.
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -67,6 +69,30 @@ class RecordWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows as CSV into a new file, or to `STDOUT`: all columns that any of them has.
+
+    Lists, as of batches, are left out.
+
+    Raises:
+        FileExistsError: ``path`` exists already.
+    """
+    columns = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if not any(isinstance(row.get(name), (list, dict)) for row in rows)
+    ]
+    with contextlib.ExitStack() as stack:
+        if path == STDOUT:
+            file: TextIO = sys.stdout
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("x", encoding="utf-8", newline=""))
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def read_records(path: Path) -> Records:

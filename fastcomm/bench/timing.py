@@ -31,7 +31,7 @@ MIN_ITERATIONS = 10
 _WARM_UP_S = 0.02
 _MAX_WARM_UP = 200
 # A batch follows one on another backend: its first calls find cold caches and sleeping threads.
-_UNTIMED_PER_BATCH = 2
+UNTIMED_PER_BATCH = 2
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,9 @@ class Timer:
     clock = "wall"
     calls = 1
 
+    warm_up = UNTIMED_PER_BATCH
+    """Calls before each batch that are not timed."""
+
     def __init__(self, call: Call, control: dist.ProcessGroup) -> None:
         self.call, self.control = call, control
         self.host_ns: list[int] = []
@@ -132,7 +135,7 @@ class Timer:
 
     def batch(self, samples: int) -> list[int]:
         """Times in ns of so many samples on this rank, after some that are not timed."""
-        for _ in range(_UNTIMED_PER_BATCH):
+        for _ in range(self.warm_up):
             self.call()
         return time_batch(self.call, samples)
 
@@ -144,14 +147,18 @@ def measure(
     rounds: int = ROUNDS,
     timer: Callable[[Call, dist.ProcessGroup], Timer] = Timer,
     iterations: int = 0,
+    warm_up: int = UNTIMED_PER_BATCH,
 ) -> list[Samples]:
     """Time ``calls``, one for each backend, for about ``budget_s`` seconds in all.
 
     Called by all ranks with calls in the same order.  ``budget_s`` counts on rank 0 only. With
-    ``iterations`` so many samples of each are taken instead, rounded up to whole rounds.
+    ``iterations`` so many samples of each are taken instead, rounded up to whole rounds. Before
+    each batch ``warm_up`` calls are not timed.
     """
     start = time.perf_counter()
     timers = [timer(call, control) for call in calls]
+    for each in timers:
+        each.warm_up = warm_up
     costs = [each.pilot() for each in timers]
     left = budget_s - (time.perf_counter() - start)
     chosen = choose_iterations(costs, left, rounds)

@@ -4,6 +4,7 @@ from support import bench_ranks
 
 from fastcomm import _C
 from fastcomm.bench.cases import CASES, pattern, pattern_sum
+from fastcomm.bench.cases.base import operands, reduced
 from fastcomm.bench.launch import launch
 
 # On these ranks the right values are there before the call.
@@ -17,7 +18,7 @@ UNTOUCHED = {
 LAST = ("barrier", 1)
 
 # fastcomm's own, which Gloo does not have; benchmarks/fused_reduce.py measures them.
-OWN = {"fused_all_reduce", "fused_reduce_scatter", "gather_shards"}
+OWN = {"fused_reduce_scatter", "gather_shards"}
 OF_GLOO = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"]
 EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
 
@@ -88,8 +89,37 @@ def test_checks_pass_and_see_an_operation_that_does_nothing(
     for rank, found in enumerate(ranks):
         for (name, dtype), (good, broken) in found.items():
             assert good == 0, (name, dtype)
-            if (name, rank) != LAST:
-                assert (broken == 0) == ((name, rank) in UNTOUCHED), (name, rank)
+            case, _, reduction = name.partition("(")
+            if (name, rank) == LAST or (case, rank) in UNTOUCHED:
+                continue
+            # Ones and twos may be their own result, of bool always.
+            assert broken != 0 or reduction, (name, dtype, rank)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "wanted"),
+    [("avg", 1.5), ("min", 1), ("max", 2), ("product", 4), ("band", 0), ("bor", 3), ("bxor", 0)],
+)
+def test_what_comes_of_ones_and_twos(reduction: str, wanted: float) -> None:
+    size = 4 if reduction in ("product", "bxor") else 2
+    dtype = torch.float32 if reduction == "avg" else torch.int32
+    given = [operands(100, dtype, rank, reduction) for rank in range(size)]
+    assert {float(x) for x in torch.cat(given)} == {1.0, 2.0}
+    assert reduced(100, dtype, size, reduction).tolist() == [wanted] * 100
+
+
+def test_reductions_that_mean_nothing_are_told() -> None:
+    for dtype, reduction, why in [
+        (torch.float32, "bor", "of integers"),
+        (torch.complex64, "max", "complex"),
+        (torch.bool, "avg", "bool"),
+        (torch.float32, "max", ""),
+    ]:
+        case = CASES["all_reduce"](64, dtype, 0, 2)
+        case.reduction = reduction
+        assert why in case.why_not() and bool(case.why_not()) == bool(why)
+        assert case.label == f"all_reduce({reduction})"
+    assert CASES["fused_all_reduce"](64, torch.int32, 0, 2).why_not()
 
 
 def test_every_operation_has_a_case() -> None:

@@ -1,11 +1,15 @@
+import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fastcomm.bench.cli import DEFAULT_SIZES, build_parser, main
+from fastcomm.bench.cli import main
+from fastcomm.bench.options import DEFAULT_SIZES, build_parser
 from fastcomm.bench.records import RecordWriter, read_records
 from fastcomm.bench.units import parse_sizes
 
@@ -46,6 +50,57 @@ def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
     assert "median" not in captured.out and "row/s" not in captured.err
 
 
+def test_rows_may_be_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--backends", "gloo", "--ops", "all_reduce,barrier", "--sizes", "8"]
+    path = tmp_path / "rows.jsonl"
+    assert main([*words, "--iterations", "5", "--csv", "-"]) == 0
+    printed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["op"], row["bytes"]) for row in printed] == [("all_reduce", "8"), ("barrier", "0")]
+    assert float(printed[0]["median_us"]) > 0 and "batch_median_us" not in printed[0]
+    assert main([*words, "--iterations", "5", "--quiet", "--json", str(path)]) == 0
+    assert main(["--table", str(path), "--ops", "barrier", "--csv", str(tmp_path / "a.csv")]) == 0
+    (row,) = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
+    assert row["op"] == "barrier"
+
+
+def test_a_plot_goes_where_it_is_wanted(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    path = tmp_path / "rows.jsonl"
+    with RecordWriter(path, ["test"]) as writer:
+        for row in rows:
+            writer.write(row)
+    assert main(["--plot", str(path), "--out", str(tmp_path / "plots")]) == 0
+    assert [found.name for found in tmp_path.rglob("*.png")] == ["rows.png"]
+    assert (tmp_path / "plots" / "rows.png").exists()
+
+
+def test_a_job_that_runs_is_measured() -> None:
+    """Its processes are the ranks, and the first prints."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    command += ["-m", "fastcomm", "bench", "--ops", "all_reduce", "--backends", "fastcomm,gloo"]
+    command += ["--sizes", "64", "--iterations", "5", "--csv", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert [(row["backend"], row["ranks"]) for row in rows] == [("fastcomm", "3"), ("gloo", "3")]
+
+
+def test_another_number_of_ranks_than_the_job_has_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for words in (["--ranks", "3"], ["--backends", "mpi"]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+    assert "job" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_records_may_be_printed_of_so_many_iterations(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--budget", "0.2"]
@@ -70,6 +125,7 @@ def test_a_failing_backend_is_status_1(capsys: pytest.CaptureFixture[str]) -> No
     [
         *("--sizes 8,x", "--sizes 8:4:2", "--sizes 8:16", "--sizes 1:8:x", "--out a --json b"),
         *("--ops nonesuch", "--dtype nonesuch", "--backends nonesuch", "--style nonesuch"),
+        *("--reduction nonesuch", "--reduction ,", "--warm-up -1", "--csv /proc/none/at/all"),
         *("--ranks 0", "--budget 0", "--json /proc/none/at/all"),
     ],
 )

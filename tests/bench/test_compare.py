@@ -43,6 +43,28 @@ def test_a_planted_regression_is_found(
     ]
 
 
+def test_several_files_are_compared_with_the_first(
+    tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for name, factor in (("a", 1.0), ("b", 1.1), ("c", 2.0)):
+        of_file = copy.deepcopy(rows)
+        of_file[0]["median_us"] *= factor
+        paths.append(write(tmp_path / name, of_file))
+    assert main(paths[:2]) == 0 and main(paths) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("b / a" in line and "c / a" in line for line in lines)
+    (line,) = (line for line in lines if line.endswith("slower"))
+    assert line.split()[-6:] == ["10.000", "11.000", "20.000", "1.10", "2.00", "slower"]
+
+
+def test_a_file_that_is_none_is_status_2(
+    tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([write(tmp_path / "a", rows), str(tmp_path / "none")]) == 2
+    assert "cannot compare" in capsys.readouterr().err
+
+
 def test_relative_comparison_ignores_a_slower_machine(tmp_path: Path, rows: list[Row]) -> None:
     everything = copy.deepcopy(rows)
     for row in everything:

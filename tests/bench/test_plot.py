@@ -50,6 +50,30 @@ def test_types_of_elements_have_lines_of_their_own(rows: list[dict[str, Any]]) -
     ]
 
 
+def test_legends_and_panels_do_not_overlap(rows: list[dict[str, Any]]) -> None:
+    ops = [f"operation_{index}" for index in range(9)]
+    backends = {"fastcomm": "fastcomm", "gloo": "gloo"}
+    many = [
+        {**row, "op": op, "backend": backends[row["backend"]]}
+        for op in ops
+        for row in rows
+        if row["op"] == "all_reduce"
+    ]
+    figure = draw(Records(ENVIRONMENT, [*many, *(row for row in rows if row["op"] == "barrier")]))
+    figure.canvas.draw()
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    assert len(legends) == 2
+    for legend in legends:
+        place = legend.get_window_extent()
+        assert figure.bbox.contains(place.x0, place.y0) and figure.bbox.contains(place.x1, place.y1)
+        for axes in figure.axes:
+            assert not place.overlaps(axes.get_window_extent())
+    (speed_up,) = (axes for axes in figure.axes if axes.get_title().startswith("speed-up"))
+    assert [line.get_label() for line in speed_up.lines][: len(ops)] == ops
+    titles = {axes.get_title() for axes in figure.axes if axes.axison}
+    assert {*ops, "barrier"} <= titles
+
+
 def test_nothing_to_plot_is_an_error() -> None:
     with pytest.raises(ValueError, match="no rows"):
         draw(Records(ENVIRONMENT, []))

@@ -11,7 +11,34 @@ from fastcomm.bench.timing import Samples
 
 def test_an_operation_without_size_occurs_once() -> None:
     options = SweepOptions(("barrier", "broadcast"), (8, 64), ("gloo",))
-    assert list(options.points()) == [("barrier", 0), ("broadcast", 8), ("broadcast", 64)]
+    assert list(options.points()) == [
+        ("barrier", 0, "sum"),
+        ("broadcast", 8, "sum"),
+        ("broadcast", 64, "sum"),
+    ]
+
+
+def test_what_reduces_is_measured_by_each_reduction() -> None:
+    rows: list[dict[str, Any]] = []
+    options = SweepOptions(
+        ("all_reduce", "all_gather"),
+        (64,),
+        ("gloo",),
+        dtypes=("float32", "int32"),
+        reductions=("sum", "max", "bor"),
+        iterations=5,
+        warm_up=0,
+    )
+    run_sweep(options, rows.append)
+    shown = {(row["op"], row["dtype"]) for row in rows if "median_us" in row}
+    assert shown == {
+        *((op, dtype) for op in ("all_reduce", "all_reduce(max)") for dtype in options.dtypes),
+        ("all_reduce(bor)", "int32"),
+        *(("all_gather", dtype) for dtype in options.dtypes),
+    }
+    (left_out,) = (row for row in rows if "left_out" in row)
+    assert (left_out["op"], left_out["dtype"]) == ("all_reduce(bor)", "float32")
+    assert "integers" in left_out["left_out"]
 
 
 def test_a_row_has_the_bandwidths_of_the_median() -> None:

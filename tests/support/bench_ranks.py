@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm.bench import queued
-from fastcomm.bench.cases import CASES
+from fastcomm.bench.cases import CASES, REDUCTIONS
 from fastcomm.bench.device_time import Sample
 from fastcomm.bench.launch import Rank
 from fastcomm.bench.objects import all_gather_object
@@ -77,15 +77,20 @@ def check_cases(
     dist.init_process_group(backend)
     control = dist.group.WORLD
     found = {}
-    for name, dtype in itertools.product(CASES, dtypes):
+    for name, dtype, reduction in itertools.product(CASES, dtypes, REDUCTIONS):
         if not CASES[name].sized and dtype != dtypes[0]:
             continue
+        if reduction != "sum" and not CASES[name].reduces:
+            continue
         case = CASES[name](1000, getattr(torch, dtype), rank.rank, rank.size)
+        case.reduction = reduction
+        if case.why_not() or (backend, reduction) == ("gloo", "avg"):
+            continue
         good = case.check(control, control)
         case.bind = lambda group: lambda: None  # type: ignore[method-assign]
         # A rank that loses the processor for long enough comes late without a barrier, too.
         tries = 1 if case.sized else 5
-        found[name, dtype] = (good, max(case.check(control, control) for _ in range(tries)))
+        found[case.label, dtype] = (good, max(case.check(control, control) for _ in range(tries)))
     dist.destroy_process_group()
     return found
 

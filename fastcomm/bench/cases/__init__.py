@@ -4,7 +4,7 @@ Sizes and bus bandwidth follow nccl-tests (its ``doc/PERFORMANCE.md``): algorith
 size / time, bus bandwidth is that times a factor which makes figures comparable between numbers of
 ranks n, because it counts what a link has to carry at least:
 
-* all_reduce in all forms: 2(n-1)/n; size is the buffers of one rank;
+* all_reduce in all forms, fused_all_reduce: 2(n-1)/n; size is the buffers of one rank;
 * all_gather in all forms, gather: (n-1)/n; size is what a rank ends up with, the parts of all
   ranks;
 * reduce_scatter in all forms, scatter, all_to_all in both: (n-1)/n; size is what a rank gives,
@@ -18,7 +18,7 @@ for equality and counts the wrong elements.
 
 from __future__ import annotations
 
-from fastcomm.bench.cases.base import Case, pattern, pattern_sum
+from fastcomm.bench.cases.base import REDUCTIONS, Case, pattern, pattern_sum
 from fastcomm.bench.cases.coalesced import (
     AllGatherCoalesced,
     AllGatherIntoTensorCoalesced,
@@ -28,37 +28,46 @@ from fastcomm.bench.cases.coalesced import (
 from fastcomm.bench.cases.copies import (
     AllGather,
     AllGatherIntoTensor,
+    AllGatherIntoTensorInPlace,
     AllToAll,
     AllToAllSingle,
     Broadcast,
     Gather,
     Scatter,
 )
+from fastcomm.bench.cases.fused import FusedAllReduce
 from fastcomm.bench.cases.groups import Barrier, NewGroup, NewGroups
 from fastcomm.bench.cases.messages import PingPong, Stream
+from fastcomm.bench.cases.overlapped import AllReduceAsync, AllReduceOverlapped
 from fastcomm.bench.cases.reductions import (
     AllReduce,
     AllReduceShared,
     Reduce,
     ReduceScatter,
     ReduceScatterTensor,
+    ReduceScatterTensorInPlace,
 )
 
-__all__ = ["CASES", "Case", "pattern", "pattern_sum"]
+__all__ = ["CASES", "REDUCTIONS", "Case", "pattern", "pattern_sum"]
 
 CASES: dict[str, type[Case]] = {
     case.name: case
     for case in (
         AllReduce,
         AllReduceShared,
+        AllReduceAsync,
+        AllReduceOverlapped,
+        FusedAllReduce,
         Broadcast,
         Reduce,
         AllGather,
         AllGatherIntoTensor,
+        AllGatherIntoTensorInPlace,
         Gather,
         Scatter,
         ReduceScatter,
         ReduceScatterTensor,
+        ReduceScatterTensorInPlace,
         AllToAll,
         AllToAllSingle,
         AllReduceCoalesced,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,50 @@ def _one_period(dtype: torch.dtype, rank: int) -> torch.Tensor:
 
 def _repeated(period: torch.Tensor, numel: int) -> torch.Tensor:
     return period.repeat(-(-numel // len(period)))[:numel]
+
+
+REDUCTIONS: dict[str, dist.ReduceOp.RedOpType] = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
+}
+
+
+def operands(numel: int, dtype: torch.dtype, rank: int, reduction: str) -> torch.Tensor:
+    """What ``rank`` gives to a reduction: of sums the pattern, else ones and twos.
+
+    So the products of 8 ranks are exact in every type, or wrapped alike.
+    """
+    if reduction == "sum":
+        return pattern(numel, dtype, rank)
+    return _repeated((_one_period(torch.int64, rank) % 2 + 1).to(dtype), numel)
+
+
+def reduced(numel: int, dtype: torch.dtype, size: int, reduction: str) -> torch.Tensor:
+    """What comes of the `operands` of ``size`` ranks, rounded or wrapped once."""
+    if reduction == "sum":
+        return pattern_sum(numel, dtype, size)
+    each = torch.stack([_one_period(torch.int64, rank) % 2 + 1 for rank in range(size)])
+    if reduction == "avg":
+        total = each.sum(0)
+        of_integers = not (dtype.is_floating_point or dtype.is_complex)
+        return _repeated((total // size if of_integers else total.double() / size).to(dtype), numel)
+    if dtype == torch.bool:
+        each = each.to(dtype)
+    combine: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "min": torch.minimum,
+        "max": torch.maximum,
+        "product": torch.mul,
+        "band": torch.bitwise_and,
+        "bor": torch.bitwise_or,
+        "bxor": torch.bitwise_xor,
+    }
+    return _repeated(functools.reduce(combine[reduction], each).to(dtype), numel)
 
 
 def count_wrong(actual: torch.Tensor, expected: torch.Tensor) -> int:
@@ -90,11 +135,30 @@ class Case(ABC):
     sized: ClassVar[bool] = True
     repeats: ClassVar[int] = 1
     """How often a call does what is measured; the records have the time of one."""
+    reduces: ClassVar[bool] = False
+    reduction: str = "sum"
+    """How, where it is one that reduces: a name of `REDUCTIONS`."""
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         self.rank, self.size, self.dtype = rank, size, dtype
         self.numel = max(1, nbytes // dtype.itemsize)
         self.nbytes = self.numel * dtype.itemsize
+
+    def why_not(self) -> str:
+        """Why there is no such operation of the case's type, or nothing."""
+        of_floats = self.dtype.is_floating_point or self.dtype.is_complex
+        if self.reduction in ("band", "bor", "bxor") and of_floats:
+            return f"{self.reduction} is of integers"
+        if self.reduction in ("min", "max", "product") and self.dtype.is_complex:
+            return f"{self.reduction} is not of complex numbers"
+        if self.reduction == "avg" and self.dtype == torch.bool:
+            return "avg is not of bool"
+        return ""
+
+    @property
+    def label(self) -> str:
+        """Its name in records: with the reduction, if that is no sum."""
+        return self.name if self.reduction == "sum" else f"{self.name}({self.reduction})"
 
     @staticmethod
     @abstractmethod
@@ -141,9 +205,9 @@ class PartsCase(Case):
         whole = pattern(self.size * self.numel, self.dtype, sender)
         return whole.view(self.size, -1)[receiver]
 
-    def own_sums(self) -> torch.Tensor:
-        """The sum of what all ranks have for this one."""
-        whole = pattern_sum(self.size * self.numel, self.dtype, self.size)
+    def own_results(self) -> torch.Tensor:
+        """What comes of what all ranks have for this one."""
+        whole = reduced(self.size * self.numel, self.dtype, self.size, self.reduction)
         return whole.view(self.size, -1)[self.rank]
 
 

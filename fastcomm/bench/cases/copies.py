@@ -49,9 +49,9 @@ class AllGather(PartsCase):
         return lambda: dist.all_gather(parts, part, group=group)
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
-        self.part.copy_(pattern(self.numel, self.dtype, self.rank))
         for part in self.parts:
             part.fill_(99)
+        self.part.copy_(pattern(self.numel, self.dtype, self.rank))  # it may be one of them
         self.bind(group)()
         return sum(
             count_wrong(part, pattern(self.numel, self.dtype, rank))
@@ -89,6 +89,16 @@ class AllGatherIntoTensor(AllGather):
     def bind(self, group: dist.ProcessGroup) -> Call:
         part, whole = self.part, self.whole
         return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+
+
+class AllGatherIntoTensorInPlace(AllGatherIntoTensor):
+    """The same with what a rank gives in its place of the result."""
+
+    name = "all_gather_into_tensor_in_place"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.part = self.parts[rank]
 
 
 class Scatter(PartsCase):

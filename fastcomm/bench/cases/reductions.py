@@ -1,17 +1,26 @@
-"""all_reduce, reduce, reduce_scatter and reduce_scatter_tensor (SUM)."""
+"""all_reduce, reduce, reduce_scatter and reduce_scatter_tensor, by any reduction."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import Call, Case, PartsCase, count_wrong, pattern, pattern_sum
+from fastcomm.bench.cases.base import (
+    REDUCTIONS,
+    Call,
+    Case,
+    PartsCase,
+    count_wrong,
+    operands,
+    reduced,
+)
 
 
 class AllReduce(Case):
     """``dist.all_reduce``."""
 
     name = "all_reduce"
+    reduces = True
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         super().__init__(nbytes, dtype, rank, size)
@@ -22,13 +31,14 @@ class AllReduce(Case):
         return 2 * (size - 1) / size
 
     def bind(self, group: dist.ProcessGroup) -> Call:
-        buffer = self.buffer
-        return lambda: dist.all_reduce(buffer, group=group)
+        buffer, op = self.buffer, REDUCTIONS[self.reduction]
+        return lambda: dist.all_reduce(buffer, op, group=group)
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
-        self.buffer.copy_(pattern(self.numel, self.dtype, self.rank))
+        self.buffer.copy_(operands(self.numel, self.dtype, self.rank, self.reduction))
         self.bind(group)()
-        return count_wrong(self.buffer, pattern_sum(self.numel, self.dtype, self.size))
+        wanted = reduced(self.numel, self.dtype, self.size, self.reduction)
+        return count_wrong(self.buffer, wanted)
 
     def prepare(self) -> None:
         self.buffer.zero_()
@@ -54,8 +64,8 @@ class Reduce(AllReduce):
         return 1.0
 
     def bind(self, group: dist.ProcessGroup) -> Call:
-        buffer = self.buffer
-        return lambda: dist.reduce(buffer, 0, group=group)
+        buffer, op = self.buffer, REDUCTIONS[self.reduction]
+        return lambda: dist.reduce(buffer, 0, op, group=group)
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
         wrong = super().check(group, control)
@@ -66,6 +76,7 @@ class ReduceScatterTensor(PartsCase):
     """``dist.reduce_scatter_tensor``."""
 
     name = "reduce_scatter_tensor"
+    reduces = True
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         super().__init__(nbytes, dtype, rank, size)
@@ -73,14 +84,15 @@ class ReduceScatterTensor(PartsCase):
         self.part = self.empty(self.numel)
 
     def bind(self, group: dist.ProcessGroup) -> Call:
-        part, whole = self.part, self.whole
-        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+        part, whole, op = self.part, self.whole, REDUCTIONS[self.reduction]
+        return lambda: dist.reduce_scatter_tensor(part, whole, op, group=group)
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
-        self.whole.copy_(pattern(self.size * self.numel, self.dtype, self.rank))
+        given = operands(self.size * self.numel, self.dtype, self.rank, self.reduction)
         self.part.fill_(99)
+        self.whole.copy_(given)  # last, for the part may be one of its
         self.bind(group)()
-        return count_wrong(self.part, self.own_sums())
+        return count_wrong(self.part, self.own_results())
 
     def prepare(self) -> None:
         self.whole.zero_()
@@ -93,4 +105,15 @@ class ReduceScatter(ReduceScatterTensor):
 
     def bind(self, group: dist.ProcessGroup) -> Call:
         part, parts = self.part, list(self.whole.chunk(self.size))
-        return lambda: dist.reduce_scatter(part, parts, group=group)
+        op = REDUCTIONS[self.reduction]
+        return lambda: dist.reduce_scatter(part, parts, op, group=group)
+
+
+class ReduceScatterTensorInPlace(ReduceScatterTensor):
+    """The same with the result over this rank's part of what it gives."""
+
+    name = "reduce_scatter_tensor_in_place"
+
+    def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
+        super().__init__(nbytes, dtype, rank, size)
+        self.part = self.whole.chunk(size)[rank]

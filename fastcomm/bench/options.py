@@ -1,0 +1,195 @@
+"""The options of ``fastcomm bench``, and what they may be."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from fastcomm._commands.common import positive, seconds
+from fastcomm.bench.records import STDOUT
+from fastcomm.bench.units import parse_sizes
+
+DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
+DEFAULT_SIZES = "8:64M:8"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options; sizes are checked while parsing."""
+    parser = argparse.ArgumentParser(
+        prog="fastcomm bench",
+        description="Measure collectives over several backends, interleaved in one run. "
+        "The last backend is the baseline of the ratio.",
+    )
+    parser.add_argument(
+        "--ops", type=_names, help=f"A,B,...; all; with --table those to show ({DEFAULT_OPS})"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        metavar="A,B,...",
+        help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP; "
+        f"with --table those to show ({DEFAULT_SIZES})",
+    )
+    parser.add_argument(
+        "--reduction",
+        type=_names,
+        default=("sum",),
+        metavar="A,B,...",
+        help="of what reduces: sum, avg, max, ... (sum)",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        help="processes to start (2; on GPUs one for each, at least 2). Under torchrun its "
+        "processes are the ranks, and rank 0 prints",
+    )
+    parser.add_argument(
+        "--dtype",
+        type=_names,
+        default=("float32",),
+        metavar="A,B,...",
+        help="types of elements, names in torch, measured in turns (float32)",
+    )
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="{cpu,cuda}",
+        help="where tensors lie. cuda: rank r has GPU r, or shares one where there are fewer (cpu)",
+    )
+    parser.add_argument(
+        "--backends",
+        type=_names,
+        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also floor: a bare "
+        "program of the same steps, single-copy: the same by process_vm_readv, mpi (mpi4py), "
+        "deepspeed, and fake: torch's that does nothing",
+    )
+    parser.add_argument(
+        "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
+    )
+    parser.add_argument(
+        "--iterations", type=positive, default=0, metavar="N", help="of each row, instead"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=_count,
+        metavar="N",
+        help="calls that are not timed before each of the five batches of a row",
+    )
+    parser.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare results exactly before and after each measurement (on)",
+    )
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument(
+        "--out", type=Path, metavar="DIR", help="write JSON lines and a plot into this folder"
+    )
+    kept.add_argument(
+        "--json", type=Path, metavar="FILE", help="write JSON lines into this file; -: print them"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write rows as CSV into this file; -: print them"
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="no table and no progress, which need more packages"
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="tables have a line for each operation and size, with the medians of all backends",
+    )
+    parser.add_argument("--style", default="simple", help="table style: simple, github, ...")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="only plot a result file; into --out DIR, or beside it",
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="only print a result file; with --csv, as CSV"
+    )
+    return parser
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in what depends on the machine; wrong options are one line and exit status 2."""
+    import torch
+    import torch.distributed as dist
+
+    # Only now, so that --help and --plot do not pay for importing torch.distributed.
+    from fastcomm.bench.cases import CASES, REDUCTIONS
+    from fastcomm.bench.launch import running_job
+    from fastcomm.bench.line_up import MPI, OTHERS
+    from fastcomm.bench.timing import UNTIMED_PER_BATCH
+
+    options.ops = options.ops or _names(DEFAULT_OPS)
+    if options.warm_up is None:
+        options.warm_up = UNTIMED_PER_BATCH
+    wrong = [name for name in options.reduction if name not in REDUCTIONS]
+    if wrong or not options.reduction:
+        parser.error(f"--reduction {', '.join(wrong)}: known are {', '.join(REDUCTIONS)}")
+    options.sizes = options.sizes or _sizes(DEFAULT_SIZES)
+    if options.ops == ("all",):
+        options.ops = tuple(CASES)
+    unknown = [op for op in options.ops if op not in CASES]
+    if unknown:
+        parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
+    wrong = [name for name in options.dtype if not isinstance(getattr(torch, name, 0), torch.dtype)]
+    if wrong or not options.dtype:
+        parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
+    if options.device != "cpu":
+        from fastcomm._devices.slots import served
+
+        if options.device not in ("cuda", served()):
+            parser.error(f"--device {options.device}: may be cpu or {served()}")
+        module = torch.get_device_module(options.device)
+        if not module.is_available():
+            parser.error(f"--device {options.device}: torch finds no GPU here")
+        options.ranks = options.ranks or max(2, module.device_count())
+    if job := running_job():
+        if options.ranks not in (None, job[1]):
+            parser.error(f"--ranks {options.ranks}: the job that this is one of has {job[1]}")
+        options.ranks = job[1]
+    options.ranks = options.ranks or 2
+    options.backends = options.backends or _default_backends(options.device)
+    known = {*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
+    if unknown := [name for name in options.backends if name not in known]:
+        parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    if job and MPI in options.backends:
+        parser.error(f"--backends {MPI}: its ranks are started by mpiexec, not by a job that runs")
+    files = [path for path in (options.json, options.csv) if path and path != STDOUT]
+    for folder in [*(path.parent for path in files), *([options.out] if options.out else [])]:
+        if not os.access(_existing(folder), os.W_OK):
+            parser.error(f"{folder} cannot be written to")
+    for path in files:
+        if path.exists():
+            parser.error(f"{path} exists; results are never overwritten")
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the one in which it will be made."""
+    return folder if folder.exists() or folder.parent == folder else _existing(folder.parent)
+
+
+def _default_backends(device: str) -> tuple[str, ...]:
+    return ("fastcomm", "gloo") if device == "cpu" else ("fastcomm", "symm_mem_two_shot", "nccl")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return parse_sizes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("a whole number, 0 or more")
+    return value
