@@ -1,4 +1,4 @@
-"""Measure the collectives; the same as ``python -m fastcomm bench``, with all its options."""
+"""Measure the collectives; the same as ``fastcomm bench``, with all its options."""
 
 import sys
 

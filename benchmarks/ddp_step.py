@@ -24,7 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from fastcomm.bench.launch import Rank, launch
+from fastcomm.bench.launch import launch
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.records import RecordWriter
 from fastcomm.bench.timing import max_over_ranks
 

@@ -31,7 +31,8 @@ from digits_data import Split, batches, load_split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastcomm.bench.launch import Rank, RankError, launch
+from fastcomm.bench.launch import RankError, launch
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.records import RecordWriter
 
 TRAINING_STEPS, NO_SYNC_STEPS = 8, 2  # the pattern of interleaving

@@ -33,7 +33,8 @@ import torch.distributed as dist
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fastcomm.bench.launch import Rank, launch  # noqa: E402
+from fastcomm.bench.launch import launch  # noqa: E402
+from fastcomm.bench.rank import Rank  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
 from fastcomm.bench.stats import summarize  # noqa: E402
 

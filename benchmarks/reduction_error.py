@@ -32,7 +32,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from sum_errors import errors, exact  # noqa: E402
 
 import fastcomm  # noqa: E402
-from fastcomm.bench.launch import Rank, launch  # noqa: E402
+from fastcomm.bench.launch import launch  # noqa: E402
+from fastcomm.bench.rank import Rank  # noqa: E402
 from fastcomm.bench.records import RecordWriter, read_records  # noqa: E402
 
 SMALLEST = -20  # exponent of the smallest magnitude

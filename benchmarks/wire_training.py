@@ -36,7 +36,8 @@ from stdlib_text import batch, load_text  # noqa: E402
 from wire_variants import CLAIMED, REFERENCE, VARIANTS, Variant  # noqa: E402
 
 from fastcomm.bench.environment import describe, hide_paths  # noqa: E402
-from fastcomm.bench.launch import Rank, RankError, launch  # noqa: E402
+from fastcomm.bench.launch import RankError, launch  # noqa: E402
+from fastcomm.bench.rank import Rank  # noqa: E402
 from fastcomm.bench.records import Records, RecordWriter, read_records  # noqa: E402
 
 CLAIM = 0.01

@@ -27,7 +27,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import fastcomm
-from fastcomm.bench.launch import Rank, launch
+from fastcomm.bench.launch import launch
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.records import RecordWriter
 from fastcomm.bench.timing import max_over_ranks
 from fastcomm.bench.units import format_size, parse_sizes

@@ -3,7 +3,7 @@
 A C++ extension of torch works with exactly the torch it was compiled against; with another one
 the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
 left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
-what differs and what to type.  What ``python -m fastcomm check`` has found wrong on this machine is
+what differs and what to type.  What ``fastcomm check`` has found wrong on this machine is
 gone around from here on, by environment variables that are set before, and what ``tune`` has
 measured holds.
 

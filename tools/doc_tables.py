@@ -3,7 +3,7 @@
     python tools/doc_tables.py            # make them anew from the records
     python tools/doc_tables.py --check    # exit status 1 if any would change
 
-A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``python -m fastcomm bench``, or of
+A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``fastcomm bench``, or of
 another module after ``-m``, without a style. The table below it is what that prints.
 """
 

@@ -15,7 +15,7 @@ constexpr uint64_t kKiB = 1024, kMiB = kKiB * kKiB;
 /// Of two ranks each reads as much in one step as in a pipeline; of more, more.
 uint64_t default_payload(int ranks) { return ranks == 2 ? kMiB : 256 * kKiB; }
 
-/// What one rank stages stays in its cache until the peers have read it. `python -m fastcomm tune` tries others: on two
+/// What one rank stages stays in its cache until the peers have read it. `fastcomm tune` tries others: on two
 /// cores with 1 MiB each, blocks of 2 MiB took 1.5 times as long for 64 MiB, and of 512 KiB 1.1 times.
 uint64_t default_block() { return std::clamp(level2_cache(), 512 * kKiB, 2 * kMiB); }
 

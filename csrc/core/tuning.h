@@ -1,4 +1,4 @@
-// What `python -m fastcomm tune` has measured on this machine, for groups of so many ranks. Told to a process when it
+// What `fastcomm tune` has measured on this machine, for groups of so many ranks. Told to a process when it
 // loads this library; a group takes rank 0's values when it is formed, where the environment sets none (core/env.h).
 #pragma once
 

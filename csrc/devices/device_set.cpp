@@ -132,7 +132,7 @@ Staging& DeviceSet::staging(uint64_t wanted) {
     // Portable: pinned for every device. Mapped: kernels use it by its own address.
     FC_CUDA(cudaHostAlloc(&memory, 2 * half, cudaHostAllocPortable | cudaHostAllocMapped), 2 * half,
             " bytes of pinned memory for data that cannot go directly between devices; "
-            "'python -m fastcomm env' tells between which, and why");
+            "'fastcomm env' tells between which, and why");
     pinned_.emplace_back(static_cast<char*>(memory));
     staging_.memory = pinned_.back().get();
     staging_.half_bytes = half;

@@ -1,4 +1,4 @@
-"""What commands of ``python -m fastcomm`` have in common: arguments, and how they end."""
+"""What commands of ``fastcomm`` have in common: arguments, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m fastcomm run script.py ...``: a script on fastcomm that nobody edits."""
+"""``fastcomm run script.py ...``: a script on fastcomm that nobody edits."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         raise TypeError(
             f"fastcomm takes no backend options, got {type(backend_options).__name__}: "
             "leave pg_options out; what can be set is set by FASTCOMM_* variables, see "
-            "'python -m fastcomm env'"
+            "'fastcomm env'"
         )
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

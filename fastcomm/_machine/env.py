@@ -1,4 +1,4 @@
-"""What fastcomm sees of this machine and process: ``python -m fastcomm env``."""
+"""What fastcomm sees of this machine and process: ``fastcomm env``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def warn_of_unknown_settings() -> None:
             meant = f"did you mean {like[0]}? " if like else ""
             warnings.warn(
                 f"{name} is set, and fastcomm has no such setting: {meant}"
-                "'python -m fastcomm env' lists them",
+                "'fastcomm env' lists them",
                 RuntimeWarning,
                 stacklevel=2,
             )

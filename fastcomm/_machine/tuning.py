@@ -1,4 +1,4 @@
-"""What ``python -m fastcomm tune`` has measured on this machine, for process groups to go by.
+"""What ``fastcomm tune`` has measured on this machine, for process groups to go by.
 
 Values for each number of ranks, in ``tuning.json`` of `fastcomm._machine`. The native library is
 told them when it is loaded, and a group takes those of its rank 0. ``FASTCOMM_TUNING=off`` tells it

@@ -1,4 +1,4 @@
-"""What ``python -m fastcomm check`` has found wrong on this machine, for process groups to obey.
+"""What ``fastcomm check`` has found wrong on this machine, for process groups to obey.
 
 The settings that lead around it, in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when
 the native library is loaded, which reads settings once. ``FASTCOMM_VERDICTS=off`` obeys nothing,
@@ -56,7 +56,7 @@ def obey() -> None:
         if name not in os.environ:
             os.environ[name] = value
             logger.warning(
-                "%s=%s, since 'python -m fastcomm check' has found something wrong without (%s)",
+                "%s=%s, since 'fastcomm check' has found something wrong without (%s)",
                 name,
                 value,
                 file(),

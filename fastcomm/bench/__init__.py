@@ -1,6 +1,6 @@
 """Benchmark harness for collectives of ``torch.distributed``, shipped with the package.
 
-``python -m fastcomm bench`` measures operations over several backends, interleaved in one run.
+``fastcomm bench`` measures operations over several backends, interleaved in one run.
 The modules, from the bottom up: `units` and `stats` are arithmetic; `environment` and `records`
 describe and store a run; `launch` starts and supervises ranks; `cases` holds one entry for each
 operation; `timing` measures one of them; `sweep` walks over operations and sizes; `table`, `plot`

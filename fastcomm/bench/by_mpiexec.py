@@ -123,7 +123,7 @@ def main() -> None:
     key = os.environ.pop(_KEY)
     from mpi4py import MPI
 
-    from fastcomm.bench.launch import Rank, run_function
+    from fastcomm.bench.rank import Rank, run_function
 
     world = MPI.COMM_WORLD
     connection: Any = Client(sys.argv[1], "AF_UNIX", key.encode())

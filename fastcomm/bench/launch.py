@@ -19,16 +19,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fastcomm.bench.by_mpiexec import StartedRank
 from fastcomm.bench.by_mpiexec import start as start_by_mpiexec
+from fastcomm.bench.rank import Rank, run_function
 
 # A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
 _EXIT_GRACE_S = 30.0
@@ -44,25 +44,6 @@ class RankError(RuntimeError):
 
 class LateError(RankError):
     """Ranks did not return in time."""
-
-
-class Pipe(Protocol):
-    """Where a rank's reports go."""
-
-    def send(self, report: Any, /) -> None: ...
-
-
-@dataclass(frozen=True)
-class Rank:
-    """What a rank knows about itself.  ``report`` may be called from one thread only."""
-
-    rank: int
-    size: int
-    pipe: Pipe
-
-    def report(self, message: object) -> None:
-        """Send ``message`` (picklable) to the parent's ``on_message`` while the rank goes on."""
-        self.pipe.send(("message", time.monotonic_ns(), message))
 
 
 class _Here:
@@ -224,25 +205,6 @@ def _rank_main(
     threading.Thread(target=_die_with_parent, daemon=True).start()
     run_function(function, rank, settings, args)
     _end_process()
-
-
-def run_function(
-    function: Callable[..., Any], rank: Rank, settings: dict[str, str], args: tuple[Any, ...]
-) -> None:
-    """Run what a rank is for, and report what it returns or raises."""
-    os.environ.update(settings)
-    torch.set_num_threads(1)
-    try:
-        report: tuple[str, int, Any] = ("result", time.monotonic_ns(), function(rank, *args))
-    except BaseException as error:
-        when = time.monotonic_ns()
-        pickled = b""
-        with contextlib.suppress(Exception):
-            pickled = pickle.dumps(error)
-        text = "".join(traceback.format_exception(error)).strip()
-        report = ("error", when, (pickled, text))
-    with contextlib.suppress(BrokenPipeError):
-        rank.pipe.send(report)
 
 
 def _end_process() -> None:

@@ -33,9 +33,10 @@ from fastcomm.bench import by_mpiexec
 from fastcomm.bench.cases import CASES, Case
 from fastcomm.bench.cases.base import buffers_from
 from fastcomm.bench.contenders import Contender
-from fastcomm.bench.launch import Rank, launch, run_in_job, running_job
+from fastcomm.bench.launch import launch, run_in_job, running_job
 from fastcomm.bench.line_up import MPI, make
 from fastcomm.bench.queued import timer_on
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.stats import bandwidth_gbs, summarize
 from fastcomm.bench.timing import UNTIMED_PER_BATCH, Samples, agree, measure
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm._machine import verdicts as _verdicts
-from fastcomm.bench.launch import Rank
+from fastcomm.bench.rank import Rank
 from fastcomm.check import results, speeds
 from fastcomm.check.checker import Checker, Prepare, Sizes
 from fastcomm.check.paths import Path

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastcomm.bench.launch import LateError, Rank, RankError, launch
+from fastcomm.bench.launch import LateError, RankError, launch
+from fastcomm.bench.rank import Rank
 from fastcomm.check.checker import Prepare, Row, Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
 from fastcomm.check.ranks import run_rank
@@ -41,7 +42,7 @@ class Options:
 
 
 def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
-    """Return how many devices there are, and what ``python -m fastcomm env`` says of them."""
+    """Return how many devices there are, and what ``fastcomm env`` says of them."""
     if prepare is not None:
         prepare()
     import torch

@@ -1,4 +1,4 @@
-"""``python -m fastcomm tune``: what suits this machine, measured.
+"""``fastcomm tune``: what suits this machine, measured.
 
 Parts: ``candidates`` (what may be chosen), ``ranks`` (what each rank times), ``run`` (all of it,
 from the process that has asked), ``cli``.

@@ -1,4 +1,4 @@
-"""``python -m fastcomm tune``: measure what suits this machine, and go by it from then on.
+"""``fastcomm tune``: measure what suits this machine, and go by it from then on.
 
 Without it defaults hold, which are good where most machines are alike. Exit status: 0, or 1 if a
 rank fails, 2 for arguments that cannot be meant.
@@ -58,23 +58,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
-    from fastcomm._machine import tuning as _tuning
+    from fastcomm._machine import tuning
 
     def forget() -> int:
-        _tuning.write({})
+        tuning.write({})
         return 0
 
     words = sys.argv[1:] if argv is None else argv
     if options.forget:
         return run("tune", (), forget)
     needed = () if options.quiet else TABLES
-    return run("tune", needed, lambda: _tune(options, ["python -m fastcomm tune", *words]))
+    return run("tune", needed, lambda: _tune(options, ["fastcomm tune", *words]))
 
 
 def _tune(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm import _native
-    from fastcomm._machine import identity as _machine
-    from fastcomm._machine import tuning as _tuning
+    from fastcomm._machine import identity, tuning
     from fastcomm.bench.environment import describe, summary_line
     from fastcomm.bench.launch import RankError
     from fastcomm.check.run import Options as Asked
@@ -105,15 +104,15 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
         print(format_text(rows))
     if options.json:
         report = {"environment": environment, "values": found, "rows": rows}
-        _machine.write_whole(options.json, json.dumps(report, indent=1, default=str) + "\n")
+        identity.write_whole(options.json, json.dumps(report, indent=1, default=str) + "\n")
     if options.dry_run:
         print("nothing is kept (--dry-run)")
         return 0
     # What was not measured now is as it was.
-    _tuning.write({**_tuning.read(), **found})
+    tuning.write({**tuning.read(), **found})
     differing = sum(bool(values) for values in found.values())
     print(
-        f"{_tuning.file()}: {differing} of {len(found)} numbers of ranks do better than by default"
+        f"{tuning.file()}: {differing} of {len(found)} numbers of ranks do better than by default"
     )
     return 0
 

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from fastcomm import _native, _register
 from fastcomm._machine import tuning as _tuning
 from fastcomm.bench.cases import CASES
-from fastcomm.bench.launch import Rank
 from fastcomm.bench.queued import timer_on
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.timing import Call, Timer, agree, max_over_ranks, measure
 from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
 

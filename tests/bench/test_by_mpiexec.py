@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from fastcomm.bench import by_mpiexec
-from fastcomm.bench.launch import Rank, RankError, launch
+from fastcomm.bench.launch import RankError, launch
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.sweep import SweepOptions, run_sweep
 
 MPIEXEC = """#!{python}

@@ -1,4 +1,4 @@
-"""``python -m fastcomm check``."""
+"""``fastcomm check``."""
 
 from __future__ import annotations
 

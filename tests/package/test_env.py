@@ -1,4 +1,4 @@
-"""What ``python -m fastcomm env`` says of CUDA devices."""
+"""What ``fastcomm env`` says of CUDA devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_setting_that_nothing_reads_is_told(monkeypatch: pytest.MonkeyPatch) -
         env.warn_of_unknown_settings()
     assert [str(warning.message) for warning in told] == [
         "FASTCOMM_TRANSPROT is set, and fastcomm has no such setting: did you mean "
-        "FASTCOMM_TRANSPORT? 'python -m fastcomm env' lists them"
+        "FASTCOMM_TRANSPORT? 'fastcomm env' lists them"
     ]
     env.warn_of_unknown_settings()  # once a process: what warns fails here
 

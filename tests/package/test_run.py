@@ -1,4 +1,4 @@
-"""``python -m fastcomm run``: a script that knows nothing of fastcomm."""
+"""``fastcomm run``: a script that knows nothing of fastcomm."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from fastcomm.bench import queued
 from fastcomm.bench.cases import CASES, REDUCTIONS
 from fastcomm.bench.device_time import Sample
-from fastcomm.bench.launch import Rank
 from fastcomm.bench.objects import all_gather_object
+from fastcomm.bench.rank import Rank
 from fastcomm.bench.timing import Samples, agree, max_over_ranks, measure
 
 

@@ -1,4 +1,4 @@
-"""``python -m fastcomm tune``, and that process groups go by what it leaves."""
+"""``fastcomm tune``, and that process groups go by what it leaves."""
 
 from __future__ import annotations
 
