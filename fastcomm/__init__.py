@@ -72,7 +72,7 @@ __all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> object:
-    """Import the module that holds a public name, or has it, when it is first used (PEP 562)."""
+    """Import the module that holds or bears a public name when it is first used (PEP 562)."""
     if name in _MODULE_OF:
         module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
         value: object = getattr(module, name)

@@ -1,4 +1,4 @@
-"""``fastcomm {env,explain,check,tune,bench,compare,run}``, which ``python -m fastcomm`` is, too."""
+"""``fastcomm {env,explain,check,tune,bench,compare,run}``, also as ``python -m fastcomm``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-# By name: the module whose main(arguments) it is, and a line of help.
+# By command: the module whose main(arguments) runs it, and a line of help.
 _COMMANDS = {
     "explain": ("fastcomm._commands.explain", "which path an operation takes, and why"),
     "check": ("fastcomm.check.cli", "try every way between ranks here"),
@@ -20,7 +20,7 @@ _COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _COMMANDS:
         status: int = importlib.import_module(_COMMANDS[words[0]][0]).main(words[1:])

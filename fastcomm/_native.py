@@ -3,9 +3,9 @@
 A C++ extension of torch works with exactly the torch it was compiled against; with another one
 the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
 left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
-what differs and what to type.  What ``fastcomm check`` has found wrong on this machine is
-gone around from here on, by environment variables that are set before, and what ``tune`` has
-measured holds.
+what differs and what to type. Before the library is opened, environment variables are set that
+avoid what ``fastcomm check`` has found wrong on this machine; then it is told what ``tune`` has
+measured.
 
     from fastcomm import _native
     native = _native.load()
@@ -14,8 +14,10 @@ measured holds.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from fastcomm._machine import tuning as _tuning
@@ -33,7 +35,7 @@ class NativeLibraryError(ImportError):
 
 
 def load() -> ModuleType:
-    """Return ``fastcomm._C``; the first call opens it, with torch imported before.
+    """Return ``fastcomm._C``; the first call imports torch and opens it.
 
     Raises:
         NativeLibraryError: the library is missing, was built for another torch, CUDA or Python,
@@ -53,7 +55,7 @@ def load() -> ModuleType:
         )
     if importlib.util.find_spec(_LIBRARY) is None:
         raise NativeLibraryError(f"fastcomm's native library is missing.\n{_REBUILD}")
-    _verdicts.obey()  # before it reads settings
+    _verdicts.obey()  # before the library reads settings
     try:
         library = importlib.import_module(_LIBRARY)
     except ImportError as error:
@@ -101,12 +103,26 @@ def _built_versions() -> dict[str, str | None]:
     try:
         info = importlib.import_module("fastcomm._build_info")
         return {"torch": info.TORCH_VERSION, "CUDA": info.CUDA_VERSION, "Python": info.PYTHON_TAG}
-    except ModuleNotFoundError as error:
-        raise NativeLibraryError(f"fastcomm has not been built here.\n{_REBUILD}") from error
+    except ModuleNotFoundError:
+        # Without the cause, which says no more in ten lines.
+        raise NativeLibraryError(_why_not_built()) from None
     except Exception as error:
         raise NativeLibraryError(
             f"fastcomm's record of its build cannot be read ({error!r}).\n{_REBUILD}"
         ) from error
+
+
+def _why_not_built() -> str:
+    here = Path(__file__).resolve().parent
+    for installed in importlib.metadata.distributions(name="fastcomm"):
+        elsewhere = Path(str(installed.locate_file("fastcomm"))).resolve()
+        if elsewhere != here and (elsewhere / "_build_info.py").exists():
+            return (
+                f"{here} are sources, which are not built; the fastcomm that is installed is "
+                f"{elsewhere}.\nPython looks into a program's own folder first: start it, and keep "
+                "its file, outside of fastcomm's source folder."
+            )
+    return f"fastcomm has not been built here.\n{_REBUILD}"
 
 
 def _in_words(versions: dict[str, str | None], parts: list[str]) -> str:

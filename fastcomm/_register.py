@@ -22,8 +22,8 @@ DEVICES = ["cpu", "cuda"]
 
 
 def name_on(device_type: str) -> str:
-    """Return what a group is asked for by, whose tensors lie on such devices."""
-    # Of a name with colons torch has no default backend, and warns of that when the group ends.
+    """Return the backend's name for creating a group whose tensors lie on such devices."""
+    # A name with colons has no default backend in torch, which warns of that when the group ends.
     return NAME if device_type in DEVICES else f"cpu:{NAME},{device_type}:{NAME}"
 
 
@@ -67,7 +67,7 @@ def _create_backend(options: object, backend_options: object) -> C10dBackend:
 
 
 def _warn(message: str) -> None:
-    """Warn, also where the user turns warnings into errors: torch must still import."""
+    """Warn, even where the user turns warnings into errors: torch must still import."""
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     except RuntimeWarning:

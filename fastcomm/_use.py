@@ -1,4 +1,4 @@
-"""Our primitives in the places of torch's, for code that nobody wants to edit.
+"""Our primitives in place of torch's, for code that nobody wants to edit.
 
     with fastcomm.use():
         output = torch.nn.DataParallel(model)(inputs)
@@ -37,7 +37,7 @@ class _AsTheirs(type):
 class DataParallel(parallel.DataParallel[Any], metaclass=_AsTheirs):
     """What the name ``torch.nn.DataParallel`` means while `use` is in effect.
 
-    `DataParallel`, and any ``torch.nn.DataParallel`` is an instance of it: a model may
+    It is `DataParallel`, of which any ``torch.nn.DataParallel`` counts as an instance: a model may
     have been wrapped before.
     """
 
@@ -96,12 +96,12 @@ _replaced: list[tuple[ModuleType, str, Any, Any]] = []  # where, name, torch's, 
 class use(contextlib.ContextDecorator):
     """Put fastcomm's primitives under ``torch.nn.parallel`` and ``torch.cuda.comm``.
 
-    ``torch.nn.DataParallel`` is `fastcomm.nn.parallel.DataParallel` then, with CPU slots too.
+    Meanwhile ``torch.nn.DataParallel`` is `fastcomm.nn.parallel.DataParallel`, which takes CPU
+    slots too.
 
-    A context manager, which is in effect from its entry to its exit, or a decorator
-    (``@fastcomm.use()``), with which it is in effect while the function runs. Uses may be nested
-    and overlap, in any threads: what was there before comes back with the end of the last, except
-    where somebody else has replaced it meanwhile.
+    As a context manager it is in effect from entry to exit; as a decorator (``@fastcomm.use()``),
+    while the function runs. Uses may nest and overlap, in any threads: when the last one ends, what
+    was there before comes back, except where somebody else has replaced it meanwhile.
     """
 
     def __enter__(self) -> use:

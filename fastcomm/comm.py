@@ -1,8 +1,8 @@
 """The primitives of ``torch.cuda.comm`` for the devices of one process, CPU slots included.
 
 Signatures, results and errors are torch's. Besides CUDA devices a device may be ``"cpu"``: a list
-as ``["cpu", "cpu"]`` means two replicas in the CPU's memory. A sum is computed in the order of a
-fixed tree over the inputs ((0, 1), (2, 3), ..., then pairs of pairs), fp16, bf16 and fp32 in an
+such as ``["cpu", "cpu"]`` means two replicas in the CPU's memory. A sum is computed in the order of
+a fixed tree over the inputs ((0, 1), (2, 3), ..., then pairs of pairs), fp16, bf16 and fp32 in an
 fp32 accumulator with one rounding at the end, so it has the same bits in every run.
 
 Lists of CPU tensors are copied or summed in one pass over the memory by all intra-op threads of
@@ -44,7 +44,7 @@ UNINITIALIZED = (
     "Run a dummy forward pass to correctly initialize the modules"
 )
 
-# As they were when this was imported: `fastcomm.use` puts ours in their places.
+# torch's functions as they were at import: `fastcomm.use` puts ours in their place.
 _stock: dict[str, Callable[..., Any]] = {
     name: getattr(_torch_comm, name) for name in __all__ if hasattr(_torch_comm, name)
 }
@@ -67,7 +67,7 @@ def broadcast(
         A tensor for each device; or ``out``.
 
     Raises:
-        RuntimeError: both or none of ``devices`` and ``out``; a shape in ``out`` that differs.
+        RuntimeError: both or neither of ``devices`` and ``out``; a shape in ``out`` that differs.
     """
     tensor = _as_real(tensor)
     if (devices is None) == (out is None):
@@ -99,12 +99,12 @@ def broadcast_coalesced(
         tensors: all on ``devices[0]``, of any shapes and dtypes, sparse ones too. Complex ones are
             taken as their real views.
         devices: where to; the first holds the tensors.
-        buffer_size: bytes that are coalesced on the way to a CUDA device. Between CPU slots nothing
-            is coalesced.
+        buffer_size: bytes to coalesce on the way to a CUDA device. Between CPU slots nothing is
+            coalesced.
 
     Returns:
-        A list for each device. The first holds the tensors themselves. Those of the others are new,
-        each with a version counter of its own, and not seen by autograd (see
+        A list for each device. The first holds the tensors themselves. Tensors of the other lists
+        are new, each with its own version counter, and not seen by autograd (see
         `fastcomm.nn.parallel._functions.Broadcast`), with the strides of ``torch.empty_like``.
 
     Raises:
@@ -147,11 +147,11 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: Device | None = None
 
     Args:
         inputs: of one shape, dtype and layout.
-        destination: the device of the result, on which one of them must be. Default: the CPU if
-            all of them are there, else the current accelerator.
+        destination: the device of the result, on which one of the inputs must be. Default: the CPU
+            if all inputs are there, else the current accelerator.
 
     Returns:
-        A new tensor; the input itself if it is the only one. Derivable.
+        A new tensor; the input itself if it is the only one. Differentiable.
 
     Raises:
         ValueError: shapes that differ.
@@ -177,13 +177,13 @@ def reduce_add_coalesced(
     """Sum lists of tensors of several devices, place by place.
 
     Args:
-        inputs: a list for each device, all of the same length. Tensors of one place have one shape
-            and dtype; where all of them are sparse the sum is, else they are made dense.
+        inputs: a list for each device, all of the same length. Tensors at one place have one shape
+            and dtype; where all of them are sparse so is the sum, else they are made dense.
         destination: the device of the result; default as in `reduce_add`.
-        buffer_size: taken for torch's sake: nothing is coalesced.
+        buffer_size: accepted for torch's sake; nothing is coalesced.
 
     Returns:
-        New tensors, each with a version counter of its own, not seen by autograd.
+        New tensors, each with its own version counter, not seen by autograd.
 
     Raises:
         ValueError: lists of different lengths, or shapes that differ.
@@ -193,7 +193,7 @@ def reduce_add_coalesced(
     if not lists:
         return ()
     if not torch.compiler.is_compiling() and (destination is None or slot(destination) == CPU):
-        totals = _backend.load().sum_lists(lists)  # None unless all of them are there
+        totals = _backend.load().sum_lists(lists)  # None unless all of them are on the CPU
         if totals is not None:
             return tuple(totals)
     if destination is None and all(value.device == CPU for values in lists for value in values):
@@ -241,12 +241,12 @@ def scatter(
 
     Args:
         tensor: on any device; a complex one is taken as its real view.
-        devices: where to. A chunk that is there already is a view.
+        devices: where to. A chunk that is already there is a view.
         chunk_sizes: how much of ``dim`` each device gets; equal chunks by default, of which there
             may be fewer than devices.
         dim: the dimension.
         streams: for each chunk the stream to copy on, or None.
-        out: instead of ``devices``, tensors to copy to; they say the sizes.
+        out: instead of ``devices``, tensors to copy to, which determine the sizes.
 
     Returns:
         The chunks; or ``out``.
@@ -352,7 +352,7 @@ def gather(
         out: instead, a tensor to copy to.
 
     Returns:
-        A new tensor, channels_last if all of them are; or ``out``.
+        A new tensor, channels_last if all inputs are; or ``out``.
 
     Raises:
         RuntimeError: no tensor; shapes that do not fit; ``out`` together with ``destination``.
@@ -414,7 +414,7 @@ def gather(
 def empty_cache() -> None:
     """Free the CPU memory that is kept for later results of this module.
 
-    At most as much is kept as was lately in use at a time.
+    At most as much is kept as was recently in use at one time.
     """
     _backend.load().empty_cache()
 
@@ -444,7 +444,7 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
 
 
 def _copy_into(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy; what goes to the host is there on return, since nothing says when else it would be."""
+    """Copy; a copy to the host is complete on return, since nothing would tell of its end later."""
     target.copy_(value, non_blocking=target.device != CPU)
 
 

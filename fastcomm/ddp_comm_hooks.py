@@ -41,17 +41,17 @@ class FusedState:
             every rank.
         process_group: the model's; None is the default one.
         average: divide by the number of ranks, after the sum. Stock DDP divides each rank's
-            gradient before it, which gives other bits unless that number is a power of two.
+            gradient before the sum, which gives other bits unless that number is a power of two.
         scale: a factor.
         comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         norm_type: 1, 2, ``inf`` or None.
         max_norm: gradients are clipped to it at the end of each backward pass that reduces them.
         error_feedback: with a ``comm_dtype``, add what rounding took from a gradient to the next
-            (see `fused_all_reduce_`). Costs as much memory as the gradients. It is what they were
-            before ``scale``: a change of the loss scale leaves a small error once.
+            (see `fused_all_reduce_`). It costs as much memory as the gradients. The error is kept
+            as of before ``scale``: a change of the loss scale leaves a small error once.
         grad_scaler: what scales the loss, if anything does. Gradients stay scaled, as it expects
-            them, and are clipped to ``max_norm`` times its scale. (A scaler that is not given is
-            warned of where gradients are clipped: they would be clipped to ``max_norm`` and then
+            them, and are clipped to ``max_norm`` times its scale. (If a scaler is not given, there
+            is a warning where gradients are clipped: they would be clipped to ``max_norm`` and then
             divided by the scale.)
     """
 
@@ -83,10 +83,10 @@ class FusedState:
         self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
 
     def result(self) -> FusedResult:
-        """Return what the last backward pass has come to, once it is over.
+        """Return the result of the last backward pass, once it is over.
 
-        Its ``total_norm`` is that of all gradients, before clipping, with the same bits for every
-        division into buckets.
+        Its ``total_norm`` is that of all gradients, before clipping, with the same bits however
+        they are divided into buckets.
 
         Raises:
             RuntimeError: no backward pass has reduced anything yet.
@@ -125,7 +125,8 @@ class FusedState:
             async_op=True,
         )
         self._results.append(result)
-        # A rank that has joined reduces buckets outside of a backward pass, and steps no more.
+        # A rank that is done, under join(), reduces buckets outside a backward pass and steps no
+        # more.
         in_backward = torch._C._current_graph_task_id() != -1
         if self.max_norm is not None and bucket.is_last() and in_backward:
             self._at_the_end(again=True)
@@ -157,7 +158,7 @@ class FusedState:
         return found
 
     def _at_the_end(self, again: bool) -> None:
-        """Clip after DDP's own last callback, which comes after the first one from here."""
+        """Clip after DDP's own last callback, which runs after the first one queued here."""
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback((lambda: self._at_the_end(again=False)) if again else self._clip)
 
@@ -168,8 +169,8 @@ class FusedState:
         if self.grad_scaler is None:
             _warn_of_scalers()
         limit = self.max_norm * (1.0 if self.grad_scaler is None else self.grad_scaler.get_scale())
-        # What is short enough would be multiplied by 1. On a device nobody waits to know (but for a
-        # scaler's scale).
+        # Gradients with a small enough norm would be multiplied by 1. On a device nobody waits to
+        # know (except for a scaler's scale).
         if not total.is_cpu or not limit / (total + 1e-6) >= 1:
             norm_type = 2.0 if self.norm_type is None else self.norm_type
             clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
@@ -177,7 +178,7 @@ class FusedState:
 
 @functools.cache
 def _warn_of_scalers() -> None:
-    """Warn where a scaler has scaled a loss in this process; looks once, through all objects."""
+    """Warn if a scaler has scaled a loss in this process; look once, through all objects."""
     for found in gc.get_objects():
         if issubclass(type(found), torch.amp.GradScaler) and found._scale is not None:
             warnings.warn(
@@ -192,8 +193,8 @@ def _warn_of_scalers() -> None:
 def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket by one fused operation: a hook for ``register_comm_hook``.
 
-    Gradients are reduced where they lie in the bucket, while the backward pass goes on. It divides
-    itself; DDP does not where a hook is. Right under ``join()``, ``no_sync()``, ``static_graph``,
-    ``find_unused_parameters`` and ``gradient_as_bucket_view``.
+    Gradients are reduced where they lie in the bucket, while the backward pass goes on. The hook
+    divides by itself, since DDP does not where there is a hook. It is right under ``join()``,
+    ``no_sync()``, ``static_graph``, ``find_unused_parameters`` and ``gradient_as_bucket_view``.
     """
     return state._reduce(bucket)

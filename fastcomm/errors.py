@@ -26,14 +26,14 @@ __all__ = [
     "UnsupportedError",
 ]
 
-# What the communicator puts in front: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
+# What the communicator puts in front of messages: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
 _FRONT = re.compile(r"\[rank (\d+) of (\d+), (?:peer (\d+), )?(\w+), sequence (\d+)\]")
 
 
 class FastcommError(DistBackendError):
     """The base of all fastcomm errors.
 
-    What the message says is also there as attributes, ``None`` where the error is not about an
+    What the message says is also available as attributes, ``None`` where the error is not about an
     operation of a group:
 
     Attributes:
@@ -65,7 +65,7 @@ class CollectiveArgumentError(FastcommError, ValueError):
 
 
 class UnsupportedError(FastcommError, NotImplementedError):
-    """The call is valid, and there is nothing here that does it; nothing was sent."""
+    """The call is valid, but nothing here implements it; nothing was sent."""
 
 
 class CommunicationSystemError(FastcommError, OSError):
@@ -96,7 +96,7 @@ class ForkedProcessError(FastcommError):
     """A process group was used in a child of ``fork()``."""
 
 
-# By the values of ErrorCode in csrc/core/error.h.
+# Indexed by the values of ErrorCode in csrc/core/error.h.
 BY_CODE: tuple[type[FastcommError], ...] = (
     CollectiveArgumentError,
     UnsupportedError,
@@ -113,8 +113,8 @@ BY_CODE: tuple[type[FastcommError], ...] = (
 def failure_in_progress(at_the_end: bool) -> str:
     """Return the type and first line of an exception, for peers; "" if there is none.
 
-    Of the one that is being handled, as in a ``finally`` that destroys the group, or, at the end of
-    the program, of the one that nobody has handled.
+    It is the one being handled, as in a ``finally`` that destroys the group, or, at the end of the
+    program, the one that nobody has handled.
     """
     error = sys.exc_info()[1]
     interactive = hasattr(sys, "ps1") or sys.flags.interactive  # an earlier line's error, maybe

@@ -1,9 +1,9 @@
-"""How the tests are run: what is chosen, what is built before, and which take turns.
+"""How the tests are run: what is chosen, what is built first, and which take turns.
 
-The tests of a file run in one worker, files side by side (``-n 2 --dist loadfile``), but for tests
-marked `serial`: they look at times or at things of the whole machine, come last, and run alone.
-Beside the first files, which need nothing of it, the rest's C++ is built (tests/support/beside.py);
-without workers it is built before the first test.
+The tests of a file run in one worker, files side by side (``-n 2 --dist loadfile``), except tests
+marked `serial`, which look at times or at things of the whole machine, come last, and run alone.
+While the first files run, which need none of it, the C++ of the rest is built
+(tests/support/beside.py); without workers it is built before the first test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # What was found wrong on this machine is not to hide what tests would find.
+    # What was found wrong on this machine must not hide what tests would find.
     os.environ.setdefault("FASTCOMM_VERDICTS", "off")
     os.environ.setdefault("FASTCOMM_TUNING", "off")
     if TURNS not in os.environ:
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     simulated = {files[item] for item in chosen if item.get_closest_marker("simulated")}
 
     def place_of(item: pytest.Item) -> tuple[object, ...]:
-        """Put what takes longest to build last; then the longest file first, for an even end."""
+        """Order by build time, longest last; then the longest file first, for an even end."""
         file = files[item]
         return is_serial(item), last[file], file in simulated, -expected.get(file, 0.0), file
 
@@ -90,7 +90,7 @@ def simulated() -> None:
 
 
 def is_for_accelerators(item: pytest.Item) -> bool:
-    """Tell whether accelerators run a test: not its variant for the CPU, nor what needs CUDA."""
+    """Tell whether accelerators run a test: not its CPU variant, nor what needs CUDA."""
     marked = item.get_closest_marker("accelerator") and not item.get_closest_marker("gpu")
     call = getattr(item, "callspec", None)
     place = call.params.get("place") if call else None
@@ -99,7 +99,7 @@ def is_for_accelerators(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def _ordered(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves uses of simulated memory without order."""
+    """Fail a test that leaves unordered uses of simulated memory."""
     yield
     if request.config.getoption("--accelerator"):
         sim.check()
@@ -120,7 +120,7 @@ def file_of(nodeid: str) -> str:
 
 
 def name_of(file: str) -> str:
-    """Return how the table of C++ programs calls a file of tests."""
+    """Return a test file's name in the table of C++ programs."""
     return file.removeprefix("tests/")
 
 
@@ -157,7 +157,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def wait_for_builds(item: pytest.Item) -> None:
-    """Have what a test needs, once for each worker; a failure is told by the test itself."""
+    """Wait for what a test needs, once per worker; the test itself reports a failure."""
     with contextlib.suppress(RuntimeError):
         programs.make(programs.needed([name_of(file_of(item.nodeid))]))
         if item.get_closest_marker("simulated") and not sim.missing():

@@ -1,8 +1,8 @@
-"""Run a command with a limit of time: what runs over it is killed with everything that it started.
+"""Run a command with a time limit: beyond it the command and all that it started are killed.
 
-Its processes are those below it, those of its session, and orphans, which the kernel hands to this
-process (PR_SET_CHILD_SUBREAPER). What a command leaves behind when it ends by itself is killed too:
-it would disturb what comes next.
+A command's processes are those below it, those of its session, and orphans, which the kernel hands
+to this process (PR_SET_CHILD_SUBREAPER). What a command leaves behind when it ends by itself is
+killed too: it would disturb what comes next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ended:
     Attributes:
         status: its exit status; None if it was killed at its limit.
         seconds: how long it ran.
-        left: processes that it had left behind, killed since.
+        left: processes that it had left behind, now killed.
     """
 
     status: int | None
@@ -70,7 +70,7 @@ def run(
             status = process.wait(limit)
             ended = True
         seconds = time.monotonic() - begin
-    finally:  # also where this process is told to end
+    finally:  # even where this process is told to end
         if not ended:
             below = _started_by(process.pid, before)
             with contextlib.suppress(ProcessLookupError):
@@ -99,7 +99,7 @@ def _started_by(pid: int, before: set[int]) -> list[int]:
     table = {p: row for p, row in _parents_and_sessions().items() if p not in before}
     mine = {pid}
     mine |= {p for p, (parent, session, _) in table.items() if session == pid}
-    # What came since and is a child of ours: orphans, as nothing else is started meanwhile.
+    # New children of ours: orphans, as nothing else is started meanwhile.
     mine |= {p for p, (parent, _, _) in table.items() if parent == os.getpid()}
     grown = True
     while grown:
@@ -116,7 +116,7 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _kill_the_rest(pid: int, before: set[int]) -> int:
-    """Kill what is left, and what that had just started; returns how many there were."""
+    """Kill what is left, and what that had just started; return how many there were."""
     seen: set[int] = set()
     for _ in range(100):
         rest = [p for p in _started_by(pid, before) if p != pid]

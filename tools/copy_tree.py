@@ -1,8 +1,8 @@
 """Copy the sources to another folder, to build another flavour there: ``copy_tree.py FOLDER``.
 
-Everything that git tracks or would track, with its times, so that a second copy lets only what has
-changed be compiled again. What is no source any more is removed there; ``build`` and environments
-stay.
+Everything that git tracks or would track is copied with its times, so that after a second copy only
+what has changed is compiled again. What is no longer a source is removed there; ``build`` and
+environments stay.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def supported_architectures(cuda_home: str) -> set[str]:
 
 
 def compression_options(cuda_home: str) -> tuple[str, ...]:
-    """Return nvcc's options for small binaries: by itself it compresses PTX, no machine code.
+    """Return nvcc's options for small binaries: by default it compresses PTX, not machine code.
 
     From CUDA 13 on: every driver that serves its code can unpack it.
     """
@@ -54,7 +54,7 @@ def gencode_options(architectures: str) -> tuple[str, ...]:
     """Return nvcc's options for a list in the form of ``TORCH_CUDA_ARCH_LIST``.
 
     Raises:
-        SystemExit: an entry is no compute capability, such as "9.0", "9.0a" or "9.0+PTX".
+        SystemExit: an entry is not a compute capability such as "9.0", "9.0a" or "9.0+PTX".
     """
     options = []
     for entry in re.split(r"[;\s]+", architectures.strip()):

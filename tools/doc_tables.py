@@ -60,7 +60,7 @@ def made_by(arguments: str) -> str:
 
 
 def with_tables(text: str) -> str:
-    """Return a document with all of its tables made anew."""
+    """Return a document with all its tables made anew."""
     return _TABLE.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{made_by(found[1])}\n", text)
 
 

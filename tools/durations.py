@@ -1,4 +1,4 @@
-"""What the tests and the steps of ``.ci/run`` took, and what grew since that was last recorded.
+"""How long the tests and the steps of ``.ci/run`` took, and what grew since the last record.
 
     python tools/durations.py build/junit.xml                  # what grew since the last record
     python tools/durations.py build/*.xml --record "a name"    # and add a record of these times
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "docs" / "durations.json"
-# Noise: a shared machine takes half as long again, and seconds are no matter.
+# Noise: a shared machine may take half as long again, and a few seconds do not matter.
 FACTOR = 1.5
 SECONDS = 10.0
 LIMIT = 25 * 60  # for all of .ci/run
@@ -32,13 +32,13 @@ def records() -> list[dict[str, Any]]:
 
 
 def expected() -> dict[str, float]:
-    """Return seconds by file ("tests/c10d/test_work.py") of the newest record; empty without."""
+    """Return seconds by file ("tests/c10d/test_work.py") of the newest record, if any."""
     known = records()
     return {str(name): float(time) for name, time in known[-1]["files"].items()} if known else {}
 
 
 def read(results: Iterable[Path]) -> tuple[dict[str, float], Counter[str]]:
-    """Return seconds by file, and how many tests passed, failed or were skipped, of junit files."""
+    """Return seconds by file, and numbers of tests passed, failed and skipped, from junit files."""
     files: dict[str, float] = defaultdict(float)
     outcomes: Counter[str] = Counter()
     for path in results:
@@ -50,7 +50,7 @@ def read(results: Iterable[Path]) -> tuple[dict[str, float], Counter[str]]:
 
 
 def read_steps(path: Path | None) -> dict[str, float]:
-    """Return seconds by step, of a file with a line "seconds<tab>step" for each."""
+    """Return seconds by step, from a file with a line "seconds<tab>step" for each."""
     lines = path.read_text().splitlines() if path and path.exists() else []
     return {name: float(seconds) for seconds, name in (line.split("\t", 1) for line in lines)}
 
@@ -72,7 +72,7 @@ def longest(now: Mapping[str, float], count: int = 15) -> list[str]:
 
 
 def report(files: Mapping[str, float], outcomes: Counter[str], steps: Mapping[str, float]) -> str:
-    """Return what there is to say of a run."""
+    """Return what there is to say about a run."""
     lines = [f"{sum(outcomes.values())} tests, {sum(files.values()):.0f} s of them all: {outcomes}"]
     lines += longest(files)
     if steps:

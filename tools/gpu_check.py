@@ -5,14 +5,14 @@ is fetched), runs what pytest has for devices, then the GPU benchmarks::
 
     python tools/gpu_check.py --list
     python tools/gpu_check.py --steps build,programs,tests --budget 570
-    python tools/gpu_check.py                       # goes on where that ended
+    python tools/gpu_check.py                       # continues where that ended
 
     python tools/gpu_check.py --rehearse            # where there is no GPU: on simulated devices
 
 A step that was green is not run again while sources, device, torch and Python are the same
-(``build/gpu-check/state.json``); ``--again`` runs it nevertheless. Every step runs even if one
-before it failed, but for what needs the build. Logs, records and ``summary.json`` go to ``--out``.
-The summary says of every step whether it is green, red, skipped with its reason, or not run.
+(``build/gpu-check/state.json``); ``--again`` runs it anyway. Every step runs even if one before it
+failed, except what needs the build. Logs, records and ``summary.json`` go to ``--out``. The summary
+says for every step whether it is green, red, skipped with its reason, or not run.
 
 Exit status: 0 if no chosen step is red or not run, 1 if one is red, 3 if one was not run.
 """
@@ -46,7 +46,7 @@ SIMULATED = Device("simulated", "0.0", 8, "0.0")
 
 
 class State:
-    """What steps came to, in a file: their newest outcome, and for which digest."""
+    """The outcomes of steps, in a file: the newest of each, and for which digest."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class State:
                 print(f"{path} cannot be read: every step runs again", flush=True)
 
     def green(self, step: Step) -> bool:
-        """Whether a step was green with this digest, and what it left is still there."""
+        """Tell whether a step was green with this digest, and what it left is still there."""
         known = self.steps.get(step.name, {})
         there = all(any(ROOT.glob(pattern)) for pattern in step.leaves)
         return known.get("digest") == self.digest and known.get("state") == "green" and there
@@ -74,7 +74,7 @@ class State:
 
 
 def versions() -> dict[str, str]:
-    """Return what else the outcome of a step depends on; torch itself is not imported."""
+    """Return what else a step's outcome depends on; torch itself is not imported."""
     found = {"python": platform.python_version()}
     for name in ("torch", "pytest", "setuptools", "ninja"):
         try:
@@ -85,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
-    """Run one step; returns its outcome."""
+    """Run one step; return its outcome."""
     log_path = place.out / f"{step.name}.log"
     begin = time.monotonic()
     verdict: Verdict | None = None
@@ -101,7 +101,7 @@ def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
     if verdict is None:
         try:
             verdict = step.judge(place)
-        except Exception as error:  # the next steps run, whatever it left
+        except Exception as error:  # the next steps run, whatever this one left
             verdict = Verdict("red", f"what it left cannot be read: {error!r}")
     seconds = round(time.monotonic() - begin, 1)
     for line in verdict.lines:
@@ -126,7 +126,7 @@ def _run_command(
     last: bool,
     limit_is_budget: bool,
 ) -> Verdict | None:
-    """Run one command; returns a verdict where it is the step's."""
+    """Run one command; return a verdict where that decides the step."""
     output = None
     try:
         if last and step.output:
@@ -146,7 +146,7 @@ def _run_command(
         if limit_is_budget:
             return Verdict("not run", f"{killed}: --budget was used up; run it again")
         return Verdict("red", killed)
-    # Of these the judge says what was wrong.
+    # For these the judge says what was wrong.
     is_judged = ended.status == 1 and ("pytest" in command or step.judges_failures)
     if ended.status == 0 or is_judged:
         return None
@@ -170,7 +170,7 @@ def why_not_begun(
 def check(
     steps: Iterable[Step], place: Place, state: State, budget: float, again: bool
 ) -> dict[str, dict[str, Any]]:
-    """Run what is not green yet; returns the outcome of every step."""
+    """Run what is not green yet; return the outcome of every step."""
     begin = time.monotonic()
     outcomes: dict[str, dict[str, Any]] = {}
     begun = 0
@@ -212,7 +212,7 @@ def write_summary(place: Place, state: State, outcomes: dict[str, dict[str, Any]
 
 
 def exit_status(outcomes: dict[str, dict[str, Any]]) -> int:
-    """Return what this program ends with."""
+    """Return this program's exit status."""
     states = {outcome["state"] for outcome in outcomes.values()}
     return 1 if "red" in states else 3 if "not run" in states else 0
 
@@ -252,7 +252,7 @@ def _ended(signum: int, _: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the steps; returns the exit status."""
+    """Run the steps; return the exit status."""
     options = parse(arguments)
     device: Device | str = SIMULATED if options.rehearse else gpu_device.ask()
     place = Place(options.out.resolve(), device, options.rehearse)

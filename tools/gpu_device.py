@@ -2,7 +2,7 @@
 
     python tools/gpu_device.py        # JSON
 
-A process of its own is asked where the answer must not hang or crash the asker (`ask`).
+A separate process asks where that must not hang or crash the caller (`ask`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find() -> Device | str:
 
 
 def ask(seconds: float = 60) -> Device | str:
-    """`find` in a process of its own."""
+    """Run `find` in a process of its own."""
     try:
         done = subprocess.run(
             [sys.executable, __file__], capture_output=True, text=True, timeout=seconds

@@ -4,10 +4,10 @@ They lie in ``build/gpu``, with a record of the sources and the architectures th
 from. They can be compiled where there is no GPU, and carried to where there is one: they need the
 driver and the C library, nothing else (static cudart, static libstdc++)::
 
-    python tools/gpu_programs.py --architectures "9.0"    # nothing to do if they fit
+    python tools/gpu_programs.py --architectures "9.0"    # does nothing if they fit
 
-What was carried serves if its record fits and it starts; else it is compiled again, which needs
-nvcc, g++ and ninja.
+Carried programs serve if their record fits and they start; else they are compiled again, which
+needs nvcc, g++ and ninja.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def source_of(name: str) -> str:
 
 
 def record_for(architectures: str) -> dict[str, str]:
-    """Return what programs made here and now would be recorded with."""
+    """Return the record that programs made here and now would get."""
     return {"sources": source_digest.digest(_SOURCES), "architectures": architectures}
 
 
 def why_not(architectures: str, folder: Path = FOLDER) -> str | None:
-    """Return why the programs in ``folder`` do not serve, None if they do."""
+    """Return why the programs in ``folder`` cannot be used, None if they can."""
     try:
         record = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
@@ -86,10 +86,11 @@ def link_command(
 
 
 def build(architectures: str, folder: Path = FOLDER) -> None:
-    """Compile all of them, side by side.
+    """Compile all programs, side by side.
 
     Raises:
-        SystemExit: nvcc is missing, a source does not compile, or they are too large to be carried.
+        SystemExit: nvcc is missing, a source does not compile, or the programs are too large to be
+            carried.
     """
     home = cuda_toolkit.find_cuda_home()
     if home is None:
@@ -131,7 +132,7 @@ def ensure(architectures: str, folder: Path = FOLDER) -> dict[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compile them for the architectures of the command line, unless they are there."""
+    """Compile the programs for the architectures of the command line, unless they are there."""
     parser = argparse.ArgumentParser(description="Compile the programs that a GPU runs.")
     parser.add_argument("--architectures", default="9.0", help="such as 9.0 (default) or 8.0;9.0")
     parser.add_argument("--folder", type=Path, default=FOLDER)

@@ -1,7 +1,7 @@
-"""The steps of ``make gpu-check``: their commands, limits, and when what they left counts as good.
+"""The steps of ``make gpu-check``: their commands, limits, and how their results are judged.
 
-A command's words are for a shell-less start. Each step stays below nine minutes, so that a machine
-that ends commands after ten can run any of them.
+A command is started without a shell. Each step stays below nine minutes, so that a machine that
+ends commands after ten can run any of them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gpu_device import Device
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # a step's judge asks the package, which is built in place
-# What needs CUDA, and what simulated devices run elsewhere.
+# Tests that need CUDA, and those that simulated devices run elsewhere.
 MARKED = "gpu or accelerator"
 PYTEST = [sys.executable, "-m", "pytest", "-m", MARKED, "--durations=20", "-p", "no:cacheprovider"]
 PYTEST += ["-p", "no:randomly", "-p", "no:xdist"]
 _RANKS = 2  # of a check, where there is one GPU
 _RIGHT = ("ok", "slow links")
-LARGE = 16 << 20  # from here on the memory sets the pace
+LARGE = 16 << 20  # bytes from which the memory sets the pace
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a check runs: the folder of its results, and the device or why there is none.
 
-    Simulated: a rehearsal on the accelerator of ``tests/sim``, which is asked for as "sim".
+    A simulated device is a rehearsal on the accelerator of ``tests/sim``, called "sim".
     """
 
     out: Path
@@ -45,7 +45,7 @@ class Place:
 
     @property
     def python(self) -> list[str]:
-        """What starts Python, so that the device is there."""
+        """The words that start Python so that the device is there."""
         if not self.simulated:
             return [sys.executable]
         return ["env", f"PYTHONPATH={ROOT / 'tests' / 'sim' / 'startup'}", sys.executable]
@@ -65,7 +65,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a step came to: "green", "red" or "skipped", why, and lines for who reads along."""
+    """A step's outcome: "green", "red" or "skipped", why, and lines for the reader."""
 
     state: str
     reason: str = ""
@@ -79,14 +79,14 @@ class Step:
     Attributes:
         name: for ``--steps``.
         what: for ``--list``.
-        expected: seconds that it takes, roughly; it is not begun with less left.
+        expected: seconds that it takes, roughly; with less left it is not started.
         limit: seconds; what runs longer is killed and red.
         commands: one after the other, up to the first that fails.
-        judge: reads what they left, if all of them ended with 0, or with 1 where that says no more
-            than that something was found wrong: of pytest, and of a step that `judges_failures`.
+        judge: reads what they left, if all of them ended with 0, or with 1 where that only says
+            that something was found wrong: from pytest, or in a step that `judges_failures`.
         needs: a step without which it cannot be green.
         leaves: patterns of files in the repository without which it has to run again.
-        needs_device: whether it needs one.
+        needs_device: whether it needs a device.
         output: the file in `Place.out` that takes the last command's standard output.
         rehearsed: whether simulated devices can run it.
     """
@@ -106,11 +106,11 @@ class Step:
 
 
 def environment(place: Place) -> dict[str, str]:
-    """Return the variables that all steps have beside those of this process."""
+    """Return the environment variables of all steps, besides those of this process."""
     found = {
         "FASTCOMM_CUDA": "1",
         "PYTHONUNBUFFERED": "1",
-        "FASTCOMM_VERDICTS": "off",  # a step's findings are no other step's settings
+        "FASTCOMM_VERDICTS": "off",  # a step's findings must not become another's settings
         "FASTCOMM_TUNING": "off",
         "TORCH_CUDA_ARCH_LIST": place.architectures,
     }
@@ -122,7 +122,7 @@ def environment(place: Place) -> dict[str, str]:
 
 
 def verdict_of_tests(results: Path) -> Verdict:
-    """Read what pytest left: tests that were all skipped are no success."""
+    """Read what pytest left: if all tests were skipped, that is no success."""
     outcomes: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     failed = []
@@ -146,7 +146,7 @@ def verdict_of_tests(results: Path) -> Verdict:
 
 
 def _tests(name: str, *words: str) -> tuple[Callable[[Place], list[list[str]]], Any]:
-    """Return the command and the judge of a step that is pytest."""
+    """Return the command and the judge of a step that runs pytest."""
 
     def command(place: Place) -> list[list[str]]:
         where = ["--accelerator", "sim"] if place.simulated else []
@@ -191,11 +191,11 @@ def _device_of_one(place: Place) -> list[str]:
 def _script(
     name: str, *words: str, on: Callable[[Place], list[str]]
 ) -> tuple[Callable[[Place], list[list[str]]], Any]:
-    """Return the command and the judge of a step that is a benchmark in Python."""
+    """Return the command and the judge of a step that runs a benchmark in Python."""
 
     def command(place: Place) -> list[list[str]]:
         path = place.out / f"{name}.jsonl"
-        path.unlink(missing_ok=True)  # a writer of records overwrites none
+        path.unlink(missing_ok=True)  # records are never overwritten
         return [[*place.python, *words, *on(place), "--json", str(path)]]
 
     def judge(place: Place) -> Verdict:
@@ -211,7 +211,7 @@ def _check(place: Place) -> list[list[str]]:
 
 
 def _judge_check(place: Place) -> Verdict:
-    """Read the verdict of every path: with one GPU its ranks share it."""
+    """Read the verdict of every path; if there is one GPU, the ranks share it."""
     from fastcomm.check import report
 
     rows = json.loads((place.out / "check.json").read_text())["rows"]
@@ -262,12 +262,12 @@ _WAYS = ("handle", "descriptor")
 
 
 def _peers(name: str, what: str, expected: int, chosen: str) -> Step:
-    """Some of the tests of collectives between processes."""
+    """Return a step with some of the tests of collectives between processes."""
     return Step(name, what, expected, 530, *_tests(name, "-k", chosen, _PEER_TESTS), needs="build")
 
 
-# Nobody knows how long they take where processes are given the device in turn: the long ones have a
-# step each.
+# Nobody knows how long they take where processes get the device in turn: each long one has its own
+# step.
 _PEERS = tuple(
     _peers(f"peers-{way}", f"collectives between processes, {way}s", 150, f"not soak and {way}")
     for way in _WAYS

@@ -63,8 +63,8 @@ def kernels_in_table(text: str) -> set[str]:
 def parse(report: str) -> dict[tuple[str, str], Usage]:
     """Return usage by (mangled name, architecture) from what ``ptxas -v`` prints.
 
-    The report of a kernel begins with its name and ends before the next one; functions that it
-    calls stand within it.
+    The report of a kernel begins with its name and ends before the next one; the functions that it
+    calls come in between.
     """
     found: dict[tuple[str, str], Usage] = {}
     usage = Usage()

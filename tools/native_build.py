@@ -1,9 +1,9 @@
 """Build the torch-free layers, from core up to devices, into one static library.
 
 setup.py links the library into ``fastcomm._C``; the C++ tests link the very same one without torch.
-It is a module of its own because these layers need what torch's extension builder cannot give:
-flags per file (one translation unit for each instruction set), a compile in seconds, and objects
-that serve every torch and every Python. With CUDA, one nvcc a source makes the object and leaves
+It is a separate module because these layers need what torch's extension builder cannot give: flags
+per file (one translation unit for each instruction set), a compile in seconds, and objects that
+serve every torch and every Python. With CUDA, one nvcc per source makes the object and leaves
 beside it what tests and ``tools/kernel_table.py`` read: PTX, cubins, and the assembler's report.
 
 Alone, for tests or with a sanitizer::
@@ -44,8 +44,8 @@ CODE_FLAGS = ["-g0", "-O3", *NUMERIC_FLAGS, "-fvisibility=hidden"]
 WARNING_FLAGS = ["-Wall", "-Wextra"]
 CUDA_WARNINGS = ["-Xcompiler", "-Wall"]
 
-# A source named <anything><suffix> is compiled for an instruction set of its own, and the whole
-# build sees the macro, so that the dispatcher names only variants that exist.
+# A source named <anything><suffix> is compiled for its own instruction set, and the whole build
+# sees the macro, so that the dispatcher names only variants that exist.
 X86_VARIANTS = {
     "_avx2.cpp": ("FC_HAVE_AVX2", ["-mavx2", "-mf16c"]),
     "_avx512.cpp": (
@@ -95,14 +95,14 @@ def cuda_sources() -> list[Path]:
 
 
 def needs_cuda(source: Path) -> bool:
-    """Whether a source is empty in builds without CUDA: its first line says so."""
+    """Tell whether a source is empty in builds without CUDA: its first line says so."""
     return source.read_text().startswith("#if defined(FC_WITH_CUDA)")
 
 
 def units_of(sources: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return which sources are compiled together: a layer, but for its loops, which take longest.
+    """Return which sources are compiled together: a layer, except its loops, which take longest.
 
-    The standard library's headers are most of what the others cost.
+    Most of the cost of the others is the standard library's headers.
     """
     units: dict[str, list[Path]] = {}
     for source in sources:
@@ -130,7 +130,7 @@ def standard_flags(command: Sequence[str]) -> list[str]:
 
 
 def launcher() -> list[str]:
-    """Return what a compiler is started through: ccache, where it is there."""
+    """Return what a compiler is started through: ccache, where available."""
     ccache = shutil.which("ccache")
     return [ccache] if ccache else []
 
@@ -209,7 +209,7 @@ def write_ninja_file(
         *(nvcc_rule(cuda) if cuda else []),
     ]
     objects = []
-    # What takes longest is begun first, so that no processor waits for the last of it.
+    # What takes longest is started first, so that no processor waits for it at the end.
     for source in cuda_sources() if cuda else []:
         relative = source.relative_to(ROOT)
         objects.append(f"{relative}.o".replace(" ", "$ "))
@@ -252,7 +252,7 @@ def build(build_dir: Path, flags: Sequence[str], cuda: Cuda | None = None) -> Pa
         cuda: compile the CUDA sources too.
 
     Raises:
-        SystemExit: a source does not compile; the compiler's words are on stdout.
+        SystemExit: a source does not compile; the compiler's output is on stdout.
     """
     sources = native_sources()
     with locked(build_dir):
@@ -271,8 +271,8 @@ def build_library(cuda: Cuda | None) -> Path:
 def write_units(build_dir: Path, units: Mapping[str, Sequence[Path]]) -> list[Path]:
     """Write one source for each unit, which includes the unit's sources, and return them.
 
-    For sources whose headers take most of the time: parsed once instead of once for each of them.
-    A unit is written only if it changes.
+    For sources whose headers take most of the time: these are parsed once instead of once per
+    source. A unit is written only if it changes.
     """
     build_dir.mkdir(parents=True, exist_ok=True)
     written = []

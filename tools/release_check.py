@@ -3,7 +3,7 @@
 First the tests marked ``release``, in the environment that runs this: repeated seeds, a thousand
 groups, models of three ranks, every float. Then other Pythons and other torches, each in a copy of
 the sources and an environment of its own under ``build/release``: built, and tested from the layers
-on torch upwards (the layers below see neither). Last the CUDA flavour with the oldest torch, which
+that use torch upwards (those below see neither). Last the CUDA flavour with the oldest torch, which
 is compiled by nvcc, imported, and asked for ``env`` and ``explain``, without a device::
 
     python tools/release_check.py                     # everything
@@ -71,7 +71,7 @@ def run(
     cwd: Path = ROOT,
     **environment: str,
 ) -> Any:
-    """Run one part; returns what is recorded of it."""
+    """Run one part; return what is recorded of it."""
     print(f"\n==== {name}: {' '.join(command)}", flush=True)
     begin = time.monotonic()
     if results:
@@ -133,7 +133,7 @@ def check_marked() -> Any:
 
 
 def main() -> int:
-    """Run the parts; returns the exit status."""
+    """Run the parts; return the exit status."""
     parser = argparse.ArgumentParser(description="What must hold before a release.")
     parser.add_argument("--only", choices=["release", *PAIRS, "cuda"], help="one part")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")

@@ -1,4 +1,4 @@
-"""A digest of sources: whether what was built or checked before is still what lies here."""
+"""A digest of sources: whether what was built or checked before matches what is here now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".py", ".pyi", ".h", ".cpp", ".cu", ".cuh", ".inc", ".toml", ".txt"}
-BUILT = {"_build_info.py"}  # it says when and by what it was compiled
+BUILT = {"_build_info.py"}  # it says what it was compiled by
 
 
 def files_below(places: Iterable[str], root: Path = ROOT) -> Iterator[Path]:

@@ -83,7 +83,7 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   return result;
 }
 
-/// The traits of a group that does not exist: `size` ranks on this machine, by this environment.
+/// The traits of a group that does not exist: `size` ranks on this machine, with this environment.
 GroupTraits imagined_group(int size) {
   const Environment& env = environment();
   GroupTraits traits;

@@ -1,4 +1,4 @@
-// g++ 12 takes the empty optional in torch's PythonFutureWrapper for something that is read.
+// g++ 12 takes the empty optional in torch's PythonFutureWrapper for a value that is read.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 #include "bindings/futures.h"
@@ -22,8 +22,8 @@ namespace {
 using torch::jit::PythonFutureWrapper;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-/// The error of a continuation, as its future holds it: one of ours as it is, so that it comes out of
-/// backward() under DDP with its type; any other in torch's words, which keep the text alone.
+/// The error of a continuation, as its future holds it: one of our errors as it is, so that it comes out
+/// of backward() under DDP with its type; any other in torch's words, which keep the text alone.
 std::exception_ptr error_of_continuation(py::error_already_set& raised) {
   const py::gil_scoped_acquire gil;
   std::exception_ptr error = as_torch_error(raised.type().ptr(), raised.value().ptr());
@@ -36,11 +36,11 @@ std::exception_ptr error_of_continuation(py::error_already_set& raised) {
   return error;
 }
 
-/// torch's Future, but for where its callbacks run and in which order: c10d/continuations.h.
+/// torch's Future, except for where its callbacks run and in which order: c10d/continuations.h.
 ///
-/// For an operation `fut`, which C++ sees (DDP's reducer, collect_all), is another one, completed by a
+/// What C++ sees of an operation (DDP's reducer, collect_all) is another future, `fut`, completed by a
 /// thread of its own, since callbacks of torch's futures may hang on it. What they issue goes the way of
-/// whoever has asked for the future, wherever they run, but in no order: torch calls them as they come.
+/// whoever asked for the future, wherever they run, but in no order: torch calls them as they come.
 ///
 /// pybind11 would ask torch's class for the shared_ptr to this, by a cast that a class without virtual
 /// functions does not have; with a second such base it does not ask.
@@ -48,7 +48,7 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
  public:
   using Ptr = std::shared_ptr<Future>;
 
-  /// Of an operation. `value` replaces the operation's own.
+  /// The future of an operation. `value` replaces the operation's own.
   static Ptr of(c10::intrusive_ptr<::c10d::Work> work, const std::shared_ptr<Continuations>& group,
                 std::optional<c10::IValue> value) {
     FuturePtr awaited = work->getFuture();
@@ -95,7 +95,7 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
                                                           self->awaited_->devices());
     const auto finish = [child, place = Continuations::here()](const std::exception_ptr& error,
                                                                c10::IValue value) {
-      const Standing as_attached(place);  // what torch's futures of it call
+      const Standing as_attached(place);  // for what torch's futures call because of it
       if (error != nullptr) return child->setError(error);
       child->markCompleted(std::move(value));
     };
@@ -115,7 +115,7 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
 
  private:
   /// Calls `function` with `self` when its turn has come, as the attaching thread would (grad mode, and
-  /// the like), and `finish` with what it returned or raised.
+  /// so on), and `finish` with what it returned or raised.
   template <class Finish>
   static void attach(const Ptr& self, py::function function, const Finish& finish) {
     const auto call = [self, function = held(std::move(function)), finish,

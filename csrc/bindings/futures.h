@@ -5,7 +5,7 @@
 
 namespace fastcomm {
 
-/// Makes them known: NativeWork, PeerWork, WorkOfMany and DelegateWork, whose get_future() returns a Future of ours, and
+/// Registers them: NativeWork, PeerWork, WorkOfMany and DelegateWork, whose get_future() returns our Future, and
 /// future_of(). After torch.distributed.
 void bind_futures(pybind11::module_& module);
 

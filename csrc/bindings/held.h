@@ -8,7 +8,7 @@
 
 namespace fastcomm {
 
-/// A reference that may go on a thread without the GIL; after the interpreter's end it is leaked.
+/// A reference that may be dropped without the GIL; after the interpreter's end it is leaked.
 template <class Object>
 std::shared_ptr<Object> held(Object object) {
   return {new Object(std::move(object)), [](Object* known) {

@@ -32,15 +32,15 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
-/// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled on the main
-/// thread only: no other takes the GIL for them.
+/// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled only on the main
+/// thread: no other thread takes the GIL for them.
 void check_signals() {
   if (getpid() != gettid()) return;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-/// For the words that peers are told, so no error of it matters.
+/// For the text that peers are told, so none of its errors matter.
 std::string failure_of_program(bool at_the_end) {
   if (!Py_IsInitialized()) return "";
   const py::gil_scoped_acquire gil;
@@ -81,8 +81,8 @@ std::string accelerator_type() {
 #endif
 }
 
-/// The CUDA devices of this process, and how each reaches the tensors on each other, which is tried
-/// where nobody has yet.
+/// The CUDA devices of this process, and how each reaches the tensors on the others, which is tried here
+/// if it has not been tried yet.
 struct CudaDevices {
   std::string reason;  // why there are none; else empty
   std::vector<std::string> names;
@@ -149,8 +149,8 @@ void bind_fused(py::module_& module) {
   });
 }
 
-/// Lists of tensors (fastcomm/_devices/lists.py): None where they are not plain memory, on the CPU or on
-/// CUDA devices each.
+/// Lists of tensors (fastcomm/_devices/lists.py): None where they are not plain memory, on the CPU or
+/// each on CUDA devices.
 void bind_lists(py::module_& module) {
   using Lists = std::vector<TensorList>;
   module.def(
@@ -201,7 +201,7 @@ PYBIND11_MODULE(_C, module) {
   g_failure = failure_of_program;
   g_device_backends = device_backends();
 
-  // A thread that comes from C++ into an interpreter that is going down aborts the process.
+  // A thread that enters from C++ an interpreter that is shutting down aborts the process.
   py::module_::import("atexit").attr("register")(py::cpp_function(
       [] {
         stop_continuations();
@@ -244,7 +244,7 @@ PYBIND11_MODULE(_C, module) {
             backend.raise_failure(operation.c_str());
           },
           py::call_guard<py::gil_scoped_release>())
-      // A tensor, or None, and why there is none.
+      // A tensor, or None, with the reason if there is none.
       .def("shared_empty_on",
            [](FastcommBackend& backend, const std::vector<int64_t>& sizes, at::ScalarType dtype,
               at::Device device) {
@@ -258,7 +258,7 @@ PYBIND11_MODULE(_C, module) {
              }
              return std::pair(std::move(tensor), std::move(why));
            })
-      // torch's new_group() calls it on who is no member, where the default group is bound to a device.
+      // torch's new_group() calls it on non-members, where the default group is bound to a device.
       .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
       // fused_all_reduce, or with shards fused_reduce_scatter.
       .def("fused_reduce",
@@ -287,7 +287,7 @@ PYBIND11_MODULE(_C, module) {
       });
 
   // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
-  // number that is this group's alone.
+  // number that only this group has.
   module.def(
       "agree",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,

@@ -21,7 +21,7 @@
 namespace fastcomm {
 namespace {
 
-/// Lets the GIL go for as long as this lives, if the thread holds it.
+/// Releases the GIL for as long as this lives, if the thread holds it.
 class WithoutGil {
  public:
   WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -59,9 +59,9 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
 }
 
 FastcommBackend::~FastcommBackend() {
-  // Threads that end here (another backend's, the continuations') may need the GIL to drop what they
-  // hold of Python. Whoever drops the last reference may hold it: a Python object (always so on torch
-  // 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
+  // Threads that end here (another backend's, the continuations') may need the GIL to drop Python
+  // objects that they hold. The thread that drops the last reference may hold it: a Python object
+  // (always so on torch 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
   const WithoutGil no_gil;
   if (forked_from_endpoint()) {
     if (cpu_ != nullptr) cpu_->abandon();
@@ -71,7 +71,7 @@ FastcommBackend::~FastcommBackend() {
     continuations_->close();
   }
   devices_.reset();
-  // What devices keep until the peers are gone lives longer, and these are to know that this rank is.
+  // What devices keep until the peers are gone lives longer, and they are to know that this rank is.
   if (native_ != nullptr) native_->leave("");
   cpu_.reset();
   delegate_.reset();
@@ -182,7 +182,7 @@ FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c1
   auto part = c10::make_intrusive<FastcommBackend>(
       under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
       opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_);
-  if (!part->traits().native) {  // nobody is here who could make another backend
+  if (!part->traits().native) {  // no one here could make another backend
     throw TorchError(ErrorCode::kSystem, concat("split_group: ", part->traits().why_not_native,
                                                 ". new_group() makes one over Gloo"));
   }
@@ -198,7 +198,7 @@ at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef 
   if (devices_ != nullptr) {
     if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
     if (Engine* const engine = devices_->decided(device)) {
-      const WithoutGil no_gil;  // it may wait for other ranks, or threads that let go of tensors
+      const WithoutGil no_gil;  // it may wait for other ranks, or for threads that let go of tensors
       return translating([&] { return engine->shared_empty(sizes, dtype, why); });
     }
   }

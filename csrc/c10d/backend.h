@@ -1,6 +1,6 @@
 // The c10d backend: a process group, as torch.distributed sees it.
 //
-// One object a group and rank. It knows the group's life; operations are its engines', one for each type
+// One object a group and rank. It knows the group's life; operations belong to its engines, one for each type
 // of device (engine.h).
 #pragma once
 
@@ -24,7 +24,7 @@ class FastcommBackend final : public ::c10d::Backend {
   using BackendPtr = Engine::BackendPtr;
   using Fused = Engine::Fused;
 
-  /// Collective: returns once all ranks have found whether they share memory. `lane_store` is for lanes;
+  /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is for lanes;
   /// `kept` lives as long as this. Raises TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
@@ -36,18 +36,18 @@ class FastcommBackend final : public ::c10d::Backend {
   void delegate_to(BackendPtr whole);
   /// That backend; nullptr where the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
-  /// The engine of collectives on a device; nullptr while that is not decided.
+  /// The engine of collectives on a device; nullptr until that is decided.
   const Engine* engine_of(c10::Device device) const {
     const bool host = device.is_cpu() || device.is_meta();
     return host || devices_ == nullptr ? cpu_.get() : devices_->decided(device);
   }
 
-  /// Why kernels of this library do not serve a device; "" if they do, or it is not decided.
+  /// Why kernels of this library do not serve a device; "" if they do, or it is not decided yet.
   std::string why_not_direct(c10::Device device) const {
     return devices_ == nullptr ? "" : devices_->why_not_direct(device);
   }
 
-  // Operations: of the engine of their tensors' device.
+  // Operations: done by the engine of their tensors' device.
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     return of(tensors).allreduce(tensors, opts);
   }
@@ -118,7 +118,7 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     return of_message(tensors).recvAnysource(tensors, tag);
   }
-  // What has no tensors is the CPU's.
+  // Calls without tensors are the CPU's.
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override { return cpu_->barrier(opts); }
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override {
     cpu_->monitoredBarrier(opts, wait_all_ranks);
@@ -127,7 +127,7 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr endCoalescing() override;
   /// Where there are devices, and backends for them: batches of their messages need it.
   bool supportsCoalescing() const override;
-  /// By the engine of the first gradient's device, for lists that are all there. Nothing where it has no way for
+  /// By the engine of the first gradient's device, for lists that all lie there. Nothing where it has no way for
   /// them.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
@@ -135,7 +135,7 @@ class FastcommBackend final : public ::c10d::Backend {
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
-  // Memory for what wants it where peers can reach it: DDP's buckets.
+  // Memory for users that want it where peers can reach it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
   /// A tensor on a device in memory that operations of this group use in place; undefined, with the reason,
@@ -158,8 +158,8 @@ class FastcommBackend final : public ::c10d::Backend {
   void abort() override;
   /// Whether the group has failed, and how.
   ::c10d::ErrorType getError() override;
-  /// Raises that failure, if there is one, as a later call of `operation` would: for who has seen what an operation
-  /// on devices left, and is to know whether it failed.
+  /// Raises that failure, if there is one, as a later call of `operation` would: for a caller that has seen the
+  /// results of an operation on devices, and wants to know whether it failed.
   void raise_failure(const char* operation);
   bool supportsSplitting() const override { return traits_.native; }
   /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr on
@@ -182,9 +182,9 @@ class FastcommBackend final : public ::c10d::Backend {
   GroupTraits traits_;
   Continuations::Ptr continuations_;
   c10::intrusive_ptr<Engine> cpu_;
-  NativeEngine* native_ = nullptr;          // the same, where it is one
+  NativeEngine* native_ = nullptr;          // the CPU's engine, where it is a native one
   std::unique_ptr<DeviceEngines> devices_;  // nullptr where another backend does everything
-  BackendPtr delegate_;                     // which is this
+  BackendPtr delegate_;                     // which is that engine's backend
 };
 
 }  // namespace fastcomm

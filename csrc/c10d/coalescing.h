@@ -16,7 +16,7 @@ class Coalescing {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-  /// The calling thread's block begins. What an exception has left open ends here.
+  /// The calling thread's block starts. What an exception has left open ends here.
   void begin() {
     const std::lock_guard<std::mutex> lock(mutex_);
     issued_[std::this_thread::get_id()].clear();
@@ -28,7 +28,7 @@ class Coalescing {
     const std::lock_guard<std::mutex> lock(mutex_);
     return issued_.count(std::this_thread::get_id()) != 0;
   }
-  /// The work, which end() returns, too, if the calling thread is in one.
+  /// Notes the work, which end() returns too, if the calling thread is in a block.
   WorkPtr noted(WorkPtr work) {
     if (threads_ == 0 || work == nullptr) return work;
     const std::lock_guard<std::mutex> lock(mutex_);

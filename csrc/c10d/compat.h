@@ -1,8 +1,8 @@
 // The only place that looks at torch's version (2.11 to 2.14).
 //
 // The backend overrides the old names of the virtual functions (_allgather_base,
-// _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and the older
-// ones know no others. What PREMUL_SUM carries has another name in 2.11 and 2.12.
+// _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and older
+// versions know no others. What PREMUL_SUM carries has another name in 2.11 and 2.12.
 #pragma once
 
 #include <torch/version.h>

@@ -119,7 +119,7 @@ Continuations::Ptr Continuations::made(Ptr& queue) {
 void Continuations::add(FuturePtr awaited, Place place, Step step) {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool forked = running_in_ != 0 && running_in_ != getpid();
-  if (forked || forked_from_endpoint() || gate().closed()) {  // nobody would run it
+  if (forked || forked_from_endpoint() || gate().closed()) {  // no one would run it
     lock.unlock();
     awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { run_logged(step); });
     return;
@@ -177,7 +177,7 @@ void Continuations::run() {
       changed_.notify_all();
       return;
     }
-    // On the heap: when the interpreter is gone, what it holds of Python must not be touched.
+    // On the heap: when the interpreter is gone, its Python objects must not be touched.
     auto* entry = new Entry(std::move(entries_.front()));
     entries_.pop_front();
     lock.unlock();

@@ -1,12 +1,12 @@
 // Continuations: what users attach to the futures of a group's operations.
 //
 // They run on a thread of their own, so they may wait for anything that the group does: progress depends
-// on no user code. They start in the order in which they were attached, the next when the former has
+// on no user code. They start in the order in which they were attached, each when the previous one has
 // returned, however soon their operations end; where ranks attach in the same order, as they issue
 // operations, they continue in the same order.
 //
-// What a continuation attaches to runs on a further thread, one deeper: it may wait for that, too. What
-// it issues takes a lane (lanes.h).
+// What a continuation attaches runs on a further thread, one level deeper: the continuation may wait for
+// that, too. What it issues takes a lane (lanes.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -23,7 +23,7 @@
 
 namespace fastcomm {
 
-/// A queue of one group's continuations, or of those that another queue's attach. Thread-safe.
+/// A queue of one group's continuations, or of those attached by another queue's. Thread-safe.
 class Continuations : public std::enable_shared_from_this<Continuations> {
  public:
   using Ptr = std::shared_ptr<Continuations>;
@@ -31,29 +31,29 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   using Step = std::function<void()>;
 
   /// Where code stands for the order of what it issues: in no continuation (depth 0), or how deep in
-  /// those of a group. That of a thread, unless it does something for another one (Standing).
+  /// those of a group. A thread's own place, unless it does something for another thread (Standing).
   struct Place {
     std::weak_ptr<Continuations> group;  // its queue
     int depth = 0;
   };
   static Place here();
 
-  /// For what the calling thread attaches: one deeper than the continuation it runs; else `own`.
+  /// For what the calling thread attaches: one deeper than the continuation that it runs; else `own`.
   static Ptr of_this_thread(const Ptr& own);
-  /// Where that will stand.
+  /// Where what it attaches will stand.
   static Place next(const Ptr& own);
 
   /// A group's.
   static Ptr create();
-  /// The queue of what completes futures that C++ sees: code of others may hang on them, which must not
-  /// run where progress is made, and which no continuation shall have to wait for.
+  /// The queue of what completes futures that C++ sees: other code may hang on them, which must not run
+  /// where progress is made, and which no continuation should have to wait for.
   Ptr relays();
 
-  /// Runs `step`, standing at `place`, behind all that were added before, once `awaited` is complete. The
-  /// thread starts with the first. Raises Error(kSystem) if it cannot be started.
+  /// Runs `step`, standing at `place`, after all that were added before, once `awaited` is complete. The
+  /// thread starts with the first step. Raises Error(kSystem) if it cannot be started.
   void add(FuturePtr awaited, Place place, Step step);
 
-  /// The thread ends when it has nothing left to run; what comes later starts it again. Idempotent.
+  /// The thread ends when it has nothing left to run; a later step starts it again. Idempotent.
   void close();
   /// Waits until a closed queue has nothing left to run; false if it is not closed, or at `deadline`.
   bool drained(Deadline deadline);
@@ -91,7 +91,7 @@ class Standing {
 };
 
 /// For the end of the interpreter: no continuation starts any more, and those that run have some time to
-/// return. Once more behind whatever ends what they wait for.
+/// return. Call it again after whatever ends what they wait for.
 void stop_continuations();
 
 }  // namespace fastcomm

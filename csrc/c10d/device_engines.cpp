@@ -32,7 +32,7 @@ bool known(c10::Device device) {
   return g_device_backends.known && g_device_backends.known(device.type());
 }
 
-/// Why no kernel of ours serves such devices here; "" if one may.
+/// Why none of our kernels serves such devices here; "" if one may.
 std::string why_no_kernels(c10::Device device, int size) {
 #if defined(FC_DEVICES)
   if (environment().route == "nccl") return "FASTCOMM_ROUTE=nccl";
@@ -81,7 +81,7 @@ struct DeviceEngines::Vote {
     }
   }
 
-  /// By the environment, or else as tuned (core/tuning.h), or else by default.
+  /// By the environment, else as tuned (core/tuning.h), else by default.
   void choose_kernels(int size) {
     const Environment& env = environment();
     const Tuning tuning = tuning_for(size);
@@ -189,7 +189,7 @@ Engine& DeviceEngines::agree(Type& type, c10::Device device) {
                                          why_not_direct);
   }
   if (direct != nullptr) engine = direct.get();
-  // Where the first device has no kernels, nothing is about one device alone, and no rank has to ask again.
+  // Where the first device has no kernels, the answer holds for all devices, and no rank has to ask again.
   const bool of_all = number == 0 && direct == nullptr;
   const std::lock_guard<std::mutex> lock(making_);
   const Slot* before = type.agreed.load(std::memory_order_relaxed);

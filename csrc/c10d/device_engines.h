@@ -24,30 +24,30 @@ struct DeviceBackends {
     std::string name;  // for messages: "NCCL"
     Engine::BackendPtr backend;
   };
-  /// Whether there is one for any device that this process sees.
+  /// Whether there is a backend for any device that this process sees.
   std::function<bool()> any;
-  /// Whether there is one for devices of this type.
+  /// Whether there is a backend for devices of this type.
   std::function<bool(c10::DeviceType)> known;
   /// A text that no other device of any machine has.
   std::function<std::string(c10::Device)> identify;
   std::function<Made(c10::Device, const c10::intrusive_ptr<::c10d::Store>&, int rank, int size,
                      Milliseconds timeout)>
       make;
-  /// Says that tensors on such devices go through the host's memory, and why.
+  /// Reports that tensors on such devices go through the host's memory, and why.
   std::function<void(c10::DeviceType, int size, const std::string& why)> say_why_not;
-  /// Says that devices do not use each other's memory, and why; `other` serves them, or is what they use.
+  /// Reports that devices do not use each other's memory, and why; `other` serves them, or is what they use.
   std::function<void(c10::DeviceType, int size, const std::string& other, const std::string& why)>
       say_why_not_direct;
 };
 extern DeviceBackends g_device_backends;
 
 /// What serves collectives with tensors on a device is agreed on at the group's first one there, in the
-/// order in which its operations are issued: kernels of ours, if every rank's device reaches the others'
+/// order in which its operations are issued: our kernels, if every rank's device reaches the others'
 /// memory, or memory of the host that all share, as a trial shows (CudaEngine); a backend made for it, where
-/// every rank has one and the ranks' devices differ; else the host's engine, copy by copy, for ever. What there is no kernel for
-/// goes to the second, or the third. Where kernels serve a rank's first device, its second one is agreed on at
-/// the first collective there, together with the second ones of the others, and so on; else what is agreed on
-/// holds for all devices of the type. Messages ask no third rank: they go to the backend unless the ranks have
+/// every rank has one and the ranks' devices differ; else the host's engine, copy by copy, for ever. Calls without
+/// a kernel go to the second, or the third. Where kernels serve a rank's first device, its second one is agreed on
+/// at the first collective there, together with the second ones of the others, and so on; else what is agreed on
+/// holds for all devices of the type. Messages involve no third rank: they go to the backend unless the ranks have
 /// agreed otherwise. What continuations of futures issue has an order of its own, and so always goes to
 /// the host's engine.
 ///
@@ -64,14 +64,14 @@ class DeviceEngines {
   Engine& for_collective(const at::Tensor& tensor);
   Engine& for_message(const at::Tensor& tensor);
 
-  /// The engine of collectives on a device; nullptr while that is not decided.
+  /// The engine of collectives on a device; nullptr until that is decided.
   Engine* decided(c10::Device device) const {
     const Slot* slot = type_of(device).find(device);
     return slot == nullptr ? nullptr : slot->collectives;
   }
-  /// Those that there are.
+  /// All engines for devices that there are.
   std::vector<Engine*> all();
-  /// Why kernels of ours do not serve a device; "" if they do, or it is not decided.
+  /// Why our kernels do not serve a device; "" if they do, or it is not decided yet.
   std::string why_not_direct(c10::Device device) const {
     const Slot* slot = type_of(device).find(device);
     return slot == nullptr ? "" : slot->why_not_direct;
@@ -84,12 +84,12 @@ class DeviceEngines {
   struct Slot {
     c10::DeviceIndex index;  // -1: all of the type
     Engine* collectives;
-    c10::intrusive_ptr<Engine> direct;  // kernels of ours
+    c10::intrusive_ptr<Engine> direct;  // our kernels
     std::string why_not_direct;
     const Slot* before;
   };
   struct Type {
-    /// The newest one. Stored with release once its engine is ready, loaded with acquire by who uses it.
+    /// The newest one. Stored with release once its engine is ready, loaded with acquire by its users.
     std::atomic<const Slot*> agreed{nullptr};
     std::atomic<Engine*> messages{nullptr};       // likewise
     c10::intrusive_ptr<DelegateEngine> delegate;  // under making_
@@ -116,10 +116,10 @@ class DeviceEngines {
   /// `number`: of this rank's devices that have been agreed on.
   std::vector<Vote> votes(c10::Device device, size_t number);
 #if defined(FC_DEVICES)
-  /// With windows on the devices, or else in the host's memory. Raises Error, the same on every rank: neither.
+  /// With windows on the devices, or else in the host's memory. Raises Error, the same on every rank: neither works.
   std::shared_ptr<CudaGroup> made_group(c10::Device device, const std::vector<Vote>& votes);
 #endif
-  /// Makes an engine of our own kernels, over `other`, or says why there is none: the same on every rank.
+  /// Makes an engine of our kernels, over `other`, or says why there is none: the same on every rank.
   c10::intrusive_ptr<Engine> made_direct(c10::Device device, size_t number,
                                          const std::vector<Vote>& votes, Engine& other,
                                          std::string& why_not);

@@ -27,17 +27,17 @@ class FormingHosts final : public HostExchange {
   NativeEngine& host_;
 };
 
-/// Later: by way of the group's store, so that operations on the host, which another thread may issue meanwhile,
-/// come between on one rank and not on the other, and it matters to nobody.
+/// Later: by way of the group's store. So it does not matter if operations on the host, which another thread may
+/// issue meanwhile, come between on one rank and not on the other.
 class GroupHosts final : public PoolHosts {
  public:
-  /// `host` outlives this; nobody else has keys in `store`.
+  /// `host` outlives this; no other user has keys in `store`.
   GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
       : host_(host), store_(std::move(store)) {}
 
-  /// The first that knows decides, for all: the last who comes, or one who waits no longer.
+  /// The first rank that knows decides, for all: the last to come, or one that waits no longer.
   bool all_come(uint64_t issued, Milliseconds patience) override;
-  /// Behind all_come(). Where it raises, the group is given up.
+  /// After all_come(). Where it raises, the group is given up.
   std::vector<std::string> all_gather(const std::string& own) override;
 
  private:

@@ -1,9 +1,9 @@
 // What serves a group's tensors on one type of device.
 //
-// A group has one engine for the CPU from its beginning (NativeEngine where its ranks share memory, else
+// A group has one engine for the CPU from its start (NativeEngine where its ranks share memory, else
 // DelegateEngine over Gloo), and may have one for another type of device. FastcommBackend gives each call
-// to the engine of its tensors; one for devices may give a whole call to another engine, by what all ranks know
-// of it (serving()).
+// to the engine of its tensors; one for devices may give a whole call to another engine, based on what all
+// ranks know of it (serving()).
 #pragma once
 
 #include <exception>
@@ -29,17 +29,17 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
 /// Operations are submitted through c10d::Backend's own methods; one that an engine does not override is
-/// refused there. For them all:
+/// refused there. For all of them:
 ///
 /// Threads: any thread may submit; c10d asks that all ranks issue the operations of a group in one order.
-/// Progress: whoever waits on a Work helps, and what nobody waits for goes on by itself, on a thread of
-/// the engine's. Submitting waits for no peer where the options say asyncOp.
-/// Streams: an operation on a device comes behind what the caller's current stream was given before, and
-/// Work::wait() returns when the current stream then may use the result: behind host memory when it is
-/// done, on a device when its stream waits for it.
+/// Progress: a caller that waits on a Work helps, and what no one waits for goes on by itself, on a thread
+/// of the engine. Submitting waits for no peer where the options say asyncOp.
+/// Streams: an operation on a device comes after what the caller's current stream was given before, and
+/// Work::wait() returns when the current stream then may use the result: in host memory, when it is
+/// done; on a device, when the stream waits for it.
 /// Errors: of the arguments at once; of the operation from wait(), exception() and the future, as types of
-/// fastcomm/errors.py. With the first error that is not one of arguments alone, the engine has failed: all
-/// operations that are under way end in that, and every later one says so.
+/// fastcomm/errors.py. After the first error that is not about arguments alone, the engine has failed: all
+/// operations that are under way end in that error, and every later one reports it.
 class Engine : public ::c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
@@ -54,16 +54,16 @@ class Engine : public ::c10d::Backend {
   /// What serves the calls, for messages: "shared memory", "Gloo".
   virtual std::string name() const = 0;
 
-  /// Whether it is this code that serves calls, and no other backend.
+  /// Whether this code serves calls, and not another backend.
   virtual bool is_native() const { return false; }
-  /// Which engine such a call ends at.
+  /// The engine that such a call ends at.
   virtual const Engine& serving(const Query&) const { return *this; }
 
-  /// How it would carry such a call out, or why it does not take it. The same on every rank. Does not look
-  /// at the group's state.
+  /// How it would carry such a call out, or why it does not take it. The same on every rank. Ignores the
+  /// group's state.
   virtual Selection explain(const Query& query) const = 0;
 
-  /// Why nothing can be submitted any more; nullptr while something can. Waits for nobody.
+  /// Why nothing can be submitted any more; nullptr while something can. Waits for no one.
   virtual std::exception_ptr failure() const = 0;
 
   /// Gives up here, because another engine of the group has: operations under way end in `why`, and
@@ -81,21 +81,21 @@ class Engine : public ::c10d::Backend {
     return {};
   }
 
-  /// A fused all_reduce, and what comes of it besides the gradients: tensors as in
-  /// tensors/gradients.h, complete when the work is, or at once where there is none.
+  /// A fused all_reduce, and its results besides the gradients: tensors as in tensors/gradients.h, complete
+  /// when the work is, or at once where there is none.
   struct Fused {
     WorkPtr work;
     Tensors results;
   };
   /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
-  /// Nothing where the engine has no way for such a list.
+  /// Nothing where the engine cannot take such a list.
   virtual std::optional<Fused> fused_reduce(const Tensors&, const GradientOptions&,
                                             std::optional<Milliseconds>, bool /*async*/) {
     return std::nullopt;
   }
 
-  /// Gives every rank the shards of all others, where the tensors live. Of tensors without offsets nothing.
-  /// Nothing as above.
+  /// Gives every rank the shards of all others, where the tensors live. Tensors without offsets are left out.
+  /// Nothing, as above.
   virtual std::optional<Fused> gather_shards(const Tensors&, const std::vector<ShardOffsets>&,
                                              std::optional<Milliseconds>, bool /*async*/) {
     return std::nullopt;
@@ -104,7 +104,7 @@ class Engine : public ::c10d::Backend {
   /// Whether the calling thread is between startCoalescing() and endCoalescing().
   virtual bool coalescing() const = 0;
 
-  /// Lets go what a child of fork() must not end: threads and locks that it does not have.
+  /// Abandons what a child of fork() must not end: threads and locks that it does not have.
   virtual void abandon() {}
 
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -119,7 +119,7 @@ class Engine : public ::c10d::Backend {
              getSize());
     FC_CHECK(peer != getRank(), operation, ": the peer is this rank itself, ", peer);
   }
-  /// Raises Error(kForked) in a child of fork(). `front()` makes that of the message: there only, since
+  /// Raises Error(kForked) in a child of fork(). `front()` makes the start of the message: only there, since
   /// every operation asks.
   template <class Front>
   static void check_process(const Front& front) {

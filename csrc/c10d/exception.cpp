@@ -67,7 +67,7 @@ std::string what_of(const std::exception_ptr& error) {
 
 std::exception_ptr come_after(const std::exception_ptr& failure, const char* operation) {
   const std::string text = what_of(failure);
-  // The front stays: the attributes of the exception are about the operation that failed.
+  // The front stays: the exception's attributes are about the operation that failed.
   const size_t end = text.find("] "), front = end == std::string::npos ? 0 : end + 2;
   return std::make_exception_ptr(
       Error(code_of(failure), concat(text.substr(0, front), "this call of ", operation,

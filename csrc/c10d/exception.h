@@ -39,7 +39,7 @@ ErrorCode code_of(const std::exception_ptr& error);
 /// What it says, without a stack trace.
 std::string what_of(const std::exception_ptr& error);
 
-/// What a call of `operation` raises that comes after the group has failed in `failure`, one of ours.
+/// What a call of `operation` raises after the group has failed with `failure`, one of our errors.
 std::exception_ptr come_after(const std::exception_ptr& failure, const char* operation);
 
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
@@ -55,7 +55,7 @@ auto translating(const Body& body) -> decltype(body()) {
   }
 }
 
-/// What `body` throws, for who ends an operation: somebody waits for that, and may be on another thread.
+/// What `body` throws, for code that ends an operation: another thread may be waiting for that.
 template <class Body>
 std::exception_ptr caught(const Body& body) noexcept {
   try {

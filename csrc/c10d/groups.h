@@ -15,7 +15,7 @@ struct Formed {
   GroupTraits traits;                   // with the reason
 };
 
-/// Collective: returns once all ranks have found whether they share memory. Raises Error.
+/// Collective: returns once all ranks have found out whether they share memory. Raises Error.
 Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline);
 
 /// Stops what runs by itself in this process, at the end of the program, and leaves every

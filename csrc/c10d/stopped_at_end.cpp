@@ -9,7 +9,7 @@ namespace fastcomm {
 namespace {
 
 struct Listed {
-  std::mutex mutex;  // before those of who is listed; held while a thread ends
+  std::mutex mutex;  // taken before those of listed objects; held while a thread ends
   std::set<StoppedAtEnd*> all;
 };
 

@@ -1,10 +1,10 @@
-// Threads that end with the interpreter. What they let go of may be Python's, and want the GIL: torch aborts
-// the process where the interpreter ends meanwhile.
+// Threads that end with the interpreter. What they let go of may be Python's, and need the GIL: torch aborts
+// the process if the interpreter ends meanwhile.
 #pragma once
 
 namespace fastcomm {
 
-/// What has such a thread. Thread-safe.
+/// An object with such a thread. Thread-safe.
 class StoppedAtEnd {
  public:
   StoppedAtEnd() = default;

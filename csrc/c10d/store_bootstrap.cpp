@@ -9,12 +9,12 @@ namespace fastcomm {
 
 namespace {
 
-/// Stores fail in words and types of their own.
+/// Stores fail with their own messages and types.
 template <class Body>
 auto with_store(const Body& body) -> decltype(body()) {
   try {
     return body();
-  } catch (const Error&) {  // what was found in looking around
+  } catch (const Error&) {  // raised by looking around
     throw;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
@@ -35,7 +35,7 @@ bool StoreBootstrap::has(const std::string& key) {
   return with_store([&] { return store_->check({key}); });
 }
 
-/// Waits as the store does, or looks again and again where it shall look around.
+/// Waits as the store does, or checks again and again where it has to look around.
 bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
   constexpr Milliseconds kLongestPause{10};
   if (!look_around_) {
@@ -45,7 +45,7 @@ bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
       return true;
     } catch (const std::exception&) {
       if (Clock::now() < deadline) throw;
-      return false;  // they say "time out" in words of their own
+      return false;  // their own messages say "time out"
     }
   }
   auto pause = std::chrono::microseconds(100);

@@ -4,8 +4,8 @@
 //   step 0   copy the input to this rank's payload slot
 //   step 1   copy every peer's payload slot out, and the input to this rank's own output
 //
-// Inputs that peers reach are not staged (coll/peer_tensors.h): in one step each rank for itself, in blocks if
-// all are.
+// Inputs that peers reach are not staged (coll/peer_tensors.h): in one step each rank decides for itself, in
+// blocks only if peers reach all inputs.
 //   step 1   copy every peer's input out
 //   step 2   nothing
 //

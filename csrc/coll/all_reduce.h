@@ -16,11 +16,11 @@
 // Slot reuse. The payload slot of operation s is not that of s-1; its owner writes it again in operation s+2
 // at the earliest, after it saw every rank publish step 0 of s+1, hence leave s. A stage slot written in step k is
 // read by peers in step k+1 and written again in step k+2 at the earliest, whose wait says that all peers have
-// finished step k+1; the same holds for a result slot one step later. Stages of an operation are written behind
-// its step 0, so all ranks have left the one before.
+// finished step k+1; the same holds for a result slot one step later. An operation writes its stages after
+// its step 0, so all ranks have left the operation before.
 //
-// AllReduceOneShot, where ranks may have their tensors in memory that peers reach: those with one stage it only if it
-// turns out that another has none, in a step between the two. If all have one, AllReduceDirect goes on.
+// AllReduceOneShot, where tensors may lie in memory that peers reach: a rank whose tensor does stages it only if
+// another's turns out not to, in a step between the two. If all of them do, AllReduceDirect takes over.
 //
 // With a root this is reduce: the others write no output. Their slices go to the result slot alone, and
 // the root copies them out.
@@ -56,7 +56,7 @@ struct AllReduceArgs {
 struct AllReduceOneShot {
   AllReduceArgs args;
   bool is_shared = false;    // this rank's tensor lies where peers reach it
-  bool stages_late = false;  // known in step 1: some tensors do, and others do not
+  bool stages_late = false;  // known in step 1: some tensors lie there, others do not
 
   FC_HD uint64_t payload_bytes() const { return args.bytes(); }
   FC_HD uint32_t steps() const { return stages_late ? 3 : 2; }
@@ -71,7 +71,7 @@ struct AllReduceOneShot {
         executor.stage_span(peers.scratch[peers.rank] + slot, args.input, args.bytes());
       }
     } else if (args.wanted()) {
-      // The own source is the input: it may be the output too, at equal positions.
+      // This rank's source is the input: it may be the output too, at equal positions.
       executor.reduce_span(
           args.output, nullptr,
           [&](int peer) -> const char* {

@@ -3,20 +3,20 @@
 //   step 0   reduce this rank's slice of all buffers, and write the sum into all of them
 //   step 1   nothing: its wait says that every rank has written every slice
 //
-// Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' buffers. It
-// stands behind the wait in which all headers are read (engines/cpu/operation.cpp), for only then is it
+// Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' buffers. It runs
+// after the wait in which all headers are read (engines/cpu/operation.cpp), since only then is it
 // known where the buffers are; that wait also says that every rank has entered the operation, hence
 // that its buffer holds its input.
 //
 // Memory ordering. A slice is read and written by one rank only. Its inputs were written before
-// their owners published step 0 of the schedule in front, for which this rank has waited; its sums
-// are visible to a peer after the wait of step 1, and nobody touches a peer's buffer after its own
+// their owners published step 0 of the schedule before it, for which this rank has waited; its sums
+// are visible to a peer after the wait of step 1, and no one touches a peer's buffer after its own
 // publication of step 0, so a buffer is its owner's alone once that wait is over.
 //
 // A rank that gives up before that wait is over does not know when its peers will have stopped
 // writing to its buffer: the memory must not be used for anything else until they have left. Nor do
-// they know when its user writes to it again: between the steps they look whether somebody gave up,
-// and publish no sum of what may have been changed (Operation::find_quitter).
+// they know when its user writes to it again: between the steps they check whether a rank gave up,
+// and publish no sum of data that may have changed (Operation::find_quitter).
 #pragma once
 
 #include "coll/plan.h"
@@ -58,7 +58,7 @@ struct AllReduceDirect {
   }
 
  private:
-  /// The rank `hop` places behind this one: every rank starts at another peer.
+  /// The rank `hop` places after this one: every rank starts at a different peer.
   FC_HD int behind(int hop) const {
     const int peer = peers.rank + hop;
     return peer < peers.size ? peer : peer - peers.size;

@@ -1,27 +1,27 @@
 // all_to_all_v: every rank sends something to every rank, of any size: gather, scatter, all_to_all, uneven
 // all_gather. A rank knows what it sends and what it expects, and not what others exchange.
 //
-// What a rank sends to its peers, laid end to end, is its stream; it begins with the next rank, so that
-// at any time the ranks read from different peers. A table in the rank's scratch says where in the stream
-// each message lies. A stream that fits a payload slot is all there in step 0; a longer one goes through
-// the stage slots in blocks b = 0 .. B-1, each rank's own B. Cost: 1 wait, or max(B) + 1 waits; what a
-// rank sends is staged once, and read once by whom it is for.
+// What a rank sends to its peers, laid end to end, is its stream; it starts with what goes to the next
+// rank, so that at any time the ranks read from different peers. A table in the rank's scratch says where
+// in the stream each message lies. A stream that fits a payload slot is all there in step 0; a longer one
+// goes through the stage slots in blocks b = 0 .. B-1, each rank's own B. Cost: 1 wait, or max(B) + 1
+// waits; what a rank sends is staged once, and read once by its receiver.
 //   step 0   write the table; copy a short stream to the payload slot
-//   step 1   agree on the most blocks of any rank: so many steps there are; copy the message to this rank
-//            itself, and what is for it of short streams; stage block 0
-//   step k   stage block k-1; copy out what is for this rank of block k-2 of every long stream
+//   step 1   agree on the largest number of blocks of any rank, which sets the number of steps; copy this
+//            rank's message to itself, and its messages out of short streams; stage block 0
+//   step k   stage block k-1; copy out what block k-2 of every long stream has for this rank
 //
 // Where all that a rank sends lies in memory that its peers reach, it stages nothing (coll/peer_tensors.h): its
-// table says where in that memory each message lies, and they copy it in step 1. Where any rank does, there are
-// three steps at least.
+// table says where in that memory each message lies, and they copy it in step 1. If any rank does so, there are
+// at least three steps.
 //
 // Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload slots are not those of
 // the operation before, as argued in all_reduce.h. The table says where payload and stages lie, which depends on the
 // sizes of the rank's own stream.
 //
-// Memory ordering. Beside that of coll/peer_tensors.h: tables are written before step 0 is published and read behind the wait of step 1.
+// Memory ordering. As in coll/peer_tensors.h; tables are written before step 0 is published and read after the wait of step 1.
 //
-// An expected message does not overlap one that is sent, other than that from a rank to itself.
+// No expected message overlaps one that is sent, except the message of a rank to itself.
 #pragma once
 
 #include <memory>
@@ -59,7 +59,7 @@ struct AllToAllV {
   uint64_t bytes;         // of this rank's stream
   uint64_t block;         // bytes
   uint64_t blocks;        // of this rank's stream
-  PeerTensors tensors{};  // what a rank sends lies behind its address
+  PeerTensors tensors{};  // what a rank sends starts at its address
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
@@ -92,8 +92,8 @@ struct AllToAllV {
   /// Error(kMismatch) where a peer sends other than what is expected.
   void read_tables() const;
 
-  /// Calls visit(data, span) with what lies of each message in bytes [from, to) of this rank's stream; the
-  /// span is one of the stream.
+  /// Calls visit(data, span) for the part of each message that lies in bytes [from, to) of this rank's stream;
+  /// the span counts in the stream.
   template <class Visit>
   void each_sent(uint64_t from, uint64_t to, const Visit& visit) const {
     uint64_t at = 0;

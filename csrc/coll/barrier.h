@@ -1,4 +1,4 @@
-// barrier: nobody leaves before everybody has come. Cost: 1 wait, no bytes.
+// barrier: no rank leaves before every rank has come. Cost: 1 wait, no bytes.
 #pragma once
 
 #include "coll/schedule.h"

@@ -23,7 +23,7 @@ enum class Algorithm : uint8_t {
   kOneShot = 2,    // everything in one step
   kPipelined = 3,  // blocks through double-buffered slots
   kFlags = 4,      // flags alone
-  kByTable = 5,    // one step or blocks, as the ranks find behind the first wait: sizes differ
+  kByTable = 5,    // one step or blocks, decided after the first wait: sizes differ
   kRing = 6,       // of a send or a receive: the ring of the pair
   kInPlace = 7,    // as kPipelined, where tensors may be used without staging (engines/cuda/ends.h)
 };
@@ -41,12 +41,12 @@ struct Call {
   std::vector<void*> outputs;       // all_gather: one a rank
   std::vector<const void*> inputs;  // reduce_scatter: one a rank; this rank's may be the output
   double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
-  double scale = 1;                 // of SUM and AVG between devices: what comes of them is
+  double scale = 1;                 // of SUM and AVG between devices: multiplies the result
 
   std::shared_ptr<GradientList> gradients;  // of operations over lists
   std::shared_ptr<Messages> messages;       // of those whose sizes are known in pairs
-  // Between devices, of operations over lists, instead of input and output; of gather_shards `count` is the
-  // longest rank's:
+  // Between devices, for operations over lists, in place of input and output; for gather_shards `count` is
+  // the longest rank's:
   std::shared_ptr<const MessagePieces> pieces;
   std::shared_ptr<const ShardPieces> shards;
 
@@ -62,7 +62,7 @@ struct Call {
 struct MismatchError : Error {
   MismatchError(const std::string& message, std::string both)
       : Error(ErrorCode::kMismatch, message), calls(std::move(both)) {}
-  std::string calls;  // in few words: a control block has little room
+  std::string calls;  // briefly: a control block has little room
 };
 
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.

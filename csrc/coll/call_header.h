@@ -1,4 +1,4 @@
-// What a rank says of the operation that it takes part in: peers read it behind the first wait.
+// What a rank says of the operation that it takes part in: peers read it after the first wait.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ FC_HD bool same_call(const CallHeader& a, const CallHeader& b) {
          a.signature == b.signature;
 }
 
-/// Room for the part of a call that its header has not got in words, cut off where it is longer.
+/// Room for the part of a call that its header does not state, in words; cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
 
-/// A header with that, as it lies in a control block: one for each parity of the operation. A header is written
+/// A header with that, as it lies in a control block: one for each parity of the operation. It is written
 /// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written
 /// again two operations later, when every rank has left the operation (the argument of
 /// coll/all_reduce.h for payload slots).

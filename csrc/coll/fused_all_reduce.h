@@ -14,17 +14,17 @@
 //            reduce block k-2: this rank's units, to the gradients and the result slot, with their norms
 //            copy out block k-3: the peers' units and norms, from their result slots
 //
-// Slots are used again as those of AllReduceTwoShot are, and by the same waits. A layout of slots other
-// than the operation's before is safe: nothing is written before the wait of step 1, which says that
-// every rank has left that operation.
+// Slots are reused as in AllReduceTwoShot, after the same waits. A layout of slots that differs from the
+// previous operation's is safe: nothing is written before the wait of step 1, which says that every rank
+// has left that operation.
 //
 // In place: a rank's own units are read and written at equal positions; others are staged, in the step
 // before they are written. Nothing is written before all headers have been compared.
 //
-// Rounding: an element of a wire type of its own is rounded to it on every rank, its own included,
-// summed in fp32, and rounded to it once more; the gradients get that value. With norms of what is
-// written, all of it is the same on every rank. A gradient with a residual is rounded with what was left
-// of it before, and leaves there what the first rounding takes away.
+// Rounding: where the wire's type is another, every rank rounds its elements to it, the reducing rank
+// included; they are summed in fp32 and rounded once more, and the gradients get that value. With norms
+// of what is written, all of it is the same on every rank. A gradient with a residual is rounded with
+// what was left of it before, and leaves there what the first rounding takes away.
 #pragma once
 
 #include <cstring>

@@ -1,15 +1,15 @@
 // fused_all_reduce without staging, for lists that lie alike in memory which every rank has mapped: the
 // buckets of DistributedDataParallel.
 //
-//   step 0   reduce this rank's units of all lists, and write them into all lists; their norms go to the
-//            own scratch
+//   step 0   reduce this rank's units of all lists, and write them into all lists; their norms go to this
+//            rank's scratch
 //   step 1   read the peers' norms
 //
 // Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' lists.
 //
-// It stands behind the wait in which all headers are read, as AllReduceDirect does, with the same memory
-// ordering. Norms lie where the staged schedule has its slots: they are written behind that wait, so every
-// rank has left the operation before, and written over by a later operation behind its own such wait, so
+// It runs after the wait in which all headers are read, as AllReduceDirect does, with the same memory
+// ordering. Norms lie where the staged schedule has its slots: they are written after that wait, so every
+// rank has left the operation before, and overwritten by a later operation after its own such wait, so
 // every rank has left this one.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace fastcomm {
 struct FusedDirect {
   const PeerView& peers;  // outlives the schedule
   std::shared_ptr<GradientList> list;
-  char* bases[kMaxRanks];  // where each rank's list begins
+  char* bases[kMaxRanks];  // where each rank's list starts
 
   uint32_t steps() const { return 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
@@ -71,7 +71,7 @@ struct FusedDirect {
     });
   }
 
-  /// The rank `hop` places behind this one: every rank starts at another peer.
+  /// The rank `hop` places after this one: every rank starts at a different peer.
   int behind(int hop) const { return (peers.rank + hop) % peers.size; }
 };
 

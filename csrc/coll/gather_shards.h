@@ -1,5 +1,5 @@
 // gather_shards: every rank has a part of each tensor of a list, and gets those of the others. What a
-// sharded optimizer does behind its step, with parameters where they live.
+// sharded optimizer does after its step, with parameters where they live.
 //
 // Pipelined over the blocks of a list whose units are dealt to their owners. Cost: B + 1 waits; N/n bytes
 // staged, (n-1)/n N read from peers.

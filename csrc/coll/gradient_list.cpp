@@ -105,7 +105,7 @@ bool GradientList::put(GradientUnit& unit, Filling& filling) const {
 }
 
 void GradientList::deal_evenly() {
-  uint64_t left = 0;  // bytes of result slots, of the units that are not dealt yet
+  uint64_t left = 0;  // bytes that units not yet dealt take in result slots
   for (const GradientUnit& unit : units_) left += slot_bytes_of(unit);
   uint32_t next = 0;
   while (next < units_.size()) {

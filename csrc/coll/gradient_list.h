@@ -1,5 +1,5 @@
 // A list of gradients as a fused reduction sees it: cut into units, which are dealt to blocks and
-// ranks, and what came of it.
+// ranks, and the results.
 //
 //   unit    at most kNormBlock elements of one tensor, counted from its first: what a norm is computed
 //           of as a whole, and what one rank reduces as a whole. So the bits of a norm depend on nothing
@@ -28,8 +28,8 @@ struct Gradient {
   uint64_t count;             // elements
   DType dtype;                // a floating-point type
   DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
-  float* residual = nullptr;  // as many: what roundings to another wire type have left so far
-  int owner = -1;             // the rank whose it is as a whole, for gather_shards
+  float* residual = nullptr;  // `count` elements: what roundings to another wire type have left so far
+  int owner = -1;             // the rank that owns all of it, for gather_shards
 };
 
 /// Rank r owns the elements from offsets[r] to offsets[r + 1] of a tensor. Empty: all ranks want all of it.
@@ -105,11 +105,11 @@ class GradientList {
   /// Where in a result slot the norm of its owner's k-th unit lies: from the end.
   uint64_t norm_at(uint32_t k) const { return result_bytes_ - (k + 1) * sizeof(BlockNorm); }
 
-  /// Of the units [first, end) those from the first on that are of its tensor and full but for the
-  /// last: they lie end to end there, and in a slot. Returns where they end, and counts their elements.
+  /// The units from `first` on, before `end`, that are of its tensor and full but for the last: they lie
+  /// end to end there, and in a slot. Returns where they end, and counts their elements.
   uint32_t run_from(uint32_t first, uint32_t end, uint64_t& elements) const;
 
-  /// What whoever runs the operation finds out of a unit.
+  /// Notes what the operation has found out about a unit.
   void note(uint32_t index, const BlockNorm& norm) { norms_[units_[index].place] = norm; }
   /// For every tensor the sum over its units (kInfinity: the largest), as kernels/norm.h joins blocks. Of
   /// all units noted.

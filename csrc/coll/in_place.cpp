@@ -11,8 +11,8 @@ namespace {
 
 bool always(uint64_t, int) { return true; }
 
-/// In one step: less goes faster through slots, which take turns. What a tensor has in its owner's cache is slow
-/// to write for a peer.
+/// In one step: less goes faster through slots, which take turns. The part of a tensor that is in its owner's cache
+/// is slow for a peer to write.
 bool pays_to_write(uint64_t bytes, int) { return bytes > 1024 * 1024; }
 
 /// A line that a peer has read is in two caches, and its owner waits for each one that it writes again: up to 27 ns
@@ -30,7 +30,7 @@ Reachable whole_message(const Call& call, int, int) {
   return {static_cast<char*>(call.output), call.bytes(), 0};
 }
 
-/// Of what peers only read, `form` is how much it is: they may get different amounts.
+/// For what peers only read, `form` is its size: they may get different amounts.
 Reachable read_only(const void* begin, uint64_t bytes) {
   return {const_cast<char*>(static_cast<const char*>(begin)), bytes, bytes};
 }
@@ -40,7 +40,7 @@ bool overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// What peers read is not written meanwhile. Slots keep what was given where a result is to lie over it.
+// What peers read is not written meanwhile. Slots keep the input where a result is to overwrite it.
 
 Reachable own_input(const Call& call, int rank, int size) {
   for (int peer = 0; peer < size; ++peer) {

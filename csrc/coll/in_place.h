@@ -10,7 +10,7 @@
 
 namespace fastcomm {
 
-/// What the ranks of a call without slots must have mapped of each other's: memory, and how the tensors
+/// The memory that the ranks of a call without slots must have mapped of each other, and how the tensors
 /// lie in it. Nothing if `begin` is nullptr.
 struct Reachable {
   char* begin = nullptr;
@@ -22,16 +22,16 @@ struct Reachable {
 struct InPlace {
   /// What this rank's peers would read, or write too.
   Reachable (*memory)(const Call& call, int rank, int size);
-  /// Whether it is a gain for messages of so many bytes (Call::bytes).
+  /// Whether it pays for messages of `bytes` bytes (Call::bytes).
   bool (*pays)(uint64_t bytes, int size);
-  /// What goes on where they write: `buffers` is where that memory of each rank begins, `bytes` how much it is.
-  /// nullptr: they read, and the schedule itself does it (its PeerTensors).
+  /// The schedule that follows where peers write: `buffers` is where each rank's memory starts, `bytes` its
+  /// size. nullptr: peers read, and the staged schedule does it itself (its PeerTensors).
   AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
                         size_t bytes, char* const* buffers) = nullptr;
   bool from_root = false;  // the root alone gives
 };
 
-// Peers write to them, or to a list of them.
+// Peers write to messages, or to a list.
 extern const InPlace kMessageInPlace, kShortMessageInPlace, kListInPlace;
 // Peers read them: every rank's input, the root's tensor, every rank's parts, what each rank sends.
 extern const InPlace kInputReadInPlace, kRootReadInPlace, kPartsReadInPlace, kMessagesReadInPlace;

@@ -9,7 +9,7 @@
 
 namespace fastcomm {
 
-/// Divides the tensors, laid end to end, into one run a part, equally long but for a line; calls
+/// Divides the tensors, laid end to end, into one run a part, equally long to within a line; calls
 /// visit(part, tensor, span) for each piece of a tensor that a part gets, in order. Pieces begin at
 /// multiples of `line` elements of their tensor, so parts never share a line, and a list has at most
 /// parts - 1 pieces more than tensors. Empty tensors have none.
@@ -37,7 +37,7 @@ void divide_list(const std::vector<uint64_t>& counts, int parts, uint64_t line,
   }
 }
 
-/// Where each of several pieces begins that lie end to end.
+/// Where each of several pieces that lie end to end starts.
 inline std::vector<uint64_t> offsets_of(const std::vector<uint64_t>& sizes) {
   std::vector<uint64_t> offsets;
   uint64_t at = 0;

@@ -23,7 +23,7 @@ struct Messages {
   std::vector<Expected> receives;
   /// Every peer gets the same bytes, the first of `sends`: they are staged once.
   bool same_for_all = false;
-  /// For sizes that only the sender knows: where so many bytes of that rank shall go. Then what
+  /// For sizes that only the sender knows: where that many bytes from that rank shall go. Then what
   /// `receives` says of data and bytes is filled in with it, once.
   std::function<char*(int from, uint64_t bytes)> place;
 

@@ -73,7 +73,7 @@ AnySchedule over_list(const Call& call, const PeerView& peers, const ScratchLayo
   return Schedule{peers, call.gradients};
 }
 
-// In one step, a payload holds what a rank sends, and a rank reads the payloads of its peers.
+// In one step, a payload holds what a rank sends, and a rank reads its peers' payloads.
 
 int one_message(int) { return 1; }
 /// A one-step all_reduce reads the message of every peer, a pipelined one reads about two messages

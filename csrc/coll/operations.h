@@ -1,4 +1,4 @@
-// The operations, one row each: whatever depends on which operation a call is of reads this table.
+// The operations, one row each: whatever depends on a call's operation reads this table.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace fastcomm {
 /// One way to carry out an operation.
 struct AlgorithmRow {
   Algorithm algorithm;
-  /// For messages of which a payload holds so many, in a group of `size` ranks; nullptr: for all others.
+  /// For messages of which a payload holds this many, in a group of `size` ranks; nullptr: for all others.
   int (*messages)(int size);
   AnySchedule (*schedule)(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                           uint64_t sequence);
@@ -31,22 +31,22 @@ struct AlgorithmRow {
   }
 };
 
-/// How an operation moves data between ranks whose devices reach each other's memory; what comes of it
+/// How an operation moves data between ranks whose devices reach each other's memory; the resulting plan
 /// is in engines/cuda/peer_plan.h.
 struct PeerWay {
   enum class Work : uint8_t {
     kNone,          // there is no way
     kMeet,          // ranks meet, nothing moves
-    kReduceSlices,  // each rank a slice of what all have given, for all who get it
-    kReduceParts,   // each rank the part of it that is its own
-    kPull,          // each rank what is its own of what others have given
-    kPairs,         // the same, of sizes that are known in pairs (Call::messages)
+    kReduceSlices,  // each rank reduces a slice of what all have given, for all that get it
+    kReduceParts,   // each rank reduces the part that is its own
+    kPull,          // each rank takes what others have given it
+    kPairs,         // the same, with sizes known in pairs (Call::messages)
   };
   Work work = Work::kNone;
-  bool in_parts = false;   // who gives has a part for each rank; else the same for all
+  bool in_parts = false;   // a giver has a part for each rank; else the same for all
   bool from_root = false;  // the root alone gives
   bool to_root = false;    // the root alone gets
-  bool of_shards = false;  // what is given lies where everybody has a place for it (Call::shards)
+  bool of_shards = false;  // what is given lies where every rank has a place for it (Call::shards)
 };
 
 struct OperationRow {

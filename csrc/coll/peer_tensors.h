@@ -1,13 +1,13 @@
 // What ranks give without staging it: tensors that lie in memory which every rank has mapped are read there.
 //
-// A rank whose tensor does stages nothing, and says in its header where it lies. Behind the wait of step 1, in
-// which all headers are read, its peers read there what they else read from a slot. One step follows, which
-// does nothing: its wait says that every rank has read, so that the tensor is its owner's again.
+// A rank whose tensor lies there stages nothing, and says in its header where. After the wait of step 1, in
+// which all headers are read, its peers read there what they would otherwise read from a slot. One step follows,
+// which does nothing: its wait says that every rank has read, so that the tensor is its owner's again.
 //
 // Memory ordering. A tensor was written before its owner published step 0, for which its readers have waited;
 // their reads in step 1 come before their publication of it, for which the owner waits before it ends the
 // operation. Where the owner gives up before that, its user may write to the tensor while peers still read: they
-// look whether somebody gave up before they end with what they have read (Operation::find_quitter).
+// check whether a rank gave up before they finish with what they have read (Operation::find_quitter).
 #pragma once
 
 #include "coll/plan.h"
@@ -24,7 +24,7 @@ struct PeerTensors {
   const char* at[kMaxRanks];  // of each rank, if any does; nullptr: what it gives is in its slot
 
   FC_HD const char* of(int rank) const { return any ? at[rank] : nullptr; }
-  /// Of an operation that would be over in step 1.
+  /// Of an operation that would otherwise be over in step 1.
   FC_HD uint32_t steps() const { return any && !FC_LEFT_OUT(Control::kNoLastWait) ? 3 : 2; }
 };
 

@@ -1,5 +1,5 @@
 // A rank's message that lies in pieces, as a list of gradients does: for operations between devices, where
-// one kernel gathers them into a window, and one scatters what comes of it.
+// one kernel gathers them into a window, and one scatters the result.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace fastcomm {
 
-/// Elements that lie end to end. Of another type than the message's where that is float16 or bfloat16 and this is
-/// float32: rounded to it, and widened from it.
+/// Elements that lie end to end. They may be float32 where the message's type is float16 or bfloat16: they are
+/// rounded to it, and widened from it.
 struct MessagePiece {
   const void* from;
   DType from_type;

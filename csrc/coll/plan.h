@@ -2,7 +2,7 @@
 //
 // block   what one step of a pipelined schedule moves
 // slice   the part of a block that one rank reduces
-// slot    a place in scratch for a piece; pieces behind each other have others
+// slot    a place in scratch for a piece; consecutive pieces have different slots
 #pragma once
 
 #include <cstddef>
@@ -67,9 +67,9 @@ FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
 /// an all_to_all_v sends to whom; stages and results serve pipelined ones. The two kinds never share memory, so a
 /// one-shot operation may write its payload while a peer still reads the blocks of the operation before.
 ///
-/// Slots take turns through more memory than is needed. A line that a peer has read is in its cache, and to write it
-/// there costs four times as much as to write one that has left it (7 ns to 2 on two cores of one cache, and a read of
-/// a written line 1.6): so slots come back to a line once as much as a second-level cache holds has been written.
+/// Slots take turns through more memory than is needed. A line that a peer has read is in its cache, and writing it
+/// then costs four times as much as writing one that has left the cache (7 ns to 2 on two cores of one cache; reading a
+/// written line, 1.6): so slots return to a line once as much as a second-level cache holds has been written.
 /// Messages of at most `short_bytes` do not: they would touch all of that memory for a line or two.
 struct ScratchLayout {
   uint64_t payload_bytes;       // largest payload
@@ -84,23 +84,23 @@ struct ScratchLayout {
   FC_HD uint64_t table(uint64_t sequence) const {
     return 2 * short_bytes + (sequence & 1) * table_bytes;
   }
-  /// Of operation number `sequence`, which has `bytes`: never where that of the operation before lies, since the halves
-  /// of the rotation belong to even and odd ones.
+  /// Of operation number `sequence`, which has `bytes`: never where the previous operation's lies, since the halves of
+  /// the rotation belong to even and odd operations.
   FC_HD uint64_t payload(uint64_t sequence, uint64_t bytes) const {
     if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
     const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
     const uint64_t turn = (sequence >> 1) % (half / stride);
     return shorts() + (sequence & 1) * half + turn * stride;
   }
-  /// Of the block with that number, counted through operations whose blocks have one size: never where that of the
-  /// block before lies.
+  /// Of the block with that number, counted through operations whose blocks have one size: never where the previous
+  /// block's lies.
   FC_HD uint64_t stage(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);
   }
   FC_HD uint64_t result(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + 2 * block_bytes + place_in(2 * result_bytes, turn, bytes);
   }
-  /// Bytes of scratch that an operation of one step with such a payload uses, from its begin.
+  /// Bytes of scratch that an operation of one step with such a payload uses, from its start.
   FC_HD uint64_t in_one_step(uint64_t bytes) const {
     return bytes <= short_bytes ? shorts() : shorts() + rotation_bytes;
   }
@@ -127,7 +127,7 @@ inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
   return smaller(layout.block_bytes, wanted < kSmallest ? kSmallest : wanted);
 }
 
-/// Of sends: messages of at most so many bytes travel with their announcement.
+/// Sends of at most this many bytes travel with their announcement.
 constexpr size_t kEagerBytes = 2048;
 /// What a longer one is cut into, so that sender and receiver copy at the same time. Larger slots let two
 /// ranks that share a core change places less often; smaller ones let the rings of 64 ranks fit into some

@@ -6,8 +6,8 @@
 //   step 0   copy the peers' parts to this rank's payload slot
 //   step 1   reduce this rank's part of all payload slots into the output
 //
-// Inputs that peers reach, parts end to end, are not staged (coll/peer_tensors.h): in one step each rank for
-// itself, in blocks if all are.
+// Inputs that peers reach, parts end to end, are not staged (coll/peer_tensors.h): in one step each rank
+// decides for itself, in blocks only if peers reach all inputs.
 //   step 1   reduce this rank's part of all inputs into the output
 //   step 2   nothing
 //
@@ -40,7 +40,7 @@ struct ReduceScatterArgs {
   uint64_t sequence;  // of the operation
   const char* inputs[kMaxRanks] = {};
 
-  /// Stages `span` of every part but this rank's in `slot`, those of `stride` bytes behind each other.
+  /// Stages `span` of every part but this rank's in `slot`, the spans `stride` bytes apart.
   template <class Executor>
   FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
     for (int owner = 0; owner < peers.size; ++owner) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = kKiB * kKiB;
 
-/// Of two ranks each reads as much in one step as in a pipeline; of more, more.
+/// With two ranks, each reads as much in one step as in a pipeline; with more ranks, more.
 uint64_t default_payload(int ranks) { return ranks == 2 ? kMiB : 256 * kKiB; }
 
 /// What one rank stages stays in its cache until the peers have read it. `fastcomm tune` tries others: on two
@@ -24,7 +24,7 @@ uint64_t least_block(int ranks) {
   return static_cast<uint64_t>(ranks) * (kNormBlock * sizeof(double) + kKiB);
 }
 
-/// What lines have left the peers' second-level caches behind; no more, since it takes room in those of the next level.
+/// After this much, lines have left the peers' second-level caches; no more, since it takes room in the next level's.
 uint64_t default_rotation() { return std::clamp(2 * level2_cache(), 2 * kMiB, 8 * kMiB); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How large the slots of a group are, and where they lie: what goes in one step, and in which blocks the rest. Equal
-// on all ranks, which take rank 0's.
+// How large the slots of a group are, and where they lie: what goes in one step, and in which blocks the rest does.
+// Equal on all ranks, which take rank 0's.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct ChosenSizes {
   ChosenBy payload_by = ChosenBy::kDefault;
 };
 
-/// For a group of so many ranks: by the environment, or else as tuned (core/tuning.h), or else by default.
+/// For a group of `ranks` ranks: by the environment, else as tuned (core/tuning.h), else by default.
 ChosenSizes choose_slot_sizes(int ranks);
 
 /// The scratch of a group of `size` ranks with such slots.

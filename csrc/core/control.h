@@ -38,7 +38,7 @@ enum class Control : uint8_t {
   kFreeEarly,    // tensors that operations on devices make for themselves go before they are used
   kSkipOpening,  // ranks do not meet before they use each other's windows (engines/cuda/meeting.h),
   kSkipClosing,  // or not afterwards
-  kWorkOn,       // kernels behind a failure do what they would have done (kernels/channel.h)
+  kWorkOn,       // kernels after a failure do what they would have done (kernels/channel.h)
   kLeaveAlone,   // a window is freed before the hosts have met (transport/ipc/windows.h)
   kBlindMeeting,  // a meeting does not compare what the ranks have called
   kRunAhead,      // an operation on a group's stream does not wait for its caller's,
@@ -47,9 +47,9 @@ enum class Control : uint8_t {
   kLetGoEarly,    // its tensors go when it has been enqueued (c10d/cuda/cuda_group.h)
   kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
-  kLeaveEarly,  // a rank does not meet in rounds that only others have (engines/cuda/pairs.h)
-  kNoLastWait,  // whoever gives its tensor to be read takes it back before peers have (coll/peer_tensors.h)
-  kNoSecondLook,  // who has read a peer's tensor does not look whether that peer gave up (engines/cpu/operation.h)
+  kLeaveEarly,  // a rank skips meetings in rounds that only others have (engines/cuda/pairs.h)
+  kNoLastWait,  // a rank whose tensor is read takes it back before its peers have read it (coll/peer_tensors.h)
+  kNoSecondLook,  // a reader of a peer's tensor does not check whether that peer gave up (engines/cpu/operation.h)
 };
 
 constexpr const char* kControlNames[] = {
@@ -102,7 +102,7 @@ constexpr const char* kControlNames[] = {
 
 namespace fastcomm {
 
-/// The control that the environment names. A name that there is none of would test nothing.
+/// The control that the environment names. A name of no control would test nothing.
 inline Control control_of_environment() {
   const char* wanted = std::getenv("FC_CONTROL");
   if (wanted == nullptr) return Control::kNone;

@@ -1,4 +1,4 @@
-// Functions of the CUDA driver. They are found by name and version when they are first asked for, through the
+// Functions of the CUDA driver. They are looked up by name and version, on first use, through the
 // runtime: nothing links libcuda, and the library loads where there is none.
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
@@ -20,7 +20,7 @@ namespace fastcomm {
 
 #if !defined(FC_SHIM)
 #if CUDA_VERSION < 12030
-// Toolkits before have no name for what later drivers know.
+// Older toolkits have no name for what later drivers know.
 constexpr auto CU_MEM_HANDLE_TYPE_FABRIC = static_cast<CUmemAllocationHandleType>(8);
 struct CUmemFabricHandle {
   unsigned char data[64];
@@ -38,7 +38,7 @@ bool find_driver_function(const char* name, Function* function) {
 }
 #endif
 
-/// What makes, hands out and maps physical memory (virtual memory management), as the driver's reference has it.
+/// What creates, exports and maps physical memory (virtual memory management), as the driver's reference has it.
 struct DriverMemory {
   decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity;
   decltype(&::cuMemCreate) cuMemCreate;
@@ -52,7 +52,7 @@ struct DriverMemory {
   decltype(&::cuMemSetAccess) cuMemSetAccess;
 };
 
-/// Raises Error(kSystem): this driver has none of it.
+/// Raises Error(kSystem) where the driver has none of it.
 const DriverMemory& driver_memory();
 
 /// "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED"; `expression` is the text of the failed call.

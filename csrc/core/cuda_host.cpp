@@ -20,7 +20,7 @@ DeviceGuard::DeviceGuard(int device) : DeviceGuard() { set(device); }
 DeviceGuard::~DeviceGuard() {
   if (pushed_) {
     pop();
-    // Else somebody called cudaSetDevice in between, and changed what the context was pushed upon.
+    // Otherwise cudaSetDevice was called in between, and changed what the context was pushed upon.
     int device = before_;
     static_cast<void>(cudaGetDevice(&device));
     now_ = device;

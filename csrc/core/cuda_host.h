@@ -19,18 +19,18 @@
 
 namespace fastcomm {
 
-// Errors. The runtime keeps the last error of a thread until somebody asks for it. Several libraries
-// use one thread, so what lies there may be anybody's, and the rules are:
+// Errors. The runtime keeps the last error of a thread until it is asked for. Several libraries use
+// one thread, so the error found there may be anyone's, and the rules are:
 //
 //   - An error that is reported is the one that our own call returned, launches too (FC_LAUNCH). The
-//     last error is never asked whether something of ours has failed.
-//   - An error that a call of ours left behind is taken away, reported or not (forget_error), since
-//     whoever asks next would take it for his own. One that was there before stays, for whoever
-//     looks for it.
-//   - Errors that CUDA keeps for good, as an illegal address, cannot be taken away, and every later
-//     call returns them: ours report them, as everybody's do.
+//     last error is never asked whether one of our calls has failed.
+//   - An error that our own call left behind is cleared, reported or not (forget_error), since the
+//     next to ask would take it for its own. One that was there before stays, for whoever looks for
+//     it.
+//   - Errors that CUDA keeps for good, such as an illegal address, cannot be cleared, and every later
+//     call returns them: ours report them, as everyone's do.
 
-/// Takes `error`, which a call of ours returned, out of the runtime's last error. Another one stays.
+/// Takes `error`, which our own call returned, out of the runtime's last error. Another one stays.
 inline void forget_error(cudaError_t error) {
   if (cudaPeekAtLastError() == error) static_cast<void>(cudaGetLastError());
 }
@@ -46,8 +46,8 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
                 device, ")");
 }
 
-/// Makes a device current and, when it goes, the one that was. Within a guard cudaSetDevice may be
-/// called freely. Where the device that was current has no context, none is created for it, unless
+/// Makes a device current and, when destroyed, the previous one again. Within a guard cudaSetDevice may
+/// be called freely. Where the device that was current has no context, none is created for it, unless
 /// cudaSetDevice was called in between (core/cuda_context.h).
 class DeviceGuard {
  public:
@@ -70,8 +70,8 @@ class DeviceGuard {
   bool pushed_ = false;  // one is
 };
 
-/// Lets this thread allocate and query events while another one captures a stream, which would make
-/// that capture fail else. What this thread does is part of no capture.
+/// Lets this thread allocate and query events while another one captures a stream, which would
+/// otherwise make that capture fail. What this thread does is part of no capture.
 class BesideCaptures {
  public:
   BesideCaptures() { exchange(); }
@@ -85,9 +85,9 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// What a kernel on `device` finds at an address. Here on a machine with GPUs: the same memory. The
-/// shim has one memory for all, and models in this place what a device cannot reach or sees wrong.
-/// kSpoil: a write for which no order with other processes is promised.
+/// What a kernel on `device` finds at an address. On a machine with GPUs: the same memory. The shim has
+/// one memory for all, and models here what a device cannot reach or sees wrong. kSpoil: a write for
+/// which no order with other processes is promised.
 enum class Touch { kRead, kWrite, kSpoil };
 template <class T>
 T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch touch) {
@@ -100,8 +100,8 @@ T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch t
 }
 
 /// What the kernel that is launched next on the current device finds at an address of which it uses
-/// so many bytes. As device_view; under the shim this is also how a launch says what it uses, in
-/// place of the launched kernel, which nobody could ask.
+/// that many bytes. As device_view; under the shim this is also how a launch states what it uses, since
+/// the launched kernel cannot be asked.
 template <class T>
 T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Touch touch) {
 #if defined(FC_SHIM)
@@ -115,7 +115,7 @@ T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Tou
 #endif
 }
 
-/// As kernel_view of a word: where it is not zero when the kernel that is launched next begins, that one
+/// As kernel_view of a word: if it is not zero when the kernel that is launched next starts, that kernel
 /// does nothing, and so uses nothing.
 inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 #if defined(FC_SHIM)

@@ -1,6 +1,6 @@
 // Host and device portability: FC_HD, and the flag operations with their device twins.
 //
-// All PTX of the project stands in this file. A flag is one 32-bit word with one writer; both sides
+// All PTX of the project is in this file. A flag is one 32-bit word with one writer; both sides
 // always use the full width, because the PTX memory model gives no order to accesses that overlap
 // only in part. Device flags have system scope (.sys): a narrower scope is wrong between two GPUs
 // and looks right on one.
@@ -105,7 +105,7 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
 #endif
 }
 
-/// Writes such a word. Of the host alone.
+/// Writes such a word. Host only.
 inline void store_relaxed(uint32_t* word, uint32_t value) {
   reinterpret_cast<std::atomic<uint32_t>*>(word)->store(value, std::memory_order_relaxed);
 }

@@ -76,7 +76,7 @@ void HostCache::give(const Block& block) {
   used_bytes_ -= block.bytes;
   try {
     idle_.push_back(block);
-  } catch (const std::bad_alloc&) {  // whoever gives back must not fail
+  } catch (const std::bad_alloc&) {  // giving back must not fail
     std::free(block.memory);
     return;
   }

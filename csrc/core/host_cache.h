@@ -1,5 +1,5 @@
-// Memory of this process that was given back is kept for the next who asks: a large allocation that is
-// new costs a page fault for every 4 KiB, which is more than to fill it.
+// Memory of this process that was given back is kept for the next request: a large new allocation
+// costs a page fault for every 4 KiB, which is more than filling it costs.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace fastcomm {
 
-/// Thread-safe. What lies idle is at most as much as was in use at a time, lately: the memory of the
-/// largest use fades by a sixty-fourth of the difference with each request.
+/// Thread-safe. At most as much lies idle as was recently in use at one time: the remembered maximum
+/// fades by a sixty-fourth of the difference with each request.
 class HostCache {
  public:
   struct Block {
@@ -38,7 +38,7 @@ class HostCache {
   void evict(size_t most);  // with the lock
 
   mutable std::mutex mutex_;
-  std::vector<Block> idle_;  // the one that was given back first comes first
+  std::vector<Block> idle_;  // the one given back first comes first
   size_t idle_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t most_used_ = 0;  // fades

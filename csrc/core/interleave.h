@@ -1,4 +1,4 @@
-// Only in tests (FC_SHIM): gives the processor away at random, so that one test run
+// Only in tests (FC_SHIM): yields the processor at random, so that one test run
 // sees many orders of events. The generator of each thread follows from interleave_seed.
 #pragma once
 

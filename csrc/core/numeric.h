@@ -25,7 +25,7 @@ struct BFloat16 {
 struct Bool {
   uint8_t bits;
 };
-/// An fp32 that travels as a narrower type: every term is rounded to that, and so is the sum.
+/// An fp32 that travels as a narrower type: every term is rounded to it, and so is the sum.
 template <class Wire>
 struct Through {
   float value;

@@ -1,12 +1,12 @@
-// What device code says of the memory that it uses, before it does:
+// How device code states what memory it is about to use:
 //
 //   FC_TOUCHES(pointer, bytes, write)            the block, between two of its barriers: called by all
 //                                                threads with the same arguments
 //   FC_THREAD_TOUCHES(pointer, bytes, write)     the calling thread, and no other one
 //
-// Under the execution shim it is looked at, there and then, whether flags and barriers order the use
-// with those of other processes (core/shim/shared_memory.h); for memory of one process it does
-// nothing. In every other build it is nothing.
+// The execution shim checks then and there whether flags and barriers order the use with those of
+// other processes (core/shim/shared_memory.h); for memory of one process it does nothing. In every
+// other build these macros are empty.
 #pragma once
 
 #if defined(FC_SHIM)

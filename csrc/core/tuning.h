@@ -1,5 +1,5 @@
-// What `fastcomm tune` has measured on this machine, for groups of so many ranks. Told to a process when it
-// loads this library; a group takes rank 0's values when it is formed, where the environment sets none (core/env.h).
+// What `fastcomm tune` has measured on this machine, for each number of ranks. A process is told when it loads
+// this library; a group takes rank 0's values when it is formed, where the environment sets none (core/env.h).
 #pragma once
 
 #include <cstdint>

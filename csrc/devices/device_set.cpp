@@ -48,12 +48,12 @@ DeviceSet::DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceS
 }
 
 DeviceSet::~DeviceSet() {
-  if (getpid() != owner_) {  // CUDA does not work here: what the parent made is not ours to free
+  if (getpid() != owner_) {  // CUDA does not work here: the parent's memory is not ours to free
     for (Event& event : events_) static_cast<void>(event.release());
     for (Pinned& memory : pinned_) static_cast<void>(memory.release());
     return;
   }
-  // Whoever reads staged data leaves a mark behind it.
+  // Each reader of staged data leaves a mark after reading.
   for (int rank = 0; rank < size() && !pinned_.empty(); ++rank) {
     for (const Mark mark : {Mark::kDrained, Mark::kDrainedOdd}) {
       static_cast<void>(cudaEventSynchronize(event(mark, rank)));
@@ -77,7 +77,7 @@ void DeviceSet::look_again(const Streams& streams) {
     guard.set(devices_[rank]);  // stream 0 is the current device's
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(streams[rank], &status);
-    forget_error(result);  // as where stream 0 may not be asked, because another one is captured
+    forget_error(result);  // also where stream 0 may not be queried, because another one is captured
     if (result != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
   }
   unproved_ = false;
@@ -85,8 +85,8 @@ void DeviceSet::look_again(const Streams& streams) {
     for (int peer = 0; peer < size(); ++peer) {
       if (!access(rank, peer).unproved) continue;
       const Access& found = peers_.look_again(devices_[rank], devices_[peer]);
-      // Release: whoever loads it, without the mutex, may be a thread that never asked `peers_`, and
-      // has to see the verdict itself.
+      // Release: a thread that loads it, without the mutex, may never have asked `peers_`, and has
+      // to see the verdict itself.
       access_[rank * size() + peer].store(&found, std::memory_order_release);
       unproved_ = unproved_ || found.unproved;
     }

@@ -1,17 +1,17 @@
-// CUDA devices of this process that work together: what its operations share. Devices and
-// their access to each other, events that order the ranks' streams, pinned memory for what cannot
-// go directly.
+// CUDA devices of this process that work together, and what their operations share: the devices'
+// access to each other, events that order the ranks' streams, pinned memory for what cannot go
+// directly.
 //
-// One host thread works for all ranks, so nothing is published and nobody waits on a flag: this is
-// no Transport. A rank is a place in the list of devices, and the same device may stand there
+// One host thread works for all ranks, so nothing is published and no one waits on a flag: this is
+// no Transport. A rank is a place in the list of devices, and the same device may appear there
 // several times. Each call brings one stream a rank, of the rank's device (0: its default stream).
 //
 // Ordering contract. mark(m, r) stands for all work that has been given to rank r's stream so far;
-// await(m, r, peer) lets what is given to rank r's stream from now on wait for the peer's mark m.
-// Both only enqueue. Marks are the set's and used again by its next call: whoever holds mutex()
+// await(m, r, peer) makes what is given to rank r's stream from now on wait for the peer's mark m.
+// Both only enqueue. The set owns the marks, and its next call reuses them: the holder of mutex()
 // issues one operation as a whole.
 //
-// Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated but in the
+// Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated except in the
 // constructor and in staging(), where that has to grow. A graph can capture what direct operations
 // enqueue if the capture includes the streams of all ranks; staged ones wait for marks of earlier
 // calls, which a capture refuses.
@@ -47,8 +47,8 @@ enum class Mark {
 };
 constexpr int kNumMarks = 6;
 
-/// Pinned memory in two halves that rounds of staging use in turn. Whoever writes to a half first
-/// waits for the kDrained marks of those who read it last.
+/// Pinned memory in two halves that rounds of staging use in turn. A writer of a half first waits
+/// for the kDrained marks of those who read it last.
 struct Staging {
   char* memory = nullptr;
   uint64_t half_bytes = 0;
@@ -75,16 +75,16 @@ class DeviceSet {
 
   int size() const { return static_cast<int>(devices_.size()); }
   int device(int rank) const { return devices_[rank]; }
-  /// True if kernels of `rank` may read and write memory of `peer`. From staged to direct it may
-  /// change in look_again() alone.
+  /// True if kernels of `rank` may read and write memory of `peer`. Only look_again() may change
+  /// this from staged to direct.
   bool direct(int rank, int peer) const { return access(rank, peer).kind != AccessKind::kStaged; }
   const Access& access(int rank, int peer) const {
     return *access_[rank * size() + peer].load(std::memory_order_acquire);
   }
 
   /// Asks again about pairs that were unproved because their devices were busy, if it is time and no
-  /// stream is captured: an operation calls it before it looks who reaches whom, and mostly it costs
-  /// nothing. `streams` have been checked; the mutex is held.
+  /// stream is captured: an operation calls it before it looks who reaches whom, and usually it
+  /// costs nothing. `streams` have been checked; the mutex is held.
   void look_again(const Streams& streams);
 
   /// Held by one operation at a time.
@@ -95,18 +95,18 @@ class DeviceSet {
 
   // All of these leave the rank's device current in `guard`.
   void mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard);
-  /// Nothing where both ranks use one stream: it has an order.
+  /// Nothing where both ranks use one stream, which is in order.
   void await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
-  /// As await, for a mark of an earlier call, whose streams were others.
+  /// As await, for a mark of an earlier call, which had other streams.
   void await_earlier(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
 
-  /// Every stream waits for everything that all streams were given so far. By way of the first
-  /// rank: 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
+  /// Every stream waits for everything that all streams were given so far, by way of the first rank:
+  /// 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
   void meet(Mark mark, const Streams& streams, DeviceGuard& guard);
 
-  /// the set's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
-  /// of two; memory that it grew out of is kept until the set goes, since devices may still use
-  /// it. Raises Error(kSystem).
+  /// The set's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
+  /// of two; outgrown memory is kept until the set is destroyed, since devices may still use it.
+  /// Raises Error(kSystem).
   Staging& staging(uint64_t wanted);
 
   static constexpr uint64_t kLeastStagingBytes = uint64_t{64} << 10;

@@ -48,7 +48,7 @@ void Exchange::begin(const Streams& streams, DeviceGuard& guard) {
   }
 }
 
-/// Waits until nobody reads this round's half of staging any more.
+/// Waits until this round's half of staging is not read any more.
 void Exchange::claim_half(int rank, const Streams& streams, DeviceGuard& guard) {
   Staging& staging = group_.staging(0);
   const int half = staging.rounds & 1;

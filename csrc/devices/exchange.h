@@ -1,5 +1,5 @@
 // Copies and reductions among the devices of one process, as one operation: in which steps, and who
-// waits for whom. What goes into which round is in devices/exchange_plan.h.
+// waits for whom. devices/exchange_plan.h decides what goes into which round.
 //
 //   start    every rank marks what its stream was given before
 //   round    stage    a rank copies to pinned memory what others cannot read where it lies
@@ -16,14 +16,14 @@
 //   kReady     before a rank touches a peer's memory, it waits for what the peer was given before
 //   kStaged    before it reads what a peer has staged
 //   kWorked    before it fetches results that a peer has put in pinned memory
-//   kDrained   before anybody writes to a half of staging again, in this operation or a later one
+//   kDrained   before a half of staging is written again, in this operation or a later one
 //   kFinished  before a rank goes on to whatever its caller gives it next
 // So a caller only ever needs the rank's own stream: tensors written there before the call are
 // read, and may be read, written or freed there after it.
 //
 // Cost, n ranks: start and end take a mark and a wait for each pair of ranks of which one touches the
-// other's memory, or 2 (n - 1) waits if that is less. Bytes: a piece that is staged crosses the bus
-// once to the host and once for each reader.
+// other's memory, or 2 (n - 1) waits if that is less. Bytes: a staged piece crosses the bus once to
+// the host and once for each reader.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ constexpr uint64_t kPieceElements = 64;          // pieces end at lines, whateve
 constexpr uint64_t kLeastRoom = (kMaxLocalRanks + 1) * (kPieceElements * 8 + kSlack);
 static_assert(kLeastRoom <= DeviceSet::kLeastStagingBytes / 2, "a round makes progress");
 
-/// A slot for `bytes` that come from or go to `like`: aligned as that is. There must be room.
+/// A slot for `bytes` that come from or go to `like`, with the same alignment. There must be room.
 char* take(char*& at, uint64_t bytes, const char* like) {
   const auto address = reinterpret_cast<uintptr_t>(at);
   char* slot =

@@ -74,16 +74,16 @@ class ExchangePlan {
   /// for the whole operation.
   void begin(const ReduceSpec& spec);
 
-  /// From begin() on. Bit p: kernels of `rank` touch memory of rank p where it lies.
+  /// After begin(). Bit p: kernels of `rank` touch memory of rank p where it lies.
   uint32_t touches(int rank) const { return touches_[rank]; }
-  /// From begin() on. Staging memory that makes one round of it all; 0 if nothing is staged.
+  /// After begin(). Staging memory for doing everything in one round; 0 if nothing is staged.
   uint64_t staging_bytes() const;
 
-  /// Something is in no round yet.
+  /// Whether something is in no round yet.
   bool unfinished() const;
   /// Makes the next round, which may stage in `half`.
   void next_round(Room half);
-  /// Of `rank` in this round.
+  /// The work of `rank` in this round.
   const RoundWork& work(int rank) const { return work_[rank]; }
 
   /// Forgets all jobs.

@@ -41,7 +41,7 @@ using RankTensors = std::vector<Tensors>;  // [rank][tensor]
 
 class LocalCollectives {
  public:
-  /// `group` outlives it.
+  /// `group` outlives this.
   explicit LocalCollectives(DeviceSet& group) : group_(group), exchange_(group) {}
 
   /// tensors[root][t] to tensors[r][t] of every rank r.

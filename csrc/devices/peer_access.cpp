@@ -75,11 +75,11 @@ const Access& PeerAccess::look_again(int device, int peer) {
     if (!latest.unproved || trying_ || !is_time()) return latest;
     trying_ = true;
   }
-  // Without the mutex: whoever asks meanwhile is told what is known.
+  // Without the mutex: other threads that ask meanwhile are told what is known.
   Access found = find(device, peer, 1);
   std::lock_guard<std::mutex> lock(mutex_);
   trying_ = false;
-  // What one pair finds says when the next one is tried: at once, if the devices are free now.
+  // The result for one pair decides when the next is tried: at once, if the devices are free now.
   delay_ns_ = found.unproved ? std::min(2 * delay_ns_, kLongestDelayNs) : kFirstDelayNs;
   if (found.unproved) next_try_ns_ = now_() + delay_ns_;
   return found.unproved ? *known_[{device, peer}] : keep(device, peer, std::move(found));
@@ -110,7 +110,7 @@ Access PeerAccess::find(int device, int peer, int tries) {
     if (!result.wrong.empty()) {
       return {AccessKind::kStaged, "the driver grants peer access, but " + result.wrong};
     }
-  } catch (const std::exception& error) {  // a thread that cannot be had among them
+  } catch (const std::exception& error) {  // such as a thread that cannot be started
     return {AccessKind::kStaged, concat("peer access fails: ", error.what())};
   }
   return {AccessKind::kDirect, "a probe on both devices at once confirmed every bit"};

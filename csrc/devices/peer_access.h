@@ -1,18 +1,17 @@
 // Which devices of this process can use each other's memory, and why not.
 //
-// A pair of devices is looked at when somebody asks for it, once a process: looking opens a context
-// on both, which takes hundreds of megabytes of a GPU that nobody may want to use. Access that the
-// driver grants is enabled, then tried: on some machines (PCIe access control, an IOMMU, certain
-// cards) it is granted, and other bytes come. Only what a probe has confirmed counts as direct; it
-// runs on both devices at once, with each writing to and reading from the other. What runs on the
-// data is not this layer's, so whoever creates the object brings the probe
-// (devices/peer_probe.h).
+// A pair of devices is examined on the first request for it, once a process: this opens a context on
+// both, which takes hundreds of megabytes of a GPU that may not be wanted. Access that the driver
+// grants is enabled, then tried: on some machines (PCIe access control, an IOMMU, certain cards) it is
+// granted, but other bytes arrive. Only what a probe has confirmed counts as direct; it runs on both
+// devices at once, with each writing to and reading from the other. Kernels are not this layer's, so
+// the creator of the object brings the probe (devices/peer_probe.h).
 //
 // A verdict is the same in both directions: what is wrong in one makes the link suspect. All verdicts
 // are final but one: "unproved", where the devices were too busy to run the probe at once. Such a pair
-// is staged, and tried again when somebody asks by look_again(), after 10 s, 20 s, and so on up to 10
-// minutes: each try that fails may hold the asking thread up for a second. That thread may not be
-// capturing a stream; captures of other threads are not disturbed.
+// is staged, and look_again() tries it again after 10 s, 20 s, and so on up to 10 minutes: each try that
+// fails may hold the asking thread up for a second. That thread may not be capturing a stream; captures
+// of other threads are not disturbed.
 #pragma once
 
 #include <atomic>
@@ -31,7 +30,7 @@ namespace fastcomm {
 
 enum class AccessKind {
   kSame,    // the same device
-  kDirect,  // kernels of the one may read and write the other's memory
+  kDirect,  // kernels of either may read and write the other's memory
   kStaged,  // neither touches the other's memory: data goes through pinned memory of the host
 };
 
@@ -60,15 +59,15 @@ class PeerAccess {
   /// the clock that says when to try again.
   PeerAccess(PeerProbe probe, bool wanted, uint64_t (*now)() = clock_ns);
 
-  /// The verdict on `device`'s access to the memory of `peer`. What is returned never changes and
-  /// stays valid as long as the object; a later verdict is another one, which whoever wants to know
-  /// asks for. Two threads that ask at once wait for one probe. Never fails because of a link: whatever goes
-  /// wrong in a probe is a reason to stage. Raises Error: no such device (kInvalidArgument); in a
-  /// child of fork(), where CUDA does not work (kForked).
+  /// The verdict on `device`'s access to the memory of `peer`. The returned object never changes and stays
+  /// valid as long as this; a later verdict is another object, to be asked for again. Two threads that ask
+  /// at once wait for one probe. Never fails because of a link: anything that goes wrong in a probe is a
+  /// reason to stage. Raises Error: no such device (kInvalidArgument); in a child of fork(), where CUDA does
+  /// not work (kForked).
   const Access& between(int device, int peer);
 
-  /// The same, but tries an unproved pair again if it is time. All pairs share one clock, and who
-  /// asks while another thread tries is told what is known: nobody waits.
+  /// The same, but tries an unproved pair again if it is time. All pairs share one clock, and a thread
+  /// that asks while another one tries is told what is known: no thread waits.
   const Access& look_again(int device, int peer);
 
   /// Whether look_again() would try an unproved pair.
@@ -83,7 +82,7 @@ class PeerAccess {
   const pid_t owner_;
   uint64_t (*const now_)();
   std::mutex mutex_;
-  std::deque<Access> verdicts_;  // grows, so that all stay where they are
+  std::deque<Access> verdicts_;  // grows without moving its elements
   std::map<std::pair<int, int>, const Access*> known_;
   bool trying_ = false;                   // again
   uint64_t delay_ns_ = 0;                 // 0: no pair is unproved yet

@@ -35,7 +35,7 @@ constexpr std::chrono::seconds kGiveUp{30};  // how long the host waits for both
 
 enum Finding : uint32_t { kNothing = 0, kWrongReads = 1, kWrongWrites = 2, kApart = 4 };
 
-/// Of one side, in pinned memory: a line each.
+/// One side's flag, in pinned memory: a line each.
 struct alignas(kLineBytes) ProbeFlag {
   uint32_t word;
 };
@@ -179,7 +179,7 @@ class Probe {
     Side& side = sides_[s];
     const Side& peer = sides_[1 - s];
     try {
-      const BesideCaptures beside;  // of this thread: the first side's has one already
+      const BesideCaptures beside;  // for this thread: the first side's has one already
       const DeviceGuard guard(side.device);
       ProbeArgs args;
       args.side = static_cast<uint32_t>(s);

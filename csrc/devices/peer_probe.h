@@ -7,8 +7,8 @@
 //
 // It is the one place where a device waits for another without an event: at set-up, within a bound,
 // and never in an operation. A pair that never runs at once is reported as busy; a kernel that
-// does not come back (a read that is never answered, as some access control on PCIe leaves it) is
-// given up with its memory.
+// does not come back (for instance when PCIe access control leaves a read unanswered) is given up
+// with its memory.
 #pragma once
 
 #include <string>

@@ -8,8 +8,8 @@
 
 namespace fastcomm {
 
-// A wait looks at the clock once in so many polls, and at the abort word, which lies across the
-// bus, once in so many nanoseconds.
+// A wait looks at the clock once in this many polls, and at the abort word, which lies across the
+// bus, once in this many nanoseconds.
 constexpr uint32_t kPollsPerLook = 32;
 constexpr uint64_t kLookEveryNs = 100'000;
 

@@ -21,8 +21,8 @@ struct alignas(64) ChannelState {
       shorts;  // operations of one launch (engines/cuda/short.h); their parity chooses the slot
 };
 
-/// Whether a kernel has nothing to do any more. `channel` is nullptr, or in device memory, and written
-/// by kernels that stand before this one in its stream.
+/// Whether a kernel has nothing left to do. `channel` is nullptr, or in device memory, and written by
+/// kernels that come before this one in its stream.
 FC_HD bool has_failed(const ChannelState* channel) {
   return channel != nullptr && channel->failed != 0 && !FC_LEFT_OUT(Control::kWorkOn);
 }

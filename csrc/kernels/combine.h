@@ -81,7 +81,7 @@ struct FloatExtreme {
   }
 };
 
-/// What is stored as it is accumulated, but for a rounding.
+/// Stored as it is accumulated, but for a rounding.
 template <class T>
 struct Stored {
   using Value = T;

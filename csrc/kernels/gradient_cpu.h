@@ -12,7 +12,7 @@
 
 namespace fastcomm {
 
-/// What the elements of a block so far have come to.
+/// The norm of the elements of a block so far.
 struct NormLanes {
   static constexpr size_t kCount = kNormLanes;
 
@@ -30,7 +30,7 @@ using NormFunction = void (*)(NormLanes& lanes, const void* data, size_t count);
 /// Error(kUnsupported) for other types.
 NormFunction norm_function(DType dtype, NormKind kind);
 
-/// All of them joined, which uses them up.
+/// All lanes joined, which uses them up.
 BlockNorm block_norm(NormLanes& lanes, NormKind kind);
 
 /// Converts `count` elements, to nearest even. The memories are the same, at equal positions, or apart.

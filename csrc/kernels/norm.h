@@ -9,8 +9,8 @@
 //
 // The columns of a block, those of the first lane before those of the second; the blocks of a
 // tensor; and the tensors of a list are each joined as the fixed tree of core/numeric.h:
-// neighbours, then pairs of pairs, an odd one passes up. What a last block lacks is zeros: no part
-// is negative, so they change nothing, and leaves may be added up to any number.
+// neighbours, then pairs of pairs, an odd one passes up. A last block is filled up with zeros: no
+// part is negative, so they change nothing, and leaves may be added up to any number.
 //
 // Why so: the CPU adds a row of lanes by vectors of any width, and pieces as they come out of the
 // cache; a CUDA thread takes one column, so that no chain of additions is long; and a tree may be
@@ -26,7 +26,7 @@ namespace fastcomm {
 
 enum class NormKind : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kInfinity = 3 };
 
-// Part of what fixes the bits. A block is the largest run of which a norm is computed as a whole.
+// Part of what fixes the bits. A block is the longest run whose norm is computed as a whole.
 constexpr size_t kNormBlock = 4096;
 constexpr size_t kNormPiece = 512;
 constexpr size_t kNormLanes = 32;
@@ -58,7 +58,7 @@ class PartsTree {
  public:
   static constexpr int kLevels = 33;  // of up to 2^32 parts
 
-  /// `waiting`: memory for kLevels, of whoever adds.
+  /// `waiting`: memory for kLevels parts, which the caller provides.
   explicit FC_HD PartsTree(double* waiting) : waiting_(waiting) {}
 
   FC_HD void add(double part) {

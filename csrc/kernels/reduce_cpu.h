@@ -23,15 +23,15 @@ struct ReduceSpan {
   int num_sources;
   size_t count;      // elements
   int divisor;       // a sum is divided by it in the accumulator; 1: not at all
-  double scale = 1;  // floats are multiplied by it there, behind that, as the accumulator's type
+  double scale = 1;  // floats are multiplied by it there, after that, as the accumulator's type
   double factor =
       1;  // floats: every source is, before the sum; then neither divisor nor scale count
 };
 
 using ReduceFunction = void (*)(const ReduceSpan&);
 
-/// A function with a loop that has to be of vectors: not inlined, so that it is found in the object code, where
-/// tests/kernels/test_loops.py looks for them.
+/// A function with a loop that must be vectorised: not inlined, so that it is found in the object code, where
+/// tests/kernels/test_loops.py looks for it.
 #define FC_LOOP __attribute__((noinline))
 
 /// Why there is no such reduction, as the end of a sentence that advises; nullptr where there is one.

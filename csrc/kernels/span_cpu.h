@@ -23,7 +23,7 @@ class CpuExecutor {
               double factor = 1)
       : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor), factor_(factor) {}
 
-  /// From now on copies to tensors go past the caches, which could not hold them anyway: to bring their lines there first
+  /// From now on copies to tensors bypass the caches, which could not hold them anyway: fetching their lines there first
   /// is a third of the traffic, and takes the room of what is still to be read.
   void copies_past_caches() { past_caches_ = true; }
 

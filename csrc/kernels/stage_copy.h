@@ -1,10 +1,10 @@
 // Copies to where peers read them: into slots, and into peers' own tensors.
 //
-// A line that another core's cache still holds costs a store as long as a message to that core and back takes, for the
+// A line that another core's cache still holds costs a store as long as a message to that core and back takes, since the
 // stores of a core wait in order: between near cores some 2 to 7 ns a line, between far ones more than 25, which makes a
-// copy of 1 MiB last 400 µs. Stores past the caches need no answer before the next, and leave the reader to fetch from
-// memory: 20 µs between far cores, but more than plain stores between near ones. Where the cores are is not known: they
-// are a hypervisor's, which moves them. So the first lines of each copy are timed. Source: benchmarks/cpp/floor.cpp.
+// copy of 1 MiB last 400 µs. Stores past the caches do not wait for an answer each, and leave the reader to fetch from
+// memory: 20 µs between far cores, but more than plain stores between near ones. Where the cores are is not known, since
+// a hypervisor moves them. So the first lines of each copy are timed. Source: benchmarks/cpp/floor.cpp.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr StagedTo kToSlot{std::chrono::nanoseconds(250)}, kToTensor{std::chrono
 
 class StageCopy {
  public:
-  /// memcpy; the two do not overlap. What peers see, and when, is as after memcpy: the publication behind it orders it.
+  /// memcpy; the two do not overlap. What peers see, and when, is as after memcpy: the publication after it orders it.
   void copy(void* to, const void* from, size_t bytes, StagedTo where) {
     auto* destination = static_cast<char*>(to);
     const auto* source = static_cast<const char*>(from);
@@ -33,7 +33,7 @@ class StageCopy {
       std::memcpy(destination, source, bytes);
       return;
     }
-    // Where the source's lines are is not to be timed, nor the first stores, which wait in the core's buffer.
+    // Neither fetching the source's lines nor the first stores, which wait in the core's buffer, should be timed.
     char here[2 * kTimed];
     std::memcpy(here, source, 2 * kTimed);
     std::memcpy(destination, here, kTimed);
@@ -43,7 +43,7 @@ class StageCopy {
     copy_on(destination + 2 * kTimed, source + 2 * kTimed, bytes - 2 * kTimed);
   }
 
-  /// The same in the way of the last copy that was timed, of which this one is more.
+  /// The same in the way of the last timed copy, which this one continues.
   void copy_on(void* to, const void* from, size_t bytes) const {
     if (far_) {
       stream_copy(static_cast<char*>(to), static_cast<const char*>(from), bytes);

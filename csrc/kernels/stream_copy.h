@@ -1,5 +1,5 @@
 // Copies that do not read their destination into the cache first, for more memory than caches hold: a
-// plain store of a line that is not in the cache costs a read of it, half as much traffic again.
+// plain store to a line that is not in the cache also costs a read of it, half as much traffic again.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace fastcomm {
 
-/// From about so many bytes written in all; below, who reads them next finds them in the cache.
+/// From about this many bytes written in all; below, the next reader finds them in the cache.
 constexpr uint64_t kStreamBytes = 8 * 1024 * 1024;
 
 /// memcpy past the caches where the processor can; `destination` aligned to 16 bytes is fastest. Other

@@ -1,8 +1,8 @@
 // Vectors of fp32, loaded from and stored to fp32, fp16 and bf16, for the loops of one instruction set: the
 // conversions of core/numeric.h, lane by lane, and their bits.
 //
-// Written out, and not left to the compiler: it gives loops with these conversions up as soon as something else
-// makes them hard (GCC 12: a second destination), and then takes up to fifty times as long.
+// Written out, and not left to the compiler: it stops vectorising loops with these conversions as soon as
+// something else makes them hard (GCC 12: a second destination), and they take up to fifty times as long.
 // tests/kernels/test_loops.py reads the object code; benchmarks/reduce_loops.py measures it.
 //
 //   Floats    as many fp32 as fit into a register: kFloats
@@ -11,7 +11,7 @@
 //
 // Included by translation units of one instruction set each, which define FC_ISA_NAMESPACE and
 // FC_VECTOR_BYTES, the width of its registers: 64 with AVX-512 (F, BW, DQ, VL), 32 with AVX2 and F16C, 16
-// anywhere. What a lane comes to does not depend on the width.
+// anywhere. The result of a lane does not depend on the width.
 #pragma once
 
 #if FC_VECTOR_BYTES >= 32
@@ -137,7 +137,7 @@ inline Floats halves_to_floats(const Halves& halves) {
 }
 inline Halves floats_to_halves(const Floats& floats) {
   const __m128i halves = _mm256_cvtps_ph(as<__m256>(floats), _MM_FROUND_TO_NEAREST_INT);
-  // A NaN is quiet there, and has the upper bits of its payload still.
+  // A NaN is quiet there, and still has the upper bits of its payload.
   const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7fff));
   const __m128i nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7c00));
   return as<Halves>(_mm_andnot_si128(_mm_and_si128(nan, _mm_set1_epi16(0x01ff)), halves));
@@ -241,7 +241,7 @@ void load_doubles(const T* from, Doubles& low, Doubles& high) {
   high = upper(values);
 }
 #endif
-/// Zeros behind those that there are.
+/// Zeros after the elements that there are.
 template <class T>
 Floats load_floats(const T* from, Part part) {
   T padded[kFloats] = {};
@@ -272,7 +272,7 @@ inline BFloatPairs load_pairs(const BFloat16* from) {
   const Words pairs = load_bytes<Words>(from);
   return {as<Floats>(pairs << 16), as<Floats>(pairs & 0xffff0000u)};
 }
-/// floats_to_bfloats, in the upper halves of words; the lower ones are anything.
+/// floats_to_bfloats, in the upper halves of words; the lower halves are undefined.
 inline Words bfloats_above(const Floats& floats) {
   const Words bits = as<Words>(floats);
   const Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u);

@@ -1,4 +1,4 @@
-// The addends of sums: what they must have in common, and their sum where no kernel of ours does it.
+// The addends of sums: what they must have in common, and their sum where none of our kernels does it.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace fastcomm {
 void check_addends(const std::vector<TensorList>& sources);
 
 /// The sum of tensors of one dtype and device by torch's own addition, in the order of the fixed tree;
-/// 16-bit floats in fp32, rounded once. Of one addend: that itself.
+/// 16-bit floats in fp32, rounded once. For one addend, that addend itself.
 at::Tensor tree_sum(TensorList addends);
 
 }  // namespace fastcomm

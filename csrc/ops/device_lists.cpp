@@ -14,7 +14,7 @@
 namespace fastcomm {
 namespace {
 
-/// `tensors` of devices[0] to lists[k] on devices[k + 1].
+/// Sends `tensors` of devices[0] to lists[k] on devices[k + 1].
 void send(TensorList tensors, const std::vector<int>& devices,
           const std::vector<TensorList>& lists) {
   RankTensors ranks{read_pointers(tensors)};
@@ -53,7 +53,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
     TensorList& list = copies[k];
     list.resize(sources.size());
     for (size_t i = 0; i < list.size(); ++i) {
-      // Each in a block of its own: one that is held keeps no other from being written to.
+      // Each in its own block: one that is still held keeps no other from being written to.
       if (!can_be_rewritten(list[i], sources[i]) || list[i].get_device() != devices[k + 1]) {
         list[i] = allocate_like({sources[i]}, ranks[k + 1], /*apart=*/true)[0];
       }

@@ -1,18 +1,18 @@
 // Lists of tensors on CUDA devices, copied and summed by one launch a device: no flat buffers.
 //
-// The tensors of a result lie in blocks of some megabytes of torch's allocator, each with a version
-// counter of its own. Nothing here is seen by autograd. The order of a sum is that of the fixed tree
+// The tensors of a result lie in blocks of some megabytes from torch's allocator, each with its own
+// version counter. Nothing here is seen by autograd. The order of a sum is that of the fixed tree
 // over the sources (core/numeric.h), in the accumulator of the dtype, rounded once.
 //
 // Streams: everything is enqueued on the current streams of the devices, in order with what they
 // were given before (devices/exchange.h), and memory is recorded as used there. No call waits for a
-// device, but for a process's first one that brings a pair of devices together: it tries whether they
-// reach each other's memory (devices/peer_access.h).
+// device, except the first one of a process that brings a pair of devices together: it tries whether
+// they reach each other's memory (devices/peer_access.h).
 //
 // Every function returns nothing where it cannot do the work: built without CUDA; a tensor that is
 // not plain memory of the device where it should be; a dtype without a kernel; more than
-// kMaxLocalRanks devices. The caller does it otherwise. Raises Error(kSystem) where CUDA fails. Any
-// thread may call.
+// kMaxLocalRanks devices. The caller then does it in another way. Raises Error(kSystem) where CUDA
+// fails. Any thread may call.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ namespace fastcomm {
 
 using DeviceIndices = std::vector<int64_t>;
 
-/// Copies of tensors that lie on devices[0], for each of the devices behind it: result[k][i] is on
+/// Copies of tensors that lie on devices[0], for each of the later devices: result[k][i] is on
 /// devices[k + 1].
 std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tensors,
                                                          const DeviceIndices& devices);
 
-/// Makes copies[k][i], on devices[k + 1], equal to tensors[i] on devices[0]. Memory that somebody
-/// else holds is not written to but replaced, and so is a copy of another form. Returns the bytes
+/// Makes copies[k][i], on devices[k + 1], equal to tensors[i] on devices[0]. Memory that is also held
+/// elsewhere is not written to but replaced, and so is a copy of another form. Returns the bytes
 /// written, which are all: a host cannot compare a device's memory.
 std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
                                             std::vector<TensorList>& copies);

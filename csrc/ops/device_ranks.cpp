@@ -50,7 +50,7 @@ void check_first_meeting(const KnownRanks& known, const std::vector<int>& device
               "whether they reach each other's memory. Run one before the capture");
 }
 
-/// What goes through pinned memory waits for events of earlier calls, which are in no graph.
+/// Data that goes through pinned memory waits for events of earlier calls, which are in no graph.
 void check_capture(const DeviceSet& set, const std::vector<int>& devices) {
   for (int rank = 0; rank < set.size(); ++rank) {
     for (int peer = 0; peer < set.size(); ++peer) {

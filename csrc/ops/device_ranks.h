@@ -32,14 +32,14 @@ inline std::vector<int> as_ranks(const DeviceIndices& devices) {
   return {devices.begin(), devices.end()};
 }
 
-/// The calling thread's.
+/// The calling thread's current streams.
 Streams current_streams(const std::vector<int>& devices);
 
 /// As record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
 /// Called where tensors that an operation made for itself are not needed for their forms any more,
-/// and have to live until it has been enqueued: their memory would be somebody else's.
+/// and have to live until it has been enqueued: otherwise their memory would be given to others.
 inline void keep_until_enqueued(TensorList& tensors) {
   if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
 }
@@ -48,7 +48,7 @@ inline void keep_until_enqueued(TensorList& tensors) {
 std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors);
 
 /// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
-/// own.
+/// own block.
 TensorList allocate_like(const TensorList& models, int device, bool apart = false);
 
 /// Whether all are tensors on that device, without wrappers around them.

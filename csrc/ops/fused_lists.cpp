@@ -27,7 +27,7 @@ void for_all_units(const GradientList& list, const Work& work) {
   });
 }
 
-/// Where a list is that goes to the CPU's loops or a device's kernels as a whole.
+/// Whether a list starts on a device; it goes to the CPU's loops or a device's kernels as a whole.
 bool begins_on_device(const TensorList& list) {
   return !list.empty() && is_on_accelerator(list[0]);
 }

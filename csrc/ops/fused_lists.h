@@ -1,6 +1,6 @@
 // Lists of gradients of one process's replicas, reduced in one pass: what a fused all_reduce
 // computes, with the same bits, without ranks. On the CPU, divided among torch's intra-op threads,
-// or on CUDA devices (ops/fused_device.h), where results stay and nobody waits for them.
+// or on CUDA devices (ops/fused_device.h), where results stay and no host waits for them.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace fastcomm {
 
-/// Reduces sources[0][i], sources[1][i], ... into new tensors. Returns them, and behind them the
-/// three results of tensors/gradients.h. Raises Error: lists that differ in length, shapes or
-/// dtypes, too many of them, or what GradientTensors refuses (kInvalidArgument).
+/// Reduces sources[0][i], sources[1][i], ... into new tensors. Returns them, followed by the three
+/// results of tensors/gradients.h. Raises Error: lists that differ in length, shapes or dtypes, too
+/// many of them, or what GradientTensors refuses (kInvalidArgument).
 TensorList fused_sum_lists(const std::vector<TensorList>& sources, const GradientOptions& options);
 
-/// The three results of tensors/gradients.h for gradients that are left as they are.
+/// The three results of tensors/gradients.h for gradients that are left unchanged.
 TensorList gradient_norms(const TensorList& gradients, NormKind kind);
 
-/// The norm of parts, fp64 where they are.
+/// The norm of parts, in fp64, where they are.
 at::Tensor norm_of(const at::Tensor& parts, NormKind kind);
 
 }  // namespace fastcomm

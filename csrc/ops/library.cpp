@@ -1,8 +1,8 @@
 // The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake implementations
 // and their derivatives are in fastcomm/_devices/operators.py.
 //
-// A device is its index, -1 for the CPU. Where neither our CPU path nor that for devices applies,
-// torch's own functions do the work, in the same order.
+// A device is its index, -1 for the CPU. Where neither our path for the CPU nor that for devices
+// applies, torch's own functions do the work, in the same order.
 #include <torch/library.h>
 
 #include <algorithm>

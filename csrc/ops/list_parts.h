@@ -41,7 +41,7 @@ inline std::vector<ListPart> cut_list(const std::vector<uint64_t>& sizes,
   return parts;
 }
 
-/// Calls `work(item, begin, bytes)` for what of each item lies in the part.
+/// Calls `work(item, begin, bytes)` for the bytes of each item that lie in the part.
 template <class Work>
 void for_each_piece(const ListPart& part, const std::vector<uint64_t>& sizes, const Work& work) {
   size_t item = part.item;

@@ -10,8 +10,8 @@
 namespace fastcomm {
 namespace {
 
-/// A PeerProbe. Memory that torch maps piece by piece (expandable segments) is mapped for others on
-/// demand only, and some allocators do not know how.
+/// A PeerProbe. Memory that torch maps piece by piece (expandable segments) is mapped for others
+/// only on demand, and some allocators cannot do so.
 ProbeResult probe_tensors(int device, int peer, int tries) {
   ProbeResult result = probe_peers(device, peer, tries);
   if (result.busy || !result.wrong.empty()) return result;

@@ -42,7 +42,7 @@ class SharedBlock {
   /// Drops the maker's share.
   static void release(void* shared) {
     auto* self = static_cast<SharedBlock*>(shared);
-    // Release, and acquire by the last: who reuses the memory comes after all uses of it.
+    // Release, and acquire by the last: reuse of the memory comes after all uses of it.
     if (self->users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     HostCache::instance().give(self->block_);
     delete self;
@@ -75,7 +75,7 @@ TensorList allocate_like(const TensorList& models) {
   return made;
 }
 
-/// Whether lists of these sizes, written so many times, are more than the caches hold.
+/// Whether lists of these sizes, written `times` times, exceed the caches.
 bool streams(const std::vector<uint64_t>& sizes, int64_t times) {
   uint64_t bytes = 0;
   for (const uint64_t size : sizes) bytes += size;
@@ -201,7 +201,7 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
   const TensorList sources = all_plain(tensors);
   const std::vector<const char*> from = const_pointers(sources);
   const std::vector<uint64_t> sizes = sizes_of(sources);
-  // First those that somebody else holds, and those that are not as they were: they are replaced.
+  // First copies that are held elsewhere, and those whose form has changed: they are replaced.
   for (TensorList& list : copies) {
     FC_CHECK(list.size() == sources.size(), "refresh: lists of ", sources.size(), " and ",
              list.size(), " tensors");

@@ -1,7 +1,7 @@
 // The devices that this library's kernels serve, as torch sees them: CUDA, or in builds on the execution
-// shim (FC_SHIM) the simulated accelerator of tests, a PrivateUse1 device type of torch. What is above the
+// shim (FC_SHIM) the simulated accelerator of tests, a PrivateUse1 device type of torch. Code above the
 // CUDA runtime uses devices, streams and memory through this header and torch's generic classes
-// (c10::DeviceGuard, c10::StreamGuard, c10::Event), and so is the same code on both.
+// (c10::DeviceGuard, c10::StreamGuard, c10::Event), and so is the same on both.
 //
 // FC_DEVICES is defined where there are kernels for devices. Without them the type is CUDA too: its
 // tensors go to torch's own functions. What torch has no generic form for is implemented once for
@@ -47,7 +47,7 @@ inline at::Device accelerator_device(int64_t index) {
 
 #if defined(FC_DEVICES)
 
-/// The calling thread's.
+/// The calling thread's current stream.
 inline c10::Stream current_stream(int device) {
   return c10::impl::VirtualGuardImpl(kAccelerator).getStream(accelerator_device(device));
 }
@@ -56,8 +56,8 @@ inline cudaStream_t native_stream(const c10::Stream& stream) {
   return static_cast<cudaStream_t>(stream.native_handle());
 }
 
-/// Memory that was allocated for another stream is not given out again before `stream` has done what
-/// it was given until the memory is freed.
+/// Memory that was allocated for another stream is not given out again until `stream` has done what it
+/// was given before the memory is freed.
 inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   if (FC_LEFT_OUT(Control::kForgetUse)) return;
   c10::impl::VirtualGuardImpl(kAccelerator)
@@ -67,15 +67,15 @@ inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
 // One implementation each.
 
 /// Lets kernels of `device` reach what torch allocates on `peer`, now and later; their access to each
-/// other is enabled already. False, with the reason, where torch's allocator cannot: then nothing has
-/// failed, and data goes through the host. Never raises.
+/// other is enabled already. False, with the reason, where torch's allocator cannot do this: then nothing
+/// has failed, and data goes through the host. Never raises.
 bool map_for_peers(int device, int peer, std::string& why_not);
 
 /// The capture into a graph that a stream is part of, by a number of its own in this process; 0: none.
 uint64_t capture_of(const c10::Stream& stream);
 inline bool is_capturing(int device) { return capture_of(current_stream(device)) != 0; }
 
-/// As its maker calls it.
+/// The name that the device's maker gives it.
 std::string device_name(int device);
 
 #endif

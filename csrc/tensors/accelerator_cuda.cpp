@@ -19,7 +19,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 /// Returns "" or why not.
 std::string ask_torch(int device, int peer) {
   try {
-    // Whose memory may come from anywhere.
+    // Its memory may come from anywhere.
     if (c10::cuda::CUDACachingAllocator::name() == "pluggable") {
       return "torch's allocator is a pluggable one, which maps nothing for other devices";
     }
@@ -29,7 +29,7 @@ std::string ask_torch(int device, int peer) {
     }
     return concat("torch finds no access from device ", device, " to device ", peer);
   } catch (const std::exception& error) {
-    static_cast<void>(cudaGetLastError());  // somebody else's next launch would find it
+    static_cast<void>(cudaGetLastError());  // or the next launch of another library would find it
     return concat("torch does not map memory of device ", peer, " for device ", device, ": ",
                   first_line(error.what()));
   }
@@ -38,7 +38,7 @@ std::string ask_torch(int device, int peer) {
 }  // namespace
 
 bool map_for_peers(int device, int peer, std::string& why_not) {
-  // torch notes that it has mapped before it does: after a failure it would say yes.
+  // torch notes that it has mapped before it does so: after a failure it would say yes.
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::map<std::pair<int, int>, std::string>;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -51,7 +51,7 @@ void check(size_t index, const at::Tensor& tensor, at::Device device) {
            " overlaps itself (an expanded tensor): clone it");
 }
 
-/// No two of them share memory.
+/// Checks that no two of them share memory.
 void check_apart(const TensorList& dense) {
   std::vector<size_t> order(dense.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,7 +1,7 @@
 // Tensors as the list of gradients that a fused reduction works on.
 //
-// A dense tensor is taken as its memory lies, whatever its strides; a complex one as pairs of reals. One
-// with gaps gets a stand-in, which is copied back. Results are three tensors where gradients are:
+// A dense tensor is taken as its memory lies, whatever its strides; a complex one as pairs of reals. A tensor
+// with gaps gets a stand-in, which is copied back. Results are three tensors, where the gradients are:
 //
 //   total_norm  0-d, fp32, or fp64 if a gradient is: the norm of all of them; zero for NormKind::kNone
 //   found_inf   0-d, fp32: 1 if any element is infinite or NaN, else 0
@@ -29,8 +29,8 @@ struct GradientOptions {
 class GradientTensors {
  public:
   /// Raises Error(kInvalidArgument), which names the tensor: not on `device`; sparse, or quantized; not
-  /// floating-point; overlaps itself or another one; a wire type that is none; shards of a tensor with
-  /// gaps, or that are not offsets of it; a residual that is not fp32 or lies otherwise.
+  /// floating-point; overlaps itself or another one; an unsupported wire type; shards of a tensor with gaps,
+  /// or that are not offsets of it; a residual that is not fp32 or has another layout.
   GradientTensors(TensorList tensors, const GradientOptions& options, at::Device device = at::kCPU);
 
   const std::vector<Gradient>& gradients() const { return gradients_; }
@@ -40,9 +40,9 @@ class GradientTensors {
   const std::shared_ptr<GradientList>& list() const { return list_; }
   /// Copies stand-ins to where the gradients live.
   void write_back() const;
-  /// What the list found out.
+  /// Writes what the list found out.
   void write_results(const TensorList& results) const;
-  /// Of shapes, orders of elements, types and options: what must be equal on all ranks.
+  /// A hash of shapes, orders of elements, types and options: what must be equal on all ranks.
   uint64_t signature() const;
   /// The same in words, cut off where it gets long.
   std::string describe() const;
@@ -58,7 +58,7 @@ class GradientTensors {
   std::shared_ptr<GradientList> list_;
 };
 
-/// Raises Error(kInvalidArgument) unless each tensor that is divided has an offset for each rank, and one more.
+/// Raises Error(kInvalidArgument) unless each divided tensor has an offset for each rank, and one more.
 void check_offsets(const std::vector<ShardOffsets>& shards, int size);
 
 /// Three tensors for results, as above.

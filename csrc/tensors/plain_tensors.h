@@ -1,4 +1,4 @@
-// Tensors as pieces of memory: which are, and where they lie. For the CPU's memory and a device's.
+// Tensors as pieces of memory: which ones are, and where they lie. For CPU memory and a device's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,8 +58,8 @@ inline std::vector<uint64_t> sizes_of(const TensorList& tensors) {
   return found;
 }
 
-/// Whether the copy of an earlier time can be written to: it has the form of `source`, and nobody
-/// else holds its memory (a graph that waits for its backward).
+/// Whether an earlier copy can be written to: it has the form of `source`, and its memory is not
+/// held elsewhere (by a graph that waits for its backward).
 inline bool can_be_rewritten(const at::Tensor& copy, const at::Tensor& source) {
   return copy.defined() && copy.sizes() == source.sizes() && copy.strides() == source.strides() &&
          copy.scalar_type() == source.scalar_type() && copy.storage().nbytes() >= source.nbytes() &&

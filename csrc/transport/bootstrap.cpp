@@ -33,8 +33,8 @@ std::string welcome_key(int rank, const std::string& token) {
 std::string ack_key(const std::string& nonce, int rank) { return concat("ack/", nonce, "/", rank); }
 std::string agreed_key(const std::string& nonce) { return concat("agreed/", nonce); }
 
-// What rank 0 says in the end begins with one of these; then its `told`, or why there is no group:
-// the sizes differ, or a rank has a problem. A rank that has one acknowledges with it, the others
+// Rank 0's final message starts with one of these; then comes its `told`, or why there is no group:
+// the sizes differ, or a rank has a problem. A rank with a problem acknowledges with it, the others
 // with the size of the group.
 constexpr char kAgreed = '+', kRefused = '-', kProblem = '!';
 constexpr size_t kNonceDigits = 16;
@@ -94,7 +94,7 @@ std::string welcome_all(Bootstrap& store, int size, const std::string& nonce, st
   std::vector<std::string> answered(size);
   std::vector<bool> arrived(size, false);
   arrived[0] = true;
-  // Whoever comes soon shall be told why there is no group; who never comes is not waited for.
+  // Ranks that come soon are told why there is no group; those that never come are not waited for.
   const auto soon = [&] { deadline = std::min(deadline, Clock::now() + std::chrono::seconds(2)); };
   if (!refusal.empty()) soon();
   auto pause = std::chrono::microseconds(100);
@@ -152,7 +152,7 @@ Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, D
   const std::string welcome = store.get(welcome_key(rank, token), deadline);
   const std::string digits = welcome.substr(0, kNonceDigits);
   const uint64_t nonce = parse_nonce(digits);
-  // Rank 0 is told also where this rank will not go on.
+  // Rank 0 is also told where this rank will not go on.
   store.set(ack_key(digits, rank),
             problem.empty() ? std::to_string(size) : problem_of(rank, problem));
   check_refusal(problem_of(rank, problem));

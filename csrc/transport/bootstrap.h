@@ -25,10 +25,10 @@ struct Agreement {
 
 /// Agrees on a random number that names this attempt to form a group, so that keys which an earlier
 /// group left in the same store are never taken for this one's. Rank 0 draws it and gives it to
-/// every rank that shows a fresh token: a token of an earlier attempt is answered too, but nobody
+/// every rank that shows a fresh token: a token of an earlier attempt is answered too, but no one
 /// waits for that answer. With it every rank gets rank 0's `told`. Raises Error(kTimeout) naming the
 /// ranks that did not arrive, Error(kInvalidArgument) where ranks differ about the group's size,
-/// Error(kSystem) where the store holds nonsense, or on every rank where one has a `problem` that
+/// Error(kSystem) where the store holds nonsense, or, on every rank, where one has a `problem` that
 /// keeps it from the group.
 Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, Deadline deadline,
                 const std::string& problem = "");

@@ -1,12 +1,12 @@
 // The control part of a rank's window, for groups of CPU ranks.
 //
 //   line 0      the flag (one channel)
-//   line 1      how this rank stands: at work, gone (leave notice), or poisoned, and by whose fault;
+//   line 1      the state of this rank: at work, gone (leave notice), or poisoned, and by whose fault;
 //               on which core it ran last
 //   2x5 lines   what the rank says of an operation, by its parity (coll/call_header.h)
 //   4 lines     why the group is poisoned, as text
 //
-// Scratch (coll/plan.h) lies behind it.
+// Scratch (coll/plan.h) lies after it.
 //
 // Everything here is written by its owner alone.
 #pragma once
@@ -27,7 +27,7 @@ constexpr uint64_t kNotShared = ~uint64_t{0};
 /// Room for what a rank says of an operation.
 constexpr size_t kNoticeBytes = 5 * kLineBytes;
 
-/// Copies as much of a text as there is room for, and no half character of UTF-8: readers decode it.
+/// Copies as much of a text as there is room for, without cutting a UTF-8 character: readers decode it.
 inline void cut_text(char* to, size_t room, const char* from) {
   size_t length = std::strlen(from);
   if (length >= room) {
@@ -58,15 +58,15 @@ struct ControlBlock {
     if (cpu.load(std::memory_order_relaxed) != here) cpu.store(here, std::memory_order_relaxed);
   }
 
-  /// Whether this rank has ended the operation, that it was in, in an error. What its user does with
-  /// the operation's memory comes after the mark that is read here: a fence follows each of the two.
+  /// Whether this rank's operation with that number ended in an error. What its user does with the
+  /// operation's memory comes after the mark that is read here: a fence follows each of the two.
   bool gave_up(uint64_t sequence) const {
     if (poisoned.load(std::memory_order_acquire) != 0 && first_failed <= sequence) return true;
     const uint64_t left = this->left.load(std::memory_order_acquire);
     return left != 0 && left - 1 <= sequence;
   }
 
-  /// Publishes that this rank has left after so many operations, and how; "" for in good order. A rank
+  /// Publishes that this rank has left after that many operations, and how; "" for in good order. A rank
   /// that was poisoned before keeps that reason, which is what peers look at first.
   void announce_leave(uint64_t operations, const char* how) {
     if (poisoned.load(std::memory_order_relaxed) == 0) {
@@ -76,13 +76,13 @@ struct ControlBlock {
     left.store(operations + 1, std::memory_order_release);
   }
 
-  /// What to tell of a rank that has announced that it leaves, seen with acquire, and is not poisoned.
+  /// What to report of a rank that has announced that it leaves, seen with acquire, and is not poisoned.
   const char* leave_text() const {
     return reason[0] == '\0' ? "destroyed its process group" : reason;
   }
 
-  /// Publishes why this rank gives the group up, and from which operation on: it has finished those
-  /// before. The first reason stays.
+  /// Publishes why this rank gives the group up, and from which operation on: it has finished the earlier
+  /// ones. The first reason stays.
   void poison(uint32_t code, int peer, uint64_t sequence, const char* text) {
     if (poisoned.load(std::memory_order_relaxed) != 0) return;
     cause = code;

@@ -1,4 +1,4 @@
-// How a rank sleeps until a peer publishes, without a system call while nobody sleeps.
+// How a rank sleeps until a peer publishes, without a system call while no one sleeps.
 //
 // A doorbell is a futex word and a count of sleepers, in memory that the peers share; a process has
 // one for all its groups. The publisher stores its flag (F) and then looks at the sleepers (S); the

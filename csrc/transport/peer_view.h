@@ -22,7 +22,7 @@ struct PeerView {
   int rank = 0;
   int size = 1;
   uint32_t* flags[kMaxRanks] = {};  // first channel's flag of each rank
-  char* scratch[kMaxRanks] = {};    // what lies behind the flags, aligned to a line
+  char* scratch[kMaxRanks] = {};    // what lies after the flags, aligned to a line
 
   FC_HD uint32_t* flag(int peer, int channel) const {
     return flags[peer] + static_cast<size_t>(channel) * (kLineBytes / sizeof(uint32_t));

@@ -33,11 +33,11 @@ class Transport {
   Doorbell& own_doorbell() const { return *doorbells_[view_.rank]; }
 
   /// Makes sure that the first `bytes` of the scratch are backed by memory. Raises Error(kSystem) where
-  /// there is none left, instead of a bus fault later. Cheap when called again.
+  /// none is left, instead of a bus error later. Cheap when called again.
   virtual void reserve_scratch(size_t bytes) = 0;
   /// The same for `bytes` from byte `offset` of the scratch on. Not remembered: a system call each time.
   virtual void reserve_part(size_t offset, size_t bytes) = 0;
-  /// Whether a peer's scratch can be read there without a bus fault, backed by the peer or not.
+  /// Whether a peer's scratch can be read there without a bus error, backed by the peer or not.
   virtual bool readable(int peer, size_t offset, size_t bytes) const = 0;
 
   /// How peers may name this rank's `bytes` at `data`; kNotShared where they have not mapped them.
@@ -47,15 +47,15 @@ class Transport {
   /// answer on every rank.
   virtual char* reach(int peer, uint64_t where, size_t bytes) const = 0;
 
-  /// An operation failed while peers may still write to these bytes of this rank: they must not
-  /// serve anything else, once freed, until every peer has left the group or died.
+  /// An operation failed while peers may still write to these bytes of this rank: even if freed, they
+  /// must not be reused until every peer has left the group or died.
   virtual void quarantine(uint64_t where, size_t bytes) = 0;
 
   /// True if the process of a peer has died: all that it ever wrote is visible afterwards. Any thread.
   virtual bool lost(int peer) const = 0;
 
   /// Asks whether every peer has left the group, or is dead: only then is it certain that none of them
-  /// touches this rank's memory for the group's sake. May be asked when this is gone.
+  /// touches this rank's memory for the group's sake. May be asked when this object is gone.
   virtual std::function<bool()> peers_are_gone() const = 0;
 
   /// How messages call a peer: "rank 2 (pid 4711)".

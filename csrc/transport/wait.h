@@ -1,5 +1,5 @@
-// Waiting for peers: yield for a bounded time, then sleep on the doorbell. Before both comes a bounded
-// spin, in Communicator::wait, which keeps its lock meanwhile.
+// Waiting for peers: yield for a bounded time, then sleep on the doorbell. A bounded spin precedes both, in
+// Communicator::wait, which keeps its lock meanwhile.
 //
 // Spinning is right only where every rank has a core: when ranks outnumber cores, the spinner holds
 // the core that the awaited peer needs. The slow part of a wait (`check`) runs every few yields and
@@ -25,13 +25,13 @@ struct WaitPolicy {
 /// For a rank of `oversubscribed` or not; FASTCOMM_SPIN_US overrides the spin.
 WaitPolicy wait_policy(bool oversubscribed);
 
-/// The longest sleep in one piece: what is told by no ring is seen within it. Shorter at first, a
+/// The longest sleep in one piece: a change that rings no doorbell is seen within it. Shorter at first, a
 /// sixteenth of the wait so far, so that a deadline is seen with little delay however short it is.
 constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(50);
 constexpr Clock::duration kShortestSleep = std::chrono::milliseconds(1);
 
 /// Returns when `ready()` holds; `check()` raises to give up. `ready` may do work of its own.
-/// `crowded()` tells that what is awaited seems to share this core. Where there may be a free core, to sleep parts the
+/// `crowded()` tells that what is awaited seems to share this core. Where there may be a free core, sleeping parts the
 /// two: the wake-up lets the scheduler move one of them, which a yield never does. Where ranks outnumber cores there is
 /// none, and a yield lets the other go on for a tenth of what a sleep and its wake-up cost.
 template <class Ready, class Check, class Crowded>

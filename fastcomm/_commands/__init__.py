@@ -1,1 +1,1 @@
-"""Commands of ``fastcomm`` that are no packages of their own, and what all have in common."""
+"""Commands of ``fastcomm`` that are not packages of their own, and what all commands share."""

@@ -29,8 +29,8 @@ def positive(text: str) -> int:
 def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:
     """Run a command, and return its exit status.
 
-    130 for Ctrl-C; 2, with a line that says why, where packages are missing or a file cannot be
-    written.
+    The status is 130 for Ctrl-C, and 2, with a line that says why, where packages are missing or a
+    file cannot be written.
     """
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:

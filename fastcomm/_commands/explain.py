@@ -14,7 +14,7 @@ REDUCTIONS = ("sum", "avg", "premul_sum", "product", "min", "max", "band", "bor"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     import torch
 
     from fastcomm import explain

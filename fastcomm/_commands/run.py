@@ -1,4 +1,4 @@
-"""``fastcomm run script.py ...``: a script on fastcomm that nobody edits."""
+"""``fastcomm run script.py ...``: run a script on fastcomm without editing it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ USAGE = "usage: fastcomm run {script.py | -m module} [argument ...]"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script as ``python`` would, with fastcomm's primitives in the places of torch's.
+    """Run a script as ``python`` would, with fastcomm's primitives in place of torch's.
 
     ``torch.nn.parallel`` and ``torch.cuda.comm`` are ours (see `fastcomm.use`), and
-    ``init_process_group`` takes fastcomm where the script says gloo, and on a machine without GPUs
+    ``init_process_group`` takes fastcomm where the script says gloo and, on a machine without GPUs,
     where it says nccl. With GPUs NCCL stays what it is: the backend copies their tensors through
     the host's memory.
     """

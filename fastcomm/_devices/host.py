@@ -1,4 +1,4 @@
-"""Gradients on devices reduced in the host's memory: there, and back again."""
+"""Gradients on devices that are reduced in the host's memory: copies there, and back."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def are_elsewhere(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether there are any, and all of them are on one device that is not the CPU."""
+    """Tell whether there are any tensors, all of them on one device that is not the CPU."""
     devices = {tensor.device for tensor in tensors}
     return len(devices) == 1 and all(_is_elsewhere(tensor) for tensor in tensors)
 
 
 def bring_back(copies: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
-    """Write the copies of `copies_of` to what they are copies of, after its current stream."""
+    """Write the copies that `copies_of` made back to their tensors, on the current stream."""
     with torch.no_grad():
         for copy, tensor in zip(copies, tensors, strict=True):
             if copy is not tensor:
@@ -36,5 +36,5 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        return copy  # it overlaps itself, for which it is refused, and so is the copy
+        return copy  # it overlaps itself, so it is refused, and so is the copy
     return copy.copy_(tensor.detach())

@@ -13,7 +13,7 @@ from fastcomm._distributed import backend as _backend
 
 
 def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
-    """Return so many copies in the CPU's memory."""
+    """Return ``count`` copies of the tensors in the CPU's memory."""
     if count == 0:
         return []
     if torch.compiler.is_compiling():
@@ -39,7 +39,7 @@ def device_copies(
 ) -> list[list[torch.Tensor]] | None:
     """Return copies on the devices after the first, which has the tensors.
 
-    None where our kernels cannot do it: torch does then.
+    None where our kernels cannot: then torch does it.
     """
     kind = _served()
     if any(target.type != kind for target in targets):
@@ -105,7 +105,7 @@ def tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
 def _served() -> str:
     if not torch.compiler.is_compiling():
         return served()
-    kind: str = _constants().SERVED  # what is traced must not ask the library
+    kind: str = _constants().SERVED  # traced code must not ask the library
     return kind
 
 

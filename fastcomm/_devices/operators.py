@@ -1,8 +1,8 @@
-"""What torch needs to trace and derive ``torch.ops.fastcomm.*``, which csrc/ops/library.cpp has.
+"""What torch needs to trace and differentiate ``torch.ops.fastcomm.*`` of csrc/ops/library.cpp.
 
 ``broadcast_coalesced(tensors, devices)`` returns copies of all tensors for each device in turn;
-``reduce_add_coalesced(tensors, sources, destination)`` takes as many lists, one after the other,
-and returns one. Each is the other's derivative. A device is its index, -1 the CPU.
+``reduce_add_coalesced(tensors, sources, destination)`` takes ``sources`` lists, one after the
+other, and returns one. Each is the other's derivative. A device is its index, -1 the CPU.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _derive_broadcast(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[A
     result: list[torch.Tensor | None] = [None] * ctx.count
     if wanted and lists:
         flat = [grad for each in lists for grad in each]
-        real = all(type(grad) is torch.Tensor for grad in flat)  # and nothing that is traced
+        real = all(type(grad) is torch.Tensor for grad in flat)  # and none is traced
         forked = _streams.fork(grad.device for grad in flat) if real else []
         sums = OPERATORS.reduce_add_coalesced(flat, ctx.copies, ctx.source)
         _streams.join(forked)
@@ -80,7 +80,7 @@ def _remember_reduce(ctx: Any, inputs: tuple[Tensors, int, int], output: Any) ->
 
 
 def _derive_reduce(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, None, None]:
-    # The derivative of a sum by each term is the sum's own: no copy is needed on the same device.
+    # The gradient of each term is that of the sum: no copy is needed on the same device.
     count = len(ctx.like) // ctx.sources
     result: list[torch.Tensor | None] = []
     for source, index in enumerate(ctx.devices):

@@ -1,4 +1,4 @@
-"""Where replicas live: CUDA devices, one of them several times, or the CPU, once for each."""
+"""Where replicas live: CUDA devices, which may repeat, or the CPU, listed once for each replica."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def accelerator() -> str | None:
 
 @functools.cache
 def served() -> str:
-    """Return the type of the devices that our kernels serve: ``"cuda"``, but in simulations of it.
+    """Return the type of the devices that our kernels serve: ``"cuda"``, except in simulations.
 
-    A library without kernels for devices has none; there torch does the work, on ``"cuda"``.
+    A library without kernels for devices serves none; then torch does the work, on ``"cuda"``.
     """
     return _native.load().accelerator_type() or "cuda"
 
@@ -66,7 +66,7 @@ def check_list(devices: object) -> None:
 
 
 def slots(devices: Iterable[Device]) -> list[torch.device]:
-    """Return devices with their indices, in order; one may come several times.
+    """Return devices with their indices, in order; one may occur several times.
 
     Raises:
         TypeError: see `check_list`.

@@ -1,10 +1,10 @@
 """Streams where autograd or threads bring together what several devices compute.
 
-Autograd knows one stream of a node, which it makes current for the derivative. Gradients that come
-are ready there, wherever they are, and those that go must be ready there too ("Stream sync contract
-when dealing with multi-deviced-ness", torch/csrc/autograd/input_buffer.cpp). So a derivative that
-works on several devices forks from that stream, and joins it. On the CPU, and on devices that our
-kernels do not serve, nothing here does anything.
+Autograd knows one stream per node, and makes it current for the node's backward. Incoming gradients
+are ready there, whatever device they are on, and outgoing ones must be ready there too ("Stream
+sync contract when dealing with multi-deviced-ness", torch/csrc/autograd/input_buffer.cpp). So a
+backward that works on several devices forks from that stream, and joins it again. On the CPU, and
+on devices that our kernels do not serve, these functions do nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastcomm._devices.slots import CPU, served
 
 
 def current(device: torch.device) -> torch.Stream | None:
-    """Return the current stream of a device that our kernels serve; None of others."""
+    """Return the current stream of a device that our kernels serve; None for others."""
     if device == CPU or torch.compiler.is_compiling() or device.type != served():
         return None
     return torch.accelerator.current_stream(device)
@@ -57,7 +57,8 @@ def receive(made_on: torch.Stream | None, *tensors: torch.Tensor) -> None:
 def use(tensors: Iterable[torch.Tensor]) -> None:
     """Keep memory that other streams may have allocated until the current ones are done with it.
 
-    For what autograd hands over: of gradients on other devices than a node's it does not do so.
+    Needed for what autograd hands over: it does not do so for gradients on other devices than the
+    node's.
     """
     for tensor in tensors:
         stream = current(tensor.device)

@@ -27,8 +27,8 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     Sets ``DDP_DISABLE_COMM_MEM=0`` in the environment unless the variable is there already: then
     ``DistributedDataParallel`` allocates its buckets where peers can reach them.
 
-    Where the ranks do not all share memory, a Gloo group of torch's does everything, and a
-    warning of the logger ``fastcomm`` says why (on the group's first rank).
+    Where the ranks do not all share memory, a Gloo group of torch's does everything, and the logger
+    ``fastcomm`` warns and says why (on the group's first rank).
 
     Args:
         options: torch's ``_DistributedBackendOptions``: store, group_rank, group_size, timeout.
@@ -38,7 +38,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         TypeError: ``backend_options`` is not None.
         CollectiveTimeoutError: a rank did not arrive within the group's timeout.
         CollectiveArgumentError: the ranks were started for groups of different sizes.
-        CommunicationSystemError: a rank may not open the descriptors that a group needs.
+        CommunicationSystemError: a rank may not open as many descriptors as a group needs.
     """
     if backend_options is not None:
         raise TypeError(
@@ -52,9 +52,9 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
-    # of processes that are gone.
+    # about processes that are gone.
     name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
-    # For what continuations of futures issue (csrc/c10d/native/lanes.h), from other threads.
+    # For what continuations of futures issue from other threads (csrc/c10d/native/lanes.h).
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
@@ -82,9 +82,9 @@ _connections: WeakKeyDictionary[dist.Store, dist.Store] = WeakKeyDictionary()
 def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Store]:
     """Return the store behind all prefixes, and another connection to it for a group of ``size``.
 
-    Who waits in a store keeps other threads out. There is one for all groups of the process, as
-    long as somebody holds the store, made before it is needed: while a connection to a host
-    that has died is tried again and again, nobody looks for the death.
+    A thread that waits in a store keeps other threads out. All groups of the process share one such
+    connection, as long as somebody holds the store. It is made before it is needed: while a
+    connection to a dead host is being retried, nobody looks for the death.
     """
     base: dist.Store = store
     while isinstance(base, dist.PrefixStore):
@@ -95,7 +95,7 @@ def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Stor
         return base, known
     try:
         connection = base.clone()
-    except (RuntimeError, NotImplementedError):  # a store that cannot
+    except (RuntimeError, NotImplementedError):  # a store that cannot be cloned
         return base, base
     if connection is not base:
         _connections[base] = connection
@@ -105,9 +105,9 @@ def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Stor
 def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta) -> int:
     """Raise on every rank unless all ranks come, for a group of one size, and can take part.
 
-    Returns a number that all ranks have in common, and no other group.
+    Returns a number that all ranks have in common, and that no other group has.
 
-    Done first: what follows would not say as well who is missing, Gloo least of all.
+    This comes first: what follows would be less clear about who is missing, Gloo least of all.
     """
     problem = _want_of_descriptors(size)
     name = 0
@@ -116,17 +116,17 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
             name = native.agree(store, rank, size, _seconds(timeout), problem)
         except dist.DistError:
             if not problem:
-                raise  # else a store without a descriptor, which is the same problem
+                raise  # else the store got no descriptor, which is the same problem
     if problem:
         raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
     return name
 
 
 def _want_of_descriptors(size: int) -> str:
-    """Say what is missing if a group of ``size`` ranks might not find descriptors enough.
+    """Say what is missing if a group of ``size`` ranks might run out of descriptors.
 
-    Asked before: where the group comes to be Gloo's, that ends the whole process when its thread
-    finds none for a connection.
+    Asked beforehand: if the group ends up on Gloo, that ends the whole process when its thread
+    finds no descriptor for a connection.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -138,8 +138,8 @@ def _want_of_descriptors(size: int) -> str:
             return ""  # no /proc: nobody knows
         used = limit
     # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
-    # descriptors for each peer; where it turns out to be Gloo's, that has its own: size + 3, and
-    # more while it connects.
+    # descriptors for each peer; if it ends up on Gloo, that takes its own: size + 3, and more while
+    # it connects.
     needed = 3 * size + 16
     if limit - used >= needed:
         return ""
@@ -164,9 +164,9 @@ def backend_of(
 
     Args:
         group: a process group; None is the default group.
-        behind_checks: also where TORCH_DISTRIBUTED_DEBUG=DETAIL has put torch's checks in front of
-            it. To ask it something: a call that these do not see would not match others that they
-            hold back.
+        behind_checks: also find it where TORCH_DISTRIBUTED_DEBUG=DETAIL has put torch's checks in
+            front of it. For queries only: a call that the checks do not see would not match others
+            that they hold back.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A barrier that says who is missing, under our own name: torch keeps its own for Gloo."""
+"""A barrier that says who is missing, under our own name: torch's works with Gloo only."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def monitored_barrier(
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Wait until all ranks of a group have come; as ``torch.distributed.monitored_barrier``.
+    """Wait until all ranks of a group have come, as ``torch.distributed.monitored_barrier`` does.
 
-    Synchronous, in the order of the group's other operations.
+    Synchronous, and in order with the group's other operations.
 
     Args:
         group: a process group of backend fastcomm; None is the default group.
-        timeout: how long to wait; None is the group's.
+        timeout: how long to wait; None is the group's timeout.
         wait_all_ranks: name all ranks that are missing, and not just the first.
 
     Raises:
-        CollectiveTimeoutError: not all ranks came. On rank 0 it names who is missing; the group
-            cannot be used any more.
+        CollectiveTimeoutError: not all ranks arrived. On rank 0 the error names those missing; the
+            group cannot be used any more.
         ValueError: the group is not of backend fastcomm.
     """
     if _backend.backend_of(group, behind_checks=True) is None:

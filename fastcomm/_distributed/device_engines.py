@@ -41,7 +41,7 @@ _factories: dict[str, Factory] = {}
 
 
 def register(device_type: str, factory: Factory | None) -> None:
-    """Set what serves tensors on such devices in groups that meet them later; None is nothing."""
+    """Set what serves tensors on such devices in groups that meet them later; None for nothing."""
     if factory is None:
         _factories.pop(device_type, None)
     else:
@@ -51,9 +51,9 @@ def register(device_type: str, factory: Factory | None) -> None:
 def any_known() -> bool:
     """Tell whether there is a backend for any device that this process sees.
 
-    torch's batches of messages differ where there is: an exception in one leaves the group unusable
-    for ``all_reduce``, in silence. Programs without devices do not get that from a build of torch
-    for CUDA.
+    Where there is one, torch's batches of messages behave differently: an exception in a batch
+    silently leaves the group unusable for ``all_reduce``. Programs without devices must not get
+    that merely from a torch built for CUDA.
     """
     return any(factory.count() for factory in _factories.values())
 
@@ -76,7 +76,7 @@ def identify(device: torch.device) -> str:
 def make(
     device: torch.device, store: dist.Store, rank: int, size: int, timeout_s: float
 ) -> tuple[str, Any]:
-    """Return the name of a backend for a device, and a new one of a group; waits for nobody."""
+    """Return the name of a backend for a device, and a new one for a group; wait for nobody."""
     factory = _factories[device.type]
     return factory.name, factory.make(store, rank, size, timedelta(seconds=timeout_s))
 
@@ -103,8 +103,8 @@ def say_why_not_direct(device_type: str, size: int, other: str, why: str) -> Non
     )
 
 
-# torch's watchdog of NCCL ends the process by default where it finds a failure or is stuck itself.
-# fastcomm has a death watch of its own, which ends NCCL and raises.
+# By default torch's NCCL watchdog ends the process when it finds a failure or is stuck itself.
+# fastcomm has its own death watch, which ends NCCL and raises.
 _LEAVES_THE_PROCESS_ALONE = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",

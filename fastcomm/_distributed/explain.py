@@ -20,9 +20,9 @@ class Explanation:
         operation: name of the operation, as in ``torch.distributed``.
         native: True for shared memory, and for devices that reach each other's memory.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
-            ``"nothing"``; where it is not native the name of another backend of torch's
-            (``"gloo"``, which serves the whole group; ``"nccl"``, tensors on its devices) or
-            ``"refused"``, as a reduction of a type that it is not defined for.
+            ``"nothing"``; where it is not native, the name of another torch backend (``"gloo"``,
+            which serves the whole group; ``"nccl"``, tensors on its devices) or ``"refused"``, as
+            for a reduction that is not defined for a type.
         bytes: size of one rank's message.
         reason: why.
     """
@@ -51,8 +51,8 @@ def explain(
 ) -> Explanation:
     """Tell which path ``torch.distributed.<operation>`` takes for such a call, and why.
 
-    Nothing is sent, and no other rank is needed. Every rank gets the same answer, but for the last
-    words about large messages: whether this rank's tensor is used where it lies.
+    Nothing is sent, and no other rank is needed. Every rank gets the same answer, except for the
+    last words about large messages: whether this rank's tensor is used where it lies.
 
     Args:
         operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
@@ -63,7 +63,7 @@ def explain(
             else a group of ``world_size`` ranks as this machine and environment would form it.
         count: elements, where no tensor is given (default 1).
         dtype: element type, where no tensor is given.
-        world_size: ranks of the group that is imagined (default 2); not with ``group``.
+        world_size: ranks of the imagined group (default 2); not with ``group``.
 
     Raises:
         ValueError: the group is not of backend fastcomm.
@@ -115,7 +115,7 @@ def explain(
 def _may_be_staged(
     explanation: Explanation, on_device: bool, reduction: str, dtype: torch.dtype
 ) -> bool:
-    """Tell whether devices look where tensors lie: in moves and sums of several launches."""
+    """Tell whether devices look at where tensors lie: in moves and sums of several launches."""
     sums = reduction in _SUMS and dtype not in (torch.uint16, torch.uint32, torch.uint64)
     suits = sums if explanation.operation.startswith(("all_reduce", "reduce")) else True
     several = explanation.native and explanation.algorithm == "pipelined"
@@ -139,7 +139,7 @@ _NATIVE_DTYPES = {
     torch.uint64: "uint64",
 }
 _SUMS = ("sum", "avg")
-# Reductions of complex numbers, which are pairs of reals to them. Else they are bytes: not reduced.
+# Reductions to which complex numbers are pairs of reals. To others they are bytes: not reduced.
 _LINEAR = ("sum", "avg", "premul_sum")
 
 

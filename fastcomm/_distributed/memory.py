@@ -31,8 +31,8 @@ def empty(
 
     **CPU.** An ``all_reduce`` larger than the one-shot limit works on such memory in place, without
     staging, where the tensor of every rank lies there. Any rank may use any other memory instead:
-    results have the same bits. The buckets of ``DistributedDataParallel`` are allocated so by
-    themselves.
+    results have the same bits. The buckets of ``DistributedDataParallel`` are allocated there
+    automatically.
 
     The memory counts against ``FASTCOMM_SEGMENT_MB``, takes whole pages of 4 KiB, and costs a
     system call and page faults when it is new: allocate once, use often. A child of ``fork()`` sees
@@ -40,26 +40,27 @@ def empty(
     memory moves to ordinary memory. After an operation on it has raised an error, peers may write
     to it until they have destroyed their process group too.
 
-    **Devices** of ranks that reach each other's memory. Sums and moves of ``group`` larger than the
-    one-shot limit read and write such tensors where they lie, if they begin at a multiple of 16
-    bytes; each rank may have any other tensor instead. Call it on all ranks at about the same time,
-    after the group's first collective on such tensors: where the group has no room left the ranks
-    wait for each other, at most 5 seconds, and for what their devices were given, and make some.
-    What was made stays with the group (``FASTCOMM_POOL_MB`` limits it). The tensor belongs to the
-    current stream, as others do; ``record_stream`` does nothing for it, so whoever used it on
-    another stream lets this one wait for that before it goes. It may outlive its group.
+    **Devices**, of ranks that reach each other's memory. Sums and moves of ``group`` larger than
+    the one-shot limit read and write such tensors where they lie, if they begin at a multiple of 16
+    bytes; any rank may use any other tensor instead. Call it on all ranks at about the same time,
+    after the group's first collective on such tensors: where the group has no room left, the ranks
+    wait for each other, at most 5 seconds, and for the work given to their devices, and make some.
+    Such memory stays with the group (``FASTCOMM_POOL_MB`` limits it). The tensor belongs to the
+    current stream, as others do; ``record_stream`` does nothing for it, so after use on another
+    stream let its own stream wait for that one before the tensor is freed. It may outlive its
+    group.
 
     Args:
         size: the shape, as integers or as one sequence of them.
-        out: a tensor of `empty` to be used again: it gets the shape, within its memory, and is what
-            is returned. ``dtype`` and ``device``, if given, have to be its own.
+        out: a tensor made by `empty`, to be reused: it gets the shape, within its memory, and is
+            returned. ``dtype`` and ``device``, if given, must be its own.
         dtype: element type; torch's default type if None.
         device: where; the CPU if None.
         requires_grad: as in ``torch.empty``.
-        group: of a tensor on a device: who reaches it; the default group if None.
+        group: for a tensor on a device: the ranks that reach it; the default group if None.
 
     Returns:
-        A contiguous tensor of undefined content. Ordinary memory where this process can have no
+        A contiguous tensor of undefined content, in ordinary memory where this process can have no
         other; the logger ``fastcomm`` warns once and says why.
 
     Raises:
@@ -89,7 +90,7 @@ def empty(
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
-    """Tell whether all memory of a tensor is such as `empty` makes, on the CPU or on a device."""
+    """Tell whether a tensor lies wholly in memory such as `empty` makes, on the CPU or a device."""
     shared: bool = _backend.load().is_shared(tensor)
     return shared
 
@@ -105,7 +106,7 @@ def _again(
         where = out.device
     if (out.dtype if dtype is None else dtype, where) != (out.dtype, out.device):
         raise ValueError(f"out is of {out.dtype} on {out.device}, not of {dtype} on {device}")
-    # Where this process can have no such memory, `empty` has made ordinary one.
+    # Where this process can have no such memory, `empty` has returned ordinary memory.
     if out.is_cpu and not is_shared(out) and not _backend.load().why_no_shared_memory():
         raise ValueError("out does not lie in memory of fastcomm.empty")
     bytes_there = out.untyped_storage().nbytes() - out.storage_offset() * out.itemsize

@@ -1,9 +1,9 @@
-"""Gradients on one device that another backend serves, as NCCL: a flat bucket for each type.
+"""Gradients on one device that another backend serves, such as NCCL: a flat bucket for each type.
 
-The backend sums, in its own order and with its own roundings; kernels of ours do the rest: factor,
-norm, and the look for inf and NaN. A mean is of terms that are divided before, as stock DDP has it,
-since the backend's accumulator may be no wider than what it sums. Nothing leaves the device, and
-nothing waits for it; nor does anybody compare the ranks' lists.
+The backend sums, in its own order and with its own roundings; our kernels do the rest: factor,
+norm, and the check for inf and NaN. For a mean, terms are divided before the sum, as in stock DDP,
+since the backend's accumulator may be no wider than what it sums. Nothing leaves the device,
+nothing waits for it, and nobody compares the ranks' lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def reduce(
 
     Args:
         tensors: the gradients, all on one device that kernels serve.
-        residuals: of error feedback, or none.
+        residuals: for error feedback, or none.
         group: any process group that takes tensors of that device.
         how: ``average``, ``scale``, ``comm_dtype``, and the number of the norm.
 

@@ -5,17 +5,17 @@ the type of the wire; the sum has an fp32 (for fp64 an fp64) accumulator and the
 tree over the ranks, is divided by their number, multiplied by ``scale``, and rounded once more.
 ``comm_dtype`` is about gradients of fp32; others travel as they are.
 
-The norm is that of the gradients as they are written: of each, over blocks of 4,096 elements in
-fp64, which are combined as a fixed tree, and so are the gradients, in the order of the list. It has
-the same bits on every rank, in every run, and however the list is divided among several calls
-(`combined_norm`), on the CPU and on CUDA devices, so that clipping by it keeps what ranks have
-equal.
+The norm is that of the gradients as they are written. Each one's is computed in fp64 over blocks of
+4,096 elements, which are combined in a fixed tree, and so are the gradients' norms, in the order of
+the list. The norm has the same bits on every rank, in every run, and however the list is divided
+among several calls (`combined_norm`), on the CPU and on CUDA devices, so clipping by it keeps the
+ranks' gradients equal.
 
 `fused_reduce_add_coalesced`, `clip_grad_norm_` and `combined_norm` take tensors on CUDA devices
 too. There a list costs one kernel for each of its dtypes and two small ones for the norm. Results
 stay on the device, nothing waits for it, and a graph can capture the calls. With several devices
-their current streams have to be part of the capture, none of them a default stream: let them wait
-for the captured one first, and that for them in the end.
+their current streams must be part of the capture, none of them a default stream: let them wait for
+the captured stream first, and let it wait for them at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NORMS = {1.0: 1, 2.0: 2, math.inf: 3}
 
 @dataclass
 class FusedResult:
-    """What a fused reduction found out besides the gradients, without a word to the host.
+    """What a fused reduction found out besides the gradients, without telling the host.
 
     Attributes:
         total_norm: 0-d, of fp32, or fp64 if a gradient is: the norm of all gradients, as they were
@@ -58,7 +58,7 @@ class FusedResult:
         partial_norms: 1-d, of fp64: for each gradient that is not None the sum of its squares
             (``norm_type=2``) or magnitudes (1), or its largest magnitude (inf). See
             `combined_norm`.
-        work: of a call with ``async_op=True``: the tensors are complete once it is.
+        work: for a call with ``async_op=True``: the tensors are complete once it is.
     """
 
     total_norm: torch.Tensor | None
@@ -68,9 +68,9 @@ class FusedResult:
     work: dist.Work | None = field(default=None, repr=False)
 
     def wait(self) -> None:
-        """Wait for an asynchronous call, or let the current stream wait; raises its error.
+        """Wait for an asynchronous call, or let the current stream wait; raise its error.
 
-        Of a call on devices: if it is known by then.
+        The error of a call on devices is raised if it is known by then.
         """
         if self.work is not None:
             self.work.wait()
@@ -80,7 +80,7 @@ class FusedResult:
 
         Sets ``optimizer.found_inf`` and ``optimizer.grad_scale``, which torch's optimizers with
         ``fused=True`` read: they divide the gradients by the scale as they load them, and do
-        nothing where ``found_inf`` is 1. Set anew for each step.
+        nothing where ``found_inf`` is 1. Call it anew for each step.
 
         Args:
             optimizer: of ``torch.optim``, with ``fused=True``.
@@ -119,13 +119,13 @@ def fused_all_reduce_(
 
     Args:
         grads: dense tensors of fp32, fp64, fp16, bf16 or complex numbers, of any shape and strides,
-            none of which overlap; None entries are skipped. Those on the group's CUDA devices are
-            reduced there, where fastcomm serves such tensors natively (`fastcomm.explain` says
-            so). Where another backend serves them, as NCCL, it sums a flat bucket for each type,
-            with its own order and roundings, of terms that are divided before where a mean is
-            asked for, and without comparing the ranks' lists; all else is done there, too. Else
-            they go through the host's memory, with the same bits. Only what is native is
-            asynchronous.
+            none of which overlap; None entries are skipped. Gradients on the group's CUDA devices
+            are reduced there where fastcomm serves such tensors natively (`fastcomm.explain`
+            tells). Where another backend serves them, such as NCCL, it sums a flat bucket for each
+            type, in its own order and with its own roundings, without comparing the ranks' lists;
+            for a mean, terms are divided before the sum. All else is done on the devices, too.
+            Otherwise gradients go through the host's memory, with the same bits. Only native calls
+            are asynchronous.
         group: any process group; None is the default one. Native where its backend is fastcomm
             and the ranks share memory; else the ranks gather each other's gradients and sum
             them here, with the same bits, which takes more memory and time.
@@ -135,11 +135,11 @@ def fused_all_reduce_(
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
             groups only) for each of ``grads``, with its shape and strides (contiguous where it has
-            gaps) and on its device, at first zero and the same from call to call. What rounding to
-            the type of the wire takes from a gradient here is kept there and added to the next one.
-            (The rounding of the sum is not fed back: what it takes is known to the rank that summed
-            alone, and which one that is depends on the list.) Not read for gradients that are not
-            rounded.
+            gaps) and on its device, initially zero, and the same tensors from call to call. What
+            rounding to the type of the wire takes from this rank's gradient is kept there and added
+            to the next one. (The rounding of the sum is not fed back: only the rank that summed
+            knows what it takes, and which rank that is depends on the list.) Not read for gradients
+            that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.
@@ -148,15 +148,15 @@ def fused_all_reduce_(
         A `FusedResult`.
 
     Raises:
-        ValueError: another ``norm_type`` or ``comm_dtype``, or gradients of which one is
-            refused: in truth a parameter, sparse, of integers, on another device, overlapping;
-            residuals unlike the gradients. Nothing has been sent: the others wait for this rank.
+        ValueError: an unknown ``norm_type`` or ``comm_dtype``; a gradient that is refused: actually
+            a parameter, sparse, of integers, on another device, or overlapping; residuals unlike
+            the gradients. Nothing has been sent: the others wait for this rank.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
-        FastcommError: as of any collective. The gradients may be reduced in part.
+        FastcommError: as for any collective. The gradients may be reduced in part.
 
-    On devices no call waits for what it has enqueued. These two errors are raised by ``wait()`` if
-    they are known by then, else by the group's next call; gradients and norm are NaN after them,
-    and ``found_inf`` is 1.
+    On devices no call waits for what it has enqueued. The last two errors are raised by ``wait()``
+    if they are known by then, else by the group's next call; then gradients and norm are NaN, and
+    ``found_inf`` is 1.
     """
     given = list(grads)
     tensors = [grad for grad in given if grad is not None]
@@ -183,7 +183,7 @@ def reduce_list(
     Args:
         tensors, group, residuals, async_op, timeout: as there.
         options: ``average``, ``scale``, ``comm_dtype``, ``norm_type``.
-        offsets: as of `fused_reduce_scatter_`.
+        offsets: as for `fused_reduce_scatter_`.
     """
     refuse_parameters(tensors)
     average, scale, comm_dtype, norm_type = options
@@ -244,7 +244,7 @@ def fused_reduce_add_coalesced(
 
     Returns:
         New tensors, not seen by autograd, and the `FusedResult`, on the first list's device. The
-        bits are those of as many ranks; of NaN no more is promised than that it is one.
+        bits are those that as many ranks would get; NaN stays NaN, but its bits are not promised.
 
     Raises:
         ValueError: as `fused_all_reduce_`; lists that differ.
@@ -306,10 +306,11 @@ def clip_grad_norm_(
     """Clip gradients by their norm, as ``torch.nn.utils.clip_grad_norm_`` does.
 
     Args:
-        parameters: whose gradients; on the CPU or CUDA devices, or anywhere with ``total_norm``.
-        max_norm: the norm that they get if theirs is larger.
+        parameters: a parameter, or several, whose gradients to clip; on the CPU or CUDA devices, or
+            anywhere with ``total_norm``.
+        max_norm: the norm that the gradients get if theirs is larger.
         norm_type: 1, 2 or ``inf``.
-        error_if_nonfinite: raise instead of clipping by a norm that is inf or NaN. Of CUDA tensors
+        error_if_nonfinite: raise instead of clipping by a norm that is inf or NaN. For CUDA tensors
             this waits for the device.
         foreach: how to multiply, as torch's.
         total_norm: the norm, where it is known already: `FusedResult.total_norm`.
@@ -319,8 +320,8 @@ def clip_grad_norm_(
         module).
 
     Raises:
-        RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite``.
-        ValueError: another ``norm_type``; a negative ``max_norm``.
+        RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite`` is set.
+        ValueError: an unknown ``norm_type``; a negative ``max_norm``.
     """
     check_max_norm(max_norm, norm_type)
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -359,14 +360,14 @@ def _finished(
 ) -> FusedResult:
     work, results = found
     if work is not None and not async_op:
-        work.wait()  # it has failed
+        work.wait()  # raises: it has failed
     return _result(results, norm_type, work)
 
 
 def _another_serves(
     device: torch.device, group: dist.ProcessGroup | None, backend: Any | None
 ) -> bool:
-    """Tell whether a backend made for such devices, as NCCL, sums tensors there in a group."""
+    """Tell whether a backend made for such devices, such as NCCL, sums tensors there in a group."""
     if backend is not None:
         answer = backend.explain(str(device), "all_reduce", 1, "float32", "sum")
         return answer is not None and not answer["native"] and answer["algorithm"] != "gloo"

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from fastcomm._distributed import backend as _backend
 
-_MOST_RANKS = 64  # as many as a native group has
+_MOST_RANKS = 64  # as many as a native group may have
 
 
 def reduce(
@@ -22,12 +22,12 @@ def reduce(
     group: dist.ProcessGroup | None,
     how: tuple[bool, float, torch.dtype | None, int],
 ) -> list[torch.Tensor]:
-    """Reduce ``tensors`` in place, to the bits of the native operation.
+    """Reduce ``tensors`` in place, with the bits of the native operation.
 
     Args:
         tensors: the gradients.
-        hosts: the same, or copies of them on the CPU, on which several ranks sum.
-        residuals: of error feedback, or none.
+        hosts: the same tensors, or copies of them on the CPU, where several ranks sum.
+        residuals: for error feedback, or none.
         group: any process group.
         how: ``average``, ``scale``, ``comm_dtype``, and the number of the norm.
 
@@ -60,7 +60,7 @@ def terms_of(
     residuals: Sequence[torch.Tensor],
     comm_dtype: torch.dtype | None,
 ) -> list[torch.Tensor]:
-    """Return what this rank gives of each gradient: contiguous, rounded to the type of the wire.
+    """Return this rank's term of each gradient: contiguous, rounded to the type of the wire.
 
     Raises:
         ValueError: residuals unlike the gradients; none has been touched.
@@ -76,7 +76,7 @@ def terms_of(
 
 
 def write_back(tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-    """Write what the gradients came to, as `terms_of` has them; ``made`` may have more after."""
+    """Write the sums back, laid out as by `terms_of`; ``made`` may hold more after them."""
     with torch.no_grad():
         for tensor, total in zip(tensors, made, strict=False):
             _in_order(tensor, view=True).copy_(total)
@@ -97,7 +97,7 @@ def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.
 def _rounded(
     value: torch.Tensor, comm_dtype: torch.dtype, residual: torch.Tensor | None
 ) -> torch.Tensor:
-    """Round to the type of the wire, with what the residual holds; that takes what is left."""
+    """Round a value and its residual to the type of the wire; the residual keeps what is left."""
     if residual is None:
         return value.to(comm_dtype)
     value = value + residual
@@ -108,9 +108,9 @@ def _rounded(
 
 
 def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:
-    """Return a contiguous tensor of the elements as they lie in memory, which norms go by.
+    """Return a contiguous tensor of the elements in memory order, which norms follow.
 
-    Of a tensor with gaps a copy; with ``view`` the tensor itself.
+    For a tensor with gaps that is a copy; with ``view`` the tensor itself.
     """
     order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
     dense = tensor.permute(order)

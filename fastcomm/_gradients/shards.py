@@ -1,7 +1,8 @@
 """Lists of tensors of which every rank owns a part: gradients reduced to it, parameters gathered.
 
 A tensor is divided by offsets: rank r owns the elements from ``offsets[r]`` to ``offsets[r + 1]``,
-counted as they lie in memory. No offsets at all say that every rank wants all of it.
+counted as they lie in memory. An empty list of offsets means that every rank wants the whole
+tensor.
 """
 
 from __future__ import annotations
@@ -64,11 +65,10 @@ def fused_reduce_scatter_(
     """Reduce gradients as `fused_all_reduce_` does, each rank its own part.
 
     Args:
-        grads: dense tensors, without gaps, where `fused_all_reduce_` takes them; reduced in place.
-            Afterwards a rank has the elements that it owns; what the others are is not specified.
-        offsets: one list a tensor, equal on all ranks; see `row_offsets`.
-        group, average, scale, comm_dtype, norm_type, async_op, timeout: as of
-            `fused_all_reduce_`.
+        grads: dense tensors without gaps, where `fused_all_reduce_` takes them; reduced in place.
+            Afterwards a rank has the elements that it owns; the others are unspecified.
+        offsets: one list for each tensor, equal on all ranks; see `row_offsets`.
+        group, average, scale, comm_dtype, norm_type, async_op, timeout: as for `fused_all_reduce_`.
 
     Returns:
         The `FusedResult` of the whole gradients, on every rank: the bits of `fused_all_reduce_`.
@@ -101,9 +101,9 @@ def gather_shards_(
     Raises:
         ValueError: a tensor or offsets that do not fit.
         CollectiveMismatchError: the lists of the ranks differ. Nothing has been written.
-        FastcommError: as of any collective. Parts of other ranks may have arrived, or not.
+        FastcommError: as for any collective. Parts of other ranks may have arrived, or not.
 
-    On devices no call waits for what it has enqueued. These two errors are raised by the group's
+    On devices no call waits for what it has enqueued. The last two errors are raised by the group's
     next call; parts of other ranks are NaN then.
     """
     _check_offsets(tensors, offsets, dist.get_world_size(group))
@@ -116,7 +116,7 @@ def gather_shards_(
         for owner in range(dist.get_world_size(group)):
             _broadcast_parts(tensors, offsets, group, owner)
     elif gathered[0] is not None:
-        gathered[0].wait()  # it has failed
+        gathered[0].wait()  # raises: it has failed
 
 
 def _check_offsets(
@@ -158,7 +158,7 @@ def _broadcast_parts(
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last in memory."""
+    """Return the number of elements from the first to the last in memory."""
     extent = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         extent += (size - 1) * stride

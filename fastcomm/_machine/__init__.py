@@ -1,1 +1,1 @@
-"""What is known of this machine: which it is, and what `check` and `tune` have found."""
+"""What is known about this machine: which it is, and what `check` and `tune` have found."""

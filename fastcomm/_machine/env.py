@@ -12,13 +12,13 @@ from typing import Any
 
 from fastcomm import __version__, _native
 
-# What native code does not read.
+# Variables that native code does not read.
 _OTHERS = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_TUNING", "FASTCOMM_VERDICTS")
 
 
 @functools.cache
 def warn_of_unknown_settings() -> None:
-    """Warn of each FASTCOMM_ variable that nothing reads, a typo mostly; once a process."""
+    """Warn of each FASTCOMM_ variable that nothing reads, mostly a typo; once per process."""
     known = [*_native.load().environment(), *_OTHERS]
     for name in sorted(os.environ):
         if name.startswith("FASTCOMM_") and name not in known:
@@ -35,7 +35,7 @@ def warn_of_unknown_settings() -> None:
 def collect() -> dict[str, Any]:
     """Return versions, build, processor, CUDA devices and settings.
 
-    Where several CUDA devices are visible, their access to each other's memory is tried, once a
+    Where several CUDA devices are visible, their access to each other's memory is tried, once per
     process. Never raises: where the native library does not load, ``native`` says why.
     """
     found: dict[str, Any] = {

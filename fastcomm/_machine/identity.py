@@ -2,8 +2,8 @@
 
 Files of JSON in ``fastcomm/`` of ``$XDG_CACHE_HOME`` or ``~/.cache``, each with values for every
 machine that the user's home is on. A machine is its id, its NVIDIA driver, its GPUs and where they
-are plugged in, and the versions of torch and of fastcomm's native code: where one of them changes,
-nothing is known. No device is asked for it, so that who needs none gets no context of one.
+are plugged in, and the versions of torch and of fastcomm's native code: if one of them changes,
+nothing is known. No device is asked, so a program that needs none gets no device context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 DRIVER = Path("/proc/driver/nvidia")
 _ID = Path("/etc/machine-id")
-# Not its number of interrupt, nor what the driver does not know before somebody uses it.
+# Not its interrupt number, nor what the driver does not know before somebody uses the GPU.
 _OF_A_GPU = re.compile(r"^(?:Model|Bus Location):.*$", re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def file(name: str) -> Path:
 
 
 def gpus() -> list[str]:
-    """Return what the driver says of each GPU of the machine, those that are not visible too."""
+    """Return what the driver says of each GPU of the machine, including those not visible."""
     found = []
     for path in sorted(DRIVER.glob("gpus/*/information")):
         with contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def gpus() -> list[str]:
 
 
 def identity() -> str:
-    """Return what stands for this machine."""
+    """Return the key that stands for this machine."""
     import torch
 
     import fastcomm
@@ -56,13 +56,13 @@ def identity() -> str:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return what is known of this machine; nothing where there is no file, or none to be read."""
+    """Return what is known of this machine; empty where there is no readable file."""
     found = _of_all(name).get(identity())
     return found if isinstance(found, dict) else {}
 
 
 def write(name: str, values: Mapping[str, Any]) -> None:
-    """Put down what is known of this machine, in place of what was; nothing: no more is known.
+    """Record what is known of this machine, replacing what was; empty: nothing is known any more.
 
     Raises:
         OSError: the file cannot be written.
@@ -77,7 +77,7 @@ def write(name: str, values: Mapping[str, Any]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, in a folder that is made if there is none, so that nobody reads half of it.
+    """Write a file, making its folder if there is none, so that nobody reads half of it.
 
     Raises:
         OSError: it cannot be written.

@@ -1,8 +1,8 @@
 """What ``fastcomm tune`` has measured on this machine, for process groups to go by.
 
 Values for each number of ranks, in ``tuning.json`` of `fastcomm._machine`. The native library is
-told them when it is loaded, and a group takes those of its rank 0. ``FASTCOMM_TUNING=off`` tells it
-nothing, and a setting of the user's goes before.
+told them when it is loaded, and a group takes those of its rank 0. With ``FASTCOMM_TUNING=off`` it
+is told nothing, and a user's setting takes precedence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def file() -> Path:
 
 
 def read() -> dict[int, dict[str, int]]:
-    """Return the values of this machine by the number of ranks; of each those that differ."""
+    """Return the values of this machine by number of ranks; of each only those that differ."""
     found: dict[int, dict[str, int]] = {}
     for ranks, values in _machine.read(_NAME).items():
         if not (ranks.isdecimal() and isinstance(values, dict)):
@@ -51,7 +51,7 @@ def read() -> dict[int, dict[str, int]]:
 
 
 def write(values: Mapping[int, Values]) -> None:
-    """Put down the values of this machine, in place of what was; nothing: the defaults hold.
+    """Record the values of this machine, replacing what was; where there are none, defaults hold.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,9 +1,9 @@
 """What ``fastcomm check`` has found wrong on this machine, for process groups to obey.
 
-The settings that lead around it, in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when
-the native library is loaded, which reads settings once. ``FASTCOMM_VERDICTS=off`` obeys nothing,
-and a variable that is set keeps its value. What was right is not recorded: every group tries for
-itself.
+The settings that avoid it are in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when the
+native library is loaded, which reads settings once. With ``FASTCOMM_VERDICTS=off`` none is obeyed,
+and a variable that is already set keeps its value. What was right is not recorded: every group
+tries for itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = "verdicts.json"
 
 
 def file() -> Path:
-    """Return where verdicts are."""
+    """Return where the verdicts are."""
     return _machine.file(_NAME)
 
 
@@ -34,11 +34,11 @@ def read() -> dict[str, str]:
 
 
 def write(settings: dict[str, str], decided: Iterable[str] = SETTINGS) -> None:
-    """Put down settings for this machine.
+    """Record settings for this machine.
 
     Args:
-        settings: what leads around something.
-        decided: names that are taken back unless they are in ``settings``; of others, what an
+        settings: settings that avoid something.
+        decided: names that are taken back unless they are in ``settings``; for other names, what an
             earlier check has found still holds.
 
     Raises:

@@ -13,9 +13,9 @@ __all__ = ["GradScaler"]
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch's, with the same arguments, for `fastcomm.optim.ShardedOptimizer` too.
+    """torch's GradScaler, with the same arguments, for `fastcomm.optim.ShardedOptimizer` too.
 
-    Torch's own looks for inf and NaN in this rank's gradients before they are reduced: ranks would
+    torch's own looks for inf and NaN in this rank's gradients before they are reduced: ranks would
     skip a step apart from each other, and their scales would drift apart. This one lets the
     reduction unscale and look, and takes its flag, so that all ranks skip the same steps and have
     the same scale. For any other optimizer it is torch's::
@@ -25,15 +25,15 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(optimizer)
         scaler.update()
 
-    Not thread-safe, as torch's is not. All ranks make it with the same arguments.
+    Like torch's it is not thread-safe. All ranks construct it with the same arguments.
     """
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Step, or skip the step on all ranks where the gradients are infinite or NaN on one.
+        """Step, or skip the step on all ranks if a gradient is infinite or NaN on one.
 
         Raises:
             RuntimeError: a closure, or a second step without ``update()``.
-            FastcommError: as of `ShardedOptimizer.step`.
+            FastcommError: as for `ShardedOptimizer.step`.
         """
         if not self._enabled or not isinstance(optimizer, ShardedOptimizer):
             stepped: float | None = super().step(optimizer, *args, **kwargs)
@@ -50,7 +50,7 @@ class GradScaler(torch.amp.GradScaler):
         return None
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Unscale gradients, as torch's; not those that are still to be reduced.
+        """Unscale gradients as torch's does, except those that are still to be reduced.
 
         Raises:
             RuntimeError: a `ShardedOptimizer`, which unscales as it reduces.

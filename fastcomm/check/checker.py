@@ -1,6 +1,6 @@
-"""How a rank runs a check, and how ranks agree on what came of it.
+"""How a rank runs a check, and how ranks agree on the verdict.
 
-They do over a control group on Gloo, which is not under test.
+They agree over a control group on Gloo, which is not under test.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Checker:
         patience_s: float,
     ) -> None:
         self.rank, self.path, self.device, self.sizes = rank, path, device, sizes
-        self.shares = shares  # its device with another rank, which NCCL refuses
+        self.shares = shares  # whether ranks share a device, which NCCL refuses
         self.patience_s = patience_s  # of a group, so that it says who has not come
         control = dist.group.WORLD
         assert control is not None
@@ -64,12 +64,12 @@ class Checker:
         return group
 
     def begin(self, check: str) -> None:
-        """Say what comes, for who finds that the ranks have not ended."""
+        """Say which check comes next, for whoever finds that the ranks have not ended."""
         if self.rank.rank == 0:
             self.rank.report({"begins": check})
 
     def ordinary(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of torch's."""
+        """Return ordinary torch memory."""
         return torch.empty(numel, dtype=dtype, device=self.device)
 
     def placed(self, group: dist.ProcessGroup, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Checker:
         return tensor
 
     def raise_unless_used(self, tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-        """Ask which way such a tensor takes in a group that has run an operation."""
+        """Raise unless such a tensor takes this path in a group that has run an operation."""
         import fastcomm
 
         found = fastcomm.explain("all_reduce", tensor, group=group)
@@ -109,7 +109,7 @@ class Checker:
             self.rank.report({"path": self.path.name, **row})
 
     def check(self, name: str, operation: str, size: int, body: Callable[[], int]) -> Row:
-        """Run ``body``, which counts wrong elements, on all ranks; the verdict of the worst."""
+        """Run ``body``, which counts wrong elements, on all ranks; return the worst verdict."""
         mine = ("not run", self.broken)
         if not self.broken:
             try:

@@ -1,9 +1,9 @@
 """``fastcomm check``: whether fastcomm works on this machine, and how fast.
 
-What is wrong, process groups go around from then on (``fastcomm/_machine/verdicts.py``).
+From then on process groups avoid what is wrong (``fastcomm/_machine/verdicts.py``).
 
 Exit status: 0 if nothing is wrong (a path that is not there is not wrong), 1 if something is, 2 for
-arguments that cannot be meant.
+invalid arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from fastcomm._commands.common import TABLES, run, seconds
 
-_STARTS_S = 20  # that the ranks of a path may take to start and to end
+_STARTS_S = 20  # seconds that a path's ranks may take to start and to end
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,7 +49,7 @@ def _at_least_two(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
     if options.timeout < _STARTS_S + 2 * options.budget:
@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
             found = {"environment": environment, "devices": devices, "rows": rows}
             _machine.write_whole(options.json, json.dumps(found, indent=1, default=str) + "\n")
 
-    save([])  # a place that cannot be written to is no news for the end
+    save([])  # find out now, not at the end, whether it can be written
     rows = _checked(wanted, devices["count"], options.quiet, save)
     if not options.quiet:
         print(report.format_text(rows))
@@ -104,7 +104,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _put_down(settings: dict[str, str], decided: set[str]) -> None:
-    """Leave what leads around what is wrong, for process groups on this machine."""
+    """Record settings with which process groups on this machine avoid what is wrong."""
     from fastcomm._machine import verdicts as _verdicts
 
     words = " ".join(f"{name}={value}" for name, value in settings.items())
@@ -125,9 +125,9 @@ def _checked(
     quiet: bool,
     save: Callable[[list[dict[str, object]]], None],
 ) -> list[dict[str, object]]:
-    """Run all paths under a progress bar, which is there on a terminal only.
+    """Run all paths under a progress bar, which shows on a terminal only.
 
-    ``save`` gets what there is when a path begins to say something, and at the end.
+    ``save`` gets the rows so far when a path reports its first one, and at the end.
     """
     from fastcomm.check.run import Options, planned
     from fastcomm.check.run import run as run_all

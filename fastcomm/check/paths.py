@@ -11,10 +11,10 @@ class Path:
 
     Attributes:
         name: what reports call it.
-        settings: environment variables that lead there.
+        settings: environment variables that select it.
         on_devices: a device for each rank; else tensors in the host's memory.
         words: part of what ``fastcomm.explain`` says where the path is taken.
-        alone: one rank that has all devices, as DataParallel; without devices, two slots.
+        alone: one rank that has all devices, as with DataParallel; without devices, two slots.
     """
 
     name: str

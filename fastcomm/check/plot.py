@@ -23,7 +23,7 @@ def write_plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """One panel of times, and one of links for each path that has them.
+    """Draw one panel of times, and one of links for each path that has them.
 
     Raises:
         ValueError: nothing was timed.
@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def _draw_speeds(axis: Any, speeds: Sequence[Row]) -> None:
-    """Points, not bars: a scale of factors has no zero for a bar to begin at."""
+    """Draw points, not bars: a logarithmic scale has no zero for a bar to start at."""
     from matplotlib.ticker import NullFormatter, ScalarFormatter
 
     labels = [f"{row['path']}, {row['operation']} {format_size(row['bytes'])}" for row in speeds]

@@ -25,7 +25,7 @@ def run_rank(
     prepare: Prepare | None,
 ) -> None:
     """Check one path. ``prepare`` is called first, before anything native is loaded."""
-    for name in _verdicts.SETTINGS:  # of the user, or of an earlier check: the path has its own
+    for name in _verdicts.SETTINGS:  # the user's, or an earlier check's: the path has its own
         os.environ.pop(name, None)
     os.environ.update(path.settings)
     os.environ[_verdicts.SWITCH] = "off"
@@ -40,14 +40,14 @@ def run_rank(
         device = torch.device(served(), rank.rank % count)
         module.set_device(device)
         shares = rank.size > count
-    # Names that torch has given new ones: old torches know no others.
+    # Names that torch has replaced: old versions know no others.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # What they would say is in the report.
+    # What warnings would say is in the report.
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
     dist.init_process_group("gloo")
     checker = Checker(rank, path, device, sizes, shares, patience_s)
     _run_checks(checker, budget_s)
-    # Not after what has raised: the others may be anywhere.
+    # Not after an exception: the others may be anywhere.
     dist.barrier(group=checker.control)
     dist.destroy_process_group()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fastcomm.bench.units import format_size
 from fastcomm.check.checker import Row
 
-# A link of less than this part of the median of all is called slow.
+# A link below this fraction of the median of all is called slow.
 SLOW = 0.5
 
 
@@ -53,7 +53,7 @@ def is_bad(rows: Sequence[Row]) -> bool:
 def is_excused(row: Row) -> bool:
     """Tell whether what has failed may well be somebody else's fault.
 
-    A stock backend was at work, too; the machine had no time; others had its memory.
+    A stock backend was at work, too, the machine had no time, or others had its memory.
     """
     if row["verdict"] != "failed":
         return False
@@ -61,7 +61,7 @@ def is_excused(row: Row) -> bool:
 
 
 def settings(rows: Sequence[Row]) -> dict[str, str]:
-    """Return environment variables that lead groups around what is wrong."""
+    """Return environment variables with which groups avoid what is wrong."""
     found = {}
     paths = paths_of(rows)
     bad = {name for name, of in paths.items() if is_bad([r for r in of if not is_excused(r)])}
@@ -84,7 +84,7 @@ def settings(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def decided(rows: Sequence[Row], all_devices: bool) -> set[str]:
-    """Return the names of settings about which this check knows all.
+    """Return the names of the settings that this check can decide.
 
     Args:
         rows: of the check.

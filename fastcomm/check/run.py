@@ -1,4 +1,4 @@
-"""All paths in turn, each by ranks of its own, and what came of them."""
+"""All paths in turn, each by ranks of its own, and the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastcomm.check.checker import Prepare, Row, Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
 from fastcomm.check.ranks import run_rank
 
-# Ranks of the paths on the host; as many as there are devices, of those on devices.
+# Ranks of the paths on the host; paths on devices have one for each device.
 DEFAULT_RANKS = 2
 MOST_DEVICES = 16
 PAIR_S = 1.0
@@ -24,11 +24,11 @@ class Options:
 
     Attributes:
         ranks: of the paths on the host.
-        devices: ranks of the paths on devices, None for one a device; below 2 there is none, and
-            more than there are devices share them, which is slow and right.
+        devices: ranks of the paths on devices, None for one per device; below 2 there are no such
+            paths, and more ranks than devices share them, which is slow but right.
         budget_s: seconds of timing for each path.
-        timeout_s: seconds for each path, from the start of its ranks; a pair of devices more has
-            `PAIR_S` more. A quarter is what an operation waits for a rank.
+        timeout_s: seconds for each path, from the start of its ranks; each pair of devices adds
+            `PAIR_S`. An operation waits a quarter of it for a rank.
         sizes: of messages.
         prepare: called first in each rank; importable, since ranks are processes.
     """
@@ -56,7 +56,7 @@ def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
 
 
 def ask_devices(options: Options) -> dict[str, Any]:
-    """Return the devices of this machine, asked by a process that ends then."""
+    """Return the devices of this machine, as seen by a process that then ends."""
     found: dict[str, Any] = launch(_ask, 1, options.prepare, timeout_s=options.timeout_s)[0]
     return found
 
@@ -72,9 +72,9 @@ def planned(options: Options, devices: int) -> list[tuple[Path, int]]:
 def run(
     options: Options, plan: Sequence[tuple[Path, int]], on_row: Callable[[Row], None]
 ) -> list[Row]:
-    """Check the paths of a plan; ``on_row`` gets every row as soon as it is there.
+    """Check the paths of a plan; ``on_row`` gets every row as soon as it is available.
 
-    A path whose ranks die, or do not end in time, is a row of its own: this raises nothing for it.
+    A path whose ranks die, or do not end in time, gets a row of its own: nothing is raised for it.
     """
     rows: list[Row] = []
     for path, ranks in plan:

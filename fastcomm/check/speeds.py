@@ -27,7 +27,7 @@ _PAIR_CALLS = 7
 
 
 def _beside(checker: Checker) -> list[Contender]:
-    """Return what a path is timed beside, each with a group; on all ranks."""
+    """Return the contenders that a path is timed beside, each with a group; call on all ranks."""
     if checker.device.type == "cpu":
         return make(("gloo",), checker.device)
     # NCCL refuses ranks that share a device.
@@ -107,7 +107,7 @@ def _each_pair(size: int) -> Iterator[tuple[int, int]]:
 
 
 def pairs(checker: Checker) -> None:
-    """Send between every two devices, both ways: right, and how fast."""
+    """Check and time sends between every two devices, both ways."""
     rank = checker.rank.rank
     numel = checker.sizes.pair // 4
     for pair in _each_pair(checker.rank.size):

@@ -1,4 +1,4 @@
-"""Which optimizers treat every element by itself, so that rows of a parameter may be stepped apart.
+"""Which optimizers treat every element by itself, so that rows can be stepped separately.
 
 Read off torch's sources: the update of an element there depends on its own parameter, gradient and
 state, and on numbers that are the same for the whole parameter (step counts, learning rates).
@@ -35,7 +35,7 @@ OTHERS = {
 
 
 def refuse_others(optimizer_class: Callable[..., torch.optim.Optimizer], elementwise: bool) -> None:
-    """Raise an error for what would step otherwise on rows than on whole parameters.
+    """Raise an error for a class that would step differently on rows than on whole parameters.
 
     Args:
         optimizer_class: a class, or ``functools.partial`` of one.
@@ -43,7 +43,7 @@ def refuse_others(optimizer_class: Callable[..., torch.optim.Optimizer], element
 
     Raises:
         TypeError: an optimizer, not a class.
-        ValueError: a class of torch that is known to be another kind, or one that is not known.
+        ValueError: a class of torch that is known to be of another kind, or an unknown class.
     """
     if isinstance(optimizer_class, torch.optim.Optimizer):
         name = type(optimizer_class).__name__

@@ -23,8 +23,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     A rank keeps state for its rows of each parameter (its first dimension, cut as DTensor's
     ``Shard(0)`` is), so for about 1/n of the elements. For optimizers that treat every element by
     itself, as SGD, Adam and their kin do, a step has the bits of `fused_all_reduce_`,
-    `clip_grad_norm_` and the optimizer itself on whole parameters (but with ``fused=True``: torch's
-    fused kernels round the last few elements of a tensor in another way). The model is not
+    `clip_grad_norm_` and the optimizer itself on whole parameters (except with ``fused=True``:
+    torch's fused kernels round the last few elements of a tensor in another way). The model is not
     wrapped::
 
         model = Model()
@@ -33,30 +33,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
         optimizer.step()  # reduces, too
         optimizer.zero_grad()
 
-    All ranks construct it with equal parameters, which are made those of the first rank, and step
-    with gradients of the same parameters. Behind a step the gradients of this rank's rows are the
-    reduced ones; the rest is not specified. Parameters without dimensions are everybody's.
+    All ranks construct it with equal parameters, which are set to the first rank's, and step with
+    gradients of the same parameters. After a step the gradients of this rank's rows are the reduced
+    ones; the rest are unspecified. Every rank has the state of parameters without dimensions.
 
     Args:
-        params: as of any optimizer: parameters, groups, or named ones; on the CPU or on this rank's
-            device of the group, all of them; contiguous or channels_last.
+        params: as for any optimizer: parameters, groups, or named ones; all on the CPU or all on
+            this rank's device of the group; contiguous or channels_last.
         optimizer_class: of ``torch.optim``, or like it.
         process_group: None is the default one. Native where its backend is fastcomm and the ranks
             share memory.
         average: divide gradients by the number of ranks.
-        scale: a factor for them. May be set between steps, by whoever changes a loss scale;
-            `fastcomm.amp.GradScaler` does so by itself.
+        scale: a factor for the gradients. May be set between steps, by whoever changes a loss
+            scale; `fastcomm.amp.GradScaler` does so by itself.
         comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         max_norm: clip gradients to it.
         norm_type: 1, 2, ``inf`` or None.
-        skip_nonfinite: do not step where a gradient is infinite or NaN. On a device each step waits
-            for it to know.
-        elementwise: say so of an ``optimizer_class`` that is not torch's own, or a subclass of one:
-            it treats every element by itself, whatever the rest of the tensor is.
+        skip_nonfinite: do not step where a gradient is infinite or NaN. On a device each step then
+            waits for the device.
+        elementwise: True states that an ``optimizer_class`` that is not torch's own, or a subclass
+            of one, treats every element by itself, whatever the rest of the tensor is.
         defaults: the optimizer's own arguments.
 
     Attributes:
-        result: the `FusedResult` of the last step: the norm is that before clipping.
+        result: the `FusedResult` of the last step: its norm is that before clipping.
         optimizer: the one that steps, on this rank's rows.
 
     Raises:
@@ -66,9 +66,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             DistributedDataParallel reduces; ``max_norm`` without a norm, or negative.
     """
 
-    # So torch.amp.GradScaler leaves the decision about a step to this class, which refuses it.
+    # So torch.amp.GradScaler leaves the decision about a step to this class, which refuses that
+    # scaler.
     _step_supports_amp_scaling = True
-    found_inf: torch.Tensor  # set by torch.amp.GradScaler, for the time of a step
+    found_inf: torch.Tensor  # set by torch.amp.GradScaler, for the duration of a step
     grad_scale: torch.Tensor | None
 
     def __init__(
@@ -111,7 +112,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._take_settings()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as of any optimizer; every rank does."""
+        """Add a group, as for any optimizer; every rank has to."""
         super().add_param_group(param_group)
         added = self.param_groups[-1]
         try:
@@ -139,12 +140,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Raises:
             CollectiveMismatchError: the ranks have gradients of different parameters. Nothing has
                 been changed.
-            FastcommError: as of any collective. Parameters may be those of before the step, or not.
+            FastcommError: as for any collective. Parameters may or may not be those from before the
+                step.
             RuntimeError: called by ``torch.amp.GradScaler``.
 
         On devices nothing waits for the reduction. Where that fails, gradients are NaN; so this
         rank's rows and state become NaN, too, and the error is raised by the end of this step or by
-        the next call of the group. With ``skip_nonfinite`` it is raised before anything is changed.
+        the next call of the group. With ``skip_nonfinite`` the error is raised before anything is
+        changed.
         """
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
@@ -163,7 +166,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step_unscaled(self, loss_scale: float) -> torch.Tensor:
         """Step with gradients of a scaled loss, unless one is infinite or NaN; collective.
 
-        What `fastcomm.amp.GradScaler` calls. Raises what `step` does.
+        `fastcomm.amp.GradScaler` calls it. Raises what `step` does.
 
         Args:
             loss_scale: the same on all ranks.
@@ -208,7 +211,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             own.grad = None if set_to_none else own.grad
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as of any optimizer, what is divided as DTensors over the group.
+        """Return the state as any optimizer does, with divided tensors as DTensors over the group.
 
         ``torch.distributed.checkpoint`` saves these, and loads them for another number of ranks.
         """
@@ -221,13 +224,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` gave, or the state of an optimizer that is not divided.
+        """Load what `state_dict` returned, or the state of an optimizer that is not divided.
 
         Args:
             state_dict: tensors of a parameter's shape, DTensors of it, or this rank's rows.
         """
         assert self.optimizer is not None
-        # Keys are numbers, or names where torch.distributed.checkpoint has been at it.
+        # Keys are numbers, or names if torch.distributed.checkpoint has handled them.
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
         parameters = dict(zip(keys, self._parameters(), strict=True))
         own = {
@@ -336,7 +339,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         from torch.distributed.tensor import DTensor, Shard
 
         if isinstance(value, DTensor):
-            # Decided by what all ranks have in common: to gather is collective.
+            # Decided by what all ranks have in common, since gathering is collective.
             mesh = value.device_mesh
             same = mesh.mesh.tolist() == self._ranks() and value.placements == (Shard(0),)
             value = value.to_local() if same else value.full_tensor()
@@ -345,10 +348,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         own = self._rows[parameter]
         if value.shape == parameter.shape and value.shape != own.shape:
             value = self._own(value)
-        return value.clone()  # what it was part of is not to live as long as the state
+        return value.clone()  # the whole must not live as long as the state
 
     def _ranks(self) -> list[int]:
-        """The ranks of the group, as the world numbers them."""
+        """Return the ranks of the group, as the world numbers them."""
         ranks: list[int] = dist.get_process_group_ranks(self.process_group or dist.group.WORLD)
         return ranks
 

@@ -1,7 +1,7 @@
 """``fastcomm tune``: what suits this machine, measured.
 
 Parts: ``candidates`` (what may be chosen), ``ranks`` (what each rank times), ``run`` (all of it,
-from the process that has asked), ``cli``.
+from the calling process), ``cli``.
 """
 
 from __future__ import annotations

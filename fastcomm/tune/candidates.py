@@ -1,8 +1,8 @@
-"""What may be chosen, and by what it is judged.
+"""What may be chosen, and how it is judged.
 
-A step chooses one value, with what the steps before have chosen. The first candidate is always what
-holds without measurement. It stays unless another is better by `LEAST_GAIN` over all messages: the
-time of a message counts by its ratio to the best candidate's, so that no size outweighs the others.
+A step chooses one value, given what the steps before have chosen. The first candidate is always the
+default. It stays unless another is better by `LEAST_GAIN` over all messages: the time of a message
+counts by its ratio to the best candidate's, so that no size outweighs the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Message:
     size: int
 
 
-# Not a case: reductions beside computation, as in a backward pass.
+# Not one of the cases: reductions beside computation, as in a backward pass.
 OVERLAPPED = "overlapped step"
 
 
@@ -34,9 +34,9 @@ class Step:
 
     Attributes:
         name: for people.
-        candidates: values to try, on top of what has been chosen; none: what holds without.
+        candidates: values to try, on top of what has been chosen; an empty one is the default.
         messages: what is timed.
-        share: of the time that there is for all steps.
+        share: its share of the time for all steps.
     """
 
     name: str
@@ -86,12 +86,12 @@ ON_DEVICES = (
 
 
 def scores(times: Sequence[Sequence[float]]) -> list[float]:
-    """Return how many times as long as the best of each message every candidate takes.
+    """Return how many times as long as the best each candidate takes.
 
     The geometric mean over the messages.
 
     Args:
-        times: of each message, every candidate's; above 0.
+        times: for each message, every candidate's; above 0.
     """
     logs = [[math.log(time / min(of_message)) for time in of_message] for of_message in times]
     return [math.exp(sum(column) / len(logs)) for column in zip(*logs, strict=True)]

@@ -1,7 +1,7 @@
 """``fastcomm tune``: measure what suits this machine, and go by it from then on.
 
 Without it defaults hold, which are good where most machines are alike. Exit status: 0, or 1 if a
-rank fails, 2 for arguments that cannot be meant.
+rank fails, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _ranks(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command; return the exit status."""
     parser = build_parser()
     options = parser.parse_args(argv)
     from fastcomm._machine import tuning
@@ -108,7 +108,7 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
     if options.dry_run:
         print("nothing is kept (--dry-run)")
         return 0
-    # What was not measured now is as it was.
+    # What was not measured now stays as it was.
     tuning.write({**tuning.read(), **found})
     differing = sum(bool(values) for values in found.values())
     print(
@@ -118,7 +118,7 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
-    """Run under a progress bar, which is there on a terminal only."""
+    """Run under a progress bar, which shows on a terminal only."""
     from fastcomm.tune.run import messages
     from fastcomm.tune.run import run as run_all
 
@@ -140,7 +140,7 @@ def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], lis
 
 
 def format_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table: each candidate, and how many times as long as the best of each it takes."""
+    """Return a table: each candidate, and how many times as long as the best it takes."""
     from tabulate import tabulate
 
     lines = []

@@ -25,7 +25,7 @@ from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
 _ROUNDS = 3
 _LARGEST_SIDE = 4096  # of the matrices that a step multiplies
 _BUCKETS = 4
-# A group's slots take turns in at most so many bytes, and memory is slow when it is first used.
+# A group's slots take turns in at most that many bytes, and memory is slow when first used.
 _ROTATION = 16 << 20
 _MOST_WARM_UP = 2000
 
@@ -54,7 +54,7 @@ def run_rank(
         module = torch.get_device_module(served())
         device = torch.device(served(), rank.rank % module.device_count())
         module.set_device(device)
-    # Names that torch has given new ones: old torches know no others.
+    # Names that torch has replaced: old versions know no others.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
     dist.init_process_group("gloo")
@@ -107,7 +107,7 @@ def _make_group(size: int, values: dict[str, int], device: torch.device) -> dist
     """Make a group that goes by ``values``, and let it meet its device."""
     _native.load().set_tuning(size, **values)
     group: dist.ProcessGroup = dist.new_group(backend=_register.name_on(device.type))
-    # What serves a device is agreed on, and chosen by these values, when a group meets the first.
+    # When a group first meets a device, what serves it is agreed on, and chosen by these values.
     dist.all_reduce(torch.zeros(1, device=device), group=group)
     return group
 
@@ -124,7 +124,7 @@ def _call(message: Message, group: dist.ProcessGroup, device: torch.device, rank
 
 
 def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -> Call:
-    """Return a call: buckets of ``size`` bytes reduced beside products of matrices, to the end.
+    """Return a call that reduces buckets of ``size`` bytes beside matrix products, to the end.
 
     Buckets lie where DDP's do, in memory that the group uses in place where it has such. There is
     about as much to compute as to reduce, so that what one takes from the other is seen.
@@ -141,7 +141,7 @@ def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -
     product = torch.zeros(side, side, device=device)
 
     def timed(body: Callable[[], None]) -> int:
-        for _ in range(2):  # the first with everything that it loads
+        for _ in range(2):  # the first includes all that it loads
             module.synchronize(device)
             start = time.perf_counter_ns()
             body()

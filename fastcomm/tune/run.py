@@ -85,7 +85,7 @@ def messages(options: Options) -> int:
 
 
 def _crowd(ranks: int) -> float:
-    """Return how many ranks share a core: what cannot be timed in less takes as many times."""
+    """Return how many ranks share a core, at least 1: the least timing takes that much longer."""
     from fastcomm import _native
 
     cores: int = _native.load().usable_cores()

@@ -68,6 +68,20 @@ def test_what_is_missing_or_broken(run_python, package_copy, record, library, me
     assert "pip install --no-build-isolation" in done.stdout
 
 
+def test_sources_in_front_of_what_is_installed_are_told(run_python, package_copy, tmp_path):
+    installed = tmp_path / "site-packages"
+    (installed / "fastcomm").mkdir(parents=True)
+    (installed / "fastcomm" / "_build_info.py").write_text("")
+    (installed / "fastcomm-0.1.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: fastcomm\nVersion: 0.1.0\n"
+    (installed / "fastcomm-0.1.0.dist-info" / "METADATA").write_text(metadata)
+    code = f"import sys\nsys.path.append({str(installed)!r})\n{LOAD}"
+    done = run_python(code, path=package_copy)
+    first, advice = done.stdout.splitlines()
+    assert str(package_copy / "fastcomm") in first and str(installed / "fastcomm") in first
+    assert "outside of fastcomm's source folder" in advice and "pip" not in done.stdout
+
+
 def test_cpu_only_library_does_not_ask_for_cuda(run_python, package_copy):
     write_record(package_copy, CUDA_VERSION=None)
     done = run_python(LOAD, path=package_copy)

@@ -9,7 +9,7 @@ from support.ranks import World, run_ranks
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling, special
 
-# One-shot, its limit and beyond, pipelined with a whole and with a broken last block.
+# One-shot, its limit and beyond, pipelined with a whole and with a partial last block.
 COUNTS = [0, 1, 3, 17, 1000, 4096, 4097, 16384, 70_001]
 SMALL_BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
 
@@ -67,7 +67,7 @@ def test_the_tree_is_not_a_left_fold(size: int) -> None:
 
 
 def _same_bits_for_any_cut(world: World) -> list[bytes]:
-    """All sizes, alignments and algorithms of one message give the bits of the whole."""
+    """Check that all sizes, alignments and algorithms of one message give the bits of the whole."""
     world.init()
     whole = cancelling(torch.float32, 50_000, world.rank)
     reference = whole.clone()

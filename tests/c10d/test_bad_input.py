@@ -86,7 +86,7 @@ def _gather(x: torch.Tensor, outputs: list[torch.Tensor]) -> None:
 
 
 def _backend() -> Any:
-    """The backend itself: torch takes calls with some tensors before they reach it."""
+    """Return the backend itself: torch refuses calls with some tensors before they reach it."""
     return dist.group.WORLD._get_backend(torch.device("cpu"))
 
 

@@ -1,4 +1,4 @@
-"""Lists of large tensors, which are not joined: the results of one call for each tensor."""
+"""Lists of large tensors, which are not joined: the same results as one call for each tensor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COUNTS = [300_000, 1, 0, 200_000, 400_000]  # more than 256 KiB on average
 
 
 def _values(counts: list[int], seed: int) -> Tensors:
-    """Random values; one tensor is strided."""
+    """Return random values; one tensor is strided."""
     generator = torch.Generator().manual_seed(seed)
     made = [torch.randn(count, generator=generator) for count in counts]
     return [*made[:3], torch.stack([made[3], made[3]]).t()[:, 0], *made[4:]]
 
 
 def _done(work: dist.Work | None, outputs: Tensors) -> None:
-    """Wait; what an asynchronous call returns are the outputs."""
+    """Wait, and check that an asynchronous call returns the outputs."""
     if work is None:
         return
     work.wait()
@@ -76,7 +76,7 @@ def _results(world: World, async_op: bool) -> None:
 
 
 def _overlaps(world: World) -> None:
-    """In place, one tensor's output as another one's input, and a tensor that comes twice."""
+    """Work in place, with one tensor's output as another's input, and with a tensor given twice."""
     world.init()
     group, size, count = dist.distributed_c10d._get_default_group(), world.size, 100_000
     wholes = [torch.full((size * count,), float(world.rank + 10 * i)) for i in range(2)]

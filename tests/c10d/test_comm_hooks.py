@@ -2,7 +2,7 @@
 
 Hooks continue in futures, and some wait in a continuation for another collective. Over Gloo
 PowerSGD hangs with more than one bucket under way, as its continuations start in any order: there
-the buckets are reduced one by one, here with random delays.
+buckets are reduced one by one, here with random delays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_two_ranks_have_the_bits_of_gloo(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_what_fails_over_gloo_fails_alike(name: str) -> None:
-    """These take the future of an all_gather for NCCL's, which is one tensor."""
+    """These expect the future of an all_gather to be NCCL's, which is one tensor."""
     theirs, ours = (
         run_outcomes(2, _train, name, backend=backend)[0].error for backend in ("gloo", "fastcomm")
     )

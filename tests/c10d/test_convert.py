@@ -58,7 +58,7 @@ def _exchange(world: World, asynchronous: bool) -> None:
             _all_reduce(tensor, asynchronous)
             assert torch.equal(tensor.detach(), want * total), case
             if tensor.is_conj() or tensor.is_neg():
-                continue  # not through torch.distributed
+                continue  # not possible through torch.distributed
             tensor = mine()
             _run(dist.broadcast(tensor, src=1, async_op=asynchronous))
             assert torch.equal(tensor.detach(), want * 2), case
@@ -69,7 +69,7 @@ def _exchange(world: World, asynchronous: bool) -> None:
 
 
 def _all_reduce(tensor: torch.Tensor, asynchronous: bool) -> None:
-    if tensor.is_conj() or tensor.is_neg():  # what is written does not survive the dispatcher
+    if tensor.is_conj() or tensor.is_neg():  # what is written does not get past the dispatcher
         dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()
     else:
         _run(dist.all_reduce(tensor, async_op=asynchronous))
@@ -89,7 +89,7 @@ def test_every_layout_asynchronous() -> None:
 
 
 def _memory_around(world: World) -> None:
-    """What lies between and beside the elements of a view stays as it is."""
+    """Check that memory between and beside the elements of a view stays as it is."""
     world.init()
     whole = torch.full((1000, 7), -1.0)
     view = whole[10:990:2, 2:5]

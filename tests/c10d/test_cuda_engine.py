@@ -1,6 +1,6 @@
 """Collectives between processes with a device each, by kernels that use each other's memory.
 
-On simulated devices. What such an operation computes is in ``test_device_tensors.py``, too.
+On simulated devices. ``test_device_tensors.py`` also checks what such an operation computes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ MORE = [pytest.param(size, marks=pytest.mark.release) for size in (4, 6, 7)]
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, *MORE])
 def test_the_bits_of_the_cpu(size: int) -> None:
-    """Each type with every other number of ranks."""
+    """Each type is tried with every other number of ranks."""
     run_ranks(size, _bits, environment=SMALL, timeout=240)
 
 
 def _pulled(world: World) -> None:
-    """A setting of one rank's: rank 0's is everybody's."""
+    """Use a setting of one rank: rank 0's holds for everybody."""
     if world.rank == 0:
         os.environ["FASTCOMM_DEVICE_RESULTS"] = "pull"
     device = init(world)
@@ -84,7 +84,7 @@ def _whole_product(world: World) -> None:
 @pytest.mark.parametrize("route", ["auto", "pinned"])
 @pytest.mark.parametrize("size", range(2, 9))
 def test_the_bits_of_the_cpu_in_every_case(size: int, route: str) -> None:
-    """Every operation, type and size with every number of ranks; in place: test_group_pool.py."""
+    """Try every operation, type and size with every number of ranks; in place: test_group_pool.py."""
     environment = {**SMALL, "FASTCOMM_ROUTE": route}
     run_ranks(size, _whole_product, environment=environment, timeout=900)
 
@@ -121,12 +121,12 @@ def _reductions(world: World) -> None:
 
 
 def test_every_reduction_has_the_bits_of_the_cpu() -> None:
-    """NaN, zeros of both signs, infinities and subnormals too; what is none is refused."""
+    """With NaN, zeros of both signs, infinities and subnormals; invalid reductions are refused."""
     run_ranks(3, _reductions, environment=SMALL)
 
 
 def _elsewhere(world: World) -> None:
-    """What there is no kernel for is right all the same."""
+    """Check that operations without a kernel are right all the same."""
     device = init(world)
     size, rank = world.size, world.rank
     ones = torch.ones(5, device=device)
@@ -150,7 +150,7 @@ def test_what_has_no_kernel_goes_elsewhere() -> None:
 
 
 def _streams(world: World, turns: int) -> list[float]:
-    """Late producers, consumers on other streams, tensors that are let go of at once."""
+    """Use late producers, consumers on other streams, and tensors that are dropped at once."""
     device = init(world)
     native = sim.load()
     main, side = torch.sim.current_stream(), torch.Stream(device)
@@ -161,14 +161,14 @@ def _streams(world: World, turns: int) -> list[float]:
         data = torch.full((700,), float(turn + world.rank), device=device)
         work = dist.all_reduce(data, async_op=True)
         now = torch.ones(700, device=device)
-        dist.all_reduce(now)  # behind the other one, on this stream
+        dist.all_reduce(now)  # after the other one, on this stream
         side.wait_stream(main)
         with side:
             work.wait()
             doubled = data * 2
         done = work.get_future().then(lambda done: done.value()[0].sum())
         del data, work
-        torch.full((700,), -1.0, device=device)  # memory that was let go of
+        torch.full((700,), -1.0, device=device)  # memory that was freed
         main.wait_stream(side)
         total += doubled + now
         if world.rank == 0:
@@ -186,7 +186,7 @@ def test_streams_wait_for_each_other(queues: str) -> None:
 
 
 def _order(world: World) -> list[list[float]]:
-    """Without what the controls leave out, nothing orders this."""
+    """Do what nothing orders without the rules that the controls leave out."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     data = torch.full((700,), float(world.rank), device=device)
@@ -219,7 +219,7 @@ def _let_go(world: World) -> None:
     gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
     dist.all_reduce(data, async_op=True)
     del data
-    torch.full((700,), 3.0, device=device)  # in its memory, if it was let go of
+    torch.full((700,), 3.0, device=device)  # in its memory, if that was freed
     gate.open()
 
 
@@ -234,7 +234,7 @@ def test_tensors_that_are_let_go_of_early_are_reported() -> None:
 
 
 def _groups(world: World, opposite: bool) -> None:
-    """Two groups, each on a stream of its own."""
+    """Use two groups, each on a stream of its own."""
     device = init(world)
     groups = [dist.new_group(backend="cpu:fastcomm,sim:fastcomm") for _ in range(2)]
     streams = [torch.Stream(device) for _ in groups]
@@ -305,7 +305,7 @@ def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
     data = torch.ones(4, device=device)
     dist.all_reduce(data)
     torch.sim.synchronize()
-    time.sleep(0.3)  # so that nobody looks any more
+    time.sleep(0.3)  # so that nobody is looking any more
     if how == "late":
         dist.group.WORLD._get_backend(device).set_timeout(timedelta(seconds=1))
     begun = time.monotonic()
@@ -362,7 +362,7 @@ def test_ranks_call_different_reductions() -> None:
 
 
 def _forked(world: World) -> str:
-    """Return what a child of fork() is told; the parent goes on."""
+    """Return what a child of fork() is told; the parent continues."""
     device = init(world)
     dist.all_reduce(data := torch.ones(3, device=device))
     path = Path(world.directory, f"child of {world.rank}")
@@ -385,7 +385,7 @@ def test_a_child_of_fork_keeps_away() -> None:
 
 
 def _once_more(world: World) -> list[float]:
-    """After a failure the process is as good as new."""
+    """Form a group after a failure: the process is as good as new."""
     device = init(world)
     for turn in range(3):
         data = torch.ones(4 + world.rank, device=device)
@@ -403,7 +403,7 @@ def test_a_new_group_after_a_failure() -> None:
 
 
 def _waits(world: World) -> None:
-    """A wait with a timeout is the host's, and harms nothing."""
+    """Wait with a timeout, which is the host's and harms nothing."""
     device = init(world)
     dist.all_reduce(data := torch.ones(2, device=device))
     if world.rank == 1:
@@ -490,7 +490,7 @@ def test_the_future_of_several_operations_waits_for_them() -> None:
 
 
 def _dropped(world: World) -> list[float]:
-    """The group goes while somebody has a work of it."""
+    """Destroy the group while somebody holds a work of it."""
     device = init(world)
     dist.all_reduce(data := torch.ones(700, device=device))
     work = dist.all_reduce(data, async_op=True)
@@ -512,7 +512,7 @@ def test_a_work_outlives_its_group() -> None:
 
 
 def _root_elsewhere(world: World) -> list[Any]:
-    """The root's list lies in host memory, of which the others know nothing."""
+    """Put the root's list in host memory, of which the others know nothing."""
     device = init(world)
     root = world.rank == 0
     outputs = [torch.zeros(4) for _ in range(world.size)] if root else None
@@ -529,7 +529,7 @@ def test_the_list_of_a_root_may_lie_elsewhere() -> None:
 
 
 def _formed_and_left(world: World) -> list[int]:
-    """Return how many bytes of memory that processes share are touched, after each group."""
+    """Return how many bytes of shared memory are touched, after each group."""
     device = init(world)
     touched = []
     for turn in range(6):

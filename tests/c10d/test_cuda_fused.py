@@ -29,7 +29,7 @@ SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "8192"}
 
 
 def _joined(world: World) -> torch.device:
-    """Join, with what serves the devices agreed on; nothing goes by way of the host from there."""
+    """Join, and agree on what serves the devices; from then on nothing goes through the host."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     _host.bring_back = _never  # type: ignore[assignment]
@@ -93,7 +93,7 @@ def _bits(world: World) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_bits_of_the_cpu(size: int) -> None:
-    """Of every type and layout, on the wire as they are and rounded; norms and flags too."""
+    """Every type and layout, on the wire as they are and rounded; norms and flags too."""
     run_ranks(size, _bits, environment=SMALL, timeout=240)
 
 
@@ -102,7 +102,7 @@ def test_the_bits_of_the_cpu_by_pinned_memory() -> None:
 
 
 def _buckets(world: World) -> None:
-    """Gradients that lie end to end: in memory that all have mapped, or on this rank alone not."""
+    """Reduce gradients end to end in memory that all have mapped, or all but this rank."""
     device = _joined(world)
     counts = [7, 3000, 64, 4097, 1]
     for count in (sum(counts), 5):
@@ -170,7 +170,7 @@ def test_infinities_and_nans_are_found() -> None:
 
 
 def _shards(world: World) -> None:
-    """What a rank owns has the bits of the whole, and so have the norms."""
+    """Check that what a rank owns has the bits of the whole, and so do the norms."""
     device = _joined(world)
     grads = gradients(world.rank)[:7]
     offsets = [row_offsets(grad, world.size) for grad in grads]
@@ -188,7 +188,7 @@ def test_each_rank_its_own_part() -> None:
 
 
 def _gathered(world: World) -> None:
-    """Shards of several types, which some ranks have none of; and those of one rank alone."""
+    """Gather shards of several types, of which some ranks have none; and those of one rank alone."""
     device = _joined(world)
     whole = [
         tensor for tensor in gradients(0) if tensor.is_contiguous() and not tensor.is_complex()
@@ -251,7 +251,7 @@ def test_a_sharded_optimizer_has_the_weights_of_the_cpu(size: int) -> None:
 
 
 def _several_places(world: World) -> list[list[float]]:
-    """A list of several devices, and one of integers: by way of the host, or refused."""
+    """Reduce a list on several devices, and one of integers: through the host, or refused."""
     device = init(world)
     other = torch.device("sim", world.size)
     grads = [torch.full((3,), float(world.rank), device=d) for d in (device, other, "cpu")]
@@ -262,7 +262,7 @@ def _several_places(world: World) -> list[list[float]]:
     assert alone[0].tolist() == [world.size * (world.size - 1) / 2] * 3
     with pytest.raises(ValueError, match="not floating-point"):
         fastcomm.fused_all_reduce_([torch.ones(3, dtype=torch.int32, device=device)])
-    if world.size > 1:  # copies share none
+    if world.size > 1:  # copies share no memory
         with pytest.raises(ValueError, match="gradients 0 and 1 share memory"):
             fastcomm.fused_all_reduce_([grads[0], grads[0][1:]])
     return [grad.tolist() for grad in grads]
@@ -293,7 +293,7 @@ def _mismatch(world: World, kind: str) -> tuple[Caught, bool, float]:
 
 @pytest.mark.parametrize("kind", ["shape", "scale", "count"])
 def test_lists_that_differ_are_an_error(kind: str) -> None:
-    """And their flag says so to an optimizer that nobody has told."""
+    """And their flag tells an optimizer that nobody else has told."""
     for caught, is_nan, found_inf in run_ranks(2, _mismatch, kind, environment=SMALL):
         assert caught.kind == "CollectiveMismatchError", caught
         words = "5000 elements" if kind == "count" else "the same with tensors of other shapes"
@@ -302,7 +302,7 @@ def test_lists_that_differ_are_an_error(kind: str) -> None:
 
 
 def _left_alone(world: World) -> tuple[str, bool, float] | None:
-    """One rank does not come; a later call of the others fails at once."""
+    """Leave one rank out; a later call of the others fails at once."""
     device = _joined(world)
     if world.rank == 1:
         return None
@@ -321,7 +321,7 @@ def test_a_rank_that_leaves() -> None:
 
 
 def _graph(world: World) -> None:
-    """Replayed between eager calls."""
+    """Replay a graph between eager calls."""
     device = _joined(world)
     static = [torch.zeros(900, device=device), torch.zeros(5, device=device)]
     stream = torch.Stream(device)
@@ -378,9 +378,9 @@ def test_ddp_has_the_weights_of_the_cpu(size: int) -> None:
 
 
 def _hooked(world: World) -> None:
-    """A hook of stock DDP, in a group whose buckets lie where all have mapped them."""
+    """Use a hook of stock DDP, in a group whose buckets lie where all have mapped them."""
     device = _joined(world)
-    # As where the group is "fastcomm" alone, which torch takes for "cpu" and "cuda".
+    # As if the group were "fastcomm" alone, which torch takes for "cpu" and "cuda".
     dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
     model = small_net().to(device)
     ddp = nn.parallel.DistributedDataParallel(model)

@@ -46,7 +46,7 @@ def test_graphs_between_eager_calls() -> None:
 
 
 def _graph_of_two_streams(world: World) -> list[float]:
-    """Operations on two streams of one capture; the group is left while it is replayed."""
+    """Capture operations on two streams; the group is left while the graph is replayed."""
     device = init(world)
     native = sim.load()
     first, second = (torch.ones(900, device=device) for _ in range(2))
@@ -73,7 +73,7 @@ def test_a_graph_of_two_streams_and_leaving_behind_it() -> None:
 
 
 def _two_captures(world: World) -> list[float]:
-    """The second one begins on the same stream, and has its operation on another one."""
+    """Capture twice: the second begins on the same stream, with its operation on another."""
     device = init(world)
     first, second = (torch.ones(900, device=device) for _ in range(2))
     dist.all_reduce(first.clone())
@@ -99,7 +99,7 @@ def test_one_capture_knows_nothing_of_another() -> None:
 
 
 def _waited_elsewhere(world: World, by_future: bool) -> list[float]:
-    """A work's wait() is what orders one captured stream behind the other."""
+    """Order one captured stream after the other by a work's wait() only."""
     device = init(world)
     data, twice = torch.ones(900, device=device), torch.zeros(900, device=device)
     dist.all_reduce(data.clone())
@@ -128,7 +128,7 @@ def test_who_waits_on_another_stream_of_the_capture(by_future: bool) -> None:
 
 
 def _captured_apart(world: World) -> list[list[float]]:
-    """Ranks capture in other orders, before there is a pool and after, and replay alike."""
+    """Capture in different orders on the ranks, before and after there is a pool; replay alike."""
     device = init(world)
     data = [torch.zeros(count, device=device) for count in (700, 900, 100)]
     dist.all_reduce(torch.ones(1, device=device))

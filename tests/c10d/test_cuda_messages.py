@@ -30,7 +30,7 @@ def _message(dtype: torch.dtype, giver: int, getter: int, rows: int, width: int)
 def _exchange(
     world: World, device: torch.device, dtype: torch.dtype, splits: list[list[int]]
 ) -> None:
-    """One tensor with parts, in rows, and a list of tensors: `splits` from rank to rank."""
+    """Exchange parts of one tensor, in rows, and a list of tensors: `splits` from rank to rank."""
     rank, size = world.rank, world.size
     width = 3
     sent = [_message(dtype, rank, peer, splits[rank][peer], width) for peer in range(size)]
@@ -40,7 +40,7 @@ def _exchange(
     sizes = [len(each) for each in expected], [len(each) for each in sent]
     dist.all_to_all_single(got, given, *sizes)
     assert same_bits(got.cpu(), wanted), (dtype, splits)
-    # Apart, not contiguous, and at once.
+    # Separate, not contiguous, and all at once.
     outputs = [torch.zeros(width, len(each), dtype=dtype, device=device).t() for each in expected]
     work = dist.all_to_all(outputs, [each.to(device) for each in sent], async_op=True)
     work.wait()
@@ -58,7 +58,7 @@ def _splits(world: World) -> None:
         one_has_more[0][size - 1] = 900
         for splits in (equal, any_size, one_has_more, [[0] * size] * size):
             _exchange(world, device, dtype, splits)
-        dist.all_reduce(torch.ones(700, device=device))  # all have met as often
+        dist.all_reduce(torch.ones(700, device=device))  # all have met equally often
     ones = torch.ones(2 * size, device=device)
     dist.all_to_all_single(swapped := torch.zeros_like(ones), ones * world.rank)
     assert swapped.tolist() == [float(r) for r in range(size) for _ in range(2)]
@@ -136,7 +136,7 @@ def test_what_a_rank_sends_itself_has_one_size() -> None:
 
 
 def _replayed(world: World) -> None:
-    """The number of rounds that others have is found anew by each replay."""
+    """Replay: each replay finds anew how many rounds the others have."""
     device = init(world)
     native = sim.load()
     rank, size = world.rank, world.size

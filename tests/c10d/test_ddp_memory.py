@@ -1,4 +1,4 @@
-"""Where DistributedDataParallel has its buckets, and that nobody sees it in the results."""
+"""Where DistributedDataParallel has its buckets, which does not show in the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _note(buckets, bucket):  # torch would refuse annotations that are strings
 
 
 def _buckets(world: World, view: bool) -> tuple[list[bool], bool, str | None]:
-    """Whether each bucket of three steps was shared, and the gradients; DDP's setting."""
+    """Return whether each bucket of three steps and the gradients were shared; DDP's setting."""
     world.init()
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(5)))
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.04, gradient_as_bucket_view=view)
@@ -81,7 +81,7 @@ def _fill_segment() -> list[torch.Tensor]:
 
 
 def _train(world: World, full: tuple[int, ...] = ()) -> tuple[list[Result], str]:
-    """Train, some ranks with a full segment; returns what was written to stderr too."""
+    """Train, some ranks with a full segment; also return what was written to stderr."""
     path = Path(world.directory, f"stderr{world.rank}")
     with path.open("w") as file:
         os.dup2(file.fileno(), 2)  # c10 warns there

@@ -1,4 +1,4 @@
-"""TORCH_DISTRIBUTED_DEBUG=DETAIL: whose errors come out, and what stays as it is."""
+"""TORCH_DISTRIBUTED_DEBUG=DETAIL: whose errors come out, and what stays the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _call(case: str, rank: int) -> None:
 
 
 def _go_wrong(world: World, case: str, raised: str) -> Caught | None:
-    """Return what a rank gets that calls at all."""
+    """Return what a rank gets if it calls at all."""
     _init(world, raised)
     dist.all_reduce(torch.ones(4))
     if world.rank == 1 and case == "dead":
@@ -92,7 +92,7 @@ def test_errors_of_torch_come_first_where_the_level_is_detail(case: str) -> None
 
 
 def _fused(world: World, raised: str) -> tuple[str, list[torch.Tensor]]:
-    """What explain() says, and what a step and a norm come to."""
+    """Return what explain() says, and the results of a step and a norm."""
     _init(world, raised)
     torch.manual_seed(world.rank)
     model = nn.Linear(3, 3)
@@ -125,6 +125,6 @@ def _fused_or_not(world: World) -> Caught:
 
 
 def test_a_fused_reduction_does_not_pass_by_the_check() -> None:
-    """Else both would wait for each other: one inside of the check, one behind it."""
+    """Else both would wait for each other: one inside the check, one behind it."""
     for caught in run_ranks(2, _fused_or_not, environment=DETAIL, group_timeout=20):
         assert "Detected mismatch" in caught.text and caught.seconds < 10, caught

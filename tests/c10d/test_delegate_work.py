@@ -1,4 +1,4 @@
-"""Operations that Gloo does for ranks that share no memory: who waits is not lost in them."""
+"""Operations that Gloo does for ranks that share no memory: no waiting rank hangs in them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _exchange(world: World) -> None:
     got = torch.zeros(3)
     receiving = dist.irecv(got, before)
     assert receiving is not None
-    future = receiving.get_future()  # of what moves only while somebody waits
+    future = receiving.get_future()  # for what moves only while somebody waits
     dist.send(torch.full((3,), float(rank)), after)
     assert future.wait()[0] is not None
     assert got.tolist() == [float(before)] * 3
@@ -86,7 +86,7 @@ WAITS = {
 
 
 def _lose_one(world: World, how: str) -> tuple[list[Caught], float]:
-    """Rank 1 dies while the others wait for it, or for who does."""
+    """Kill rank 1 while the others wait for it, or for a rank that does."""
     world.init()
     dist.barrier()
     died = time.monotonic() + 0.3
@@ -103,7 +103,7 @@ def _lose_one(world: World, how: str) -> tuple[list[Caught], float]:
 
 @pytest.mark.parametrize("how", WAITS)
 def test_a_peer_dies(how: str) -> None:
-    # Who waits for a message from any of several ranks may still get it from the others.
+    # A rank that waits for a message from any of several may still get it from the others.
     size = 2 if how == "recv from any" else 3
     outcomes = run_outcomes(size, _lose_one, how, timeout=30, environment=GLOO)
     assert outcomes[1].exitcode == -signal.SIGKILL
@@ -187,7 +187,7 @@ def _wait_twice(world: World, how: str) -> Caught | None:
 
 @pytest.mark.parametrize("how", ["recv", "all_reduce"])
 def test_a_wait_that_expires_harms_nothing(how: str) -> None:
-    """In Gloo one for a message ends every connection of the group."""
+    """In Gloo, if it is for a message, it ends every connection of the group."""
     caught = run_ranks(2, _wait_twice, how, environment=GLOO)[0]
     assert caught is not None and caught.kind == "CollectiveTimeoutError"
     assert "the operation goes on" in caught.text

@@ -1,4 +1,4 @@
-"""Tensors on a device go to a backend made for it, here one of the tests' in NCCL's place."""
+"""Tensors on a device go to a backend made for it, here a test backend in NCCL's place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fastcomm._distributed.device_engines import Factory
 
 pytestmark = [pytest.mark.serial, pytest.mark.usefixtures("simulated")]  # short times are compared
 
-ELSEWHERE = {"FASTCOMM_ROUTE": "nccl"}  # not to kernels of ours
+ELSEWHERE = {"FASTCOMM_ROUTE": "nccl"}  # not to our kernels
 run_ranks = functools.partial(ranks.run_ranks, environment=ELSEWHERE)
 run_outcomes = functools.partial(ranks.run_outcomes, environment=ELSEWHERE)
 
@@ -41,7 +41,7 @@ def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _init(world: World, *, device: int | None = None, known: bool = True) -> torch.device:
-    """Form the group; the rank's device is one of its own unless it is named."""
+    """Form the group; the rank has its own device unless one is given."""
     sim.load()
     if known:
         _device_engines.register("sim", Factory("simccl", _make, str))
@@ -55,7 +55,7 @@ def _init(world: World, *, device: int | None = None, known: bool = True) -> tor
 
 
 def _each(world: World, device: torch.device) -> None:
-    """Run operations with tensors on the device, and check what comes of them."""
+    """Run operations with tensors on the device, and check the results."""
     rank, size = world.rank, world.size
     total = float(sum(range(size)))
     x = torch.full((5,), float(rank), device=device)
@@ -176,7 +176,7 @@ def test_new_group_in_a_group_that_is_bound_to_a_device() -> None:
 
 
 def _batch_on_the_host(world: World, devices: int) -> tuple[int, list[float]]:
-    """Raise in a batch of messages; return how many works a good one has, and a sum behind both."""
+    """Raise in a batch of messages; return how many works a good one has, and a sum after both."""
     _device_engines.register("sim", Factory("simccl", _make, str, lambda: devices))
     world.init("cpu:fastcomm")
     x, got = torch.full((2,), float(world.rank + 1)), torch.empty(2)
@@ -198,7 +198,7 @@ def test_batches_without_devices_are_those_of_a_build_without_them() -> None:
 
 
 def _hang(world: World, how: str) -> tuple[list[Caught], float]:
-    """Rank 1 dies, or does not come, while the others wait in an operation of the backend."""
+    """Let rank 1 die, or not come, while the others wait in an operation of the backend."""
     device = _init(world)
     x = torch.ones(4, device=device)
     dist.all_reduce(x)
@@ -241,7 +241,7 @@ def test_a_peer_dies_while_the_backend_hangs() -> None:
 def test_a_timeout(how: str) -> None:
     caught, waited = run_ranks(2, _hang, how)[0]
     assert {one.kind for one in caught} == {"CollectiveTimeoutError"}, caught
-    # By our watch or by the backend's own, whose timeout has been set with ours.
+    # Noticed by our watch or by the backend's own, whose timeout was set together with ours.
     assert re.search("simccl: (did not end within 1500 ms|.*Watchdog caught)", caught[0].text)
     assert caught[0].operation == "all_reduce" and 1.4 < waited < 2.9
 

@@ -1,7 +1,7 @@
 """Operations whose sizes are known in pairs, or that take lists: against plain torch, exactly.
 
-Each world size is one launch that does everything. The one-shot limit is 64 KiB a payload here, and
-sizes lie about it.
+Each world size is one launch that does everything. The one-shot limit is 64 KiB per payload here,
+and sizes lie around it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTS = [0, 1, 1000, LIMIT // 8 - 1, LIMIT // 4, LIMIT // 4 + 1]  # of float32
 
 
 def _bytes(count: int, *seed: int) -> torch.Tensor:
-    """Other values for other seeds, and other places."""
+    """Return values that differ by seed and place."""
     start = sum(part * factor for part, factor in zip(seed, (7, 31, 101), strict=False))
     return ((torch.arange(count, dtype=torch.int64) * 3 + start) % 251).to(torch.uint8)
 
@@ -51,14 +51,14 @@ def _same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _count(sender: int, receiver: int, scale: int = 1) -> int:
-    """Elements in pairs: some are zero."""
+    """Return the elements from a sender to a receiver; some pairs have none."""
     return (sender * 3 + receiver * 5) % 7 * scale
 
 
 def _rooted(
     rank: int, size: int, dtype: torch.dtype, count: int, root: int, **options: Any
 ) -> None:
-    """gather and scatter."""
+    """Run gather and scatter."""
     mine = _message(dtype, count, rank)
     gathered = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
     work = dist.gather(mine, gathered, dst=root, **options)
@@ -87,7 +87,7 @@ def _reduced(rank: int, size: int, dtype: torch.dtype, count: int, root: int) ->
 
 
 def _in_pairs(rank: int, size: int, dtype: torch.dtype, scale: int) -> None:
-    """all_to_all and all_to_all_single of other sizes for each pair."""
+    """Run all_to_all and all_to_all_single with other sizes for each pair."""
     sends = [_message(dtype, _count(rank, peer, scale), rank, peer) for peer in range(size)]
     wanted = [_message(dtype, _count(peer, rank, scale), peer, rank) for peer in range(size)]
     outputs = [torch.empty_like(each) for each in wanted]
@@ -125,7 +125,7 @@ def _uneven(rank: int, size: int, dtype: torch.dtype, scale: int) -> None:
 
 
 def _layouts(rank: int, size: int) -> None:
-    """Gaps, transposition, conjugation, negation, no dimension, memory that in and output share."""
+    """Use gaps, transposition, conjugation, negation, no dimension, in- and outputs that overlap."""
     root = size - 1
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     plain = torch.arange(24.0).view(4, 6) + 100 * rank
@@ -179,7 +179,7 @@ def _layouts(rank: int, size: int) -> None:
 
 
 def _groups_and_threads(rank: int, size: int) -> None:
-    """Several operations in flight on each of several groups, each with a thread."""
+    """Keep several operations in flight on each of several groups, each with a thread."""
     groups = [dist.new_group(timeout=timedelta(seconds=60)) for _ in range(3)]
     failures: list[BaseException] = []
 

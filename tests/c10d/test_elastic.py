@@ -60,6 +60,6 @@ def test_a_worker_that_dies_once(tmp_path: Path) -> None:
         assert f"rank {rank} was told: PeerLostError 1" in said, said + done.stderr
     assert sorted(re.findall(r"rank (\d), start 1", said)) == ["0", "1", "2"]
     assert sorted(re.findall(r"rank (\d) ended with \[3.0\]", said)) == ["0", "1", "2"]
-    # Unless torchrun ended them before, the survivors form a group, one later than the other.
+    # Unless torchrun ended them first, the survivors form a group, one later than the other.
     for rank in re.findall(r"rank (\d) went on", said):
         assert f"rank {rank} went on: [2.0, 2.0, 2.0]" in said

@@ -1,4 +1,4 @@
-"""One family of errors: the same class and attributes by whichever way an error comes out."""
+"""One family of errors: the same class and attributes whichever way an error comes out."""
 
 from __future__ import annotations
 

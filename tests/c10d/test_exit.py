@@ -32,7 +32,7 @@ print("done", flush=True)
 MODES = {"idle": 0, "pending": 0, "callback": 0, "raise": 1}
 
 
-# The end of a program with much to clean up: what is registered first runs last.
+# The end of a program with much to clean up: what is registered first runs last
 ENDING = """
 import atexit, sys, time
 atexit.register(time.sleep, 4)
@@ -51,8 +51,8 @@ except dist.DistBackendError as error:
     print(time.monotonic(), type(error).__name__, error, flush=True)
 """
 
-# The death watch of a device drops a work, and its tensor, while nobody lets the GIL go: at the
-# very end, behind what fastcomm does there.
+# The death watch of a device drops a work, and its tensor, while nobody releases the GIL: at the
+# very end, after what fastcomm does there.
 WATCHED = """
 import atexit, sys, time
 def spin():

@@ -1,4 +1,4 @@
-"""Ranks that do not fit together, or do not come: an error that says so, soon, on who is there."""
+"""Ranks that do not fit together, or do not come: the ranks present soon get a clear error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _with_size(world: World, sizes: list[int]) -> tuple[Caught, float]:
 
 @pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [3, 3, 4], [3, 2, 3]])
 def test_ranks_of_different_world_sizes_are_told(sizes: list[int]) -> None:
-    """Long before the timeout; then the same processes form a group of the right size."""
+    """They are told long before the timeout; then the same processes form a right group."""
     for caught, total in run_ranks(len(sizes), _with_size, sizes, group_timeout=60):
         assert caught.kind == "CollectiveArgumentError", caught
         assert "ValueError" in caught.bases

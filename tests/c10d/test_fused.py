@@ -87,7 +87,7 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
 
 
 def _many_blocks(world: World) -> None:
-    """Lists of several hundred blocks, of tensors of which no two have the same size."""
+    """Reduce lists of several hundred blocks, of tensors no two of which have the same size."""
     world.init()
     sizes = [1 + 977 * i % 20011 for i in range(60)]
     grads = [torch.full((size,), float(world.rank + i)) for i, size in enumerate(sizes)]
@@ -106,7 +106,7 @@ def test_long_lists_take_many_blocks(size: int) -> None:
 
 
 def _any_split(world: World) -> None:
-    """The norm does not depend on how the gradients are divided among calls, nor do the bits."""
+    """Check that neither norm nor bits depend on how gradients are divided among calls."""
     world.init()
     whole = [
         torch.randn(n, generator=torch.Generator().manual_seed(n + world.rank))
@@ -153,7 +153,7 @@ def test_infinities_and_nans_are_found_wherever_they_are() -> None:
 
 
 def _error_feedback(world: World) -> list[bytes]:
-    """Residuals have the bits of the definition, and sums over steps lose nothing of the terms."""
+    """Check that residuals have the bits of the definition, and that sums over steps lose nothing."""
     world.init()
     sizes, wire = [5000, 3, 0, 4097], torch.bfloat16
     all_kept = [[torch.zeros(n) for n in sizes] for _ in range(world.size)]
@@ -174,7 +174,7 @@ def _error_feedback(world: World) -> list[bytes]:
             terms.append(values)
         wanted = [fused.reduced(list(v), True, 0.5, wire) for v in zip(*terms, strict=True)]
         grads = given[world.rank]
-        # None among the gradients has None among the residuals; fp64 is not rounded.
+        # Where a gradient is None so is its residual; fp64 is not rounded.
         double = torch.full((2,), 1 / 3, dtype=torch.float64)
         native = fastcomm.explain("all_reduce").native
         pairs = torch.full((3,), 1 / 3 + 2j, dtype=torch.complex64)
@@ -209,7 +209,7 @@ def test_error_feedback(size: int, transport: str) -> None:
 
 
 def _in_place(world: World) -> None:
-    """Lists that lie alike in shared memory need no slots: the same bits, however they lie."""
+    """Reduce lists that lie alike in shared memory and need no slots: the same bits, however they lie."""
     world.init()
     sizes = [7, 70001, 4096, 12289]
     for shared_by in (range(world.size), range(1)):
@@ -295,7 +295,7 @@ def _refused(world: World) -> None:
     with pytest.raises(ValueError, match="comm_dtype is"):
         fastcomm.fused_all_reduce_([one], comm_dtype=torch.float64)
     assert torch.equal(one, torch.ones(4))
-    fastcomm.fused_all_reduce_([one])  # the group has taken no harm
+    fastcomm.fused_all_reduce_([one])  # the group is unharmed
     result = fastcomm.fused_all_reduce_([])
     assert float(result.total_norm) == 0.0 and result.partial_norms.shape == (0,)
     dist.barrier()

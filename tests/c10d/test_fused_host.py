@@ -1,4 +1,4 @@
-"""Gradients that go through the host's memory, with tensors of the CPU in place of a device's.
+"""Gradients that go through the host's memory, with CPU tensors in place of a device's.
 
 What only a device can show is in tests/gpu/test_ddp.py.
 """

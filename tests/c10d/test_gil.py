@@ -1,4 +1,4 @@
-"""A group that goes while Gloo, which serves it, needs Python: no thread is joined with the GIL."""
+"""A group dropped while Gloo, which serves it, needs Python: no thread is joined with the GIL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GLOO = {"FASTCOMM_TRANSPORT": "gloo"}
 
 
 def _let_go_while_gloo_finishes(world: World) -> float:
-    """Let a backend go while the thread of the Gloo group that serves it waits for the GIL."""
+    """Drop a backend while the thread of the Gloo group that serves it waits for the GIL."""
     options = SimpleNamespace(
         store=dist.FileStore(os.path.join(world.directory, "store"), world.size),
         group_rank=world.rank,
@@ -31,8 +31,8 @@ def _let_go_while_gloo_finishes(world: World) -> float:
     tensor = torch.full((4,), float(world.rank))
     maximum = dist.AllreduceOptions()
     maximum.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
-    # A work of Gloo keeps the state of the thread that made it. This object makes that a matter of
-    # Python's, as hooks and modes of users do: the work's end needs the GIL.
+    # A Gloo work keeps the state of the thread that made it. This object makes that involve Python,
+    # as users' hooks and modes do: the work's end needs the GIL.
     torch._C._stash_obj_in_tls("fastcomm.test", object())
     work = backend.allreduce([tensor], maximum)
     sys.setswitchinterval(100)  # from here on nobody takes the GIL from this thread
@@ -42,7 +42,7 @@ def _let_go_while_gloo_finishes(world: World) -> float:
         pass
     begin = time.monotonic()
     while time.monotonic() - begin < 0.1:
-        pass  # it is at the end of the work now
+        pass  # Gloo's thread is at the end of the work now
     del backend
     return time.monotonic() - begin
 
@@ -65,7 +65,7 @@ def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
         time.sleep(0.5)  # the other rank is in the destructor now
         backend.delegate.allreduce([torch.ones(4)]).wait()
         return called
-    # Of Gloo itself: an operation of the group would end when the group is left.
+    # From Gloo itself: an operation of the group would end when the group is left.
     work = backend.delegate.allreduce([torch.ones(4)])
     work.get_future().add_done_callback(lambda done: called.append(world.rank))
     del work
@@ -75,7 +75,7 @@ def _let_go_while_gloo_is_to_call_back(world: World, last: str) -> list[int]:
     if last == "backend":
         models.clear()
         del backend
-    else:  # before torch 2.14, the reducer then destroys the backend, with no Python object of it
+    else:  # before torch 2.14 the reducer then destroys the backend, which has no Python object
         del backend
         models.clear()
     return called

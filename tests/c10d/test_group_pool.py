@@ -29,7 +29,7 @@ SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
 def _joined(world: World) -> torch.device:
-    """Join, with what serves the devices agreed on."""
+    """Join, and agree on what serves the devices."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     return device
@@ -42,7 +42,7 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(world: World) -> None:
-    """All ranks' tensors lie there, then those of some, at times beside a pack."""
+    """Use tensors there on all ranks, then on some, at times not aligned to a pack."""
     device = _joined(world)
     turn = 0
 
@@ -54,7 +54,7 @@ def _bits(world: World) -> None:
             return padded[1:].copy_(tensor)
         return padded[:-1].copy_(tensor) if (turn + world.rank) % 4 > 1 else tensor
 
-    # The simulation keeps the order of so many pieces of memory, and no more.
+    # The simulation keeps the order of only that many pieces of memory.
     for dtype in DTYPES if world.size < 5 else [DTYPES[world.size % 4]]:
         for count in (0, 6, 1023, 2048):
             check_bits(world, device, dtype, count, _moved)
@@ -70,7 +70,7 @@ def test_the_bits_of_the_cpu(size: int) -> None:
 
 
 def _again(world: World) -> tuple[bool, bool, list[float]]:
-    """Whether memory is used again, whether all of it fits into one piece, and a sum in it."""
+    """Return whether memory is reused, whether all of it fits into one piece, and a sum in it."""
     device = _joined(world)
     first = fastcomm.empty(1000, device=device)
     place = first.data_ptr()
@@ -78,7 +78,7 @@ def _again(world: World) -> tuple[bool, bool, list[float]]:
     parts = [fastcomm.empty(500, device=device) for _ in range(4)]
     del parts
     second = fastcomm.empty(1000, device=device).fill_(float(world.rank))
-    larger = fastcomm.empty(5 << 20, device=device)  # floats: more than there is
+    larger = fastcomm.empty(5 << 20, device=device)  # floats: more than is available
     dist.all_reduce(larger.fill_(1.0))
     dist.all_reduce(second)
     assert larger.unique().tolist() == [float(world.size)]
@@ -90,9 +90,9 @@ def test_memory_is_used_again_and_grows() -> None:
 
 
 def _on_two_streams(world: World) -> list[bool]:
-    """A tensor goes whose stream still writes it: does another stream get its memory, or this?"""
+    """Free a tensor whose stream still writes it; return whether each stream gets its memory."""
     device = _joined(world)
-    fastcomm.empty(4000, device=device)  # room for it: more is made when devices are idle
+    fastcomm.empty(4000, device=device)  # make room: more is made when devices are idle
     gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
     first = fastcomm.empty(4000, device=device).fill_(1.0)
     place = first.data_ptr()
@@ -119,7 +119,7 @@ def test_memory_that_changes_its_stream_is_reported() -> None:
 
 
 def _alone(world: World) -> tuple[bool, bool, float, float]:
-    """One rank asks; the others do an operation later; what is issued is right all the same."""
+    """Ask on one rank; the others do an operation later; what is issued is right all the same."""
     device = _joined(world)
     begun = time.monotonic()
     first = fastcomm.empty(9000, device=device) if world.rank == 1 else None
@@ -134,7 +134,7 @@ def _alone(world: World) -> tuple[bool, bool, float, float]:
 
 
 def test_who_asks_alone_waits_for_some_seconds_once() -> None:
-    """Who asks behind other operations is not met: the devices could not come to rest."""
+    """A rank that asks after other operations is not met: the devices could not come to rest."""
     found = run_ranks(3, _alone)
     assert not any(first or data for first, data, _, _ in found)
     assert 4.5 < found[1][2] < 20 and found[1][3] < 4, found
@@ -142,7 +142,7 @@ def test_who_asks_alone_waits_for_some_seconds_once() -> None:
 
 
 def _none(world: World) -> list[str]:
-    """Why there is no such memory."""
+    """Return why there is no such memory."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -175,11 +175,11 @@ def test_where_there_is_none_it_is_ordinary_and_said(
 
 
 def _on_two_devices(world: World) -> list[torch.Tensor]:
-    """Tensors on two devices of a process, whichever is current, and a model on both."""
+    """Use tensors on two devices of a process, whichever is current, and a model on both."""
     device = _joined(world)
     other = torch.device("sim", 2 + world.rank)
     made = fastcomm.empty(9, device=other)
-    assert made.device == other and not fastcomm.is_shared(made)  # nothing is agreed on
+    assert made.device == other and not fastcomm.is_shared(made)  # nothing is agreed on yet
     data = torch.full((5000,), world.rank + 1.0, device=other)
     dist.all_reduce(data)
     assert data.unique().tolist() == [3.0] and is_direct(data)
@@ -215,7 +215,7 @@ def test_a_process_may_have_several_devices() -> None:
 
 
 def _behind_an_operation(world: World) -> tuple[float, float]:
-    """An operation that a peer comes to once it has heard from who asks for memory meanwhile."""
+    """Ask for memory during an operation that a peer joins only when it hears from the asker."""
     device = _joined(world)
     first = fastcomm.empty(9, device=device)
     data = torch.full((5,), world.rank + 1.0, device=device)
@@ -251,7 +251,7 @@ def test_without_a_group_it_is_ordinary() -> None:
 
 
 def _graph(world: World) -> None:
-    """A captured operation on a tensor there; one that is made meanwhile, or goes."""
+    """Capture an operation on a tensor there; others are made meanwhile, or freed."""
     device = _joined(world)
     static = fastcomm.empty(3000, device=device)
     goes = fastcomm.empty(3000, device=device)
@@ -279,7 +279,7 @@ def test_graphs() -> None:
 
 
 def _outlives(world: World) -> list[int]:
-    """A tensor of a group that has gone; its memory goes with it."""
+    """Keep a tensor of a group that is gone; its memory goes with it."""
     device = _joined(world)
     touched = []
     for turn in range(6):
@@ -331,7 +331,7 @@ def _note(buckets, bucket):  # torch would refuse annotations that are strings
 
 
 def _train_ddp(world: World) -> tuple[list[bool], list[torch.Tensor]]:
-    """Whether each bucket lies there, also on the CPU, and weights that are the CPU's."""
+    """Return whether each bucket lies there, on the CPU too, and weights that are the CPU's."""
     results = []
     buckets: list[bool] = []
     here = init(world)
@@ -363,7 +363,7 @@ FSDP_CALLS = {
 
 
 def _train_sharded(world: World) -> set[tuple[str, bool]]:
-    """What operations were given, and whether it lies there; weights are the CPU's."""
+    """Return what operations were given, and whether it lies there; weights are the CPU's."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -401,7 +401,7 @@ def _train_sharded(world: World) -> set[tuple[str, bool]]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_fsdp2_moves_lies_there(size: int) -> None:
-    """The parameters of ``full_tensor()`` do not."""
+    """The parameters that ``full_tensor()`` makes do not."""
     for seen in run_ranks(size, _train_sharded, environment=SMALL):
         assert {("all_gather", True), ("reduce_scatter", True)} <= seen, seen
         assert ("reduce_scatter", False) not in seen

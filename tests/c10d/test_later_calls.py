@@ -1,4 +1,4 @@
-"""Calls that come after a group has failed say what failed, and about which call they are."""
+"""Calls after a group has failed say what failed, and which call they are about."""
 
 from __future__ import annotations
 

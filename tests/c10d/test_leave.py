@@ -103,7 +103,7 @@ def _late(world: World, asynchronous: bool) -> list[Caught]:
     dist.group.WORLD.set_timeout(timedelta(seconds=1.5))
     if world.rank == 1:
         time.sleep(2.5)
-        # All that it needs for a small operation is there; a later one cannot work.
+        # Everything needed for a small operation is there; a later one cannot work.
         works = [dist.all_reduce(torch.zeros(4), async_op=True) for _ in range(2)]
         return [catch(works[1].wait)]
     if not asynchronous:
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_blocked_call_at_once(operation: str) -> None:
 
 
 def _use_in_a_child(how: str) -> None:
-    """Runs in a forked child; its exit status tells how it went: 0 is as it should be."""
+    """Run in a forked child; its exit status tells how it went: 0 is right."""
     if how == "return":
         return
     if how == "destroy":

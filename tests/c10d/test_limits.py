@@ -17,14 +17,14 @@ from support.ranks import World, run_outcomes, run_ranks
 
 import fastcomm
 
-pytestmark = pytest.mark.serial  # mounts, and what a full one does to others
+pytestmark = pytest.mark.serial  # mounts, and the effects of a full one on others
 
 MANY = 1 << 20  # elements, through slots
 GIB = 1 << 30
 
 
 def _limit(name: str, value: int) -> None:
-    """Lower a limit of this process; of files and of address space, by what is used already."""
+    """Lower a limit of this process; for files and address space, relative to what is already used."""
     if name == "NOFILE":
         value += len(os.listdir("/proc/self/fd")) - 1
     if name == "AS":
@@ -34,7 +34,7 @@ def _limit(name: str, value: int) -> None:
 
 
 def _use() -> dict[str, Any]:
-    """Use the default group and another one; returns what the default group is."""
+    """Use the default group and another one; return what the default group is."""
     size, rank = dist.get_world_size(), dist.get_rank()
     for group in (dist.group.WORLD, dist.new_group()):
         for elements in (4, MANY):
@@ -71,7 +71,7 @@ def test_too_little_for_shared_memory_means_gloo_with_a_reason(
 
 
 def test_no_memory_is_locked() -> None:
-    """Not needed: ulimit -l may be 0."""
+    """None is needed: ulimit -l may be 0."""
     assert all(report["native"] for report in run_ranks(2, _with_limit, "MEMLOCK", 0, [0, 1]))
 
 
@@ -95,7 +95,7 @@ def _with_few_descriptors(world: World, spare: int) -> Any:
 
 @pytest.mark.parametrize("spare", [1, 6, 12, 20])
 def test_too_few_descriptors_are_an_error(spare: int) -> None:
-    """And not the end of the process, which Gloo brings about where it serves the group."""
+    """And not the end of the process, which Gloo causes where it serves the group."""
     for outcome in run_outcomes(3, _with_few_descriptors, spare, group_timeout=5):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
@@ -111,7 +111,7 @@ def _with_just_enough(world: World, spare: int) -> bool:
 
 @pytest.mark.parametrize("size", [2, 6])
 def test_what_the_error_asks_for_is_enough(size: int) -> None:
-    """And two for the looks at /proc and into the store."""
+    """Plus two for looking at /proc and into the store."""
     assert all(run_ranks(size, _with_just_enough, 3 * size + 16 + 2))
 
 
@@ -183,7 +183,7 @@ def _run_out(world: World, namespace: str, elements: int, how: str) -> list[Caug
 
 @pytest.mark.parametrize("how", ["sync", "async", "empty"])
 def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str) -> None:
-    """In the middle of a run: on the rank that has no memory left, and no hang of its peers."""
+    """In the middle of a run, on the rank that has no memory left; its peers do not hang."""
     told = run_ranks(
         3, _run_out, namespaces["small"], MANY, how, environment={"FASTCOMM_TRANSPORT": "posix"}
     )
@@ -213,7 +213,7 @@ def _use_up(world: World) -> dict[str, Any]:
 
 
 def test_a_segment_that_is_used_up() -> None:
-    """An error of what asked for more; a further group runs on Gloo and says why."""
+    """What asks for more gets an error; a further group runs on Gloo and says why."""
     for told in run_ranks(2, _use_up, environment={"FASTCOMM_SEGMENT_MB": "24"}):
         assert told["error"].kind == "CommunicationSystemError"
         assert "FASTCOMM_SEGMENT_MB" in told["error"].text

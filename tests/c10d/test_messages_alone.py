@@ -13,7 +13,7 @@ from support.ranks import World, run_outcomes, run_ranks
 
 
 def _after_a_busy_engine(world: World) -> None:
-    """The engine was busy with another group when this one's first message was left to it."""
+    """Leave a first message to an engine that is busy with another group."""
     world.init()
     limit = timedelta(seconds=15)
     others, ours = dist.new_group(timeout=limit), dist.new_group(timeout=limit)
@@ -23,7 +23,7 @@ def _after_a_busy_engine(world: World) -> None:
         time.sleep(0.1)  # now it is busy
         dist.isend(large, 1, group=ours).wait()
         work.wait()
-        time.sleep(0.3)  # the progress thread has nothing to do, and forgets
+        time.sleep(0.3)  # the progress thread has nothing to do, and goes to sleep
         sent = dist.isend(large, 1, group=ours)
         dist.all_reduce(value, group=others)  # drives the other group alone
         sent.wait()

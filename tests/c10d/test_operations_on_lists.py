@@ -16,7 +16,7 @@ SHAPES = [(3,), (), (2, 5), (0,), (70_000,)]
 
 
 def _tensors(rank: int, dtype: torch.dtype = torch.float32, rows: int = 1) -> list[torch.Tensor]:
-    """Sums over eight ranks stay below 256, which bfloat16 holds exactly."""
+    """Return tensors whose sums over eight ranks stay below 256, which bfloat16 holds exactly."""
     made = [torch.arange(rows * max(1, torch.Size(shape).numel())) for shape in SHAPES]
     return [
         (each[: rows * torch.Size(shape).numel()] % 20 + rank).to(dtype)
@@ -112,7 +112,7 @@ def _objects(rank: int, size: int) -> None:
 
 
 def _lives(rank: int, size: int) -> None:
-    """Barriers, timeouts, and the end."""
+    """Check barriers, timeouts, and the end."""
     backend = _backend()
     backend.monitored_barrier(timedelta(seconds=30))
     backend.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
@@ -153,7 +153,7 @@ def test_lists_sparse_tensors_objects_and_barriers(size: int) -> None:
 
 
 def _threads_of_a_block(world: World) -> None:
-    """A block is that of its thread: another one neither ends nor empties it."""
+    """Check that a block belongs to its thread: another thread neither ends nor empties it."""
     import threading
 
     world.init()

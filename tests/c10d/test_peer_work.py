@@ -97,7 +97,7 @@ WAITS = {
 
 
 def _lose_one(world: World, how: str, hold: bool) -> tuple[list[Caught], float]:
-    """Rank 0 exchanges with rank 1, which dies; rank 2 with rank 0, which is busy."""
+    """Let rank 0 exchange with rank 1, which dies; and rank 2 with rank 0, which is busy."""
     world.init()
     dist.barrier()
     died = time.monotonic() + 0.3
@@ -165,7 +165,7 @@ def test_a_wait_that_expires_harms_nothing() -> None:
 
 
 def _one_leaves(world: World) -> tuple[list[float], Caught] | None:
-    """What was sent before arrives; nothing else does."""
+    """Let a rank leave: what was sent before arrives, and nothing else."""
     world.init()
     dist.barrier()
     if world.rank == 1:
@@ -207,7 +207,7 @@ def test_ctrl_c() -> None:
 
 
 def _bad_arguments(world: World) -> list[Caught]:
-    """They are the caller's alone: the group stays as it is."""
+    """Pass bad arguments, which concern the caller alone: the group stays as it is."""
     world.init()
     caught = []
     if world.rank == 0:

@@ -39,7 +39,7 @@ def _pattern(count: int, seed: int) -> torch.Tensor:
 
 
 def _in_any_order(world: World) -> None:
-    """Every pair exchanges short and long messages; each rank posts its own in its own order."""
+    """Exchange short and long messages in every pair; each rank posts its own in its own order."""
     world.init()
     rank, size = world.rank, world.size
     chance = random.Random(rank)
@@ -72,7 +72,7 @@ def test_batches_in_any_order(size: int) -> None:
 
 
 def _many_at_once(world: World) -> None:
-    """Nothing is received before all is sent, and then from the last tag to the first."""
+    """Receive nothing before all is sent, and then from the last tag to the first."""
     world.init()
     count = 300
     sizes = [100_000 if tag % 60 == 0 else 10 for tag in range(count)]
@@ -122,7 +122,7 @@ def test_receives_from_any_rank() -> None:
 
 
 def _with_others(world: World) -> None:
-    """Several threads exchange while the main thread runs collectives."""
+    """Exchange messages in several threads while the main thread runs collectives."""
     world.init()
     peer = 1 - world.rank
     failures = []
@@ -221,7 +221,7 @@ def test_futures() -> None:
 
 
 def _polled(world: World) -> None:
-    """Who only asks whether it is complete sees it complete."""
+    """Only ask whether a work is complete, until it is."""
     world.init()
     if world.rank == 0:
         dist.send(torch.ones(2), 1)
@@ -243,7 +243,7 @@ def test_polling_completes() -> None:
 
 
 def _groups_again(world: World) -> None:
-    """Windows are used again: a new group begins with empty rings."""
+    """Reuse windows: a new group begins with empty rings."""
     world.init()
     for number in range(6):
         group = dist.new_group()

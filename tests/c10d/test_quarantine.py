@@ -66,7 +66,7 @@ def _in_time(
     first = fastcomm.empty(LARGE).fill_(-7)
     assert first.data_ptr() != where
     _hear(world, "arrived", [LATE])
-    # The late rank did write: its part of the sum is here. But to the memory of nobody.
+    # The late rank did write: its part of the sum is here. But it wrote to nobody's memory.
     total = torch.full((64,), sum(map(_input, range(world.size)))).numpy().tobytes()
     assert holds(total)
     assert first.eq(-7).all()
@@ -93,7 +93,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def _one_is_late(world: World, asynchronous: bool, end: str) -> Caught | None:
-    # Before everything else: its place is the first to be used again.
+    # Before everything else: its place is the first to be reused.
     holder = [fastcomm.empty(LARGE).fill_(_input(world.rank))]
     world.init()
     dist.barrier()

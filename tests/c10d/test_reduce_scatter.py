@@ -20,7 +20,7 @@ FLOATS = DTYPES[:4]
 
 
 def _parts(rank: int, size: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """What a rank gives to each rank; values that cancel."""
+    """Return what a rank gives to each rank; values that cancel."""
     generator = torch.Generator().manual_seed(1000 * rank + count)
     values = torch.randn(size, count, generator=generator) * 100
     scale = torch.randint(-6, 6, (size, count), generator=generator)
@@ -73,7 +73,7 @@ def _bits(world: World) -> None:
                 output.zero_()
                 dist.reduce_scatter(output, given[rank], op=_op(op))
                 assert torch.equal(output, wanted), (dtype, count, op)
-                # In place, where the own part is, and where another rank's is.
+                # In place, where this rank's part is, and where another rank's is.
                 for place in (rank, 0):
                     whole = torch.cat(given[rank])
                     part = whole[place * count : (place + 1) * count]
@@ -103,7 +103,7 @@ def test_bits_with_small_blocks() -> None:
 
 
 def _layouts(world: World) -> None:
-    """Complex numbers, conjugated ones, matrices, and tensors with gaps."""
+    """Use complex numbers, conjugated ones, matrices, and tensors with gaps."""
     world.init()
     rank, size = world.rank, world.size
     generator = torch.Generator().manual_seed(5)
@@ -184,7 +184,7 @@ def _batch(rank: int, step: int) -> torch.Tensor:
 
 
 def _fsdp(world: World, factor: float | None) -> None:
-    """FSDP2 against a plain model whose gradients are reduced in the order of the tree."""
+    """Compare FSDP2 with a plain model whose gradients are reduced in the order of the tree."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.distributed.tensor import DTensor
@@ -221,7 +221,7 @@ def _fsdp(world: World, factor: float | None) -> None:
             assert isinstance(a, DTensor) and torch.equal(a.full_tensor(), b)
 
 
-@pytest.mark.parametrize("factor", [None, 5.0])  # PREMUL_SUM with one that is not the size
+@pytest.mark.parametrize("factor", [None, 5.0])  # PREMUL_SUM with a factor that is not the size
 def test_fsdp2_reduces_with_the_bits_of_the_tree(factor: float | None) -> None:
     run_ranks(2, _fsdp, factor)
     run_ranks(3, _fsdp, factor)

@@ -1,4 +1,4 @@
-"""Every reduction of every dtype, natively; which there are not, and what is said then."""
+"""Every reduction of every dtype, natively; which do not exist, and what is said then."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_no_reduction_is_refused_with_the_reason() -> None:
 
 
 def _moved(world: World) -> None:
-    """Types that are never reduced are moved; complex numbers are summed."""
+    """Move types that are never reduced; sum complex numbers."""
     world.init()
     rank, size = world.rank, world.size
     names = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")

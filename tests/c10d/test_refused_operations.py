@@ -1,4 +1,4 @@
-"""Calls that differ between ranks, and calls that cannot be: what is raised, and when."""
+"""Calls that differ between ranks, and impossible calls: what is raised, and when."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _like(count: int, size: int) -> list[torch.Tensor]:
     return [torch.zeros(count) for _ in range(size)]
 
 
-# By name: what rank r of s calls, what all of their messages hold.
+# By name: what rank r of s calls, and what all of their messages contain.
 def _calls(name: str, r: int, s: int, group: Any) -> Any:
-    """Rank 0 calls something else than the others."""
+    """Return the calls: rank 0's differs from the others'."""
     odd = r == 0
     e4, e5 = torch.zeros(4).to(torch.float8_e4m3fn), torch.zeros(4).to(torch.float8_e5m2)
     a, b = {"group": group}, torch.zeros
@@ -112,7 +112,7 @@ def test_calls_that_differ_are_told_on_all_ranks() -> None:
 
 
 def _refuse(world: World) -> list[tuple[str, Caught]]:
-    """On all ranks but the last, which goes on as if nothing was: nothing was sent."""
+    """Refuse on all ranks but the last, which goes on as if nothing had happened: nothing was sent."""
     world.init()
     rank, size, b = world.rank, world.size, torch.zeros
     wide = b(1).expand(4)
@@ -165,7 +165,7 @@ def test_what_is_refused_leaves_the_group_as_it_was() -> None:
 
 
 def _late_trouble(world: World) -> str:
-    """A result that cannot be written any more is the error of its own work, on whatever thread."""
+    """Check that a result that cannot be written is its own work's error, on whatever thread."""
     world.init()
     whole = torch.ones(8)
     part = whole[::2]

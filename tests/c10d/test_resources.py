@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Usage:
-    """What this process holds. Memory that is shared with peers counts once it was touched."""
+    """What this process holds. Memory shared with peers counts once it was touched."""
 
     kilobytes: int
     descriptors: int
@@ -34,7 +34,7 @@ class Usage:
 
 
 def _usage() -> Usage:
-    _libc.malloc_trim(0)  # what is free is not held
+    _libc.malloc_trim(0)  # free memory does not count
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     descriptors = len(os.listdir("/proc/self/fd")) - 1
     threads = len(os.listdir("/proc/self/task"))
@@ -42,7 +42,7 @@ def _usage() -> Usage:
 
 
 def _settled(want: Usage, more_descriptors: int) -> Usage:
-    """The usage once what is closed by another thread is closed, or ten seconds later."""
+    """Return the usage once other threads have closed what they close, or after ten seconds."""
     deadline = time.monotonic() + 10
     while True:
         now = _usage()
@@ -57,9 +57,9 @@ _stores: dict[str, dist.Store] = {}
 
 
 def _init(world: World, name: str = "store") -> None:
-    """As ``World.init``, over TCP: a file's store gets slow as it fills with many groups' keys.
+    """Do as ``World.init``, over TCP: a file store gets slow as many groups' keys fill it.
 
-    One store for all: now and then the second who connects to a new one waits for five seconds.
+    One store for all: now and then the second to connect to a new one waits for five seconds.
     """
     if "tcp" not in _stores:
         _stores["tcp"] = _connected(world)
@@ -87,7 +87,7 @@ def _connected(world: World) -> dist.Store:
 
 
 def _one_round(world: World, number: int) -> int:
-    """Some operations of every kind, and errors that leave the group whole; returns how many."""
+    """Run operations of every kind, and errors that leave the group whole; return how many."""
     small = torch.ones(SMALL)
     for _ in range(30):
         dist.all_reduce(small)

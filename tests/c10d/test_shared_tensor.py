@@ -23,10 +23,10 @@ GUARD = 0xA5
 
 
 class Arena:
-    """Memory that tensors are cut out of; whatever they do not cover must stay as it is."""
+    """Memory that tensors are cut out of; what they do not cover must stay as it is."""
 
     def __init__(self, world: World, nbytes: int = 2 << 20, shared: bool = True) -> None:
-        # Elsewhere in the segment of every rank, with a hole before it.
+        # At a different place in every rank's segment, with a hole before it.
         junk = [fastcomm.empty(1000 * (world.rank + 1)) for _ in range(2 + world.rank % 3)]
         self.bytes = (fastcomm.empty if shared else torch.empty)(nbytes, dtype=torch.uint8)
         self._kept = junk[1:]
@@ -52,7 +52,7 @@ def _all_reduce(tensor: torch.Tensor, asynchronous: bool, **options: object) -> 
 
 
 def _counts(dtype: torch.dtype, size: int) -> Iterable[int]:
-    """The one-shot limit, fewer lines than ranks, about a block, uneven slices."""
+    """Return counts for the one-shot limit, fewer lines than ranks, about a block, uneven slices."""
     limit = 1024 // (size - 1) // dtype.itemsize
     block = 4096 // dtype.itemsize
     yield from (limit, limit + 1, limit + 17, block - 1, block, block + 1, 20_011)
@@ -203,12 +203,12 @@ def _in_flight(world: World) -> None:
         for i in (8, *range(8)):
             works[i].wait()
             assert same_bits(tensors[i], tree_sum([values[i] for values in inputs])), (round_, i)
-        # One behind the other on the same memory.
+        # One after the other on the same memory.
         twice = fastcomm.empty(20_011).fill_(world.rank)
         works = [dist.all_reduce(twice, async_op=True) for _ in range(2)]
         works[1].wait()
         assert twice.eq(world.size * sum(range(world.size))).all()
-        # Nobody holds them: the operations do.
+        # Nobody but the operations holds them.
         dropped = [fastcomm.empty(50_000).fill_(rank) for rank in range(4)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in dropped]
         futures = [work.get_future() for work in works]
@@ -222,7 +222,7 @@ def test_many_operations_are_in_flight() -> None:
 
 
 def _leaves_a_copy(tensor: torch.Tensor, value: float, asynchronous: bool) -> bool:
-    """Whether this rank's input is still in its segment when the result has overwritten it."""
+    """Tell whether this rank's input is still in its segment after the result has overwritten it."""
     tensor.fill_(value)
     pattern = torch.full((64,), value, dtype=tensor.dtype).numpy().tobytes()
     _all_reduce(tensor, asynchronous)
@@ -265,7 +265,7 @@ def _copies(world: World, count: int) -> dict[str, bool]:
 def test_nothing_is_staged_where_every_tensor_is_shared(
     size: int, count: int, one_shot_bytes: int
 ) -> None:
-    """In blocks, and in one step: more than 1 MiB."""
+    """Both in blocks and in one step: more than 1 MiB."""
     environment = {**SMALL_SEGMENT, "FASTCOMM_ONE_SHOT_BYTES": str(one_shot_bytes)}
     if count > 40_000:
         environment["FASTCOMM_SEGMENT_MB"] = "128"

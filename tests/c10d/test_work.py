@@ -53,7 +53,7 @@ def _never_blocks(world: World) -> None:
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     issued = time.monotonic() - start
     assert world.rank == 1 or issued < 0.5, issued
-    # A synchronous call runs behind what is pending: its results are there before it returns.
+    # A synchronous call runs after what is pending, whose results are there before it returns.
     dist.all_reduce(last := torch.ones(1))
     assert all(t.eq(world.size).all() for t in [*tensors, last])
     assert all(work.wait() for work in works)

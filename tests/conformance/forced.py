@@ -1,6 +1,6 @@
 """Tests that torch skips on Gloo, or without devices, though they need neither; here they run.
 
-With ``--backend gloo``, too: what fails there need not pass on fastcomm.
+They run with ``--backend gloo``, too: what fails there need not pass on fastcomm.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.on_cpu import open_gates
 
-# "Only MPI supports ...", says torch, of what Gloo has come to support since.
+# torch says "Only MPI supports ..." of what Gloo supports by now.
 OF_MPI = [
     *("test_all_to_all", "test_all_to_all_complex", "test_all_to_all_full_group"),
     *("test_all_to_all_group", "test_all_to_all_single_equal_split"),
@@ -21,10 +21,10 @@ OF_MPI = [
     "test_all_to_all_single_unequal_split_full_group",
     "test_all_to_all_single_unequal_split_group",
 ]
-# Skipped for trouble that torch's own machines had.
+# Skipped for trouble on torch's own machines.
 OF_TROUBLE = ["test_broadcast_object_list"]
 
-# Of devices, of which they need no more than the place.
+# Tests of devices that need nothing but a place for tensors.
 ON_CPU = [
     "test_1_level_hierarchical_model_averager_equivalent_to_periodic_model_averager",
     "test_3_level_hierarchical_model_averager",
@@ -120,7 +120,7 @@ FORCED = [*OF_MPI, *OF_TROUBLE, *ON_CPU]
 
 
 def layers(method: Any) -> list[Any]:
-    """The method and what its decorators have wrapped, from the outside."""
+    """Return the method and what its decorators have wrapped, from the outside in."""
     found = [method]
     while (inner := getattr(found[-1], "__wrapped__", None)) is not None:
         found.append(inner)

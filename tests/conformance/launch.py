@@ -1,7 +1,7 @@
 """Run one of torch's tests as several ranks, from a fork server that has torch's tests loaded.
 
 torch's own runner starts a fresh interpreter for every rank of every test, which takes seconds
-each. Nothing here can hang: a test has a deadline, and tells its ranks' stacks when it is missed.
+each. Nothing here can hang: a test has a deadline, and shows its ranks' stacks when it misses it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ STANDIN = Path(__file__).parent / "standin"
 ERROR = 10  # MultiProcessTestCase.TEST_ERROR_EXIT_CODE
 # Once a rank has failed, the others have this long to say what they found.
 GRACE = 3.0
-# Their exit status may be any, says torch's runner (skip_return_code_checks).
+# They may have any exit status, says torch's runner (skip_return_code_checks).
 ANY_STATUS = {"test_ddp_has_finalized"}
 
 
 @dataclass
 class Result:
-    """How a test went: "passed", "failed", or "skipped" for a reason of torch's."""
+    """How a test went: "passed", "failed", or "skipped" for one of torch's reasons."""
 
     test: str
     outcome: str
@@ -45,12 +45,12 @@ class Result:
 
 
 class Launcher:
-    """Runs tests at one number of ranks: what torch's tests skip depends on it as they load."""
+    """Runs tests with one number of ranks, which decides what torch's tests skip as they load."""
 
     def __init__(self, size: int, backend: str, timeout: float, trace: bool = False) -> None:
         self.size, self.backend, self.timeout, self.trace = size, backend, timeout, trace
         os.environ.update(rank.environment(size))
-        # Behind the others, for the fork server and its children alike.
+        # After the others, for the fork server and its children alike.
         path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(STANDIN)])
         os.environ["PYTHONPATH"] = path
         sys.path.append(str(STANDIN))
@@ -92,7 +92,7 @@ class Launcher:
         facts: list[Connection] = []
         try:
             for place in places:
-                # torch listens at its end, too, for a question that is never asked here.
+                # torch listens at its end, too, but is never asked anything here.
                 here, there = self._context.Pipe()
                 receiver, sender = self._context.Pipe(duplex=False)
                 process: BaseProcess = self._context.Process(
@@ -119,7 +119,7 @@ class Launcher:
         return result
 
     def _join(self, processes: list[BaseProcess], deadline: float) -> list[int]:
-        """Wait for the ranks; those that missed the deadline, which have written their stacks."""
+        """Wait for the ranks; return those that missed the deadline and wrote their stacks."""
         fine = {None, 0, *self._skips}
         failed = False
         while True:
@@ -189,7 +189,7 @@ def _text(pipe: Connection) -> str:
 
 
 def _log_of(place: Place, characters: int = 3000) -> str:
-    """What a rank wrote: the cause comes first where it crashed, and last where it hangs."""
+    """Return what a rank wrote: the cause comes first where it crashed, and last where it hangs."""
     try:
         text = place.log.read_text(errors="replace")
     except OSError:

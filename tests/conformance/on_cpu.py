@@ -1,7 +1,7 @@
 """Run on the CPU what torch's tests do on a GPU for each rank, for tests that need none.
 
-Most tests of DistributedDataParallel are written for devices, and nothing in them but the placement
-of tensors has to do with one. Here every device is the CPU.
+Most tests of DistributedDataParallel are written for devices, although only the placement of their
+tensors has to do with one. Here every device is the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 class OnCpu(TorchFunctionMode):
-    """Sends tensors that are meant for a device to the CPU; copies are made where they would be."""
+    """Sends tensors meant for a device to the CPU; copies are made where they would be."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -32,7 +32,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def _on_cpu(value: Any) -> Any:
-    """The CPU for what names a device; an integer is one, where a device may be named."""
+    """Return the CPU for what names a device; so does an integer, where a device may be named."""
     if isinstance(value, torch.device):
         return CPU
     if isinstance(value, str) and value.startswith("cuda"):
@@ -63,7 +63,7 @@ def open_gates(method: Any) -> Any:
 
 
 def install(tests: Any) -> None:
-    """From now on, in this process, every device is the CPU."""
+    """Make every device the CPU in this process, from now on."""
     tests.init_multigpu_helper = lambda size, _: {rank: [rank] for rank in range(size)}
     for name in ("set_device", "synchronize", "empty_cache"):
         setattr(torch.cuda, name, lambda *_, **__: None)

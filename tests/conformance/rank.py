@@ -14,7 +14,7 @@ from typing import Any
 from conformance.forced import ON_CPU, unskip
 
 TESTS = "torch.testing._internal.distributed.distributed_test"
-# The name is that of torch's own file for Gloo.
+# The name from torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
 STACKS = signal.SIGUSR1
 
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def init(self) -> str:
-        """For tests that destroy the default group and form another."""
+        """Return the init method, for tests that destroy the default group and form another."""
         return f"file://{self.directory}/init_dir/shared_init_file"
 
     def prepare(self) -> None:
@@ -48,13 +48,13 @@ class Place:
 
 
 def environment(size: int) -> dict[str, str]:
-    """What torch's tests read as they are imported, for their skips."""
+    """Return the variables that torch's tests read when imported, to decide what to skip."""
     return {
         "BACKEND": "gloo",
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "INIT_METHOD": "file:///nowhere",
-        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # the command it tells would not do
+        "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",  # the command it prints would not work
     }
 
 
@@ -68,7 +68,7 @@ def _load() -> tuple[Any, Any]:
 
 
 def list_tests(pipe: Connection) -> None:
-    """Send the tests' names, and torch's reason for each that is skipped whatever runs it."""
+    """Send the tests' names, with torch's reason for each that is always skipped."""
     _, case = _load()
     found: dict[str, str | None] = {}
     for name in dir(case):
@@ -79,7 +79,7 @@ def list_tests(pipe: Connection) -> None:
 
 
 def skip_codes(pipe: Connection) -> None:
-    """Send torch's reasons by the exit status that a rank reports them with."""
+    """Send torch's reasons by the exit status with which a rank reports them."""
     from torch.testing._internal.common_distributed import TEST_SKIPS
 
     pipe.send({skip.exit_code: skip.message for skip in TEST_SKIPS.values()})
@@ -121,7 +121,7 @@ def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
 
 
 def _check_first(case: Any) -> None:
-    """Before the test: the group that torch has formed is the one meant."""
+    """Check before the test that the group that torch has formed is the one meant."""
     from conformance import substitute
 
     run_test = case.run_test

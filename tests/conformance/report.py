@@ -21,7 +21,7 @@ class Report:
     seconds: float = 0.0
 
     def outcome(self, result: Result) -> str:
-        """What is listed fails as expected; if it passes, the list is wrong, which is a failure."""
+        """Return the outcome: a listed test must fail; if it passes, that is a failure."""
         listed = self.backend == FASTCOMM and result.test in EXCEPTIONS
         if listed and result.outcome == "failed":
             return "expected to fail"

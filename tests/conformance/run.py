@@ -24,7 +24,7 @@ from conformance.substitute import FASTCOMM
 
 
 def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> list[str]:
-    """The tests asked for; those of the short list that this torch does not have are left out."""
+    """Return the tests asked for, without those of the short list that this torch lacks."""
     tests = [test for test in SHORT if test in known] if options.short else sorted(known)
     if options.only:
         tests = [test for test in tests if test in options.only]
@@ -45,7 +45,7 @@ def run_one_size(size: int, options: argparse.Namespace) -> Report:
 
 
 def run_in_own_process(size: int, arguments: list[str]) -> dict[str, Any]:
-    """A process for each number of ranks: its fork server has loaded torch's tests for that one."""
+    """Run each number of ranks in a process whose fork server has loaded torch's tests for it."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
         path = Path(directory, "report.json")
         command = [sys.executable, "-m", "conformance.run", *arguments]

@@ -1,4 +1,4 @@
-"""A choice of torch's tests that takes seconds: some of each kind of operation, and of DDP."""
+"""A selection of torch's tests that takes seconds: some of each kind of operation, and of DDP."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 torch makes Gloo's groups in two places: ``_new_process_group_helper``, for every group whose
 backend is named "gloo", and ``_create_process_group_wrapper``, for the checks of
-``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. Everybody else who says
-``torch.distributed.ProcessGroupGloo`` gets what they ask for, as long as anybody does: fastcomm
-itself, where ranks do not share memory. How often that happens is counted.
+``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. Everybody else who uses
+``torch.distributed.ProcessGroupGloo`` gets Gloo, as fastcomm itself does where ranks do not share
+memory. How often that happens is counted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def install(count: GlooCount) -> None:
         ours.options = property(lambda _: SimpleNamespace())
 
     class Substitute(type):
-        """The class's name, its attributes and ``isinstance`` go on to mean Gloo's."""
+        """A class whose name, attributes and ``isinstance`` still mean Gloo's."""
 
         def __call__(
             cls, store: dist.Store, rank: int, size: int, timeout: timedelta, **named: Any
@@ -108,7 +108,7 @@ def install(count: GlooCount) -> None:
 def rename_events(tests: Any) -> None:
     """Let torch's tests find events for the profiler: "fastcomm:send" is "gloo:send" there.
 
-    What they check of an event apart from its name is checked of fastcomm's.
+    Apart from the name, their checks of an event apply to fastcomm's.
     """
     find = tests.get_profiling_event
 

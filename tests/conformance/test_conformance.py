@@ -1,4 +1,4 @@
-"""torch's own tests for Gloo, on fastcomm: a choice of them, and the runner itself."""
+"""torch's own tests for Gloo, on fastcomm: a selection of them, and the runner itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def _run(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str, int]:
-    """In a process of its own, whose fork server loads torch's tests for two ranks."""
+    """Run in a separate process, whose fork server loads torch's tests for two ranks."""
     path = tmp_path / "report.json"
     known = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [known])])
@@ -34,19 +34,19 @@ def test_torchs_tests_pass(tmp_path: Path) -> None:
     report, told, status = _run(tmp_path, "--short")
     assert status == 0, told
     outcomes = {test: result["outcome"] for test, result in report["tests"].items()}
-    # Another torch may lack some, or skip some; most there are and run.
+    # Another torch may lack or skip some; most exist and run.
     run = [test for test, outcome in outcomes.items() if outcome != "skipped"]
     assert len(run) >= 0.8 * len(SHORT), outcomes
 
 
 def test_a_hang_and_a_failure_are_reported(tmp_path: Path) -> None:
-    """Of Gloo, which takes lists for all_to_all only where all tensors have one size."""
+    """Use Gloo, which takes lists for all_to_all only where all tensors have one size."""
     hang, failure = "test_monitored_barrier_gloo", "test_all_to_all"
     chosen = ["--only", hang, "--only", failure, "--timeout", "1.5", "--backend", "gloo"]
     report, told, status = _run(tmp_path, *chosen)
     assert status == 1
     assert report["counts"] == {"failed": 2}
-    # The ranks wait for two seconds, by what the test means to see.
+    # The ranks wait for two seconds, as the test intends.
     assert "no end after 1.5 s" in report["tests"][hang]["reason"]
     assert "in monitored_barrier" in told
     assert "ProcessGroupGloo::alltoall" in report["tests"][failure]["reason"]

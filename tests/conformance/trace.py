@@ -1,6 +1,6 @@
 """Note which operations of a process group a rank calls, how, and with which types of tensors.
 
-What a backend must do. Only calls from Python: DistributedDataParallel's reducer calls from C++.
+That is what a backend must do. Only calls from Python are seen: DDP's reducer calls from C++.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Of the methods of torch.distributed.ProcessGroup, those that a backend carries out.
+# The methods of torch.distributed.ProcessGroup that a backend carries out.
 METHODS = [
     *("allgather", "allgather_coalesced", "allreduce", "allreduce_coalesced", "alltoall"),
     *("barrier", "broadcast", "gather", "monitored_barrier", "recv", "recv_anysource", "reduce"),
     *("reduce_scatter", "scatter", "send", "_start_coalescing", "_end_coalescing"),
-    # Of one tensor, by the names of torch 2.13 and of those before.
+    # For one tensor, by the names of torch 2.13 and of earlier versions.
     *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
     *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
     *("_allgather_base", "allgather_into_tensor_coalesced", "alltoall_base"),
@@ -25,7 +25,7 @@ METHODS = [
 
 
 def install(seen: set[str]) -> None:
-    """Add to ``seen`` a line for each way in which an operation is called, in this process."""
+    """Add a line to ``seen`` for each way in which an operation is called in this process."""
     for name in METHODS:
         if hasattr(dist.ProcessGroup, name):
             setattr(dist.ProcessGroup, name, _noting(name, getattr(dist.ProcessGroup, name), seen))

@@ -1,4 +1,4 @@
-"""monitored_barrier: everybody comes, or rank 0 says who does not."""
+"""monitored_barrier: everybody arrives, or rank 0 says who does not."""
 
 from __future__ import annotations
 

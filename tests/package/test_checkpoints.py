@@ -1,4 +1,4 @@
-"""docs/examples/checkpoints.py: training goes on, on other ranks and with a plain optimizer too."""
+"""docs/examples/checkpoints.py: training continues, on other ranks and with a plain optimizer too."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _save(world: World, way: str, folder: str) -> Whole:
 
 
 def _go_on(world: World, way: str, folder: str) -> tuple[Whole, list[float], Whole]:
-    """Return what was loaded, the losses of more steps, and where they have led."""
+    """Return what was loaded, the losses of more steps, and the state after them."""
     model, optimizer = _made(world, way, seed=2)
     EXAMPLE["load"](folder, model, optimizer)
     loaded = _whole(model, optimizer)
@@ -94,7 +94,7 @@ def _go_on_in_one_process(
     return loaded, losses, _whole(model, optimizer)
 
 
-# DDP on a power of two: see give_mean().
+# DDP with a power of two only: see give_mean().
 @pytest.mark.parametrize(
     ("saved_by", "of", "loaded_by", "ranks"),
     [
@@ -144,7 +144,7 @@ def _scaled(world: World, way: str, folder: str, run: str) -> tuple[list[Any], W
 
 @pytest.mark.parametrize("way", ["sharded", "ddp"])
 def test_an_interruption_changes_nothing(way: str, tmp_path: Path) -> None:
-    """With a scaler and a scheduler, whose state goes beside the others."""
+    """With a scaler and a scheduler, whose state is saved with the rest."""
     at_once, first, second = (
         run_ranks(2, _scaled, way, str(tmp_path), run) for run in ("all", "first", "second")
     )
@@ -173,7 +173,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
 
 
 def _flat_and_full(world: World) -> bool:
-    """Load what get_state_dict() gives in its other forms."""
+    """Load what get_state_dict() returns in its other forms."""
     model, optimizer = _made(world, "sharded", seed=1)
     _steps(model, optimizer, world.rank, 0)
     forms = [{"flatten_optimizer_state_dict": True}, {"full_state_dict": True}]

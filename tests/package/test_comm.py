@@ -36,7 +36,7 @@ def test_signatures_are_torchs(name: str) -> None:
 
 @st.composite
 def layouts(draw: st.DrawFn, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of that shape: contiguous, permuted, with gaps, or expanded."""
+    """Draw a tensor of that shape: contiguous, permuted, with gaps, or expanded."""
     seed = draw(st.integers(0, 100))
     count = max(1, torch.Size(shape).numel())
     how = draw(st.sampled_from(["contiguous", "permuted", "gaps", "expanded", "offset"]))
@@ -153,7 +153,7 @@ def test_a_device_may_stand_several_times_in_a_list_and_beside_the_cpu() -> None
 
 @pytest.mark.accelerator
 def test_the_work_is_ordered_behind_the_current_streams() -> None:
-    """What is given back at once is not given out again before the copies and sums have read it."""
+    """Memory freed at once is not given out again before the copies and sums have read it."""
     devices = ACCELERATOR.devices(3)
     sides = [torch.Stream(device) for device in devices]
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_what_serves_other_devices_gives_the_same_bits(place: Place) -> None:
 
 
 def test_large_lists_are_divided_without_a_seam(place: Place) -> None:
-    """Pieces of all sizes around what a thread takes, at odd places."""
+    """Use pieces of all sizes around what a thread takes, at odd places."""
     counts = [0, 1, 7, 65_535, 65_536, 65_537, 1, 300_001, 3, 1 << 20]
     lists = [[cancelling(torch.float32, n, rank, n) for n in counts] for rank in range(3)]
     there = _each_on(lists, place)
@@ -371,7 +371,7 @@ def test_gather(place: Place, dim: int) -> None:
 
 
 class _CopiesToTheHost(TorchDispatchMode):
-    """Notes of every copy to the CPU whether it may still be under way when the call returns."""
+    """Notes for every copy to the CPU whether it may still be under way when the call returns."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""torch.compile and DataParallel, in either order: what replicas compute, and by what."""
+"""torch.compile and DataParallel, in either order: what replicas compute, and with which code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Recurrent(nn.Module):
 
 
 class Named(nn.Module):
-    """Takes and returns by name; has an embedding, a plain buffer and one that counts."""
+    """Takes and returns values by name; has an embedding, a plain buffer and one that counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def _train(
 def _check(
     name: str, way: Any, rows: tuple[int, ...] = (8, 8, 8, 8), **how: Any
 ) -> list[tuple[int, int]]:
-    """Train as eager replicas do, to the bit; returns graphs compiled and run after each step."""
+    """Train, to the bit, as eager replicas do; return graphs compiled and run after each step."""
     make, draw = MODELS[name]
     torch.manual_seed(1)
     module = make()
@@ -167,7 +167,7 @@ def _check(
 
 
 def _steady(counts: list[tuple[int, int]]) -> None:
-    """What was compiled in the first step is all there is, and every replica runs it."""
+    """Check that only the first step compiled anything, and that every replica runs it."""
     assert {graphs for graphs, _ in counts} == {counts[0][0]}
     runs = [after - before for (_, before), (_, after) in itertools.pairwise(counts)]
     assert len(set(runs)) == 1 and runs[0] >= 2 and runs[0] % 2 == 0
@@ -177,7 +177,8 @@ def _steady(counts: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_training_is_that_of_eager_replicas(name: str, way: Any) -> None:
     counts = _check(name, way)
-    # The first replica shares the module's tensors: it is compiled otherwise, as far as possible.
+    # The first replica shares the module's tensors: it is compiled differently, where that is
+    # possible.
     assert counts[0][0] in ((1, 2) if name == "lstm" else (2,))
     _steady(counts)
 
@@ -188,7 +189,7 @@ def test_training_is_that_of_eager_replicas(name: str, way: Any) -> None:
     "name", ["mlp", *(pytest.param(n, marks=pytest.mark.release) for n in MODELS if n != "mlp")]
 )
 def test_shapes_that_are_dynamic_or_not(name: str, way: Any, dynamic: bool) -> None:
-    rows = (14, 14, 18, 14, 22, 18)  # no part is as long as something else in the models
+    rows = (14, 14, 18, 14, 22, 18)  # no part is as long as any other size in the models
     counts = _check(name, way, rows, dynamic=dynamic)
     graphs = [graphs for graphs, _ in counts]
     if dynamic:
@@ -212,7 +213,7 @@ def test_many_models_and_many_replicas(way: Any) -> None:
         parallel = way(mlp(width), ["cpu"] * 10, backend=counting)
         for step in range(1, 3):
             parallel(x).sum().backward()
-            # On crowded cores a version is made a second time now and then; not one a replica.
+            # On crowded cores a version is now and then made twice, but not once per replica.
             assert 2 <= counting.graphs <= 3, width
             assert counting.runs == 10 * step, width
 
@@ -220,7 +221,7 @@ def test_many_models_and_many_replicas(way: Any) -> None:
 def test_a_version_made_behind_the_look_for_one_is_not_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another replica's thread may end a compilation just when this one has found no version."""
+    """Another replica's thread may finish compiling just when this one has found no version."""
     frame = _compile.Frame()
     made: list[int] = []
     monkeypatch.setattr(_compile, "_versions", lambda code: len(made))
@@ -324,7 +325,7 @@ def test_in_a_function_that_is_compiled() -> None:
     wanted = parallel(x * 2).square().mean()
     for _ in range(3):
         assert torch.equal(step(x), wanted)
-    assert counting.graphs == 4  # before, the first replica, the other, behind
+    assert counting.graphs == 4  # before, the first replica, the other, after
     assert counting.runs == 3 * 4
 
 

@@ -37,7 +37,7 @@ TWO = ["cpu", "cpu"]
 def test_it_computes_what_the_module_does(
     place: Place, rows: int, replicas: int, sizes: list[int] | None
 ) -> None:
-    """And on devices the bits of the same on CPU slots."""
+    """On devices, with the bits of CPU slots."""
     net, x = small_net(), torch.randn(rows, 6, dtype=torch.float64)
     wanted = stepped(copy.deepcopy(net), x)
     sizes = sizes and sizes[:replicas]
@@ -375,7 +375,7 @@ def test_what_a_replica_does_to_its_input_in_place(place: Place) -> None:
 
 
 def test_buffers_that_an_earlier_pass_still_needs(place: Place) -> None:
-    """Evaluation, then training, then the gradients of the first."""
+    """Evaluate, then train, then take the gradients of the first."""
     net = nn.BatchNorm1d(2, momentum=1.0).double().eval().to(place.first)
     parallel = DataParallel(net, place.devices(2))
     x = torch.randn(8, 2, dtype=torch.float64).to(place.first).requires_grad_()
@@ -383,7 +383,7 @@ def test_buffers_that_an_earlier_pass_still_needs(place: Place) -> None:
     output = parallel(x)
     net.train()
     parallel(torch.cat([x[:4], 5 * x[4:] + 3]))
-    (gradient,) = torch.autograd.grad(output[4:].sum(), x)  # the first shares the module's
+    (gradient,) = torch.autograd.grad(output[4:].sum(), x)  # the first replica shares the module's
     torch.testing.assert_close(gradient[4:], wanted[4:])
 
 

@@ -56,7 +56,7 @@ MODES: list[dict[str, Any]] = [
 
 
 def _like_stock(world: World) -> None:
-    """Two ranks: dividing before the sum and behind it is the same, so all bits are."""
+    """Train on two ranks, where dividing before or after the sum is the same, so all bits are."""
     world.init()
     for mode in MODES:
         stock = nn.parallel.DistributedDataParallel(Model(), **mode)
@@ -106,7 +106,7 @@ def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> No
 
 
 def _fed_back(world: World) -> None:
-    """Over some steps gradients add up to those of fp32: residuals have what rounding took."""
+    """Check that over some steps gradients add up to fp32's: residuals keep what rounding took."""
     world.init()
     ddp = fastcomm.nn.parallel.DistributedDataParallel(
         Model(),
@@ -233,7 +233,7 @@ def test_gradients_travel_as_halves() -> None:
 
 
 def _fed(world: World) -> None:
-    """A fused optimizer clips as it loads gradients, and skips steps with an infinity."""
+    """Let a fused optimizer clip as it loads gradients, and skip steps with an infinity."""
     world.init()
     models = [Model().head, Model().head]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, fused=True) for m in models]

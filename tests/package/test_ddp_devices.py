@@ -36,7 +36,7 @@ class Model(nn.Module):
         self.head = nn.Linear(40, 5)
 
     def forward(self, x: torch.Tensor, always: bool = False) -> torch.Tensor:
-        torch.get_num_threads()  # else matrix products of a new thread do not heed what was set
+        torch.get_num_threads()  # else a new thread's matrix products ignore the setting
         y = self.frozen(self.norm(self.first(x)).tanh())
         if always or x[0, 0] > 0:
             y = y + self.sometimes(y)
@@ -50,7 +50,7 @@ def _batch(rank: int, step: int) -> torch.Tensor:
 
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    # By the weight decay a gradient of zeros is not the same as none.
+    # With weight decay a gradient of zeros is not the same as none.
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
 
 
@@ -95,7 +95,7 @@ def _reference(
     sums: list[Gradients] = [[None] * len(list(model.parameters())) for _ in range(processes)]
     for step in range(STEPS):
         quiet = accumulate and step % 2 == 0
-        # Behind a step without synchronisation DDP does not send buffers.
+        # After a step without synchronisation DDP does not send buffers.
         if broadcast and not (accumulate and step % 2 == 1):
             buffers = [copy.deepcopy(buffers[0]) for _ in range(processes)]
         for rank in range(processes):

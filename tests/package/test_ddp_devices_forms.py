@@ -56,7 +56,7 @@ def _forms(world: World) -> None:
         assert torch.equal(ddp(x[:1]), model(x[:1]))  # fewer rows than replicas
     assert fastcomm.nn.parallel.DistributedDataParallel(model).data_parallel is None
     with pytest.raises(ValueError, match="device_ids and output_device arguments only work with"):
-        fastcomm.nn.parallel.DistributedDataParallel(model, [0])  # torch's word
+        fastcomm.nn.parallel.DistributedDataParallel(model, [0])  # torch's own message
 
 
 def test_the_module_is_the_users() -> None:
@@ -76,7 +76,7 @@ class Pair(nn.Module):
 
 
 def _one_step(world: World, kind: str) -> None:
-    """Batches along dim 1, nested results, and a norm; a short batch on one process."""
+    """Use batches along dim 1, nested results, and a norm; one process has a short batch."""
     two = world.join(kind, 2)
     models = [Pair().to(two[0]), Pair()]
     ours = fastcomm.nn.parallel.DistributedDataParallel(models[0], two, None, 1, max_norm=1.0)
@@ -104,7 +104,7 @@ def test_gradients_are_reduced_with_their_norm(kind: str) -> None:
 
 
 def _losses(world: World, kind: str) -> None:
-    """Replicas return losses: their mean is that over the batch, with any number of devices."""
+    """Let replicas return losses, whose mean is that over the batch, with any number of devices."""
     four = world.join(kind, 4)
     stock = Stock(_linear())
     x, y = (_whole(8, n, seed=20 + world.rank) for n in (4, 2))

@@ -1,4 +1,4 @@
-"""What only devices show of DataParallel: streams, places of results, lists of devices."""
+"""Parts of DataParallel that only devices show: streams, places of results, lists of devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.accelerator
 
 @pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
 def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
-    """Forward and backward passes on streams that are not the default ones, read by others."""
+    """Run forward and backward passes on non-default streams, and read results on others."""
     devices = ACCELERATOR.devices(3)
     slots = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     there = copy.deepcopy(slots).to(devices[0])
@@ -32,7 +32,7 @@ def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
     for step in range(3):
         rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(step))
         with contextlib.ExitStack() as stack:
-            for side in reversed(sides):  # the first device's last: that is where we are
+            for side in reversed(sides):  # the first device's last: it is the current one
                 stack.enter_context(side)
             results = []
             for parallel, device in zip(parallels, ("cpu", devices[0]), strict=True):

@@ -1,4 +1,4 @@
-"""Which optimizers may be divided by rows: the table is what a step on rows shows."""
+"""Which optimizers may be divided by rows: the table agrees with steps on rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastcomm.optim._elementwise import ELEMENTWISE, OTHERS, refuse_others
 
 
 def _train(kind: Any, cut: int | None, **settings: Any) -> torch.Tensor:
-    """Step on a whole matrix, or on its rows before and from ``cut`` apart."""
+    """Step on a whole matrix, or separately on its rows before and from ``cut``."""
     generator = torch.Generator().manual_seed(1)
     whole = torch.randn(16, 8, generator=generator)
     rows = [whole] if cut is None else [whole[:cut], whole[cut:]]

@@ -45,7 +45,7 @@ def test_a_setting_that_nothing_reads_is_told(monkeypatch: pytest.MonkeyPatch) -
         "FASTCOMM_TRANSPROT is set, and fastcomm has no such setting: did you mean "
         "FASTCOMM_TRANSPORT? 'fastcomm env' lists them"
     ]
-    env.warn_of_unknown_settings()  # once a process: what warns fails here
+    env.warn_of_unknown_settings()  # once per process: a warning fails here
 
 
 def _create(world: World) -> list[str]:

@@ -75,7 +75,7 @@ def _in_a_group(world: World) -> list[tuple[bool, str, str]]:
 
 def _gloo_only(world: World) -> None:
     world.init("gloo")
-    dist.barrier()  # who leaves earlier ends connections that others are making
+    dist.barrier()  # a rank that leaves earlier ends connections that others are making
     try:
         fastcomm.explain("all_reduce")
     finally:

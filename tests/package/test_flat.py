@@ -36,7 +36,7 @@ def _init(world: World, backend: str) -> torch.device:
 
 
 def _whole_numbers(rank: int) -> list[torch.Tensor]:
-    """Gradients whose sums are exact in every type and order."""
+    """Return gradients whose sums are exact in every type and order."""
     shapes = [(5,), (70, 30), (0,), (6, 7), ()]
     dtypes = [torch.float32, torch.float32, torch.float32, torch.float64, torch.bfloat16]
     made = []
@@ -63,7 +63,7 @@ def _reduced(world: World, backend: str) -> None:
         assert found.partial_norms.device == device
         assert same_bits(found.partial_norms.cpu(), expected.partial_norms), options
         assert found.found_inf.item() == 0
-    # The sum would be more than there is of the type.
+    # The sum would exceed the type's range.
     large = [torch.full((9,), 3e4, dtype=torch.float16, device=device)]
     assert fastcomm.fused_all_reduce_(large).found_inf.item() == 0
     assert large[0].unique().tolist() == [30000.0]

@@ -121,7 +121,7 @@ def test_clipping_is_torchs(place: Place, norm_type: float, max_norm: float) -> 
 
 @pytest.mark.accelerator
 def test_gradients_of_several_devices_have_one_norm() -> None:
-    """A model over devices, of which some are the CPU: the bits of the same gradients together."""
+    """For a model over devices and the CPU: the bits of the same gradients in one place."""
     grads = [torch.randn(n) * 10**i for i, n in enumerate((700, 9001, 3, 4096, 50))]
     wanted = fastcomm.clip_grad_norm_([_with_gradient(grad) for grad in grads], 1.0)
     one, two, three = ACCELERATOR.devices(3)
@@ -188,7 +188,7 @@ def test_parameters_are_no_gradients() -> None:
         fused_reduce_add_coalesced([weights, weights])
     with pytest.raises(ValueError, match=r"tensor 1 .* is a parameter"):
         refuse_parameters([weights[0].detach(), weights[1]])
-    # What autograd made with create_graph=True requires gradients, and is one.
+    # What autograd made with create_graph=True requires gradients, and is a gradient.
     refuse_parameters([weights[0] * 2])
 
 

@@ -1,4 +1,4 @@
-"""AMP with reductions in the optimizer, in our DDP, in torch's: scales and steps stay together."""
+"""AMP with reductions in the optimizer, in our DDP, in torch's: scales and steps stay equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 import fastcomm
 from fastcomm import ddp_comm_hooks
 
-STEPS, BAD = 6, 3  # in the one with this number one rank's gradients are infinite
+STEPS, BAD = 6, 3  # in step BAD one rank's gradients are infinite
 
 
 def _model() -> nn.Module:
@@ -30,7 +30,7 @@ def _loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
 
 
 def _one_process(size: int) -> tuple[list[torch.Tensor], list[float]]:
-    """The mean over ranks, torch's scaler and optimizer."""
+    """Train in one process with the mean over ranks, torch's scaler and optimizer."""
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
@@ -114,7 +114,7 @@ def test_torchs_scaler_is_refused_on_every_rank_before_anything_is_sent() -> Non
 
 
 def _clip(world: World, kind: str) -> tuple[float, int]:
-    """The norm of gradients that are unscaled after the backward pass, and how often was warned."""
+    """Return the norm of gradients unscaled after the backward pass, and the number of warnings."""
     world.init()
     model = _model()
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)

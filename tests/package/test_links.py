@@ -1,6 +1,6 @@
-"""Devices that do not reach each other's memory: everything is right, by way of the host's.
+"""Devices that do not reach each other's memory: everything is right, through the host's.
 
-The devices are simulated: each test runs a process of its own, whose devices have such links.
+The devices are simulated: each test runs its own process, whose devices have such links.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEVICES = [0, 1, 2, 3, 1]
 def _lists(_: World) -> None:
     sim.load()
     dtypes = [*FLOATS, torch.int64, torch.bool]
-    # The last one is more than what is staged at a time.
+    # The last one is larger than what is staged at a time.
     sizes = [0, 1, 4097, 70_001, 300, 5, 1_500_000]
     lists = [
         [cancelling(dtypes[i % 6], n, rank, i) for i, n in enumerate(sizes)]

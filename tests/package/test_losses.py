@@ -67,7 +67,7 @@ class Summed(nn.Module):
 @pytest.mark.parametrize("rows", [6, 7])
 @pytest.mark.parametrize("where", ["of what was gathered", "in the module"])
 def test_losses_that_are_sums(place: Place, rows: int, where: str) -> None:
-    """As with torch's: gradients are those of the sum over the batch, and not averaged."""
+    """As in torch: gradients are those of the sum over the batch, not averaged."""
     plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
     net, targets = copy.deepcopy(plain).to(place.first), torch.randint(3, (rows,))
     loss, three = Summed(plain)(x, targets), place.devices(3)
@@ -124,7 +124,7 @@ def _peaks(in_replicas: bool) -> list[int]:
 @pytest.mark.accelerator
 @pytest.mark.skipif(count() < 2, reason="needs two devices")
 def test_memory_is_even_where_the_loss_is_in_the_replicas() -> None:
-    """Gathered, the outputs of all and what comes of them lie on the first device."""
+    """When gathered, all outputs and what is computed from them lie on the first device."""
     even, gathered = _peaks(in_replicas=True), _peaks(in_replicas=False)
     assert max(even) <= 1.2 * min(even), even
     assert gathered[0] == max(gathered) > 1.2 * min(gathered), gathered

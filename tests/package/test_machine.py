@@ -1,4 +1,4 @@
-"""What stands for a machine, and what is kept of it."""
+"""What identifies a machine, and what is kept about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bus Location: \t 0000:0{bus}:00.0
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A driver with two GPUs."""
+    """Provide a driver with two GPUs."""
     (tmp_path / "version").write_text("NVRM version: 1.2")
     monkeypatch.setattr(_machine, "DRIVER", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -98,7 +98,7 @@ def test_tensors_do_not_overlap() -> None:
         (lambda t: torch.nn.Parameter(t), True),
         (lambda t: torch.from_numpy(t.numpy()), True),
         (lambda t: torch.empty(0).set_(t), True),
-        (lambda t: t[12:], True),  # no element of it, but its memory
+        (lambda t: t[12:], True),  # no elements, but its memory
         (lambda t: t.clone(), False),
         (lambda t: t + 1, False),
         (lambda t: t.double(), False),
@@ -232,7 +232,7 @@ def _use_again(world: World) -> list[Caught]:
         assert backed_bytes() == before
     full = [fastcomm.empty(20 * MIB, dtype=torch.uint8) for _ in range(3)]
     told = [catch(fastcomm.empty, 20 * MIB, dtype=torch.uint8)]
-    del full[1]  # from the middle
+    del full[1]  # in the middle
     full.append(fastcomm.empty(20 * MIB, dtype=torch.uint8))
     told.append(catch(fastcomm.empty, 65 * MIB, dtype=torch.uint8))
     assert kept.eq(7).all()
@@ -287,7 +287,7 @@ def test_a_negative_size_is_the_same_error_without_shared_memory() -> None:
 
 
 def _in_a_child(function: Callable[[], bool]) -> int:
-    """Run in a forked child that ends with its interpreter's whole shut-down: 0 if it was true."""
+    """Run in a forked child that ends with a full interpreter shutdown: 0 if it returned True."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -22,9 +22,9 @@ import fastcomm
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/mixed_precision.py"
 WAYS = ["stock", "clipped", "sharded"]
-STEPS, BAD = 8, 3  # in the one with this number gradients overflow, on one rank only
+STEPS, BAD = 8, 3  # in step BAD gradients overflow, on one rank only
 
-Seen = list[tuple[float, float]]  # of each step: loss and scale
+Seen = list[tuple[float, float]]  # for each step: loss and scale
 
 
 def _example() -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _example() -> dict[str, Any]:
 
 
 def _batches(example: dict[str, Any], rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the example's; in one, rank 1's loss is large, and its scaled gradients leave fp16."""
+    """Yield the example's; in one, rank 1's loss is large, and its scaled gradients overflow fp16."""
     for step, (x, y) in enumerate(example["batches"](rank, STEPS)):
         yield x, 1e4 * y if step == BAD and rank == 1 else y
 
@@ -48,9 +48,10 @@ def _train(world: World, way: str) -> tuple[Seen, list[torch.Tensor]]:
 def _one_process(
     world: World, way: str, ranks: int
 ) -> tuple[list[Seen], list[torch.Tensor], list[list[bool]]]:
-    """Train without a group: each rank's gradient apart, their mean, torch's scaler and optimizer.
+    """Train without a group: each rank's gradient separately, their mean, torch's scaler and optimizer.
 
-    Returns what each rank sees, the parameters, and for each step whose gradients are finite.
+    Returns what each rank sees, the parameters, and for each step which ranks' gradients are
+    finite.
     """
     example = _example()
     model = example["build"]()
@@ -81,8 +82,8 @@ def _clip(
     scaler: torch.amp.GradScaler,
     max_norm: float,
 ) -> None:
-    """Clip as each way does, so that bits can be compared: norms are summed in other orders."""
-    if way == "clipped":  # gradients that are scaled still
+    """Clip as each way does, so that bits can be compared: norms are summed in different orders."""
+    if way == "clipped":  # gradients that are still scaled
         fastcomm.clip_grad_norm_(parameters, max_norm * scaler.get_scale())
         return
     scaler.unscale_(optimizer)
@@ -105,7 +106,7 @@ def test_losses_and_scales_are_those_of_one_process(way: str) -> None:
 
 
 def test_the_three_ways_train_alike() -> None:
-    """But for the last bits of a norm, which fp16 makes differences of up to its own epsilon."""
+    """Except for the last bits of a norm, which fp16 turns into differences up to its epsilon."""
     stock, *others = (run_ranks(2, _train, way) for way in WAYS)
     for ranks in others:
         for (seen, _), (wanted, _) in zip(ranks, stock, strict=True):

@@ -51,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_threads_compute_with_the_callers_number_of_threads() -> None:
-    """Matrix products ask OpenMP, whose answer is each thread's own until torch has set it."""
+    """Matrix products ask OpenMP, whose answer is per thread until torch has set it."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = (line.split()[-1] for line in maps if "libgomp" in line)
     path = next((path for path in paths if "/torch" in path), None)  # other packages have theirs
@@ -77,7 +77,7 @@ with Calls():
 
 
 def test_vector_functions_have_been_called_before_threads_call_them() -> None:
-    """Their first calls, if made together, may have other bits; see `_first_calls`."""
+    """Their first calls, if made at the same time, may give other bits; see `_first_calls`."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True
     )
@@ -181,7 +181,7 @@ def test_threads_enter_the_callers_streams(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_stream", current_stream)
     monkeypatch.setattr(torch.accelerator, "device_index", lambda i: _Entered(f"device {i}", log))
-    meeting = threading.Barrier(len(devices))  # so that threads have different numbers
+    meeting = threading.Barrier(len(devices))  # so that threads have different ids
 
     def work(device: str) -> int:
         meeting.wait(10)

@@ -145,7 +145,7 @@ def test_on_devices_memory_lasts_and_all_is_sent_again() -> None:
 
 @pytest.mark.accelerator
 def test_replicas_for_other_streams_have_other_memory() -> None:
-    """What the streams of the last time were given may still read the old copies."""
+    """Work given to the earlier streams may still read the old copies."""
     devices = ACCELERATOR.devices(2)
     model = nn.Linear(64, 64).to(devices[0])
     replicator = Replicator(model, devices)
@@ -180,7 +180,7 @@ def test_what_a_replica_did_to_its_own_tensors_does_not_last(place: Place) -> No
 
 
 def test_memory_that_a_graph_holds_is_not_written_to(place: Place) -> None:
-    """Two steps whose backward passes come later: each with the weights of its own forward pass."""
+    """Delay the backward passes of two steps: each uses the weights of its own forward pass."""
     model, two = nn.Linear(64, 64, bias=False).to(place.first), place.devices(2)
     replicator = Replicator(model, two)
     x = torch.randn(3, 64).to(two[1]).requires_grad_()
@@ -231,7 +231,7 @@ def test_a_replica_that_somebody_holds_stays_as_it_is(place: Place) -> None:
 
 
 def test_classes_with_ideas_of_their_own(place: Place) -> None:
-    """An LSTM keeps a list of its weights besides."""
+    """An LSTM also keeps a list of its weights."""
     model = nn.LSTM(3, 5, num_layers=2, bidirectional=True).to(place.first)
     two = place.devices(2)
     x = torch.randn(4, 2, 3)
@@ -292,7 +292,7 @@ def test_what_no_replica_used_has_zeros_or_no_gradient(
     replicas = Replicator(model, two, lasting=lasting, zeros=zeros).replicas(detach=False)
     replicas[1][0](torch.ones(1, 2, device=two[1])).sum().backward()
     used, *unused = [layer.weight.grad for layer in model]
-    assert used is not None and used.eq(1).all()  # one replica's, and zeros of the other
+    assert used is not None and used.eq(1).all()  # one replica's, and zeros from the other
     for grad in unused:
         assert grad is None if not zeros else grad is not None and not grad.any()
 

@@ -1,4 +1,4 @@
-"""Optimizers and buckets over devices: what fails, what is empty, and who is alone."""
+"""Optimizers and buckets over devices: failures, empty lists, and groups of one rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("simulated")
 
 
 def _optimizer(device: torch.device, **options: Any) -> fastcomm.optim.ShardedOptimizer:
-    """Return one for two parameters, after a step."""
+    """Return an optimizer for two parameters, after a step."""
     given = [torch.ones(6, 5, device=device), torch.ones(3000, device=device)]
     parameters = [nn.Parameter(tensor) for tensor in given]
     optimizer = fastcomm.optim.ShardedOptimizer(parameters, torch.optim.Adam, lr=0.1, **options)
@@ -37,7 +37,7 @@ def _give_gradients(optimizer: fastcomm.optim.ShardedOptimizer) -> None:
 
 
 def _contents(optimizer: fastcomm.optim.ShardedOptimizer) -> list[float]:
-    """Everything that a step changes on this rank, but for gradients."""
+    """Return everything that a step changes on this rank, except gradients."""
     assert optimizer.optimizer is not None
     states = [value for state in optimizer.optimizer.state.values() for value in state.values()]
     tensors = [*optimizer.param_groups[0]["params"], *states]
@@ -45,7 +45,7 @@ def _contents(optimizer: fastcomm.optim.ShardedOptimizer) -> list[float]:
 
 
 def _left_alone(world: World, how: str) -> tuple[Caught, bool] | None:
-    """The error of a step of which a rank is missing; whether anything was changed."""
+    """Return the error of a step that a rank is missing from, and whether anything was changed."""
     optimizer = _optimizer(init(world), skip_nonfinite=how == "skips")
     if world.rank == 1:
         return None
@@ -62,7 +62,7 @@ def _left_alone(world: World, how: str) -> tuple[Caught, bool] | None:
 
 @pytest.mark.parametrize("how", ["skips", "scaled", "steps"])
 def test_a_step_without_all_ranks_is_an_error(how: str) -> None:
-    """One that looks for infinities does not take it for one, and changes nothing."""
+    """A step that looks for infinities does not take the error for one, and changes nothing."""
     value = run_outcomes(2, _left_alone, how)[0].value
     assert value is not None
     assert value[0].kind == "PeerLeftError", value
@@ -86,7 +86,7 @@ def test_a_rank_without_gradients_is_an_error_at_once() -> None:
 
 
 def _gathers_alone(world: World) -> list[bool]:
-    """For each type: whether what a rank that left owns is NaN, and nothing else."""
+    """Return for each type whether only what a departed rank owns is NaN."""
     device = init(world)
     dtypes = (torch.float32, torch.bfloat16, torch.float64)
     dist.all_reduce(torch.ones(1, device=device))
@@ -105,7 +105,7 @@ def test_shards_that_did_not_come_are_nan() -> None:
 
 
 def _late_call(world: World) -> tuple[float, float, bool, bool]:
-    """What an asynchronous call gives in a group that has failed."""
+    """Return what an asynchronous call gives in a group that has failed."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     if world.rank == 1:
@@ -132,7 +132,7 @@ def test_a_call_after_a_failure_is_found_by_its_flag() -> None:
 
 
 def _alone(world: World) -> None:
-    """Gradients of one rank stay where they are, with the bits of the CPU."""
+    """Check that gradients of one rank stay where they are, with the bits of the CPU."""
     device = init(world)
     copies_of = _host.copies_of
     for options in OPTIONS:
@@ -171,7 +171,7 @@ class _Stages(nn.Module):
 
 
 def _stages(world: World) -> None:
-    """Buckets of the group's device, and of another one: norms and clipping over both."""
+    """Use buckets on the group's device and on another: norms and clipping cover both."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     grads, norms = [], []

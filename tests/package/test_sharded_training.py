@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 CASES = [(name, max_norm) for name in OPTIMIZERS for max_norm in (None, 2.0)]
 
-# Of each case: the losses of every step, of one rank or of all, and the parameters in the end.
+# For each case: the losses of every step, of one rank or of all, and the final parameters.
 Trained = list[tuple[list[Any], list[torch.Tensor]]]
 
 

@@ -46,7 +46,7 @@ def _parts(world: World) -> None:
     wanted = fastcomm.fused_all_reduce_(whole, scale=0.5)
     offsets: list[list[int]] = [
         [0, *(4090 + i for i in range(size - 1)), 9000],  # within one unit
-        [0, *[5] * size],  # all of it the first rank's
+        [0, *[5] * size],  # all of it belongs to the first rank
         [0] * (size + 1),
         [*[0] * size, 4097],
         [],  # everybody's

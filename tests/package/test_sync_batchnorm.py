@@ -36,7 +36,7 @@ def _net(momentum: float | None, affine: bool) -> nn.Sequential:
 def test_it_is_batchnorm_of_the_whole_batch(
     place: Place, momentum: float | None, affine: bool, rows: int, replicas: int
 ) -> None:
-    """And on devices it has the bits of CPU slots."""
+    """On devices it has the bits of CPU slots."""
     plain = _net(momentum, affine)
     on_slots, net = copy.deepcopy(plain), copy.deepcopy(plain).to(place.first)
     slots = DataParallel(on_slots, ["cpu"] * replicas, buffers="sync_batchnorm")
@@ -87,7 +87,7 @@ def test_nothing_is_left_behind(place: Place) -> None:
     parallel = DataParallel(net, place.devices(2), buffers="sync_batchnorm")
     x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
     parallel(x).sum().backward()
-    # Not torch's own: kernels written in Python, which simulated devices ask for forms.
+    # Not torch's own: kernels written in Python, which simulated devices ask for shapes.
     kinds = [type(left) for left in garbage_of(lambda: parallel(x).sum().backward())]
     assert not [k for k in kinds if k.__module__ not in ("builtins", "types")], kinds
     assert place.name != "cpu" or not kinds, kinds
@@ -111,7 +111,7 @@ def test_no_thread_for_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Uneven(nn.Module):
-    """What a part of the batch does depends on its first number."""
+    """What a replica runs depends on the first number in its part of the batch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a check has found wrong is obeyed by process groups, until the machine is another one."""
+"""What a check has found wrong is obeyed by process groups, until the machine changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastcomm._machine import verdicts as _verdicts
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where verdicts are, while this process has no settings."""
+    """Return where verdicts are, while this process has no settings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith("FASTCOMM_")]:
         monkeypatch.delenv(name)
@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _obeyed() -> dict[str, str]:
-    """Return what obey() sets, and take it back."""
+    """Return what obey() sets, and undo it."""
     before = set(os.environ)
     _verdicts.obey()
     return {name: os.environ.pop(name) for name in set(os.environ) - before}
@@ -89,7 +89,8 @@ def _reason(world: World) -> str:
 
 
 def test_groups_obey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # This process's own variables stay: it may fork the one that all later ranks have theirs from.
+    # This process's own variables stay: it may fork the server from which all later ranks get
+    # theirs.
     path = tmp_path / "fastcomm" / "verdicts.json"
     monkeypatch.setattr(_machine, "file", lambda name: path)
     _verdicts.write({"FASTCOMM_TRANSPORT": "gloo"})

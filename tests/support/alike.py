@@ -1,7 +1,7 @@
 """The same function over Gloo and over fastcomm: its values must be the same.
 
-At two ranks to the bit: a + b is b + a, so that every order of a sum gives the same. With more
-ranks the two add in different orders, and only values without sums are the same.
+With two ranks, to the bit: a + b is b + a, so every order of a sum gives the same. With more ranks
+the two backends add in different orders, and only values without sums are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 @dataclass(frozen=True)
 class Near:
-    """How far values may lie from each other; those of 16 bits, which Gloo rounds in every step."""
+    """How far values may be apart; also those of 16 bits, which Gloo rounds in every step."""
 
     rtol: float = 1e-5
     atol: float = 1e-6
@@ -53,7 +53,7 @@ def each(function: Callable[..., Any], names: Iterable[str], *arguments: Any) ->
 
 
 def plain(value: Any) -> Any:
-    """Return values as what can be pickled and compared: of a DTensor this rank's part."""
+    """Return values in a form that can be pickled and compared: for a DTensor, this rank's part."""
     if isinstance(value, DTensor):
         return {"placements": str(value.placements), "local": plain(value.to_local())}
     if isinstance(value, torch.Tensor):

@@ -38,7 +38,7 @@ def sum_over_gloo(rank: Rank) -> float:
 
 
 def raise_on_one(rank: Rank, folder: str) -> None:
-    """Rank 1 raises, the others sleep; every rank leaves its process id."""
+    """Raise on rank 1, sleep on the others; every rank leaves its process id."""
     Path(folder, str(rank.rank)).write_text(str(os.getpid()))
     if rank.rank == 1:
         while len(list(Path(folder).iterdir())) < rank.size:
@@ -48,7 +48,7 @@ def raise_on_one(rank: Rank, folder: str) -> None:
 
 
 def die_on_one(rank: Rank) -> None:
-    """Rank 1 is killed, as the kernel does when memory runs out."""
+    """Kill rank 1, as the kernel does when memory runs out."""
     if rank.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
@@ -73,7 +73,7 @@ def sleep(rank: Rank) -> None:
 def check_cases(
     rank: Rank, backend: str, dtypes: list[str]
 ) -> dict[tuple[str, str], tuple[int, int]]:
-    """For (case, dtype) the wrong elements of a good group, and of one that does nothing."""
+    """Return by (case, dtype) the wrong elements of a good group, and of one that does nothing."""
     dist.init_process_group(backend)
     control = dist.group.WORLD
     found = {}
@@ -88,7 +88,7 @@ def check_cases(
             continue
         good = case.check(control, control)
         case.bind = lambda group: lambda: None  # type: ignore[method-assign]
-        # A rank that loses the processor for long enough comes late without a barrier, too.
+        # A rank that loses the processor for long enough comes late even without a barrier.
         tries = 1 if case.sized else 5
         found[case.label, dtype] = (good, max(case.check(control, control) for _ in range(tries)))
     dist.destroy_process_group()
@@ -96,7 +96,7 @@ def check_cases(
 
 
 def time_two(rank: Rank) -> tuple[list[int], list[int], list[Samples]]:
-    """`agree`, `max_over_ranks` and `measure` with calls of known length."""
+    """Run `agree`, `max_over_ranks` and `measure` with calls of known length."""
     dist.init_process_group("gloo")
     control = dist.group.WORLD
     chosen = agree([10 + rank.rank], control)
@@ -108,7 +108,7 @@ def time_two(rank: Rank) -> tuple[list[int], list[int], list[Samples]]:
 
 
 def time_queued(rank: Rank, doublings: int) -> tuple[int, str, list[int], list[int], list[int]]:
-    """A `DeviceTimer` whose queue is too slow on rank 1 until the wait has doubled so often."""
+    """Use a `DeviceTimer` whose queue is too slow on rank 1 until the wait has doubled so often."""
     dist.init_process_group("gloo")
     asked: list[int] = []
 
@@ -130,7 +130,7 @@ def time_queued(rank: Rank, doublings: int) -> tuple[int, str, list[int], list[i
 
 
 def gather_values(rank: Rank) -> list[object]:
-    """Values of unequal lengths, where torch finds no NumPy."""
+    """Gather values of unequal lengths, where torch finds no NumPy."""
     dist.init_process_group("gloo")
     torch.Tensor.numpy = None  # type: ignore[method-assign, assignment]
     control = dist.group.WORLD

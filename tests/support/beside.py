@@ -1,10 +1,11 @@
-"""Build what tests run while tests that need none of it run already.
+"""Build what tests run while tests that need none of it are already running.
 
-Tests wait for each other's ranks more than they compute, so compilers beside them cost little. One
-process of the lowest priority builds a piece at a time, in the order in which files of tests start
-(tests/conftest.py has those that need nothing first); a file waits for its own pieces, before its
-tests' clocks run. What does not compile fails in the tests that need it, which try again, with the
-compiler's words. The process holds the lock of the tests' turns, so serial tests come after it.
+Tests wait for each other's ranks more than they compute, so compilers beside them cost little. A
+process of the lowest priority builds one piece at a time, in the order in which files of tests
+start (tests/conftest.py has those that need nothing first); a file waits for its own pieces, before
+its tests' clocks run. If something does not compile, the tests that need it try again and fail with
+the compiler's output. The process holds the lock of the tests' turns, so serial tests come after
+it.
 
     python tests/support/beside.py LOCK [--sim] [tests/<file>.py ...]
 """
@@ -31,7 +32,7 @@ LOG = ROOT / "build" / "beside.log"
 
 @contextlib.contextmanager
 def building(lock: str, simulation: bool, files: Iterable[str]) -> Iterator[None]:
-    """Build from here on, as the module says, until all is built or the block is left."""
+    """Build in the background, as the module says, until all is built or the block is left."""
     command = [sys.executable, __file__, lock, *(["--sim"] if simulation else []), *files]
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("w") as log:
@@ -50,7 +51,7 @@ def building(lock: str, simulation: bool, files: Iterable[str]) -> Iterator[None
             yield
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 15)  # ninja removes what its compilers have begun
+                os.killpg(process.pid, 15)  # ninja removes what its compilers have started
 
 
 def main(lock: str, *pieces: str) -> None:

@@ -107,10 +107,10 @@ def one_by_one(hook: Hook) -> Hook:
 
 
 def train(name: str, changed: Callable[[Hook], Hook]) -> list[torch.Tensor]:
-    """Train a model of five equal buckets with a hook, each rank on data of its own.
+    """Train a model of five equal buckets with a hook, each rank on its own data.
 
-    DDP refuses bfloat16 for want of NCCL by the hook's name, which `changed` takes away. Returns
-    the last gradients and the parameters.
+    Without NCCL, DDP refuses bfloat16 by the hook's name, which `changed` takes away. Returns the
+    last gradients and the parameters.
     """
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(32, 32, bias=False) for _ in range(BUCKETS)])
@@ -216,7 +216,7 @@ def _all_reduce_in_the_tree(tensor: torch.Tensor, group: _Group, async_op: bool)
 
 
 def reference(name: str, size: int) -> list[list[torch.Tensor]]:
-    """Return what `drive` gives on each rank, by sums in the order of the tree, one at a time."""
+    """Return what `drive` gives on each rank, with sums in the order of the tree, one at a time."""
     meeting = _Meeting(size)
 
     def run(rank: int) -> list[torch.Tensor]:

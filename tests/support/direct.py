@@ -20,7 +20,7 @@ ON_HOST = "share pinned memory of the host: they meet"
 
 
 def init(world: World) -> torch.device:
-    """Join the default group, with a device of this rank's own; returns it."""
+    """Join the default group, with a device of this rank's own; return it."""
     import sim
 
     sim.load()
@@ -33,7 +33,7 @@ def init(world: World) -> torch.device:
 def is_direct(
     tensor: torch.Tensor, operation: str = "all_reduce", way: str = ON_DEVICES, op: str = "sum"
 ) -> bool:
-    """Tell whether kernels of ours serve an operation, in windows there."""
+    """Tell whether our kernels serve an operation, in windows there."""
     return way in fastcomm.explain(operation, tensor, op=op).reason
 
 
@@ -54,7 +54,7 @@ def run_each(
     count: int,
     place: Place = lambda tensor: tensor,
 ) -> list[Any]:
-    """Return what every operation gives on a device, of tensors that ``place`` puts somewhere."""
+    """Return what every operation gives on a device, for tensors that ``place`` puts somewhere."""
     rank, size = world.rank, world.size
 
     def made(seed: int, parts: int = 1) -> torch.Tensor:
@@ -95,7 +95,7 @@ def check_bits(
 
 
 def reason_and_sum(world: World) -> tuple[str, list[float]]:
-    """Return why all_reduce goes the way it goes, and what it gives, twice, of 1, 2, 3, ..."""
+    """Return why all_reduce goes the way it goes, and what it gives, twice, for 1, 2, 3, ..."""
     device = init(world)
     data = torch.full((3,), float(world.rank + 1), device=device)
     for _ in range(2):
@@ -104,7 +104,7 @@ def reason_and_sum(world: World) -> tuple[str, list[float]]:
 
 
 def small_net() -> nn.Module:
-    """The same on every rank."""
+    """Return a model that is the same on every rank."""
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
@@ -112,7 +112,7 @@ def small_net() -> nn.Module:
 
 
 def train(world: World, model: nn.Module, device: torch.device, steps: int = 4) -> None:
-    """Train on batches of each rank's own."""
+    """Train on each rank's own batches."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(steps):
         torch.manual_seed(10 * step + world.rank)

@@ -17,7 +17,7 @@ Told = dict[str, tuple[Caught, bool]]  # the error, and whether the tensor is as
 
 
 def play(world: World, disagreements: Disagreements, elements: int) -> Told:
-    """Each disagreement in a group of its own, over a tensor of float32."""
+    """Play each disagreement in a group of its own, with a float32 tensor."""
     told = {}
     for number, (name, (first, others, _, _)) in enumerate(disagreements.items()):
         world.init(name=f"store{number}")
@@ -30,7 +30,7 @@ def play(world: World, disagreements: Disagreements, elements: int) -> Told:
 
 
 def check(told_of_ranks: list[Told], disagreements: Disagreements) -> None:
-    """Every rank got the mismatch with both calls in it, and kept its memory."""
+    """Check that every rank got the mismatch with both calls in it, and kept its memory."""
     for rank, told in enumerate(told_of_ranks):
         for name, (caught, untouched) in told.items():
             assert caught.kind == "CollectiveMismatchError", (rank, name, caught)

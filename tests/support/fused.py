@@ -1,4 +1,4 @@
-"""Gradients, and what a fused reduction gives, in plain torch: the tree, roundings, norms."""
+"""Gradients, and the results of a fused reduction, in plain torch: the tree, roundings, norms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
-    """Values of many magnitudes, which cancel, in all types and several layouts."""
+    """Return values of many magnitudes, which cancel, in all types and several layouts."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     made = []
     for i, shape in enumerate(SHAPES):
@@ -41,7 +41,7 @@ def gradients(rank: int, seed: int = 0) -> list[torch.Tensor]:
 def reduced(
     terms: list[torch.Tensor], average: bool, scale: float, wire: torch.dtype | None
 ) -> torch.Tensor:
-    """Reduce one gradient of each rank, to its own type."""
+    """Reduce one gradient of every rank, to its own type."""
     dtype = terms[0].dtype
     through = wire if wire is not None and dtype == torch.float32 else dtype
     wide = torch.float64 if through == torch.float64 else torch.float32
@@ -52,7 +52,7 @@ def reduced(
 
 
 def part(gradient: torch.Tensor, norm_type: float) -> float:
-    """Return what a gradient adds to a norm: a tree over blocks, in each one over columns."""
+    """Return what a gradient adds to a norm: a tree over blocks, and within each over columns."""
     flat = in_order(gradient).to(torch.float64)
     if norm_type == math.inf:
         return float(flat.abs().max()) if flat.numel() else 0.0
@@ -61,7 +61,7 @@ def part(gradient: torch.Tensor, norm_type: float) -> float:
     pieces = blocks.view(len(blocks), BLOCK // PIECE, PIECE // LANES, LANES)
     columns = torch.zeros(len(blocks), BLOCK // PIECE, LANES, dtype=torch.float64)
     for row in pieces.unbind(2):
-        columns = columns + row  # the zeros behind a last block change nothing
+        columns = columns + row  # the zeros after a last block change nothing
     leaves = columns.transpose(1, 2).flatten(1)  # lane by lane, each its pieces
     while leaves.shape[1] > 1:
         leaves = leaves[:, ::2] + leaves[:, 1::2]
@@ -77,7 +77,7 @@ def _tree(values: list[float]) -> float:
 
 
 def in_order(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the elements in the order in which they lie in memory; gaps are no matter."""
+    """Return the elements in the order in which they lie in memory; gaps do not matter."""
     real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     if torch.empty_like(real).stride() != real.stride():
         return real.reshape(-1)

@@ -11,8 +11,8 @@ TRIES = 3
 def garbage_of(call: Callable[[], object]) -> list[object]:
     """Return what is in cycles that ``call`` leaves each time: the shortest list of a few tries.
 
-    What was there before is out of the collector's sight meanwhile, since earlier tests leave
-    garbage, too; what threads of theirs leave in the middle is not there every time.
+    Earlier objects are hidden from the collector meanwhile, since earlier tests leave garbage, too;
+    what their threads leave in between is not there every time.
     """
     tries = []
     for _ in range(TRIES):

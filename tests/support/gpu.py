@@ -33,7 +33,7 @@ _FINDING = re.compile(
 
 @functools.cache
 def programs() -> dict[str, Path]:
-    """The C++ programs for the device that is here, compiled if what was carried does not fit."""
+    """Return the C++ programs for this device, compiled if what was carried does not fit."""
     assert isinstance(DEVICE, gpu_device.Device), DEVICE
     return gpu_programs.ensure(DEVICE.capability)
 
@@ -41,7 +41,7 @@ def programs() -> dict[str, Path]:
 def sanitizer_refusal(output: str) -> str | None:
     """Return the line in which compute-sanitizer says that it cannot work here.
 
-    None if there is no such line, or if it has found something: then it can work.
+    None if there is no such line, or if the tool has found something: then it can work.
     """
     refusal = _REFUSALS.search(output)
     return refusal[0].strip("= \t") if refusal and not _FINDING.search(output) else None

@@ -1,7 +1,7 @@
 """Two hosts on one machine: network namespaces with a cable between them.
 
 Processes of different namespaces have no socket in common, abstract ones included, so fastcomm
-cannot hand memory over, just as between machines. Needs root and iproute2.
+cannot hand memory over, as between machines. Needs root and iproute2.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def exchange(world: World) -> None:
         assert sorted(seen) == list(range(1, size))
     else:
         dist.send(torch.tensor([float(rank)]), 0)
-    dist.barrier()  # else a rank's next message could be taken from any rank's
+    dist.barrier()  # else a rank's next message could be taken by a recv from any rank
     x, y = torch.ones(2) * rank, torch.zeros(2)
     for work in dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, y, before)]

@@ -1,4 +1,4 @@
-"""A /dev/shm of one's own: small, or none. Needs root and ``unshare`` (util-linux)."""
+"""A private /dev/shm: small, or none. Needs root and ``unshare`` (util-linux)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def why_no_mounts() -> str | None:
 
 @contextlib.contextmanager
 def shared_memory_folder(command: str) -> Iterator[str]:
-    """Yield the name of a mount namespace for ``enter``, in which ``command`` made /dev/shm."""
+    """Yield the name of a mount namespace for `enter`, in which ``command`` has made /dev/shm."""
     script = f"{command} && echo ready && exec sleep 600"
     holder = subprocess.Popen(
         ["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, text=True

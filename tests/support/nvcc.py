@@ -32,13 +32,13 @@ def architectures() -> str:
 
 @functools.cache
 def toolkit() -> native_build.Cuda:
-    """The toolkit, with the architectures of the installed flavour."""
+    """Return the toolkit, with the architectures of the installed flavour."""
     return native_build.Cuda(str(HOME), cuda_toolkit.gencode_options(architectures()))
 
 
 @functools.cache
 def library() -> Path:
-    """The layers below torch with CUDA: what ``fastcomm._C`` of the CUDA flavour is linked with."""
+    """Return the layers below torch with CUDA: what the CUDA flavour's ``fastcomm._C`` links."""
     return native_build.build_library(toolkit())
 
 
@@ -57,13 +57,13 @@ def frames(source: str) -> list[tuple[int, int]]:
 
 
 def programs() -> dict[str, Path]:
-    """Return what a GPU runs of the C++ tests and benchmarks, for the first architecture."""
+    """Return the C++ tests and benchmarks that a GPU runs, for the first architecture."""
     return gpu_programs.ensure(architectures().split(";")[0].removesuffix("+PTX"))
 
 
 def ordered_accesses(ptx: str) -> set[str]:
-    """Loads and stores that order something or have a scope, and everything atomic."""
-    # "bar.red" is a barrier, hence the look behind.
+    """Return loads and stores that order something or have a scope, and everything atomic."""
+    # "bar.red" is a barrier, hence the lookbehind.
     accesses = re.findall(r"(?<![\w.%$])(?:ld|st|atom|red|fence|membar)\.[\w.:]+", ptx)
     scope = re.compile(r"acquire|release|relaxed|volatile|\.(?:sc|gpu|cta|cluster|sys)\b")
     return {name for name in accesses if scope.search(name) or not name.startswith(("ld", "st"))}

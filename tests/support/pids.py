@@ -1,4 +1,4 @@
-"""A process with process numbers of its own, as in another container. Needs root."""
+"""A process with its own process numbers, as in another container. Needs root."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The accelerator is a GPU, or with ``pytest --accelerator sim`` the simulated one. A test with the
 fixture ``place`` runs once on each; one that is marked ``accelerator`` only there. CPU slots are
-one device that stands several times in a list; an accelerator's devices are its own, in turn, where
-the machine has several.
+one device that occurs several times in a list; an accelerator's devices take turns, where the
+machine has several.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @functools.cache
 def kind() -> str | None:
-    """Return the accelerator's device type; None without one. Not before pytest is configured."""
+    """Return the accelerator's device type; None without one. Needs a configured pytest."""
     if sim.loaded():
         return "sim"
     return "cuda" if torch.cuda.is_available() else None
 
 
 def module() -> Any:
-    """Return ``torch.cuda``, or what the simulation has in its place."""
+    """Return ``torch.cuda``, or its counterpart in the simulation."""
     return torch.get_device_module(kind())
 
 
@@ -40,13 +40,13 @@ def count() -> int:
 
 
 def join(name: str | None) -> None:
-    """In a rank: take the accelerator of the test that has started it, by its `kind`."""
+    """In a rank, take the accelerator of the test that started it, by its `kind`."""
     if name == "sim":
         sim.load()
 
 
 def keep_busy(stream: Any, milliseconds: float) -> None:
-    """Let a stream do nothing for about so long: what it is given next begins late."""
+    """Keep a stream idle for about that long, so that what it is given next begins late."""
     with module().stream(stream):
         if sim.loaded():
             torch.sim.sleep(int(1000 * milliseconds))
@@ -71,7 +71,7 @@ def examples(many: int) -> settings:
 
     ``place`` is the same in all of them.
     """
-    from hypothesis import HealthCheck, settings  # which not all that asks for places needs
+    from hypothesis import HealthCheck, settings  # which not every user of places needs
 
     few = max(10, many // 4)
     return settings(
@@ -107,7 +107,7 @@ class Place:
         return self.devices(1)[0]
 
     def devices(self, many: int) -> list[torch.device]:
-        """Return so many, in order; where there are fewer, they are repeated."""
+        """Return ``many`` devices, in order; where there are fewer, they are repeated."""
         if self.name == "cpu":
             return [torch.device("cpu")] * many
         return [torch.device(self.kind, i % count()) for i in range(many)]

@@ -2,9 +2,9 @@
 
 Every program is compiled at most once for each set of flags (`Build`), and shares the objects of
 the library's sources with the others. What the chosen tests need is built before the first of them
-starts, or beside tests that need nothing (tests/conftest.py); a test alone builds its own. Rules
-that negative controls leave out are chosen when a program runs (csrc/core/control.h). Only g++ (or
-``$CXX``) and ninja are needed::
+starts, or beside tests that need nothing (tests/conftest.py); a test run alone builds its own.
+Rules that negative controls leave out are chosen when a program runs (csrc/core/control.h). Only
+g++ (or ``$CXX``) and ninja are needed::
 
     python tests/support/programs.py            # everything that `make test` runs
 """
@@ -29,15 +29,15 @@ import native_build  # noqa: E402
 
 THREAD = "-fsanitize=thread"
 TSAN = ("-g1", THREAD, "-Wno-tsan")  # fences order the sleeping of doorbell.h only
-# -Og: what these sanitizers insert takes long to optimize.
+# -Og: what these sanitizers insert takes long to optimize
 ASAN = ("-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 CONTROLS = "-DFC_CONTROLS"
 SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag operations yield
 FEW = "-DFC_FEW_KERNELS"
 
 
-DEVICES = "devices"  # the last layer, and what of "core" needs CUDA as well
-PEERS = "peers"  # what of other layers does
+DEVICES = "devices"  # the last layer, and the parts of "core" that need CUDA
+PEERS = "peers"  # the parts of other layers that need it
 UNITS = (*native_build.LAYERS, PEERS)
 CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != DEVICES)
 
@@ -47,8 +47,8 @@ class Build:
     """A set of flags.
 
     Attributes:
-        name: of the folder of its objects.
-        flags: for compiler and linker, beside those of all.
+        name: name of the folder of its objects.
+        flags: for compiler and linker, besides those of all builds.
         library: programs are linked with the library that ``fastcomm._C`` is made of, as it is.
         rare: nothing that `make test` runs needs it.
     """
@@ -66,7 +66,7 @@ SHIM = Build("shim", SHIM_FLAGS)
 SHIM_BOUNDS = Build("shim_bounds", (*ASAN, *SHIM_FLAGS, FEW))
 WATCHED_ALL = Build("watched_all", (*TSAN, *SHIM_FLAGS), rare=True)
 SHIM_BOUNDS_ALL = Build("shim_bounds_all", (*ASAN, *SHIM_FLAGS), rare=True)
-# The assertions see an index past the end of a short string, which lies in the string itself.
+# The assertions see an index past the end of a short string, which is still inside the object.
 LIBFUZZER = Build(
     "libfuzzer",
     (
@@ -86,8 +86,8 @@ FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 def layer_units() -> dict[str, list[Path]]:
     """Return what is compiled together: the portable sources of each layer below torch.
 
-    Those that need CUDA, or the shim, are units of their own: one for the devices of a process, one
-    for those of several.
+    Those that need CUDA, or the shim, are separate units: one for the devices of a process, one for
+    those of several.
     """
     units: dict[str, list[Path]] = {}
     for source in native_build.native_sources():
@@ -273,7 +273,7 @@ PROGRAMS = (
 
 
 def folder() -> Path:
-    """Return where all of it is built; another compiler has another folder."""
+    """Return where everything is built; another compiler has another folder."""
     return ROOT / "build" / f"tests-{Path(native_build.compiler()[0]).name}"
 
 
@@ -313,11 +313,11 @@ _made: set[str] = set()
 
 
 def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
-    """Build programs, all at once; a process asks for each but once.
+    """Build programs, all at once; a process asks for each only once.
 
     Args:
         wanted: names and builds.
-        quiet: keep what the compilers say, else show progress.
+        quiet: keep the compilers' output, else show progress.
 
     Raises:
         RuntimeError: with the compilers' output, if it was kept.
@@ -348,7 +348,7 @@ def _run(command: list[str], output: int | None) -> None:
 
 
 def needed(tests: Iterable[str]) -> list[tuple[str, Build]]:
-    """Return what tests need, told by their files' paths under ``tests``; not what is rare."""
+    """Return what tests need, by their files' paths under ``tests``, except what is rare."""
     files = set(tests)
     return [
         (program.name, build)
@@ -379,14 +379,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; its output is in ``stdout``, sanitizers' reports too.
 
-    Under ThreadSanitizer addresses are not random: older runtimes of it refuse the layout that
-    newer kernels choose. Nothing else asks for that, as sandboxes may forbid the system call.
+    Under ThreadSanitizer addresses are not random: its older runtimes refuse the layout that newer
+    kernels choose. Nothing else turns that off, as sandboxes may forbid the system call.
 
     Args:
         program: of `get`.
         arguments: its own.
         control: a rule to leave out, as csrc/core/control.h names it.
-        environment: variables beside those of this process.
+        environment: variables besides those of this process.
         timeout: seconds.
     """
     ordered = watched(program) and shutil.which("setarch")
@@ -408,7 +408,7 @@ def run(
 
 
 def watched(program: Path) -> bool:
-    """Whether a program of `get` was compiled with ThreadSanitizer."""
+    """Tell whether a program of `get` was compiled with ThreadSanitizer."""
     return program.parent.name in {
         build.name for each in PROGRAMS for build in each.builds if THREAD in build.flags
     }
@@ -422,7 +422,7 @@ def check(program: Path, *arguments: str, **options: object) -> str:
 
 
 def races(output: str) -> list[str]:
-    """Where ThreadSanitizer reported a data race: one line of its summary each."""
+    """Return where ThreadSanitizer reported data races: a line of its summary for each."""
     return [line for line in output.splitlines() if "SUMMARY: ThreadSanitizer: data race" in line]
 
 

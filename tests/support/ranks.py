@@ -23,7 +23,7 @@ from typing import Any
 
 _context = mp.get_context("forkserver")
 # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
-# pytest: a rank imports its function's file of tests, and a tenth of a second for that each time.
+# pytest: a rank imports its function's test file, which would cost a tenth of a second each time.
 _context.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "pytest"]
 )
@@ -68,9 +68,9 @@ class World:
         )
 
     def join(self, kind: str, many: int) -> list[str]:
-        """Join the default group, and return so many devices of this rank's own.
+        """Join the default group, and return ``many`` devices of this rank's own.
 
-        They are slots of the "cpu", or devices of the "sim", which is loaded here.
+        They are slots on the "cpu", or devices of the simulation ("sim"), which is loaded here.
         """
         if kind == "cpu":
             self.init()
@@ -109,7 +109,7 @@ def _main(
 
 
 def _check_simulation() -> None:
-    """Fail where simulated devices used memory without order."""
+    """Fail if simulated devices made unordered uses of memory."""
     simulation = sys.modules.get("sim")
     if simulation is not None:
         simulation.check()

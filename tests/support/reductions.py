@@ -1,4 +1,4 @@
-"""Every reduction of every dtype by numpy and torch, apart from the C++."""
+"""Every reduction of every dtype by numpy and torch, independent of the C++."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACTOR = 1 / 3
 
 
 def exists(op: str, dtype: torch.dtype) -> bool:
-    """Whether there is such a reduction."""
+    """Tell whether there is such a reduction."""
     if op in ("band", "bor", "bxor"):
         return dtype not in FLOATS
     if op == "premul_sum":
@@ -37,8 +37,8 @@ def op_of(name: str) -> Any:
 
 
 def same(got: torch.Tensor, wanted: torch.Tensor, op: str) -> bool:
-    """Whether two results are one: payloads of NaN are promised for minima and maxima alone."""
-    if op in ("min", "max") and got.dtype in FLOATS:  # the very NaN
+    """Tell whether two results are equal: NaN payloads are promised only for minima and maxima."""
+    if op in ("min", "max") and got.dtype in FLOATS:  # the same NaN
         return torch.equal(got.view(torch.uint8), wanted.view(torch.uint8))
     return same_bits(got, wanted)
 
@@ -59,7 +59,7 @@ def inputs(dtype: torch.dtype, count: int, rank: int) -> torch.Tensor:
         [0.0, -0.0, float("inf"), float("-inf"), float("nan"), info.smallest_normal / 4,
          -info.smallest_normal / 2, info.max], dtype=torch.float64,
     )  # fmt: skip
-    # Positions have a kind each, so that zeros meet zeros; a NaN meets numbers too.
+    # Each position has a kind, so that zeros meet zeros; a NaN meets numbers too.
     place = torch.arange(count) % 16
     chosen = torch.from_numpy(generator.integers(0, 2, count))
     for at, pair in enumerate(((0, 1), (2, 3), (5, 6), (4, 7), (0, 2))):
@@ -107,7 +107,7 @@ _OF_INTEGERS = {
 
 
 def reduced(terms: list[torch.Tensor], op: str) -> torch.Tensor:
-    """Return the reduction of one tensor a rank."""
+    """Return the reduction of one tensor per rank."""
     dtype = terms[0].dtype
     if dtype not in FLOATS:
         if op != "avg":

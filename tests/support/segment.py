@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def _file() -> Path:
-    """The segment, by the one descriptor of this process that has it open."""
+    """Return the segment, by the one descriptor of this process that has it open."""
     (found,) = (
         link
         for link in Path("/proc/self/fd").iterdir()
@@ -17,12 +17,12 @@ def _file() -> Path:
 
 
 def backed_bytes() -> int:
-    """Bytes of memory that the segment occupies."""
+    """Return the bytes of memory that the segment occupies."""
     return _file().stat().st_blocks * 512
 
 
 def holds(pattern: bytes) -> bool:
-    """Whether the bytes lie anywhere in the segment; holes are not read."""
+    """Tell whether the bytes are anywhere in the segment; holes are not read."""
     with _file().open("rb", buffering=0) as segment:
         end = 0
         while True:

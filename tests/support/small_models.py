@@ -42,7 +42,7 @@ class Blocks(nn.Module):
 
 
 def blocks() -> Blocks:
-    """The same on every rank."""
+    """Return a model that is the same on every rank."""
     torch.manual_seed(11)
     return Blocks()
 
@@ -77,9 +77,9 @@ def train(
 def train_in_one_process(
     steps: Sequence[Sequence[int]], make: Callable[[Any], torch.optim.Optimizer] = sgd
 ) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
-    """What ranks come to that share their gradients: batches of each step, one a rank.
+    """Compute what ranks that share their gradients get: batches of each step, one per rank.
 
-    Returns the losses, a list for each step, and at last the parameters.
+    Returns the losses, a list for each step, and finally the parameters.
     """
     model = blocks()
     parameters = list(model.parameters())

@@ -13,13 +13,13 @@ import pytest
 
 MODELS = Path(__file__).resolve().parents[1] / "model"
 MEMORY_MB = 1900
-# What pan prints where it has not seen every state.
+# What pan prints if it has not seen every state.
 INCOMPLETE = ["Search not completed", "max search depth too small", "MEMLIM", "out of memory"]
 
 
 @dataclass
 class Search:
-    """What the verifier says of one search."""
+    """What the verifier says about one search."""
 
     output: str
     errors: int
@@ -28,7 +28,7 @@ class Search:
     seconds: float
     error: str = ""  # its kind and condition
     trail: str = ""  # the last steps that lead to it
-    unreached: set[str] = field(default_factory=set)  # statements that no run comes to
+    unreached: set[str] = field(default_factory=set)  # statements that no run reaches
 
     @property
     def complete(self) -> bool:
@@ -74,8 +74,8 @@ def search(
         model: name of a file in ``tests/model``.
         macros: ``-D`` options that select what is modelled.
         folder: an empty one.
-        cycles: look for runs without an end, instead of assertions and ranks that are stuck.
-        large: with so many states that the verifier had better be optimized.
+        cycles: look for endless runs, instead of failed assertions and stuck ranks.
+        large: has so many states that the verifier should be optimized.
     """
     for source in MODELS.glob("*.pml"):
         shutil.copy(source, folder)

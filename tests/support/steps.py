@@ -1,4 +1,4 @@
-"""Small models at work: what comes of a pass, of the gradients, and of a step."""
+"""Small models at work: the results of a pass, of the gradients, and of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models under stock DistributedDataParallel, in every way that its options allow."""
+"""Small models under stock DistributedDataParallel, with all its options."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def train(variant: Variant, rank: int) -> tuple[list[float], list[torch.Tensor]]:
-    """Train over the default group; returns the losses and the final parameters and buffers."""
+    """Train over the default group; return the losses and the final parameters and buffers."""
     torch.manual_seed(7 + 1000 * rank)  # broadcast by DDP: rank 0's values count
     model = variant.model().to(variant.dtype)
     group = dist.new_group() if variant.own_group else None

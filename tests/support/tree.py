@@ -1,6 +1,6 @@
 """The order of a reduction, in plain Python: a fixed balanced binary tree over the ranks.
 
-Independent of the C++: level by level, as the promise is worded, where the C++ recurses.
+Independent of the C++: it goes level by level, as the promise is worded; the C++ recurses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ACCUMULATOR = {
 
 
 def tree_sum(values: list[torch.Tensor], average: bool = False) -> torch.Tensor:
-    """Sum one tensor a rank: (0,1), (2,3), ..., then pairs of pairs; an odd one passes up.
+    """Sum one tensor per rank: (0,1), (2,3), ..., then pairs of pairs; an odd one passes up.
 
     fp16, bf16 and fp32 are summed in fp32, fp64 in fp64, integers in their own type, bool by "or".
     One rounding to the input's type, at the end.

@@ -89,7 +89,7 @@ at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor.resolve_neg();
 }
 
-/// On the host, pinned where that can be had.
+/// On the host, pinned where possible.
 at::Tensor on_host(const at::Tensor& tensor) {
   static std::atomic<bool> pins{true};
   if (tensor.is_cpu() || !pins.load(std::memory_order_relaxed)) return tensor.cpu();

@@ -16,16 +16,16 @@ namespace fastcomm {
 /// ReduceOp::kOther for a reduction without a name here.
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
 
-/// Sets op, and with PREMUL_SUM the factor, which is to be equal on all ranks. Raises
-/// Error(kInvalidArgument): a factor that is a tensor elsewhere than on the CPU.
+/// Sets op, and with PREMUL_SUM the factor, which must be equal on all ranks. Raises
+/// Error(kInvalidArgument): a factor that is a tensor not on the CPU.
 void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 
-/// Whether its factor is a tensor elsewhere than on the CPU, which can neither be read nor compared without
+/// Whether its factor is a tensor not on the CPU, which can neither be read nor compared without
 /// waiting for a device.
 bool has_factor_on_device(const ::c10d::ReduceOp& op);
 
-/// Raises Error(kUnsupported), in which `operation` is named, unless tensors like this one can be
-/// reduced so. All ranks find the same.
+/// Raises Error(kUnsupported), naming `operation`, unless tensors like this one can be reduced this way. All
+/// ranks find the same.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
 
 /// Where operations of an engine find their data.
@@ -43,7 +43,7 @@ struct Site {
 
 /// A tensor as one run of memory that an operation reads or writes, and how to get it back.
 ///
-/// A complex tensor is taken as pairs of reals, which is what sums, averages and copies do with it;
+/// A complex tensor is taken as pairs of reals, which is right for sums, averages and copies;
 /// require_reduction keeps other reductions away.
 /// A tensor that is not contiguous, or conjugated, or not in the place, gets a contiguous copy there, on the
 /// host for a device in pinned memory if there is some: write_back() copies it to where the user looks.
@@ -69,8 +69,8 @@ class Buffer {
 
 /// Raises Error(kUnsupported) unless the tensor has memory that can be moved: dense, not quantized.
 void require_dense(const char* operation, const at::Tensor& tensor);
-/// The same, and Error(kInvalidArgument) for one that several results would be written to in one place,
-/// as an expanded one.
+/// The same, and Error(kInvalidArgument) for one with several results in one place, such as an expanded
+/// tensor.
 void require_writable(const char* operation, const at::Tensor& tensor);
 
 }  // namespace fastcomm

@@ -1,6 +1,6 @@
 // Calls in which every rank's message has the same size, put together.
 //
-// All of these raise Error(kInvalidArgument) and Error(kUnsupported) for what cannot be meant.
+// All of these raise Error(kInvalidArgument) and Error(kUnsupported) for what makes no sense.
 #pragma once
 
 #include "c10d/calls/prepared.h"
@@ -14,10 +14,10 @@ Prepared prepare_broadcast(const Site& site, const Tensors& tensors, int64_t roo
 Prepared prepare_reduce(const Site& site, const Tensors& tensors, const ::c10d::ReduceOp& op,
                         int64_t root);
 
-/// What c10d gives of an all_gather, checked: an output for each rank, maybe of several sizes.
+/// The outputs that c10d gives of an all_gather, checked: one for each rank, maybe of several sizes.
 const Tensors& checked_outputs(const Site& site, const std::vector<Tensors>& outputs,
                                const at::Tensor& input);
-/// What c10d gives of a reduce_scatter, checked: an input for each rank, maybe of several sizes.
+/// The inputs that c10d gives of a reduce_scatter, checked: one for each rank, maybe of several sizes.
 const Tensors& checked_inputs(const Site& site, const Tensors& outputs,
                               const std::vector<Tensors>& inputs);
 /// Whether all have the size of one.
@@ -42,8 +42,8 @@ std::vector<Tensors> checked_wholes(const Site& site, const char* operation, con
 void check_parts_of_all(const Site& site, const char* operation, const Tensors& outputs,
                         const Tensors& inputs);
 
-// A call for each tensor of a list; of copies, where tensors of the list overlap. Each header tells of
-// the whole list.
+// A call for each tensor of a list; of copies, where tensors of the list overlap. Each header covers the
+// whole list.
 
 std::vector<Prepared> prepare_all_reduce_each(const Site& site, const Tensors& tensors,
                                               const ::c10d::ReduceOp& op);

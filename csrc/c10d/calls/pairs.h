@@ -1,6 +1,6 @@
 // Calls whose sizes are known in pairs (coll/messages.h), put together.
 //
-// All of these raise Error(kInvalidArgument) and Error(kUnsupported) for what cannot be meant.
+// All of these raise Error(kInvalidArgument) and Error(kUnsupported) for what makes no sense.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@
 
 namespace fastcomm {
 
-/// What every operation of ours carries besides its Call: what to keep alive, what to write back,
-/// and what its future's value is.
+/// What each of our operations carries besides its Call: what to keep alive, what to write back,
+/// and its future's value.
 struct Payload {
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   const char* title = "";         // for a profiler: "fastcomm:all_reduce"

@@ -50,7 +50,7 @@ void Prepared::compare(const Tensors& tensors) {
 }
 
 void Prepared::exchange(std::shared_ptr<Messages> messages, int rank) {
-  // Of where tensors are, kernels compare the sizes of each pair (engines/cuda/pairs.h).
+  // For Place::kWhereItIs, kernels compare the sizes of each pair (engines/cuda/pairs.h).
   if (place == Place::kHost) {
     call.balance = messages->balance(rank);
     if (row_of(call.kind).has_detail && call.detail.empty()) call.detail = messages->describe();

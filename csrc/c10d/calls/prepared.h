@@ -27,7 +27,7 @@ struct Prepared {
     require_reduction(name(), tensor, op);
     set_reduction(call, op);
   }
-  /// Keeps a tensor alive until the call is done, and one that is written besides gets it back.
+  /// Keeps a tensor alive until the call is done; one that is also written gets the result back.
   Buffer read(const at::Tensor& tensor);
   Buffer write(const at::Tensor& tensor);
   /// Adds what must be equal on all ranks, of tensors of several sizes.
@@ -57,8 +57,8 @@ void check_parts(const char* operation, const at::Tensor& whole, const char* who
 void check_root_list(const char* operation, const TensorLists& lists, const at::Tensor& each,
                      bool is_root, int size);
 
-/// Whether `part` may be written while the parts of `whole` are read, or the other way round: it shares
-/// memory with none of them but its own, where that is at the same place.
+/// Whether `part` may be written while the parts of `whole` are read, or the other way round: it
+/// overlaps none of them except its own part, at the same place.
 template <class Pointer>
 bool apart(const void* part, const std::vector<Pointer>& whole, uint64_t bytes, int rank) {
   const auto* one = static_cast<const char*>(part);
@@ -73,7 +73,7 @@ bool apart(const void* part, const std::vector<Pointer>& whole, uint64_t bytes, 
 /// The same of messages: nothing that is written overlaps what is sent.
 bool apart(const Messages& messages, int rank);
 
-/// Copies of all, for what is not apart.
+/// Copies of all, for tensors that are not apart.
 Tensors clones(const Tensors& tensors);
 
 }  // namespace fastcomm

@@ -32,7 +32,7 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
   made.call.root = root;
   Tensors copies;
   for (const at::Tensor& part : list) {
-    // The root's list may lie anywhere: the others do not know.
+    // The root's list may lie anywhere: the others do not know where.
     const bool is_here = part.device() == each.device();
     FC_CHECK(is_here || !is_capturing(each.get_device()), op_kind_name(kind),
              ": a tensor of the root's list is on ", part.device().str(),
@@ -64,7 +64,7 @@ Prepared prepare_rooted(const Site& site, OpKind kind, OpType type, const at::Te
   return made;
 }
 
-/// Queries name none of lists.
+/// Queries name no reduction for lists.
 ReduceOp reduction(const Query& query) {
   return row_of(query.kind).takes_list ? ReduceOp::kSum : query.op;
 }
@@ -363,9 +363,9 @@ WorkPtr CudaEngine::endCoalescing() {
 }
 
 void CudaEngine::leave(const std::string&) {
-  if (left_.exchange(true)) return;  // what comes later is that the group was destroyed
+  if (left_.exchange(true)) return;  // any later reason is that the group was destroyed
   group_->leave(g_interrupt_check);
-  // It might be the first to tell of it: nobody has waited since.
+  // This may be the first to report it: no one has waited since.
   if (const auto failure = group_->untold()) {
     group_->tell();
     LOG(WARNING) << "fastcomm: " << what_of(failure);

@@ -2,8 +2,8 @@
 // pinned memory of the host.
 //
 // Each operation is checked and made a Call (c10d/calls/), and enqueued on the device, which does the rest
-// (engines/cuda/peer_collectives.h). What there is no kernel for goes to another engine as a whole, by what
-// all ranks know of the call.
+// (engines/cuda/peer_collectives.h). A call without a kernel goes to another engine as a whole, based on
+// what all ranks know of it.
 #pragma once
 
 #include "c10d/cuda/cuda_group.h"
@@ -22,7 +22,7 @@
 namespace fastcomm {
 
 /// Progress: of the devices, and of one thread that looks after them. Synchronous operations run on the
-/// caller's current stream, asynchronous ones on a stream of the group's own, all in the order in which they
+/// caller's current stream, asynchronous ones on the group's own stream, all in the order in which they
 /// were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
  public:
@@ -30,7 +30,7 @@ class CudaEngine final : public Engine {
   CudaEngine(std::shared_ptr<CudaGroup> group, Engine& other, std::unique_ptr<PoolHosts> hosts,
              int rank, int size, c10::intrusive_ptr<Options> options,
              Continuations::Ptr continuations);
-  /// As leave(): what still has a Work of the group keeps no window.
+  /// As leave(): a Work of the group that is still held keeps no window.
   ~CudaEngine() override;
 
   std::string name() const override {
@@ -80,11 +80,11 @@ class CudaEngine final : public Engine {
   std::optional<Fused> gather_shards(const Tensors& tensors,
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async) override;
-  /// What this thread issues in between is asynchronous, and done when the work that ends it is.
+  /// What this thread issues in between is asynchronous, and done when the work is that ends the block.
   void startCoalescing() override { coalescing_.begin(); }
   WorkPtr endCoalescing() override;
 
-  // For which there is no kernel: one rank alone knows its sizes.
+  // There is no kernel for it: each rank knows only its own sizes.
   WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
     return elsewhere(other_.allreduce_sparse(tensors, opts));
   }
@@ -97,7 +97,7 @@ class CudaEngine final : public Engine {
   bool reduces(DType dtype, ReduceOp op) const { return kernels_.count({dtype, op}) != 0; }
 
   WorkPtr submit(Prepared made, Milliseconds timeout, bool async);
-  /// One behind the other; `value` is the result of all of them.
+  /// One after the other; `value` is the result of all of them.
   WorkPtr submit_each(std::vector<Prepared> calls, const Tensors& value, Milliseconds timeout,
                       bool async);
   /// What another engine has made of a call.

@@ -117,7 +117,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
         std::make_unique<PinnedMemory>(device, Endpoint::instance(), beside_->transport());
     windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), std::move(memory), bytes);
   }
-  // What fails from here on may fail on this rank alone: all tell how it went.
+  // A failure from here on may be on this rank alone: all report how it went.
   std::unique_ptr<Trial> trial;
   const auto make = [&] {
     const DeviceGuard guard(device);
@@ -176,16 +176,16 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     const c10::StreamGuard in_its_order(stream);
     made.payload.write_back();
   } catch (const Error& raised) {
-    if (!enqueued && raised.code() != ErrorCode::kSystem) throw;  // then nothing was
+    if (!enqueued && raised.code() != ErrorCode::kSystem) throw;  // then nothing was enqueued
     error = std::current_exception();
   } catch (const std::exception&) {
     error = std::current_exception();
   }
   FlightPtr flight;
   try {
-    // Also of what was enqueued in part: its tensors are in use.
+    // Also for what was enqueued in part: its tensors are in use.
     flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream, capture);
-    // Who is in the stream already has waited.
+    // Users of that stream come after it already.
     if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
     if (capture != 0) {
       last_captured_ = flight;
@@ -197,7 +197,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     }
   } catch (const std::exception&) {
     if (error == nullptr) error = std::current_exception();
-    // Nothing tells when the device has done with them.
+    // Nothing tells when the device is done with them.
     static_cast<void>(new Payload(std::move(made.payload)));
   }
   if (error != nullptr) {
@@ -221,7 +221,7 @@ at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHos
   at::Tensor tensor = pool_->empty(sizes, dtype);
   if (tensor.defined() || bytes == 0) return tensor;
   if (why_no_growth_.empty()) {
-    // What the device is done with may not have been let go of yet, here or on another rank.
+    // Tensors that the device is done with may not have been let go of yet, here or on another rank.
     if (pool_->has_tensors()) {
       settle(interrupted);
       tensor = pool_->empty(sizes, dtype);
@@ -245,7 +245,7 @@ void CudaGroup::settle(const std::function<void()>& interrupted) {
 
 std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
-  // To the end: what another thread issues comes behind it, on all ranks.
+  // To the end: what another thread issues comes after it, on all ranks.
   const std::lock_guard<std::mutex> lock(submitting_);
   if (left_) return "the process group was destroyed";
   bool all_come = false;
@@ -295,7 +295,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
 void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture) {
   if (capture != 0) {
     captures_ = true;
-    // Of another capture: CUDA refuses to wait for it.
+    // From another capture: CUDA refuses to wait for it.
     if (last_captured_ != nullptr && last_captured_->capture != capture) last_captured_.reset();
     if (last_captured_ != nullptr && last_captured_->stream != stream)
       last_captured_->block(stream);
@@ -321,7 +321,7 @@ std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
   if (failure_ == nullptr) {
     failure_ = error;
     failed_.store(true, std::memory_order_release);
-    // Nothing is read for it: whoever waits on a device gives up.
+    // Relaxed, since nothing is read because of it: kernels that wait give up.
     store_relaxed(abort_word_.get(), 1u);
   }
   return failure_;
@@ -341,7 +341,7 @@ std::exception_ptr CudaGroup::recorded() {
     if (why == WaitFailure::kNone) continue;
     const auto kind = static_cast<OpKind>(record.own.kind);
     if (why == WaitFailure::kPeerFailed || why == WaitFailure::kAborted) {
-      // Its own host knows why, and tells.
+      // Its own host knows why, and reports it.
       std::optional<Deadline> since;
       for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
         if (const auto told = beside_->stalled(op_kind_name(kind), since, 0)) return note(told);
@@ -376,13 +376,13 @@ FlightPtr CudaGroup::oldest() const {
 bool CudaGroup::is_over(Flight& flight) {
   if (flight.ended_well() || flight.capture != 0) return true;  // no host sees what is replayed
   bool passed = false;
-  // What a capture on another thread would not stand.
+  // Calls that a capture on another thread would not tolerate.
   const BesideCaptures beside;
   if (const auto error = caught([&] { passed = flight.passed(); })) {
     give_up(op_kind_name(flight.kind), ErrorCode::kSystem, what_of(error));
     return true;  // a lost device does nothing any more
   }
-  // Behind that: what an operation fails with is recorded before it has passed.
+  // After that: what an operation fails with is recorded before it has passed.
   if (passed && failure() == nullptr) flight.set_ended_well();
   return passed;
 }
@@ -399,11 +399,11 @@ std::vector<FlightPtr> CudaGroup::reap() {
 }
 
 bool CudaGroup::look() {
-  ++looks_;  // before something is taken out: who finds nothing under way sees this
+  ++looks_;  // before something is taken out: a thread that finds nothing under way sees this
   const std::vector<FlightPtr> over = reap();
   const bool under_way = look_at(oldest());
-  // Last: tensors may be Python's, whose lock somebody may hold who waits for a device that waits for a
-  // rank that is gone.
+  // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device that
+  // waits for a rank that is gone.
   for (const FlightPtr& flight : over) flight->let_go();
   --looks_;
   return under_way;
@@ -430,7 +430,7 @@ bool CudaGroup::look_at(const FlightPtr& waiting) {
 bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {
   std::optional<Deadline> limit;
   for (;;) {
-    look();  // whether a thread does or not
+    look();  // whether or not a thread does
     if (oldest() == nullptr) return true;
     if (interrupted) interrupted();
     if (Clock::now() > until) return false;
@@ -470,7 +470,7 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
   if (stopped) {
     if (pool_ != nullptr) pool_->retire(beside_->peers_are_gone());
     windows_->retire(beside_->peers_are_gone());
-  } else {  // kernels that nobody can stop use them
+  } else {  // kernels that cannot be stopped use them
     LOG(WARNING) << "fastcomm: device " << device_
                  << " does not end what it was given; memory of a process group stays allocated";
     static_cast<void>(collectives_.release());

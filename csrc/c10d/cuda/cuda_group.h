@@ -1,13 +1,13 @@
-// What the ranks of a group have together on one device each: windows and collectives between processes,
+// What the ranks of a group share on one device each: windows and collectives between processes,
 // what is under way there, and how it fails.
 //
 // Operations have one order, that in which they are issued, whatever the streams: each waits for the
 // one before it, where that was given to another stream. Those that a graph captures have a channel
 // and an order of their own, since they run when they are replayed.
 //
-// Failure. What ends a group on its devices (a rank that does not come, another call, a launch that
-// fails) ends the communicator beside it, and the other way round. Then nobody waits any more: kernels
-// that wait see the abort word. Nothing on the host waits for a device but drain().
+// Failure. What ends a group on its devices (a rank that does not come, a different call, a launch that
+// fails) ends the communicator beside it, and vice versa. Then nothing waits any more: kernels
+// that wait see the abort word. Nothing on the host waits for a device except drain().
 //
 // Only in builds with FC_DEVICES.
 #pragma once
@@ -35,7 +35,7 @@
 
 namespace fastcomm {
 
-/// An operation that a stream was given. Thread-safe.
+/// An operation that was given to a stream. Thread-safe.
 class Flight {
  public:
   /// `capture`: as capture_of the caller's device.
@@ -52,12 +52,12 @@ class Flight {
 
   /// Whether the device has done it. Raises c10::Error where the device is lost.
   bool passed() const { return end_.query(); }
-  /// Whether it is known to have ended well: what fails later is not about it.
+  /// Whether it is known to have ended well: later failures are not about it.
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
   void set_ended_well() { ended_well_.store(true, std::memory_order_release); }
   /// Lets the stream wait until it is done. Where that is the stream that the operation was issued on, the
-  /// tensors go: from there on they are in its order, as after any other work in it. For what was captured only
-  /// a stream of the same capture waits: others are ordered with the graph's replays.
+  /// tensors are let go: from there on they are in its order, as after any other work in it. For what was captured
+  /// only a stream of the same capture waits: others are ordered with the graph's replays.
   void block(const c10::Stream& waiting);
   /// Lets the tensors go.
   void let_go();
@@ -108,17 +108,17 @@ class CudaGroup {
 
   int device() const { return device_; }
   const Options& options() const { return options_; }
-  /// How devices reach the windows there, and why in no way before: "", or ". Mapped by ...".
+  /// How devices reach the windows there, and why earlier ways failed: "", or ". Mapped by ...".
   const std::string& how() const { return how_; }
-  /// For who has to mark a stream that has nothing to do but wait.
+  /// For marking a stream that has nothing to do but wait.
   const c10::Stream& marks() const { return marks_; }
   /// PeerCollectives::is_one_launch.
   bool is_one_launch(const Call& call) const { return collectives_->is_one_launch(call); }
   /// PeerCollectives::reduces.
   bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
 
-  /// Enqueues an operation: on the current stream, or on the group's own one behind it. What is to
-  /// be written back is, behind it. Raises Error (kSystem): a launch fails, and with it the group; as
+  /// Enqueues an operation: on the current stream, or on the group's own stream after it. What is to be written
+  /// back is written after the operation. Raises Error (kSystem): a launch fails, and with it the group; as
   /// PeerCollectives::enqueue.
   FlightPtr submit(Prepared made, Milliseconds timeout, bool async);
 
@@ -128,26 +128,26 @@ class CudaGroup {
   /// Why nothing can be submitted any more; nullptr while something can. Looks at what devices have
   /// recorded.
   std::exception_ptr failure();
-  /// The same, as a call of `operation` that comes later says it.
+  /// The same, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
   /// The failure, if no caller has been told of one yet.
   std::exception_ptr untold() { return told_ ? nullptr : failure(); }
-  /// A caller is.
+  /// A caller has been told.
   void tell() { told_ = true; }
   /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one.
   std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what);
-  /// The same, for a failure that the peers are told by somebody else.
+  /// The same, for a failure that the peers are told of elsewhere.
   std::exception_ptr note(const std::exception_ptr& error);
 
   /// A tensor in memory that operations of the group use in place, as GroupPool::empty. Where there is no room
-  /// the ranks make some, if all of them come for it at about the same time, and their devices have done
-  /// what they were given; once they have not, no rank tries again. Undefined, with the reason: there is none. Raises
-  /// Error: the group fails meanwhile; what `interrupted` raises.
+  /// the ranks make some, if all of them ask for it at about the same time, and their devices have done
+  /// what they were given; once this has not worked, no rank tries again. Undefined, with the reason, if there is
+  /// none. Raises Error: the group fails meanwhile; what `interrupted` raises.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
                    const std::function<void()>& interrupted, std::string& why);
 
-  /// What a thread does now and then while something is under way: ends it where it cannot go on,
-  /// and lets go of what is over. False if nothing is under way.
+  /// What a thread does now and then while something is under way: ends what cannot go on, and lets go of what
+  /// is over. False if nothing is under way.
   bool look();
   /// Returns once nothing is under way: true, or false where a device does not stop, or `until` is past.
   /// Raises what `interrupted` raises.
@@ -159,13 +159,13 @@ class CudaGroup {
 
  private:
   static constexpr int kEager = 0, kCaptured = 1, kChannels = 2;
-  /// What a rank that left in order has taken part in has some time to end.
+  /// Time to end for operations in which a rank that left in order has taken part.
   static constexpr Milliseconds kLeaverGrace{2000};
-  /// How long a device that has been told to give up may take for it.
+  /// Time for a device that has been told to give up.
   static constexpr Milliseconds kStopGrace{10'000};
   /// How long a rank that wants more memory waits for the others.
   static constexpr Milliseconds kPatience{5000};
-  /// Of an area in the host's memory: there, meetings cost little beside the transfers.
+  /// Of an area in the host's memory, where meetings cost little compared to the transfers.
   static constexpr uint64_t kMostOfHost = uint64_t{4} << 20;
 
   struct FreePinned {
@@ -183,9 +183,9 @@ class CudaGroup {
   void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();
   std::exception_ptr noted() const;
-  /// Takes out what is over; whoever calls lets it go.
+  /// Takes out what is over; the caller lets it go.
   std::vector<FlightPtr> reap();
-  /// look(), but for what is over.
+  /// look() for an operation that is not over.
   bool look_at(const FlightPtr& waiting);
   FlightPtr oldest() const;
 
@@ -197,7 +197,7 @@ class CudaGroup {
   std::string how_;
   std::shared_ptr<GroupPool> pool_;  // nullptr: windows are not on the devices
   std::unique_ptr<PeerCollectives> collectives_;
-  const c10::Stream stream_;  // of what is asynchronous
+  const c10::Stream stream_;  // for asynchronous operations
   const c10::Stream marks_;
   std::atomic<bool> captures_{false};
 
@@ -212,7 +212,7 @@ class CudaGroup {
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
-  std::atomic<int> looks_{0};  // that may have taken some out, and not let go of them
+  std::atomic<int> looks_{0};  // looks that may have taken some out, and not let go of them
 
   std::mutex looking_;
   std::optional<Deadline> stalled_since_;  // under looking_

@@ -39,7 +39,7 @@ void CudaWatch::rouse() {
 }
 
 void CudaWatch::run() {
-  // What this thread lets go of belongs there; another device gets no context of this process.
+  // What this thread lets go of belongs to that device; others get no context of this process.
   const DeviceGuard guard(group_->device());
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool busy = true; !stop_;) {

@@ -19,16 +19,16 @@ class CudaWatch final : public StoppedAtEnd {
   explicit CudaWatch(std::shared_ptr<CudaGroup> group);
   ~CudaWatch();
 
-  /// Something is about to be under way, or is: before it is submitted, to have a thread, and afterwards, to
-  /// have it seen. Raises Error(kSystem): no thread can be started.
+  /// Something is about to be under way, or is: called before it is submitted, to have a thread, and
+  /// afterwards, to have it seen. Raises Error(kSystem): no thread can be started.
   void wake() {
     // The thread clears the word and then looks at what flies, under a lock. If it has not seen what was
     // put there before this call, it had that lock first: so this exchange finds the word cleared, and
-    // wakes it. Else it has seen it, and looks again.
+    // wakes it. Otherwise it has seen that, and looks again.
     if (awake_.exchange(true, std::memory_order_acq_rel)) return;
     rouse();
   }
-  /// From here on nobody looks. Waits for the thread, which may want the GIL.
+  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
   void stop() override;
 
  private:

@@ -59,7 +59,7 @@ void CudaWork::wait_on_host(Deadline deadline) {
   while (!isCompleted()) {
     try {
       if (g_interrupt_check) g_interrupt_check();
-    } catch (...) {  // Ctrl-C: who waits does not want it any more, and the peers are to know
+    } catch (...) {  // Ctrl-C: the caller does not want it any more, and the peers are to know
       end(call_.group->give_up(call_.name, ErrorCode::kPoisoned,
                                concat("rank ", call_.rank, " was interrupted in ", call_.name)));
       throw;
@@ -91,7 +91,7 @@ FuturePtr CudaWork::make_future() {
     const c10::StreamGuard in_its_order(flight_->stream);
     future->markCompleted(c10::IValue(call_.value));
   } else {
-    // It marks streams: one that does nothing but wait.
+    // The future marks streams: give it one that does nothing but wait.
     const c10::Stream& marks = call_.group->marks();
     flight_->block(marks);
     const c10::StreamGuard in_its_order(marks);

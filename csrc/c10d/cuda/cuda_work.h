@@ -14,8 +14,8 @@
 namespace fastcomm {
 
 /// Thread-safe. wait() makes the current stream wait and blocks no host thread, unless it is given a timeout:
-/// then the host waits, too. It raises why the group has failed, as far as that is known by then; results
-/// of what failed are NaN. The future is complete at once: its value is for streams behind the operation.
+/// then the host waits, too. It raises why the group has failed, as far as that is known by then; results of
+/// failed operations are NaN. The future is complete at once: its value is for streams after the operation.
 class CudaWork final : public ::c10d::Work {
  public:
   /// What is known of the call.
@@ -28,9 +28,9 @@ class CudaWork final : public ::c10d::Work {
     Continuations::Ptr continuations;
   };
 
-  /// `flight` is nullptr for what has failed before it began.
+  /// `flight` is nullptr for a call that failed before it began.
   CudaWork(Call call, FlightPtr flight);
-  /// One that has failed before it began.
+  /// A call that failed before it began.
   static c10::intrusive_ptr<CudaWork> failed(Call call, const std::exception_ptr& error);
 
   /// Whether the device has done it, or the group has failed.

@@ -1,9 +1,9 @@
-// Lists of gradients on devices: an all_reduce for each type that travels, and then what the list comes to.
+// Lists of gradients on devices: an all_reduce for each type that travels, and then the results of the list.
 //
 // Gradients that lie end to end, as in DDP's buckets, are one message, used in place where it lies in memory
 // that all ranks have mapped. Others are gathered and scattered where a message is staged and fetched, and
-// rounded and widened on the way (engines/cuda/pieces.h). Every rank looks at its own results: they
-// are equal, and so is what comes of them. After a failure they are NaN, so that it is found.
+// rounded and widened on the way (engines/cuda/pieces.h). Every rank checks its own results: they are
+// equal, and so is what follows from them. After a failure they are NaN, so that it is found.
 #include "c10d/cuda/cuda_engine.h"
 #if defined(FC_DEVICES)
 #include <ATen/ops/empty_strided.h>
@@ -23,8 +23,8 @@
 namespace fastcomm {
 namespace {
 
-/// What this rank gives of each gradient, if it is not the gradient: rounded with what was left before, and the
-/// residual what is left now (as convert_with_residual in kernels/gradient_cpu.h).
+/// What this rank gives of each gradient, unless it is the gradient itself: rounded with what was left before;
+/// the residual becomes what is left now (as convert_with_residual in kernels/gradient_cpu.h).
 Tensors rounded_with(const GradientTensors& gradients, const Tensors& residuals,
                      at::ScalarType wire) {
   const at::NoGradGuard no_grad;
@@ -68,7 +68,7 @@ void set_message(Call& call, const std::vector<Gradient>& gradients, const Tenso
   }
 }
 
-/// What a list comes to that was not reduced, since the group had failed.
+/// The results of a list that was not reduced, since the group had failed.
 void set_failed(const TensorList& results) {
   const at::NoGradGuard no_grad;
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

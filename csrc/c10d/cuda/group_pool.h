@@ -1,13 +1,13 @@
 // Tensors in memory that the devices of all ranks of a group have mapped (transport/ipc/peer_pool.h), which its
 // operations use in place.
 //
-// Streams. As torch's allocators have it: a tensor belongs to the stream that is current when it is made, and who
-// uses it on another one lets that stream come behind, before it makes the next one in that memory, which no
+// Streams. As in torch's allocators: a tensor belongs to the stream that is current when it is made, and a user on
+// another stream makes the first one wait for it, before the next tensor is made in that memory, which no
 // other stream gets (transport/ipc/pool_blocks.h). So which memory a tensor gets depends on no clock, and ranks
 // that make the same tensors have the same layout.
 //
-// Captures. A tensor is not made there by a stream that is captured (CudaGroup::empty), since a replay would use
-// it when it is another one's.
+// Captures. A stream that is captured makes no tensor there (CudaGroup::empty), since a replay would use
+// its memory when that belongs to another tensor.
 //
 // Only in builds with FC_DEVICES.
 #pragma once
@@ -28,12 +28,12 @@
 
 namespace fastcomm {
 
-/// How hosts meet to add memory, though each may come alone.
+/// How hosts meet to add memory, although each may come alone.
 class PoolHosts : public HostExchange {
  public:
-  /// Whether all ranks come here, with none waiting longer than its `patience`; the same on all ranks. Who has
-  /// issued another number of operations on devices is somewhere else. If they come they exchange from here on,
-  /// beside whatever other threads do with the group.
+  /// Whether all ranks come here, with none waiting longer than its `patience`; the same on all ranks. A rank that
+  /// has issued another number of operations on devices is somewhere else. If all come they exchange from here on,
+  /// independently of what other threads do with the group.
   virtual bool all_come(uint64_t issued, Milliseconds patience) = 0;
 };
 
@@ -50,15 +50,15 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   static uint64_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype);
   /// A tensor for the current stream, its content undefined; undefined itself if there is no room.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
-  /// Whether there are any, also some that have been let go of elsewhere and not here.
+  /// Whether there are any, including some that have been let go of elsewhere and not here.
   bool has_tensors() const { return out_->load() != 0; }
-  /// Whether another segment with so many bytes would be within the limit.
+  /// Whether another segment of `bytes` would be within the limit.
   bool may_grow(uint64_t bytes) const { return total_ + segment_bytes(bytes) <= most_bytes_; }
-  /// Collective, as PeerPool::grow: a segment with so many bytes, equal on all ranks. `prove(begin)` raises where the
-  /// ranks' devices do not see what is there, at which all do: then nothing lies in that segment, ever.
+  /// Collective, as PeerPool::grow: a segment of `bytes`, equal on all ranks. `prove(begin)` raises where the ranks'
+  /// devices do not see what is there, and then raises on all: nothing is ever put in that segment.
   void grow(HostExchange& hosts, uint64_t bytes, const std::function<void(char*)>& prove);
-  /// Nobody makes tensors there any more. The memory goes when those that there are have gone and others
-  /// have let go of it, as `others_are_gone()` says.
+  /// No tensors are made there any more. The memory goes when the existing ones have gone and others have let
+  /// go of it, as `others_are_gone()` says.
   void retire(const std::function<bool()>& others_are_gone);
 
  private:
@@ -71,7 +71,7 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   const uint64_t most_bytes_;
   uint64_t total_ = 0;  // with peers_
   PeerPool peers_;
-  const std::shared_ptr<std::atomic<int>> out_;  // pieces that there are
+  const std::shared_ptr<std::atomic<int>> out_;  // existing pieces
 
   std::mutex mutex_;  // of what follows
   PoolBlocks blocks_;
@@ -79,7 +79,7 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   bool retired_ = false;
 };
 
-/// Whether all of a piece of a device's memory is that of one such tensor. Thread-safe.
+/// Whether a piece of a device's memory lies all within one such tensor. Thread-safe.
 bool is_in_a_pool(const void* memory, uint64_t bytes);
 
 }  // namespace fastcomm

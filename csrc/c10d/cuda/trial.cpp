@@ -42,7 +42,7 @@ Trial::Trial(PeerCollectives& collectives, Communicator& beside, const c10::Stre
       stream_(stream),
       abort_word_(abort_word),
       elements_(kElements) {
-  // What is done in one launch is staged.
+  // Operations of one launch are staged.
   while (memory != nullptr && collectives_.is_one_launch(sum_of(elements_))) elements_ *= 2;
   FC_CHECK(kTurns * elements_ * sizeof(int) <= kMostBytes, "sums of ", elements_, " elements");
   const c10::StreamGuard in_its_order(stream_);

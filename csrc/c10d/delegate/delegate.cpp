@@ -18,8 +18,8 @@ bool says(const std::string& text, std::initializer_list<const char*> words) {
   return false;
 }
 
-/// Whether it is about this rank's call alone: then nothing was sent. A barrier takes no argument that
-/// could be wrong.
+/// Whether the error is about this rank's call alone: then nothing was sent. A barrier takes no
+/// argument that could be wrong.
 bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -42,7 +42,7 @@ bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& er
   }
 }
 
-/// What Gloo says of a connection that ended for whatever reason, of a wait, of a barrier.
+/// What Gloo's text means: a connection that ended for whatever reason, a wait, a barrier.
 ErrorCode code_in(const std::string& text) {
   if (says(text, {"imed out", "imeout", "monitoredBarrier"})) return ErrorCode::kTimeout;
   if (says(text, {"closed", "reset by peer", "Broken pipe", "ECONNRESET"})) {
@@ -65,7 +65,7 @@ const char* advice(ErrorCode code) {
   }
 }
 
-/// Without where in its sources the backend found it: "[/.../pair.cc:545] Connection closed".
+/// Removes where in its sources the backend found it: "[/.../pair.cc:545] Connection closed".
 std::string without_place(const std::string& text) {
   const size_t end = text.find("] ");
   if (text[0] != '[' || end == std::string::npos) return text;
@@ -74,10 +74,10 @@ std::string without_place(const std::string& text) {
   return is_one ? text.substr(end + 2) : text;
 }
 
-/// Ends all connections of the group, which is what a receive that waits for too long does, for who is
-/// at the other end, too.
+/// Ends all connections of the group, at the other end too, as a receive that waits for too long
+/// does.
 void end_connections(::c10d::Backend& gloo) {
-  constexpr int kTag = 0x7fffff00;  // some tag that nobody uses
+  constexpr int kTag = 0x7fffff00;  // some tag that no one uses
   constexpr int kContexts = 8;      // a context for each network device, chosen by the tag
   for (int tag = kTag; tag < kTag + kContexts; ++tag) {
     for (int peer = 0; peer < gloo.getSize(); ++peer) {
@@ -85,7 +85,7 @@ void end_connections(::c10d::Backend& gloo) {
       try {
         std::vector<at::Tensor> nothing{at::empty({1})};
         gloo.recv(nothing, peer, tag)->wait(std::chrono::milliseconds(1));
-      } catch (const std::exception&) {  // that it took too long, or that it was ended before
+      } catch (const std::exception&) {  // it took too long, or it was ended before
       }
     }
   }
@@ -136,7 +136,7 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
                                      const std::string& what) {
   if (beside_ == nullptr) return give_up(code, front(subject) + what);
-  // It may know of a peer that died, which says more, and tells the others.
+  // The communicator may know of a peer that died, which says more, and tells the others.
   const auto error = beside_->failed(subject.operation, code, what);
   return give_up(code_of(error), what_of(error));
 }
@@ -147,7 +147,7 @@ std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
     const std::lock_guard<std::mutex> lock(end_mutex_);
     try {
       if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
-    } catch (const std::exception& error) {  // it has failed, and this is not why
+    } catch (const std::exception& error) {  // it has failed, and this is not the reason
       LOG(WARNING) << "fastcomm: " << kind_.name << " could not be ended: " << error.what();
     }
   }

@@ -17,16 +17,16 @@ namespace fastcomm {
 /// What kind of backend it is.
 struct DelegateKind {
   std::string name;  // for messages: "Gloo"
-  /// Whether the wait of its works blocks the host until they are done; else it orders streams.
+  /// Whether waiting for its works blocks the host until they are done; else it orders streams.
   bool blocks = true;
-  /// Ends what it has under way, whatever waits for it, here and on the peers. Called once at most,
+  /// Ends what it has under way, whatever waits for it, here and on the peers. Called at most once,
   /// from any thread; returns soon.
   std::function<void(::c10d::Backend&)> end;
 };
 
 /// Gloo, where it serves a group as a whole.
 DelegateKind gloo_delegate();
-/// One for tensors on a device, as NCCL: its abort() ends what runs.
+/// One for tensors on a device, such as NCCL: its abort() ends what runs.
 DelegateKind device_delegate(std::string name);
 
 /// Thread-safe.
@@ -57,22 +57,22 @@ class Delegate {
   std::string front(const Subject& subject) const;
 
   /// Why nothing can be submitted any more; nullptr while something can. Where the communicator beside it
-  /// has failed, this has from here on, too.
+  /// has failed, this has failed from here on, too.
   std::exception_ptr failure();
-  /// The same, as a call of `operation` that comes later says it.
+  /// The same, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
-  /// What `error`, which the backend raised, ends an operation with. The group has failed from here on,
-  /// unless it is one of arguments.
+  /// What an operation ends with after `error`, which the backend raised. The group has failed from here on,
+  /// unless the error is about arguments.
   std::exception_ptr failed(const Subject& subject, const std::exception_ptr& error);
-  /// The same of one that is under way, of which `error` was raised when it was asked whether it is done: that
-  /// is never one of arguments, whatever its type.
+  /// The same for an operation under way, where `error` was raised when asking whether it is done: that is
+  /// never about arguments, whatever its type.
   std::exception_ptr lost(const Subject& subject, const std::exception_ptr& error);
   /// Gives the group up here, and ends what is under way. Returns the first failure: this, or an earlier one.
   std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
   std::exception_ptr give_up(ErrorCode code, const std::string& text);
   /// From here on calls say that the group was destroyed, if nothing else.
   void leave(const Subject& subject);
-  /// From here on nothing is ended: the backend goes. Waits for an end that is under way.
+  /// From here on nothing is ended: the backend is going away. Waits for an end that is under way.
   void forget();
 
  private:

@@ -85,12 +85,12 @@ DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
 
 template <class Start>
 WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, const Start& start) {
-  // In a block that the backend coalesces itself, what ends it is watched.
+  // In a block that the backend coalesces itself, the work that ends it is watched.
   const bool watched = watch_ != nullptr && !(coalesces_ && coalescing());
   const auto entry = watched ? watch_->begin(call.subject, timeout) : nullptr;
   try {
     WorkPtr inner = start();
-    if (inner == nullptr) {  // of a message in a block, whose end has the work
+    if (inner == nullptr) {  // a message in a block: the end of the block has the work
       if (watched) watch_->drop(entry);
       return nullptr;
     }
@@ -228,7 +228,7 @@ WorkPtr DelegateEngine::recv(Tensors& tensors, int peer, int tag) {
 }
 
 WorkPtr DelegateEngine::recvAnysource(Tensors& tensors, int tag) {
-  // Gloo tells who waits for any rank of no death; here is only one that can be meant.
+  // Gloo reports no death to a caller that waits for any rank; here only one can be meant.
   if (getSize() == 2) return recv(tensors, 1 - getRank(), tag);
   return exchange("recv", -1, tensors, [&] { return inner_->recvAnysource(tensors, tag); });
 }
@@ -256,8 +256,8 @@ void DelegateEngine::fail(const std::exception_ptr& why) {
 }
 
 void DelegateEngine::leave(const std::string&) {
-  // NCCL's shutdown() waits for what runs, behind a lock that its abort() wants: where a peer died meanwhile,
-  // both would wait for ever.
+  // NCCL's shutdown() waits for what runs, holding a lock that its abort() needs: where a peer died
+  // meanwhile, both would wait for ever.
   if (watch_ != nullptr) watch_->drain();
   if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended
   delegate_->leave({"none", -1, sequence_});

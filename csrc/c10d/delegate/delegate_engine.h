@@ -14,8 +14,8 @@
 
 namespace fastcomm {
 
-/// Progress: of that backend's own threads. Calls are not compared between ranks, and sums have the bits
-/// that it gives them. Its errors become ours: what is not about the arguments of a call gives the group up.
+/// Progress: by that backend's own threads. Calls are not compared between ranks, and sums have the bits
+/// that it gives them. Its errors become ours: any that is not about a call's arguments gives the group up.
 class DelegateEngine final : public Engine {
  public:
   DelegateEngine(BackendPtr inner, DelegateKind kind, c10::intrusive_ptr<Options> options,
@@ -75,7 +75,7 @@ class DelegateEngine final : public Engine {
   /// A send or a receive: what is wrong with the group is raised at once.
   template <class Start>
   WorkPtr exchange(const char* name, int peer, const Tensors& tensors, const Start& start);
-  /// What the backend makes of it, watched until it ends; nullptr where that is no work.
+  /// The backend's work, watched until it ends; nullptr where it makes none.
   template <class Start>
   WorkPtr started(DelegateWork::Call call, Milliseconds timeout, const Start& start);
   DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type,

@@ -77,7 +77,7 @@ void DelegateWork::follow() {
     });
   }
   if (inner == nullptr) {
-    // Gloo's reduce_scatter: it does its last part in wait(), and does not say when it could.
+    // Gloo's reduce_scatter: it does its last part in wait(), and does not tell when it could.
     return run_aside([inner = inner_] { inner->wait(); });
   }
   inner->addCallback([held](c10::ivalue::Future& future) {
@@ -136,8 +136,8 @@ bool DelegateWork::isCompleted() {
     return Work::isCompleted();
   }
   bool done = false;
-  // CUDA raises of every event once a kernel has crashed: also on the watch's thread, which must not end the
-  // process.
+  // CUDA raises for every event once a kernel has crashed: also on the watch's thread, which must not end
+  // the process.
   if (const auto error = caught([&] { done = inner_->isCompleted(); })) {
     complete(call_.delegate->lost(call_.subject, error), {});
   } else if (done) {
@@ -246,7 +246,7 @@ std::vector<at::Tensor> DelegateWork::result() {
   if (!isCompleted() || inner_ == nullptr) return call_.outputs;
   try {
     return inner_->result();
-  } catch (const std::exception&) {  // it names none
+  } catch (const std::exception&) {  // the backend names no outputs
     return call_.outputs;
   }
 }

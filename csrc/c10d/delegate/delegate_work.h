@@ -1,4 +1,4 @@
-// An operation that another backend does, as c10d sees it.
+// An operation done by another backend, as c10d sees it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -15,8 +15,8 @@
 
 namespace fastcomm {
 
-/// Thread-safe. Errors come out of wait(), of the future and of exception() in our own types. Who waits for
-/// one that blocks sees Ctrl-C: then the group is given up.
+/// Thread-safe. Errors come out of wait(), of the future and of exception() in our own types. A caller
+/// waiting for one that blocks sees Ctrl-C: then the group is given up.
 class DelegateWork final : public ::c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
@@ -33,7 +33,7 @@ class DelegateWork final : public ::c10d::Work {
   };
 
   static c10::intrusive_ptr<DelegateWork> start(Call call, WorkPtr inner);
-  /// One that has failed before it began.
+  /// A call that failed before it began.
   static c10::intrusive_ptr<DelegateWork> failed(Call call, const std::exception_ptr& error);
   /// A call that blocks, on a thread of its own. Raises Error(kSystem) where there is none.
   static c10::intrusive_ptr<DelegateWork> aside(Call call, std::function<void()> body);
@@ -49,7 +49,7 @@ class DelegateWork final : public ::c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
-  /// Of a send or a receive: a thread waits for it from here on.
+  /// For a send or a receive: a thread waits for it from here on.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   Tensors result() override;
   int sourceRank() const override;
@@ -64,7 +64,7 @@ class DelegateWork final : public ::c10d::Work {
   void follow();
   void run_aside(std::function<void()> body);
   void wait_for_end(Deadline deadline);
-  /// Has the caller's stream wait, once the host has up to the deadline, if there is one.
+  /// Makes the caller's stream wait, after the host has waited up to the deadline, if there is one.
   void wait_on_device(Deadline deadline);
   void wait_in_slices(Deadline deadline);
   void look_around(Deadline deadline);

@@ -60,7 +60,7 @@ DeviceWatch::Seen DeviceWatch::seen() {
 void DeviceWatch::drain() {
   for (bool pending = true; pending;) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (stop_) return;  // nobody looks for deaths any more
+    if (stop_) return;  // deaths are not watched any more
     const Seen all = seen();
     lock.unlock();
     if (g_interrupt_check) g_interrupt_check();
@@ -106,7 +106,7 @@ std::exception_ptr DeviceWatch::failure_of(const Seen& pending) {
   if (const auto failure = delegate_->failure()) return failure;
   const char* first = pending.front().first->subject.operation;
   delegate_->beside()->stalled(first, stalled_since_, awaited(pending));
-  if (const auto failure = delegate_->failure()) return failure;  // that, if there is one
+  if (const auto failure = delegate_->failure()) return failure;  // the first one, if any
   const auto now = Clock::now();
   for (const auto& [entry, work] : pending) {
     if (entry->timeout.count() <= 0 || now - entry->since < entry->timeout) continue;

@@ -16,8 +16,8 @@
 
 namespace fastcomm {
 
-/// Kernels wait for a peer that died for ever, and nobody on the host may be waiting for them. While a backend
-/// has something under way, a thread looks whether a peer has died, left or given the group up, whether
+/// Kernels wait for ever for a peer that died, and perhaps no one on the host waits for them. While a backend
+/// has something under way, a thread checks whether a peer has died, left or given the group up, whether
 /// the group has failed, and whether an operation has had its time; if so, the backend is ended, and all that
 /// is under way ends in the error. Thread-safe; all that threads share is under the lock.
 class DeviceWatch final : public StoppedAtEnd {
@@ -38,15 +38,15 @@ class DeviceWatch final : public StoppedAtEnd {
   /// Watches it until it ends.
   void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
   void drop(const Entry& entry);
-  /// Returns once nothing is under way: all has ended, and its works have, or the group has failed. Raises
-  /// what g_interrupt_check raises.
+  /// Returns once nothing is under way: all operations and their works have ended, or the group has failed.
+  /// Raises what g_interrupt_check raises.
   void drain();
-  /// From here on nobody looks. Waits for the thread, which may want the GIL.
+  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
   void stop() override;
 
  private:
   static constexpr Milliseconds kLook{20};
-  /// What a rank that left in order has taken part in has some time to end.
+  /// Time to end for operations in which a rank that left in order has taken part.
   static constexpr Milliseconds kLeaverGrace{2000};
 
   void run();
@@ -56,7 +56,7 @@ class DeviceWatch final : public StoppedAtEnd {
   void look(const Seen& pending);
   /// Why these cannot go on; nullptr while they can.
   std::exception_ptr failure_of(const Seen& pending);
-  /// Whose leaving in order keeps these from ending, by bits.
+  /// The ranks whose leaving in order keeps these from ending, by bits.
   static uint64_t awaited(const Seen& pending);
 
   const std::shared_ptr<Delegate> delegate_;

@@ -29,7 +29,7 @@ void WaitSlices::add(::c10d::Work& work) {
   try {
     std::thread([this] { run(); }).detach();
     running_ = true;
-  } catch (const std::system_error&) {  // no thread to be had
+  } catch (const std::system_error&) {  // no thread available
   }
 }
 
@@ -49,7 +49,7 @@ void WaitSlices::run() {
       asleep_ = true;
       added_.wait(lock, [&] { return !waiting_.empty(); });
       asleep_ = false;
-      idle = 0;  // more of them may follow
+      idle = 0;  // more waits may follow
     }
     lock.unlock();
     std::this_thread::sleep_for(kSlice);

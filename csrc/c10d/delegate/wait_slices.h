@@ -10,15 +10,15 @@
 
 namespace fastcomm {
 
-/// Gloo's send and recv block their caller in wait(), and a wait with a timeout of its own ends all
-/// connections of the group when it expires. But abort() lets such a wait return false, once, and
-/// harms nothing: a thread of the process does that to every wait that has lasted for a while, so that
-/// who waits can look around and wait again.
+/// Gloo's send and recv block their caller in wait(), and a wait with its own timeout ends all
+/// connections of the group when it expires. But abort() makes such a wait return false, once, and
+/// does no harm: a thread of the process does that to every wait that has lasted for a while, so that
+/// the waiting caller can look around and wait again.
 class WaitSlices {
  public:
   static constexpr Milliseconds kSlice{10};
 
-  /// Waits for `work` for kSlice, or hardly more, and returns whether it has ended. Raises what it
+  /// Waits for `work` for kSlice, or hardly longer, and returns whether it has ended. Raises what it
   /// ended with. Where no thread can be started for this, it waits until the end. Thread-safe.
   static bool wait(::c10d::Work& work);
 
@@ -37,7 +37,7 @@ class WaitSlices {
   std::condition_variable added_;
   std::vector<Waiting> waiting_;
   bool running_ = false;
-  bool asleep_ = false;  // the thread, until somebody waits
+  bool asleep_ = false;  // the thread, until there is a wait
 };
 
 }  // namespace fastcomm

@@ -1,6 +1,6 @@
 // Operations over several tensors. A list of small ones is one message: joined before, taken apart after.
-// Large ones are messages of their own, one behind the other: joining them would touch new memory, and
-// copy everything twice more. Each header tells of the whole list, so that no memory is touched where
+// Large ones are messages of their own, one after the other: joining them would touch new memory, and
+// copy everything twice more. Each header covers the whole list, so that no memory is touched where
 // lists differ.
 #include <ATen/ATen.h>
 
@@ -52,7 +52,7 @@ Prepared prepare_gather(OpKind kind, const Tensors& inputs, const Tensors& outpu
   return made;
 }
 
-/// The least bytes of a tensor, on average, of a list that is not joined. All ranks know the sizes.
+/// The least bytes of a tensor, on average, in a list that is not joined. All ranks know the sizes.
 constexpr uint64_t kLarge = 256 * 1024;
 
 bool large(const Tensors& tensors) {

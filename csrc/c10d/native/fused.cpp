@@ -21,7 +21,7 @@ Call list_call(OpKind kind, const std::shared_ptr<GradientList>& list,
 }
 
 /// No engine of their device has taken them. The first decides: GradientTensors refuses the rest if they lie
-/// somewhere else.
+/// elsewhere.
 bool are_elsewhere(const Tensors& tensors) {
   return !tensors.empty() && !tensors[0].is_cpu() && !tensors[0].is_meta();
 }

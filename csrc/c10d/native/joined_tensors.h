@@ -18,7 +18,7 @@ class JoinedTensors {
 
   char* data() const { return static_cast<char*>(memory_.data_ptr()); }
   size_t bytes() const { return static_cast<size_t>(memory_.numel()); }
-  /// Where the copy of one of them begins.
+  /// Where the copy of one of them starts.
   char* at(size_t index) const { return data() + offsets_[index]; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   /// Copies everything back to the tensors.

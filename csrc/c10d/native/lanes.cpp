@@ -92,7 +92,7 @@ Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
     return formed;
   } catch (const Error& error) {
     if (ordinary_->failure() != nullptr) throw;
-    // A store that fails may be a rank that died: that is told instead.
+    // A store that fails may mean that a rank died: that is reported instead.
     std::rethrow_exception(ordinary_->failed(
         "forming", error.code(),
         concat("what a continuation of a future issues takes a way of its own, which could not be "

@@ -1,8 +1,8 @@
 // Lanes: the communicators of one group and rank.
 //
 // A group has one for what its users issue, in the same order on every rank. What continuations issue
-// (continuations.h) has an order of its own, which the threads of a rank mix with the first as chance
-// will: two ranks could sum each other's buckets. So it takes another lane, formed when it is first
+// (continuations.h) has an order of its own, which the threads of a rank interleave with the first at
+// random: two ranks could sum each other's buckets. So it takes another lane, formed when it is first
 // needed, by all ranks at the same point of that order. Lanes share their fate: they fail together.
 #pragma once
 
@@ -23,8 +23,8 @@ class Lanes {
  public:
   using Lane = std::shared_ptr<Communicator>;
 
-  /// `group` is the lane of what users issue; `continuations` are the group's own. The store, which no
-  /// other thread waits in, forms others.
+  /// `group` is the lane of what users issue; `continuations` are the group's own. Others are formed
+  /// over the store, which no other thread waits in.
   Lanes(Lane group, c10::intrusive_ptr<::c10d::Store> store, Continuations::Ptr continuations);
   /// Leaves.
   ~Lanes();
@@ -32,7 +32,7 @@ class Lanes {
   Lanes& operator=(const Lanes&) = delete;
 
   const Lane& ordinary() const { return ordinary_; }
-  /// The lane of what the calling thread issues. Raises what keeps it from being formed, which also
+  /// The lane of what the calling thread issues. Raises the reason if it cannot be formed, which also
   /// gives up the group.
   Lane here(Milliseconds timeout) {
     const Continuations::Place place = Continuations::here();
@@ -44,7 +44,7 @@ class Lanes {
   void abort(const std::string& why);
 
  private:
-  /// Of continuations of this group or of others, how deep: what all ranks call a lane by.
+  /// Whether of continuations of this group or of others, and how deep: how all ranks name a lane.
   using Key = std::pair<bool, int>;
   struct Entry {
     Lane lane;                          // nullptr while it is being formed
@@ -52,7 +52,7 @@ class Lanes {
   };
 
   Lane lane_at(const Continuations::Place& place, Milliseconds timeout);
-  /// Lets those of another group use a lane once its last user has ended; else gives up this group.
+  /// Lets another group's use a lane once its last user has ended; else gives up this group.
   void hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout);
   Lane form(const Key& key, Milliseconds timeout);
   Lane form_communicator(const std::string& name, Milliseconds timeout);

@@ -8,7 +8,7 @@
 namespace fastcomm {
 namespace {
 
-/// What a monitored barrier that timed out says besides, in torch's words.
+/// What else a monitored barrier that timed out says, in torch's words.
 std::string monitored(bool first, int rank, const std::vector<int>& missing) {
   if (!first) {
     return concat("Rank ", rank,
@@ -37,7 +37,7 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_p
 void NativeEngine::fail(const std::exception_ptr& why) {
   const std::string text = what_of(why);
   const size_t front =
-      text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets one of its own
+      text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets its own
   group()->failed("none", code_of(why), front == std::string::npos ? text : text.substr(front + 2));
 }
 

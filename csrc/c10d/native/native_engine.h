@@ -21,10 +21,10 @@
 
 namespace fastcomm {
 
-/// Progress: who waits drives; the progress thread of the process drives the rest (ADR 0010).
+/// Progress: waiting callers drive; the progress thread of the process drives the rest (ADR 0010).
 class NativeEngine final : public Engine {
  public:
-  /// `group` is what formed; `lane_store` is for further lanes.
+  /// `group` is the group that was formed; `lane_store` is for further lanes.
   NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_ptr<Options> options,
                c10::intrusive_ptr<::c10d::Store> lane_store, Continuations::Ptr continuations);
 
@@ -49,7 +49,7 @@ class NativeEngine final : public Engine {
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
-  /// A barrier that returns when all have come. Its timeout names who has not, on every rank.
+  /// A barrier that returns when all ranks have come. Its timeout names those that have not, on every rank.
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   // all_gather.cpp
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
@@ -78,7 +78,7 @@ class NativeEngine final : public Engine {
                                           const ::c10d::AllgatherOptions& opts) override;
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const ::c10d::ReduceScatterOptions& opts) override;
-  /// What this thread issues in between is asynchronous, and done when the work that ends it is.
+  /// What this thread issues in between is asynchronous, and done when the work is that ends the block.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
   // sparse.cpp
@@ -88,27 +88,27 @@ class NativeEngine final : public Engine {
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  /// Of gradients on the CPU. Nothing where slots are too small.
+  /// For gradients on the CPU. Nothing where slots are too small.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async) override;
   std::optional<Fused> gather_shards(const Tensors& tensors,
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async) override;
 
-  /// What every rank has to say, `bytes` of each, behind one another in the order of ranks; a call of the
-  /// group like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.
+  /// What every rank has to say, `bytes` of each, one after another in the order of ranks; a call of the group
+  /// like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.
   void gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
                     std::string what_for);
 
  private:
   Site site() const { return {getRank(), getSize()}; }
   /// Runs or starts a native call. A Payload costs allocations: a synchronous call that succeeds
-  /// does without, so it is made on demand.
+  /// does without one, so it is made on demand.
   template <class WriteBack, class MakePayload>
   WorkPtr launch(const Call& call, Milliseconds timeout, bool async, at::TensorList shown,
                  const WriteBack& write_back, const MakePayload& make_payload);
   WorkPtr launch(Prepared made, Milliseconds timeout, bool async);
-  /// One behind the other; `value` is the result of all of them.
+  /// One after the other; `value` is the result of all of them.
   WorkPtr launch_each(std::vector<Prepared> calls, const std::vector<at::Tensor>& value,
                       Milliseconds timeout, bool async);
   Lanes lanes_;

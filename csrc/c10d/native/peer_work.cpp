@@ -85,7 +85,7 @@ bool PeerWork::isCompleted() {
   if (Work::isCompleted()) return true;
   group_->poll_messages();
   if (Work::isCompleted()) return true;
-  group_->examine();  // who asks and never waits learns of a death, too
+  group_->examine();  // a caller that asks and never waits learns of a death, too
   return Work::isCompleted();
 }
 

@@ -16,8 +16,8 @@
 namespace fastcomm {
 
 /// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
-/// value is a list of the one tensor; it is made when it is asked for, and from then on the progress
-/// thread sees to the operation, whether somebody waits or not.
+/// value is a list of the one tensor; it is made when it is first asked for, and from then on the
+/// progress thread sees to the operation, whether anyone waits or not.
 class PeerWork final : public ::c10d::Work {
  public:
   /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises
@@ -30,7 +30,7 @@ class PeerWork final : public ::c10d::Work {
   PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
            Milliseconds timeout, std::shared_ptr<Continuations> continuations);
 
-  /// Also looks whether it can be ended, well or otherwise, since nobody else may.
+  /// Also checks whether it can be ended, well or otherwise, since no one else may.
   bool isCompleted() override;
   /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
   /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
@@ -58,7 +58,7 @@ class PeerWork final : public ::c10d::Work {
   std::atomic<int> source_{-1};
   std::atomic<bool> aborted_{false};
   std::mutex future_mutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // nullptr until somebody asks
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // nullptr until it is asked for
   bool completed_here_ = false;                     // complete() has run
 };
 

@@ -52,7 +52,7 @@ at::Tensor unpacked(const at::Tensor& bytes, const at::Tensor& like) {
       ._coalesced_(true);
 }
 
-/// All of what says how the bytes of a peer are read.
+/// Compares all that says how a peer's bytes are read.
 void compare(Call& call, const at::Tensor& own) {
   call.signature = mix(call.signature, static_cast<uint64_t>(own.scalar_type()));
   call.signature = mix(call.signature, static_cast<uint64_t>(own.sparse_dim()));

@@ -1,10 +1,10 @@
 // Memory of devices in a file that other processes can map: a memfd, which has no name and is gone
 // with the last process that holds it, however that ends.
 //
-// The file is sparse and as large as the devices' memory may ever get. Behind it lie addresses for
-// what other processes have exported. Hidden memory is mapped twice: where nobody may touch it, which
-// is the address that programs see, and for what runs on the devices; so whoever takes an address on
-// a device for one on the host is caught. Both mappings have one layout, so on_host() takes no lock.
+// The file is sparse and as large as the devices' memory may ever get. After it come addresses for
+// what other processes have exported. Hidden memory is mapped twice: at the address that programs
+// see, where any access faults, and for what runs on the devices; so a program that uses a device's
+// address on the host is caught. Both mappings have one layout, so on_host() takes no lock.
 #pragma once
 
 #include <sys/mman.h>
@@ -25,7 +25,7 @@
 
 namespace fastcomm::shim {
 
-/// Thread-safe. Blocks are powers of two, and are used again.
+/// Thread-safe. Blocks are powers of two, and are reused.
 class Arena {
  public:
   struct Options {
@@ -94,7 +94,7 @@ class Arena {
     return {file_, static_cast<uint64_t>(static_cast<const char*>(address) - shown_)};
   }
 
-  /// Addresses in both mappings, aligned as far as they are long, up to 2 MiB.
+  /// Addresses in both mappings, aligned to their own length, up to 2 MiB.
   void* reserve(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto& free = free_imports_[bytes];

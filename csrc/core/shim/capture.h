@@ -1,11 +1,11 @@
 // Stream capture: what streams are given while they are captured becomes a graph, and is done
-// whenever that is launched.
+// each time that graph is launched.
 //
-// As CUDA has it: a stream is captured from the begin of the capture on, or from its wait for an
-// event that was recorded in a captured stream; it has to be joined again, by an event, before the
-// end. Waiting for what lies outside, asking for a captured stream's end, or joining a device's
-// default stream is refused. The order inside is looked at while it is captured, by an Order of the
-// capture's own; a launched graph's parts are then done one after the other, as they were issued.
+// As in CUDA: a stream is captured from the start of the capture on, or from its wait for an event
+// that was recorded in a captured stream; it has to be joined again, by an event, before the end.
+// Waiting for what lies outside, asking whether a captured stream is done, or joining a device's
+// default stream is refused. The order inside is checked during the capture, by an Order of its
+// own; a launched graph's parts are then done one after the other, as they were issued.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ struct Capture {
     order.submit(stream->actor, stream->capture_clock, node.accesses, node.what);
     graph->nodes.push_back(std::move(node));
   }
-  /// Whether the first stream is ordered behind everything.
+  /// Whether the first stream is ordered after everything.
   bool joined() const {
     for (const Stream* stream : streams) {
       const uint64_t last = stream->capture_clock.seen(stream->actor);
@@ -52,7 +52,7 @@ struct Capture {
     }
     return true;
   }
-  /// The streams are as they were before, and what was recorded in them is nothing to wait for.
+  /// The streams are as they were before, and events recorded in them are nothing to wait for.
   void release() {
     ended = true;
     for (Stream* stream : streams) stream->capture = nullptr;

@@ -1,6 +1,6 @@
 // Contexts under the execution shim: which devices have one, and which is current to a thread. The
 // runtime's own device of a thread is the one that cudaSetDevice named last; what the driver has
-// pushed goes before it. `current_device` is what comes of both.
+// pushed takes precedence. `current_device` is the result of both.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ inline thread_local int runtime_device = 0;
 inline thread_local std::vector<int> pushed_devices;
 inline std::atomic<bool> contexts[64];  // a device each
 
-/// What everything does that needs a context, as allocations and launches.
+/// Done by everything that needs a context, such as allocations and launches.
 inline void need_context() { contexts[current_device] = true; }
 
 /// cudaSetDevice, as it is since CUDA 12.

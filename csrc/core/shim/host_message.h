@@ -1,6 +1,6 @@
-// What a message from host to host orders: whoever has read it is ordered behind all that its sender's
-// host had waited for. Sockets and stores are not looked at, so who sends one over them for the sake
-// of an order says so: the sender's text goes with the message, and the receiver hands it in.
+// What a message from host to host orders: whoever has read it is ordered after all that its sender's
+// host had waited for. The shim does not see sockets and stores, so a message sent over them for the
+// sake of an order says so: the sender's text goes with it, and the receiver hands that in.
 //
 // Flags (core/shim/shared_memory.h) and handles (core/shim/ipc.h) need no such text.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace fastcomm::shim {
 
-/// Any host thread. Throws std::length_error where so many workers do not fit into a clock.
+/// Any host thread. Throws std::length_error where the workers do not all fit into a clock.
 inline std::string host_message() {
   const auto flat = std::make_unique<FlatClock>();
   if (!WideHost::get().now().store(*flat)) {
@@ -24,7 +24,7 @@ inline std::string host_message() {
                      flat->count * sizeof(FlatClock::Entry));
 }
 
-/// Any host thread. Throws std::invalid_argument where the text is none of host_message().
+/// Any host thread. Throws std::invalid_argument where the text is not from host_message().
 inline void host_has_read(const std::string& text) {
   const auto flat = std::make_unique<FlatClock>();
   const size_t count = text.size() / sizeof(FlatClock::Entry);

@@ -3,11 +3,11 @@
 //
 // As CUDA documents it: a handle is of a whole allocation of cudaMalloc, for other processes alone;
 // asked for again it is the same, and after a cudaFree never that of new memory at the same address.
-// A device that opens a handle twice has one mapping, which as many calls of close undo. Opening
-// enables access to the exporter's device for the opener, where a link permits it. Freeing what
-// somebody has still mapped is undefined there: here it is a hazard, and so is the other's next use
-// of it. Who opens a handle is ordered behind what the exporter's host had waited for when it got the
-// handle; to export what a stream still uses is a hazard. What is refused:
+// A device that opens a handle twice has one mapping, which takes as many closes to undo. Opening
+// enables access to the exporter's device for the opener, where a link permits it. Freeing what is
+// still mapped elsewhere is undefined there: here it is a hazard, and so is any later use of that
+// mapping. Whoever opens a handle is ordered after what the exporter's host had waited for when it
+// got the handle; to export what a stream still uses is a hazard. What is refused:
 //
 //   export   cudaErrorNotSupported       the switch below, no devices, or memory that is no file's
 //            cudaErrorInvalidValue       not the base of an allocation of cudaMalloc
@@ -40,7 +40,7 @@ struct cudaIpcMemHandle_t {
 
 namespace fastcomm::shim {
 
-/// What a handle says, all the rest is on the ledger's card.
+/// The contents of a handle; all the rest is on the ledger's card.
 struct HandleText {
   static constexpr uint32_t kMagic = 0x65686366;  // "fche"
   uint32_t magic;
@@ -60,7 +60,7 @@ class Ipc {
     return ipc;
   }
 
-  /// Machines without it, containers above all, are many. Before anything is exported or opened.
+  /// Many machines lack it, containers above all. Set before anything is exported or opened.
   std::atomic<bool> supported{true};
   std::atomic<bool> opens{true};  // what others export
 
@@ -126,7 +126,7 @@ class Ipc {
       auto& runtime = Runtime::get();
       open->second.shared->must_be_idle("unmaps");
       SharedMemories::remove(open->second.shared);
-      // What is still under way there is a hazard, and goes on.
+      // What is still under way there is a hazard, and continues.
       const bool idle = Order::get().settled(memory, open->second.bytes);
       runtime.forget(memory);
       const size_t within = reinterpret_cast<uintptr_t>(memory) % kPage;
@@ -182,7 +182,7 @@ class Ipc {
     return true;
   }
 
-  /// What is freed while somebody has it keeps its ledger, in which that one finds it said.
+  /// Memory freed while another process has it keeps its ledger, which tells that process.
   void freed(void* memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto there = exports_.find(memory);
@@ -210,7 +210,7 @@ class Ipc {
     if (ledgers < 0) return cudaErrorMapBufferObjectFailed;
     made.mapping = std::make_unique<LedgerMapping>(ledgers, LedgerFile::offset_of(text.slot));
     Ledger* const ledger = made.mapping->ledger();
-    // Counted first: the owner frees it before and says so on the card, or sees it counted.
+    // Counted first: the owner frees it earlier and says so on the card, or sees it counted.
     if (ledger == nullptr || !made.mapping->count()) return cudaErrorMapBufferObjectFailed;
     const Card& card = ledger->card;
     if (card.generation.load(std::memory_order_acquire) != text.generation ||

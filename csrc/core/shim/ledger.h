@@ -1,17 +1,17 @@
-// What processes know in common of memory that one of them exports: a ledger an allocation, in
-// shared memory beside it.
+// What processes share about memory that one of them exports: one ledger an allocation, in shared
+// memory beside it.
 //
 // The owner's ledgers lie in slots of one memfd; whoever opens a handle maps the slot of that
 // allocation alone, through /proc/PID/fd, which the kernel grants to the same user. No name is made,
 // so nothing is left behind, however processes end.
 //
-// A card says what the memory is. Its words are written under the ledger's lock, but the generation,
-// which a handle has to match, so that an old handle never opens what came later into its slot. A
-// mapping is a shared lock on the slot's byte of the file, of an open file description of its own:
-// the kernel takes it back when its process ends, so `mapped_elsewhere` counts the living alone.
+// A card says what the memory is. Its words are written under the ledger's lock, except the
+// generation, which a handle has to match: an old handle never opens what came later into its slot. A
+// mapping holds a shared lock on the slot's byte of the file, by its own open file description: the
+// kernel releases it when the process ends, so `mapped_elsewhere` counts living processes alone.
 //
 // The lock is robust: where its holder was killed, the next one goes on, with an empty shadow, since
-// the old one may be half of two.
+// the old one may be half updated.
 //
 // The rest is for core/shim/shared_memory.h: what is known of flags, and the shadow of the memory.
 #pragma once
@@ -34,7 +34,7 @@
 
 namespace fastcomm::shim {
 
-/// A number that this process shares with no other one, not even with a later one of its pid.
+/// A number that no other process shares, not even a later one with the same pid.
 inline uint32_t process_number() {
   static uint32_t number = [] {
     const auto draw = [] {
@@ -113,7 +113,7 @@ class LedgerMapping {
  public:
   /// `file` is taken over. ledger() is nullptr if that does not work.
   LedgerMapping(int file, uint64_t offset) : file_(file), offset_(offset) {
-    // Whatever file it is: one that is shorter would be a bus fault.
+    // It may be any file: one that is too short would be a bus error.
     struct stat status = {};
     const off_t end = static_cast<off_t>(offset + kLedgerBytes);
     if (fstat(file, &status) != 0 || status.st_size < end) return;
@@ -147,13 +147,13 @@ class LedgerMapping {
   Ledger* ledger_ = nullptr;
 };
 
-/// A file of another process, or of this one, opened anew; -1: it does not let us, or is gone.
+/// A file of another process, or of this one, reopened; -1: access is denied, or it is gone.
 inline int open_file_of(pid_t pid, int file) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(file);
   return open(path.c_str(), O_RDWR | O_CLOEXEC);
 }
 
-/// The ledgers of what this process exports. Its user takes care of threads.
+/// The ledgers of what this process exports. Not thread-safe.
 class LedgerFile {
  public:
   static constexpr uint32_t kMost = 1024;
@@ -181,7 +181,7 @@ class LedgerFile {
   /// A generation that no handle of this process has had.
   uint64_t next_generation() { return ++generation_; }
 
-  /// Nobody has it: of what was there before, only the memory that it took is left.
+  /// No one uses the slot: of what was there before, only the memory that it took is left.
   static void clear(Ledger& ledger) {
     for (SharedFlag& flag : ledger.flags) {
       if (flag.end == 0) break;

@@ -1,17 +1,17 @@
-// Whether everything that streams are given is ordered where it has to be: found out while it is
-// given, from who waits for what, and so the same in every run, whatever the timing.
+// Whether everything that streams are given is ordered where it has to be: determined as it is given,
+// from who waits for what, and so the same in every run, whatever the timing.
 //
-//   submit  -> the work is behind what its stream was given before and what the host has waited for
+//   submit  -> the work is after what its stream was given before and what the host has waited for
 //   record  -> the event knows what its stream knows
 //   wait    -> the stream knows what the event knows
 //   synchronise, a query that says "done"  -> the host knows it, and whatever it submits from then on
 // Work names the bytes that it reads and writes; two uses of a byte, one of them a write, that are
-// not ordered so are a hazard: it is noted, with both uses in words, and the program goes on.
+// not so ordered are a hazard: it is noted, with both uses in words, and the program goes on.
 //
-// Work between which flags in memory make an order (core/hd.h) does not name what it orders so.
-// Any host thread may call; threads of streams never do, so that the mutex orders nothing between
-// streams that ThreadSanitizer would then believe. (But to note what core/shim/shared_memory.h has
-// found between processes.)
+// Where flags in memory order work (core/hd.h), the work does not name the bytes that it orders this
+// way. Any host thread may call; threads of streams never do, so that the mutex creates no order
+// between streams that ThreadSanitizer would then believe. (The exception is to note what
+// core/shim/shared_memory.h has found between processes.)
 #pragma once
 
 #include <memory>
@@ -70,13 +70,13 @@ class Order {
     host_.join(clock);
   }
 
-  /// The memory is given back: whoever gets it next may do with it what he likes, at once.
+  /// The memory is given back: its next user may do anything with it, at once.
   void freed(const void* memory, uint64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     shadow_.forget(reinterpret_cast<uintptr_t>(memory), bytes, host_,
                    reporter("the host", "frees"));
   }
-  /// An allocator has the memory back, whole, and revives it before anybody uses it again.
+  /// An allocator has the whole memory back, and revives it before it is used again.
   void retire(const void* memory, uint64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     shadow_.retire(reinterpret_cast<uintptr_t>(memory), bytes);
@@ -86,7 +86,7 @@ class Order {
     shadow_.revive(reinterpret_cast<uintptr_t>(memory));
   }
 
-  /// Whether nobody uses the memory any more that the host has not waited for.
+  /// Whether all uses of the memory are ones that the host has waited for.
   bool settled(const void* memory, uint64_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return shadow_.settled(reinterpret_cast<uintptr_t>(memory), bytes, host_);

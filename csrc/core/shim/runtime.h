@@ -5,15 +5,15 @@
 // its own memory, a peer's if access to it has been enabled, pinned memory; something else where a
 // link is broken; an error where a GPU would report an illegal address.
 //
-// Until configure() has been called there is one device, and its stream 0 runs what it is given in
-// the caller, at once: ranks are then threads of the host.
+// Until configure() has been called there is one device, and its stream 0 runs what it is given at
+// once, in the calling thread: ranks are then threads of the host.
 //
-// As strict as CUDA where code may err: launching in a stream of another than the current device,
+// As strict as CUDA where code may err: launching in a stream of a device that is not current,
 // recording an event of another device than its stream's, enabling access twice.
 //
-// Everything that a stream is given names the bytes that it uses, and core/shim/order.h tells
-// whether they are in order: a copy names its own, a kernel's are those that its launcher has asked
-// a view of (kernel_view in core/cuda_host.h).
+// Everything that a stream is given names the bytes that it uses, and core/shim/order.h checks
+// their order: a copy names its own, a kernel's are those that its launcher has asked a view of
+// (kernel_view in core/cuda_host.h).
 #pragma once
 
 #include <unistd.h>
@@ -88,7 +88,7 @@ enum class Use { kRead, kWrite };
 inline thread_local cudaError_t last_error = cudaSuccess;
 /// What the kernel that this thread launches next will use.
 inline thread_local std::vector<Access> next_accesses;
-/// Not nullptr, and not zero there when it begins: it does nothing.
+/// If not nullptr, and not zero there when the kernel starts, the kernel does nothing.
 inline thread_local const uint32_t* next_skip = nullptr;
 
 class Runtime {
@@ -99,7 +99,7 @@ class Runtime {
   }
 
   /// links[a][b]: what device a can do with the memory of device b. `queues` is how many a device
-  /// has, which streams take in turn; 0: each has its own. Before any stream is used.
+  /// has, which streams take in turn; 0: each stream has its own. Before any stream is used.
   void configure(const std::vector<std::vector<Link>>& links, int queues = 0) {
     std::lock_guard<std::mutex> lock(mutex_);
     links_ = links;
@@ -165,7 +165,7 @@ class Runtime {
     if (size < bytes || size > most_bytes) return nullptr;
     void* memory = device == -1 ? std::aligned_alloc(256, size) : source_.allocate(size);
     if (memory == nullptr) return nullptr;
-    // Whatever was there before; of much memory only so much as is quickly written.
+    // Stands for whatever was there before; of much memory only as much as is quickly written.
     std::memset(device == -1 ? memory : source_.on_host(memory), 0xa5,
                 std::min(size, size_t{1} << 22));
     std::lock_guard<std::mutex> lock(mutex_);
@@ -220,8 +220,8 @@ class Runtime {
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_.at(reinterpret_cast<uintptr_t>(memory)).before_free = std::move(call);
   }
-  /// Memory of `device` that was not allocated here; until forget(). By grant: for such devices
-  /// alone, else also for those that have access to all of that device's.
+  /// Memory of `device` that was not allocated here; until forget(). By grant: for the devices
+  /// granted access alone, else also for those that have access to all of that device's.
   void adopt(void* memory, size_t bytes, int device, bool by_grant) {
     std::lock_guard<std::mutex> lock(mutex_);
     Range& made = ranges_[reinterpret_cast<uintptr_t>(memory)] = Range{bytes, device};
@@ -232,7 +232,7 @@ class Runtime {
     std::lock_guard<std::mutex> lock(mutex_);
     ranges_.at(reinterpret_cast<uintptr_t>(memory)).granted.insert(device);
   }
-  /// Memory of the host's, which devices use from here on; until unregister_host().
+  /// The host's own memory, which devices use from here on; until unregister_host().
   cudaError_t register_host(void* memory, size_t bytes) {
     if (!registers) return cudaErrorNotSupported;
     const auto begin = reinterpret_cast<uintptr_t>(memory);
@@ -280,7 +280,7 @@ class Runtime {
   /// Where a kernel on `device` ends up that uses `pointer`. Raises what a GPU reports later.
   char* view(int device, const void* pointer, Use use) {
     char* const given = static_cast<char*>(const_cast<void*>(pointer));
-    if (empty.load(std::memory_order_relaxed)) return given;  // nobody uses it
+    if (empty.load(std::memory_order_relaxed)) return given;  // nothing uses it
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     std::lock_guard<std::mutex> lock(mutex_);
     if (links_.empty()) return given;  // ranks are threads
@@ -310,8 +310,8 @@ class Runtime {
   }
 
   size_t most_bytes = size_t{1} << 40;  // what an allocation may take: less, to see one fail
-  bool registers = true;                // memory of the host's: not everywhere
-  // Nothing is done: to time what the host does. While nothing is under way, and for good.
+  bool registers = true;                // the host's own memory: not everywhere
+  // Nothing is executed: to time what the host does. Set while nothing is under way, and for good.
   std::atomic<bool> empty{false};
   std::atomic<uint64_t> allocations{0};  // so far
 

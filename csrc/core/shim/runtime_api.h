@@ -278,7 +278,7 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-/// Not a device's default stream.
+/// Not for a device's default stream.
 /// As with CUDA's defaults for what else it can tell.
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* number) {
@@ -329,7 +329,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
-/// Of the thread; the shim is as strict as in relaxed mode always.
+/// Per thread; the shim is always as strict as in relaxed mode.
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;

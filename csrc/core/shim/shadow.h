@@ -1,8 +1,8 @@
 // Who used which bytes last: the shadow of all memory, in which two uses without an order are found.
 //
 // Kept by ranges of bytes, not by allocations: ranks write disjoint parts of one tensor. A range has
-// the last write, and of every actor the last read since. A read must be ordered behind the write; a
-// write behind the write and all reads. Cost: logarithmic in the number of ranges; a write makes one
+// the last write, and of every actor the last read since. A read must be ordered after the write; a
+// write after the write and all reads. Cost: logarithmic in the number of ranges; a write makes one
 // range of what it covers.
 #pragma once
 
@@ -24,10 +24,10 @@ struct Access {
   uintptr_t begin;
   uint64_t bytes;
   bool write;
-  bool spoils = false;  // looked at in this process alone
+  bool spoils = false;  // checked in this process alone
 };
 
-/// A piece of work, for as long as anybody may have to be ordered behind it.
+/// A piece of work, for as long as anything may have to be ordered after it.
 struct Step {
   Actor actor = kHost;
   uint64_t number = 0;                      // of the actor's; 0: none
@@ -43,7 +43,7 @@ class Shadow {
   using Report =
       std::function<void(const Step& earlier, bool wrote, uintptr_t begin, uint64_t bytes)>;
 
-  /// Notes an access of `step`, whose actor is ordered behind `clock`.
+  /// Notes an access of `step`, whose actor is ordered after `clock`.
   void touch(const Access& access, const Step& step, const Clock& clock, const Report& report) {
     if (access.bytes == 0) return;
     const uintptr_t end = access.begin + access.bytes;
@@ -52,7 +52,7 @@ class Shadow {
     auto range = ranges_.lower_bound(access.begin);
     uintptr_t at = access.begin;
     while (at < end) {
-      if (range == ranges_.end() || range->first > at) {  // nobody used these yet
+      if (range == ranges_.end() || range->first > at) {  // not used before
         const uintptr_t next = range == ranges_.end() ? end : std::min(end, range->first);
         range = ranges_.emplace_hint(range, at, Uses{next, {}, {}});
       }
@@ -67,7 +67,7 @@ class Shadow {
     }
   }
 
-  /// These bytes are nobody's any more. Reports uses that nobody of `clock` is ordered behind.
+  /// These bytes are no one's any more. Reports uses that `clock` is not ordered after.
   void forget(uintptr_t begin, uint64_t bytes, const Clock& clock, const Report& report) {
     if (bytes == 0) return;
     cut_at(begin);
@@ -80,7 +80,7 @@ class Shadow {
     ranges_.erase(first, last);
   }
 
-  /// An allocator has these bytes, and nobody is to use them, until it gives them out again.
+  /// An allocator has these bytes; they must not be used until it gives them out again.
   void retire(uintptr_t begin, uint64_t bytes) { retired_[begin] = begin + bytes; }
   void revive(uintptr_t begin) { retired_.erase(begin); }
   bool is_retired(const Access& access) const {
@@ -128,7 +128,7 @@ class Shadow {
     }
   }
 
-  /// Reads that this one is ordered behind need not be remembered.
+  /// Reads that this one is ordered after need not be remembered.
   static void note_read(Uses& uses, const Step& step, const Clock& clock) {
     size_t kept = 0;
     for (Step& read : uses.reads) {

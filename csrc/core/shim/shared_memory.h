@@ -1,5 +1,5 @@
-// The order between processes: uses of memory that several of them have mapped, looked at while they
-// happen, from what flags, streams, events and the host order.
+// The order between processes: uses of memory that several of them have mapped, checked as they
+// happen, against the order that flags, streams, events and the host give.
 //
 //   store_flag   the flag has the clock of the thread that stores; relaxed: none
 //   load_flag    the thread knows what the flag's clock does; relaxed: no more than before
@@ -7,13 +7,13 @@
 //   streams, events, the host   as core/shim/order.h has them, at the time of their execution
 //   handles      who opens one knows what the exporter's host had waited for
 // A flag's value and its clock are one: both change, and are read, under the lock of the ledger. So
-// what is reported follows from the values that loads gave, and not from who was faster.
+// reports follow from the values that loads gave, not from which side was faster.
 //
-// A use is the block's, which all of its threads name (FC_TOUCHES in core/touches.h): it is not over
-// before the block's next barrier. Flags count as read by who stores or loads them, so that somebody
-// who sets them to zero has to be ordered. Memory of one process alone stays the business of
-// core/shim/order.h; here it costs the load of one pointer, and takes no lock, which
-// ThreadSanitizer would take for an order.
+// A use is the block's, named by all of its threads (FC_TOUCHES in core/touches.h): it is not over
+// before the block's next barrier. Storing or loading a flag counts as reading it, so that setting
+// it to zero has to be ordered. Memory of one process alone stays the business of core/shim/order.h;
+// here it costs the load of one pointer, and takes no lock, which ThreadSanitizer would take for an
+// order.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@
 
 namespace fastcomm::shim {
 
-/// Who runs, and what he is ordered behind: a thread of a kernel, or a piece of a stream's work.
+/// What runs, and what it is ordered after: a thread of a kernel, or a piece of a stream's work.
 struct Executing {
   WideClock clock;
   Worker worker = 0;  // the block; of other work, the stream
@@ -50,7 +50,7 @@ struct Executing {
 };
 inline thread_local Executing* executing = nullptr;
 
-/// What the host threads of this process have waited for. They alone call.
+/// What the host threads of this process have waited for. Only host threads call.
 class WideHost {
  public:
   static WideHost& get() {
@@ -75,7 +75,7 @@ class WideHost {
   WideClock clock_;
 };
 
-/// Whoever gets the memory from now on is ordered behind what this process's host has waited for.
+/// Whoever gets the memory from now on is ordered after what this process's host has waited for.
 inline void tell_exporter(Ledger& ledger) {
   const LedgerLock locked(ledger);
   WideClock all = WideHost::get().now();
@@ -98,7 +98,7 @@ class SharedMemory {
     return at >= begin_ && at < begin_ + bytes_;
   }
 
-  /// By the block, or by a thread alone, whose use is over when it returns.
+  /// By the block, or by a single thread, whose use is over when this returns.
   void touch(const void* address, uint64_t bytes, bool write, bool alone, Executing& who) {
     const uint64_t begin = offset(address);
     const uint64_t end = std::min(begin + bytes, bytes_);
@@ -133,7 +133,7 @@ class SharedMemory {
     return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(order);
   }
 
-  /// Reports what this process has under way there, and the host has not waited for.
+  /// Reports what this process has under way there that the host has not waited for.
   void must_be_idle(const char* does) {
     const LedgerLock lock(ledger_);
     const WideClock host = WideHost::get().now();
@@ -195,7 +195,7 @@ class SharedMemory {
                 ", which ", named(earlier), wrote ? " writes" : " reads",
                 ", and nothing orders the one behind the other")});
   }
-  /// Nothing is silently not looked at.
+  /// Nothing goes unchecked silently.
   void overflow(const char* what) {
     if (std::exchange(told_overflow_, true)) return;
     Order::get().add_hazards({concat("there are too many ", what, " in memory of process ",
@@ -209,8 +209,8 @@ class SharedMemory {
   bool told_overflow_ = false;
 };
 
-/// What of this process's memory others may have too. find() takes no lock: lists are never changed,
-/// and never freed.
+/// The parts of this process's memory that others may have too. find() takes no lock: lists are
+/// never changed, and never freed.
 class SharedMemories {
  public:
   using List = std::vector<SharedMemory*>;
@@ -247,7 +247,7 @@ class SharedMemories {
   inline static std::atomic<const List*> current{nullptr};
 };
 
-/// A use by the block that runs, named by all of its threads, or by the thread that runs alone.
+/// A use by the running block, named by all of its threads, or by a thread that runs alone.
 inline void touches(const void* address, uint64_t bytes, bool write, bool alone = false) {
   if (executing == nullptr || bytes == 0) return;
   SharedMemory* const memory = SharedMemories::find(address);

@@ -23,7 +23,7 @@ struct SharedUse {
   }
 };
 
-/// Under the lock of its ledger. Zeroes are an empty one.
+/// Under the lock of its ledger. All zeros is an empty one.
 struct SharedShadow {
   static constexpr uint32_t kMostRanges = 2048;
   static constexpr uint32_t kMostReads = 64;
@@ -37,9 +37,9 @@ struct SharedShadow {
   uint32_t count;
   Range ranges[kMostRanges];
 
-  /// Notes that `use`, which is ordered behind `clock`, reads or writes bytes [begin, end). Calls
-  /// report(earlier, wrote, begin, bytes) for whom it is not ordered behind; for the first of equal
-  /// uses alone, since all threads of a block report what the block does. False: no room.
+  /// Notes that `use`, which is ordered after `clock`, reads or writes bytes [begin, end). Calls
+  /// report(earlier, wrote, begin, bytes) for uses that it is not ordered after; of equal uses for
+  /// the first alone, since all threads of a block report what the block does. False: no room.
   template <class Report>
   bool touch(uint64_t begin, uint64_t end, bool write, const SharedUse& use, const WideClock& clock,
              const Report& report) {
@@ -61,7 +61,7 @@ struct SharedShadow {
     }
     uint64_t at = begin;
     for (uint32_t i = first; at < end; ++i) {
-      if (i == count || ranges[i].begin > at) {  // nobody used these yet
+      if (i == count || ranges[i].begin > at) {  // not used before
         const uint64_t next = i == count ? end : std::min(end, ranges[i].begin);
         if (!insert(i)) return false;
         ranges[i].begin = at;
@@ -141,7 +141,7 @@ struct SharedShadow {
     for (uint32_t r = 0; write && r < range.count; ++r) look(range.reads[r], false);
   }
 
-  /// Reads that this one is ordered behind need not be remembered.
+  /// Reads that this one is ordered after need not be remembered.
   static bool note_read(Range& range, const SharedUse& use, const WideClock& clock) {
     SharedUse* const kept =
         std::remove_if(range.reads, range.reads + range.count, [&](const SharedUse& read) {

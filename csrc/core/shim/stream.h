@@ -1,12 +1,12 @@
-// Streams and events of the execution shim: what is enqueued runs later, in order, on a thread of
-// the stream's own, or of a hardware queue that several streams share.
+// Streams and events of the execution shim: what is enqueued runs later, in order, on the stream's
+// own thread, or on that of a hardware queue that several streams share.
 //
 // ThreadSanitizer must see the order that CUDA gives and no other. A mutex would give more: whoever
 // locks it comes after whoever unlocked it before, so a worker that takes its next piece of work
 // would be ordered before the host's next call, and with it before everything that is enqueued
 // anywhere afterwards; a forgotten cudaStreamWaitEvent could never be reported. So every hand-over
 // here has one direction, by an atomic word that one side stores with release and the other loads
-// with acquire; the futex that sleeps on it orders nothing.
+// with acquire; the futex used to sleep on it orders nothing.
 //
 //   host call   -> the work that it enqueued
 //   work        -> later work of the same stream           (one thread)
@@ -47,7 +47,7 @@ class Signal {
   /// When it was raised; of one that has been seen raised.
   std::chrono::steady_clock::time_point when() const { return when_; }
 
-  WideClock clock;  // what is known to whoever has seen it raised; written before
+  WideClock clock;  // known to whoever has seen it raised; written before
 
  private:
   std::chrono::steady_clock::time_point when_;
@@ -63,8 +63,8 @@ struct Progress {
 
 /// A hardware queue: does what it is given, one thing after the other, on a thread of its own.
 /// Streams that share one wait for each other, as on a device with fewer queues than streams
-/// ($CUDA_DEVICE_MAX_CONNECTIONS): behind a wait for an event stands everything that was issued
-/// later, whatever its stream.
+/// ($CUDA_DEVICE_MAX_CONNECTIONS): a wait for an event holds up everything that was issued later,
+/// whatever its stream.
 class Queue {
  public:
   Queue() : last_(new Node) {
@@ -105,7 +105,7 @@ class Queue {
     delete node;
   }
 
-  /// Streams run at different speeds, so that a wait that is missing also shows in the data.
+  /// Streams run at different speeds, so that a missing wait also shows in the data.
   static void dawdle() {
     thread_local uint32_t state = static_cast<uint32_t>(syscall(SYS_gettid));
     state = state * 1664525u + 1013904223u;
@@ -121,7 +121,7 @@ class Queue {
 struct Capture;
 
 constexpr int kMostDevices = 16;
-/// Of each device: streams that have been given what they have not done.
+/// For each device: streams with work that is not done.
 inline std::atomic<int> busy_streams[kMostDevices];
 
 class Stream {
@@ -136,7 +136,7 @@ class Stream {
         pending_(new std::atomic<int>{0}) {}
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  /// What it was given is still done.
+  /// Work that it was given is still done.
   ~Stream() {
     if (!own_) return;
     queue_->close();
@@ -162,8 +162,8 @@ class Stream {
     });
     return number;
   }
-  /// Returns when so much of it is done, whoever was woken by the last of it: a query says so then.
-  /// Acquire, as idle(): whoever waited for a stream is behind what it did.
+  /// Returns when that much is done, also where the last piece has already woken the caller: a
+  /// query says so then. Acquire, as idle(): whoever waited for a stream is after what it did.
   void wait_for(uint64_t number) const {
     while (finished_->load(std::memory_order_acquire) < number) std::this_thread::yield();
   }

@@ -1,4 +1,4 @@
-// How work gets into a stream: with the bytes that it uses, whose order is looked at now
+// How work gets into a stream: with the bytes that it uses, whose order is checked now
 // (core/shim/order.h) and, for memory that processes share, when it runs (core/shim/shared_memory.h).
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace fastcomm::shim {
 
-/// Work in a stream of a process that shares memory with others: looks, when it begins, whether what
-/// it uses of that is in order.
+/// Work in a stream of a process that shares memory with others: when it starts, it checks the order
+/// of its uses of that memory.
 template <class Work>
 std::function<void()> shared_work(const Stream& stream, const std::vector<Access>& accesses,
                                   const std::string& words, Work work) {

@@ -4,15 +4,15 @@
 // As CUDA documents it: memory is made in multiples of a granularity, exported only if it was made for
 // that, as a descriptor that travels over SCM_RIGHTS and keeps it alive; imported, also by the process
 // itself, mapped whole at reserved addresses, and used by the devices that were granted access. It is
-// gone when nobody holds or has mapped it. What cudaMalloc gave has no such handle. A descriptor is of
-// one memfd with the memory and, behind it, its ledger (core/shim/ledger.h). Who imports is ordered
-// behind what the exporter's host had waited for when it exported. A fabric handle is 64 bytes, which keep
+// gone when no process holds it or has it mapped. Memory from cudaMalloc has no such handle. A descriptor
+// is of one memfd with the memory followed by its ledger (core/shim/ledger.h). Whoever imports is ordered
+// after what the exporter's host had waited for when it exported. A fabric handle is 64 bytes, which keep
 // nothing alive. Refused:
 //
 //   CUDA_ERROR_NOT_SUPPORTED    the switches below
 //   CUDA_ERROR_INVALID_VALUE    no such handle or address, a size that is no multiple, a part of a
 //                               handle's memory, a descriptor of something else, memory that was not
-//                               made to be exported, access for a device that there is none of
+//                               made to be exported, access for a device that does not exist
 //   CUDA_ERROR_OUT_OF_MEMORY    no room
 //
 // Only fixed properties: pinned memory of a device, one kind of handle, read and write access.
@@ -84,14 +84,14 @@ class Vmm {
   std::atomic<bool> descriptors{true};
   std::atomic<bool> fabric{false};
 
-  /// The function of this name refuses, after so many calls that pass: for tests of what is half done.
+  /// The function of this name refuses, after that many calls that pass: to test what is half done.
   const char* refusing = "";
   int passes = 0;
   bool refuses(const char* function) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return std::strcmp(function, refusing) == 0 && passes-- <= 0;
   }
-  /// Whether there is nothing left of what was made, imported, reserved or mapped.
+  /// Whether nothing is left of what was made, imported, reserved or mapped.
   bool is_empty() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return handles_.empty() && reserved_.empty() && mapped_.empty();
@@ -179,7 +179,7 @@ class Vmm {
     return CUDA_SUCCESS;
   }
 
-  /// The handle of what is mapped there, to be released once more.
+  /// The handle of what is mapped there, which then takes one more release.
   CUresult retain(CUmemGenericAllocationHandle* handle, const void* address) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto* const at = static_cast<const char*>(address);
@@ -267,7 +267,7 @@ class Vmm {
   }
 
  private:
-  static constexpr uint64_t kMade = 0x6d6d76;  // no file of somebody else's begins so by chance
+  static constexpr uint64_t kMade = 0x6d6d76;  // no other program's file starts like this by chance
 
   struct Physical {
     ~Physical() {
@@ -300,7 +300,7 @@ class Vmm {
     if (type == CU_MEM_HANDLE_TYPE_FABRIC) return fabric;
     return type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || descriptors;
   }
-  /// The file of what is exported, behind what its host has waited for.
+  /// The file of what is exported, after telling it what its host has waited for.
   CUresult told(int* file, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!supported) return CUDA_ERROR_NOT_SUPPORTED;

@@ -32,7 +32,7 @@ inline CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 inline CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return fastcomm::shim::Vmm::get().retain(handle, address);
 }
-/// `shareable` is an int's, which the caller closes, or a CUmemFabricHandle's.
+/// `shareable` points to an int, a descriptor that the caller closes, or to a CUmemFabricHandle.
 inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags) {
@@ -47,8 +47,8 @@ inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloca
              ? vmm.export_to(static_cast<int*>(shareable), handle)
              : CUDA_ERROR_INVALID_VALUE;
 }
-/// `shareable` is the descriptor itself, not where it stands; the caller may close it afterwards. Or where a
-/// CUmemFabricHandle stands.
+/// `shareable` is the descriptor itself, not a pointer to it, and the caller may close it afterwards; or it
+/// points to a CUmemFabricHandle.
 inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemImportFromShareableHandle"))

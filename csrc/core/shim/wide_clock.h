@@ -3,8 +3,8 @@
 //
 // A worker is a stream, a block of the kernels in a stream, or a thread of a block, in a process. Work
 // is numbered by launch and phase: a stream counts what it runs, a block its barriers since the
-// launch. Whoever has seen so much of a stream has seen that of its blocks and threads, and of a
-// block, of its threads; so a clock keeps of each no more than it has to.
+// launch. Whoever has seen some of a stream's work has seen that of its blocks and threads, and of a
+// block, of its threads; so a clock keeps no more of each than it has to.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,7 @@ class WideClock {
       learn(other.entries[i].worker, other.entries[i].number);
     }
   }
-  /// False, and an empty clock, if there is too much of it.
+  /// False, and an empty clock, if it does not fit.
   bool store(FlatClock& flat) const {
     flat.count = 0;
     if (seen_.size() > FlatClock::kMost) return false;

@@ -10,8 +10,8 @@ namespace fastcomm {
 namespace {
 
 /// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
-/// one that seems to need this core. The clock is read only once the first looks were in vain: where
-/// the peers are in step, a small operation ends before.
+/// one that seems to need this core. The clock is read only after the first looks have failed: where
+/// the peers are in step, a small operation ends before that.
 bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   constexpr int kLooksPerClockRead = 32;
   if (operation.poll(base)) return true;
@@ -103,7 +103,7 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
   auto operation = admit(call, timeout, std::move(on_finish));
   if (operation->done()) return operation;
   // An operation of one step is a small copy and a look at the flags: cheaper here than a wake-up of the
-  // progress thread. Anything longer would keep the caller from its own work, as would the operations in front.
+  // progress thread. Anything longer would keep the caller from its own work, as would earlier operations.
   if (operation->brief() && head() == operation) poll();
   if (operation->done()) return operation;
   try {
@@ -116,7 +116,7 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
 
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
-  // The progress thread may have gone to sleep because this thread was driving: what is left is its again.
+  // The progress thread may have gone to sleep because this thread was driving: what is left is its job again.
   const auto hand_over = [&] {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
     if (head() != nullptr) ring_if_asleep(peers_->own_doorbell());
@@ -197,7 +197,7 @@ bool Communicator::poll_queue(Finished& finished, Clock::duration spin) {
 }
 
 void Communicator::finish(Finished& finished) {
-  // Relaxed: whoever has failed the group looks here itself, later.
+  // Relaxed: the thread that failed the group looks here itself, later.
   if (to_spread_.load(std::memory_order_relaxed)) spread_failure();
   messages_.deliver();
   if (finished.empty()) return;
@@ -222,7 +222,7 @@ void Communicator::leave(const std::string& how) {
     }
     const uint64_t completed = sequence_ - queue_.size();
     give_up_queue(finished);
-    messages_.stop(failure_);  // before the leave notice: peers may free their windows behind it
+    messages_.stop(failure_);  // before the leave notice: peers may free their windows after it
     peers_->own_control_block().announce_leave(completed, how.c_str());
   }
   peers_->wake_peers();

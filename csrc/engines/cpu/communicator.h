@@ -10,7 +10,7 @@
 //           drives: all look again later. Only leave() and abort() do, for the step that runs: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
-// and behind both that of the sends and receives (point_to_point.h). Completion runs outside of all.
+// and after both, that of the sends and receives (point_to_point.h). Completion runs outside of all.
 //
 // Thread-safe. On every rank the operations must be issued in the same order.
 #pragma once
@@ -49,7 +49,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Operations issued so far.
   uint64_t sequence() const { return sequence_; }
 
-  /// Runs behind whatever is pending, in the calling thread. `interrupted`, if given, is called now
+  /// Runs after whatever is pending, in the calling thread. `interrupted`, if given, is called now
   /// and then while waiting and may throw: then the group is given up, since the peers cannot finish
   /// without this rank. The operation holds its error, if any.
   std::shared_ptr<Operation> run(const Call& call, Milliseconds timeout,
@@ -60,15 +60,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> start(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
 
-  /// Why the group cannot be used any more; nullptr while it can.
+  /// Why the group can no longer be used; nullptr while it can.
   std::exception_ptr failure() const;
-  /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once
-  /// somebody whom it takes has been gone, dead or failed for a while, since `since`. What they did before
-  /// may be enough for it, so they get some time. Of those who left in order only `leavers` count, by bits.
+  /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once a rank
+  /// that it needs has been gone, dead or failed for a while, since `since`. What that rank did before may be
+  /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits.
   std::exception_ptr stalled(const char* name, std::optional<Deadline>& since,
                              uint64_t leavers = ~uint64_t{0});
-  /// Gives the group up as that has failed, and returns why: a peer that died is to blame, whatever `what`
-  /// says; so the kernel gets some time to tell of it.
+  /// Gives the group up because `name` has failed, and returns why: a peer that died is to blame, whatever
+  /// `what` says, so the kernel gets some time to report the death.
   std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what);
 
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
@@ -78,20 +78,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Sends and receives, which have an order of their own: by pair of ranks and tag. Both start at once
   /// and never block; `on_finish` as in start(). Where the group has failed they raise why.
   std::shared_ptr<PeerOperation> post(const PeerCall& call, PeerOperation::OnFinish on_finish);
-  /// As the other wait(). The group's `timeout` counts from here: who posts early may come late.
+  /// As the other wait(). The group's `timeout` counts from here: an early post may be followed by a late wait.
   void wait(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
             const std::function<void()>& interrupted);
-  /// Lets it go on by itself, whether somebody waits or not, where post() has not found that needed.
+  /// Lets it go on by itself, whether anyone waits or not, where post() has not found that needed.
   void in_background(const std::shared_ptr<PeerOperation>& operation);
   /// Takes it back; where a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
-  /// For the progress thread that watches: whether to go on with that. Idle groups are forgotten after a while.
+  /// For the progress thread that watches: whether to continue watching. Idle groups are forgotten after a while.
   bool keep_watching();
   /// The same for sends and receives alone.
   bool poll_messages();
 
-  /// Runs what the peers are there for; true if anything moved. Never waits.
-  /// With a spin, the first operation is looked at for so long before it is given up.
+  /// Runs the steps that the peers are ready for; true if anything moved. Never waits.
+  /// With a spin, the first operation is polled for that long before this returns.
   bool poll(Clock::duration spin = Clock::duration::zero());
   /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
   void examine();
@@ -102,7 +102,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just
   /// that the group was destroyed: "failed with ValueError: ...". Idempotent; waits for no peer.
   void leave(const std::string& how = "");
-  /// Asks whether every peer has left the group, or is dead. May be asked when this is gone.
+  /// Asks whether every peer has left the group, or is dead. May be asked when this object is gone.
   std::function<bool()> peers_are_gone() const { return peers_->peers_are_gone(); }
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
@@ -120,7 +120,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     int peer;  // the rank at fault, or -1
     std::string text;
     std::string cause =
-        "";  // what to tell the peers, where that is not the text: a control block is small
+        "";  // what to tell the peers, if not the text: a control block is small
   };
 
   /// What a message is about.
@@ -137,7 +137,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
                                    Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
   bool poll_queue(Finished& finished, Clock::duration spin);
-  /// The part of wait() behind the spin: yields, then sleeps.
+  /// The part of wait() after the spin: yields, then sleeps.
   void wait_until_done(Operation& operation, Deadline deadline,
                        const std::function<void()>& interrupted);
   /// Why the operation cannot go on; nothing while nothing is wrong.
@@ -145,20 +145,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Failure> evidence(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.
   Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
-  /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one to blame is
-  /// known only if it did not leave in good order.
+  /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one is to blame
+  /// only if it did not leave in good order.
   Failure departure_of_all(const Subject& subject) const;
-  /// The timeout of an operation of the queue, whose head is `operation`.
+  /// The timeout of a queued operation; `operation` is the head of the queue.
   std::optional<Failure> overdue(const Operation& operation) const;
   /// Who is dead, gone or failed, whatever it had done before.
   std::optional<Failure> blame(const Subject& subject, uint64_t leavers = ~uint64_t{0}) const;
   Failure death_of(int peer, const Subject& subject) const;
-  /// What a peer that gave the group up says of it.
+  /// What a peer that gave the group up says about it.
   Failure told_by(int peer, const Subject& subject) const;
-  /// Gives the group up from the head of the queue on.
+  /// Gives the group up, from the head of the queue on.
   void fail(const Failure& failure, Finished& finished);
   void give_up_queue(Finished& finished);  // with both locks
-  /// What a call raises that comes after the failure; with state_.
+  /// What a call after the failure raises; with state_.
   std::exception_ptr failed_before(const char* name) const;
   /// fail() and finish(); returns the failure as an exception.
   std::exception_ptr give_up(const Failure& failure);
@@ -170,7 +170,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void tell_mismatch();
   /// Looks for what keeps sends and receives from ending.
   void examine_messages();
-  /// Gives up those that share this one's fate; without locks.
+  /// Gives up the groups that share this one's fate; without locks.
   void spread_failure();
   std::string where(const Subject& subject, int peer) const;
 
@@ -195,7 +195,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool left_ = false;
 };
 
-/// "[rank 0 of 2, peer 1, all_reduce, sequence 7]": the front of every message about an operation.
+/// "[rank 0 of 2, peer 1, all_reduce, sequence 7]": the start of every message about an operation.
 /// fastcomm/errors.py reads it back. `peer` < 0: no peer is to blame.
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence);
 

@@ -1,4 +1,4 @@
-// How a group of ranks fails: what tells that it cannot go on, who is to blame, and who is told.
+// How a group of ranks fails: what shows that it cannot go on, who is to blame, and who is told.
 #include <thread>
 
 #include "engines/cpu/communicator.h"
@@ -32,7 +32,7 @@ void Communicator::examine() {
     }
   }
   finish(finished);
-  if (goes_on) {  // it ends well, or finds by itself what is wrong, and can say more of it than a peer
+  if (goes_on) {  // it ends well, or finds the fault itself, and can say more of it than a peer
     poll();
   } else if (messages_.busy()) {
     examine_messages();
@@ -43,7 +43,7 @@ std::optional<Communicator::Failure> Communicator::failure_of(const Operation& o
   auto found = evidence(operation);
   if (!found) found = overdue(operation);
   // First the evidence, then the flags: all that a peer published before it gave up, left or died
-  // is seen here. An operation that waits for nobody goes on, whatever happened: it ends well, or
+  // is seen here. An operation that waits for no one goes on, whatever happened: it ends well, or
   // finds by itself what a faster peer has found (a mismatch).
   if (found && operation.awaited_peer() < 0) found.reset();
   return found;
@@ -81,8 +81,8 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const ControlBlock& control = peers_->control_block(peer);
-    // A rank gives up, announces that it leaves, and ends, in this order. Read the other way round: who sees one
-    // of them sees all that came before it, however much happens between two of these loads.
+    // A rank gives up, announces that it leaves, and ends, in this order. Read in reverse order: if one of these
+    // is seen, so is all that came before it, however much happens between two of these loads.
     const bool lost = peers_->lost(peer);
     const uint64_t left = control.left.load(std::memory_order_acquire);
     // Judged first: the leave notice and death may follow from it and say less.
@@ -95,7 +95,7 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
           peer, operation,
           concat(" after ", left - 1, " operations; this one was never called there"));
     }
-    // A process that announced that it leaves and ended did not die on us.
+    // A process that announced that it leaves, and then ended, has not died on this rank.
     if (left == 0 && lost) return death_of(peer, operation);
   }
   return std::nullopt;
@@ -135,7 +135,7 @@ Communicator::Failure Communicator::told_by(int peer, const Subject& subject) co
   const ControlBlock& control = peers_->control_block(peer);
   auto cause = static_cast<ErrorCode>(control.cause);
   int blamed = control.blamed;
-  // Whichever rank notices first, all of them raise the same error for the same cause.
+  // Whichever rank notices first, all raise the same error for the same cause.
   switch (cause) {
     case ErrorCode::kMismatch:
     case ErrorCode::kTimeout:
@@ -169,7 +169,7 @@ void Communicator::fail(const Failure& failure, Finished& finished) {
 
 std::exception_ptr Communicator::failed_before(const char* name) const {
   if (!first_failure_) return failure_;  // it was left in order
-  // The front stays: the attributes of the exception are about the operation that failed.
+  // The front stays: the exception's attributes are about the operation that failed.
   const std::string& text = first_failure_->text;
   const size_t front = text.find("] ") + 2;
   return std::make_exception_ptr(
@@ -253,7 +253,7 @@ std::optional<Communicator::Failure> Communicator::blame(const Subject& subject,
   std::optional<Failure> gone, messenger;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    // Read before what is judged first, as in evidence(). Who failed later and left is a messenger.
+    // Read before what is judged first, as in evidence(). A rank that failed later and left is a messenger.
     const ControlBlock& control = peers_->control_block(peer);
     const bool lost = peers_->lost(peer);
     const bool gave_notice = control.left.load(std::memory_order_acquire) != 0;

@@ -6,13 +6,13 @@
 namespace fastcomm {
 namespace {
 
-/// A wait looks around as often, however well it goes.
+/// A wait looks around this often, however well it goes.
 constexpr Milliseconds kLookAround{10};
 
 /// A progress thread that is told of every call anew would be woken by every call.
 constexpr Milliseconds kForget{100};
 
-/// Looks for at most so long, unless what is awaited seems to need this core.
+/// Looks for at most this long, unless what is awaited seems to need this core.
 template <class Ready, class Crowded>
 void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) {
   constexpr int kLooksPerClockRead = 32;
@@ -36,7 +36,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
                     "this is a child of fork(): a process group cannot be used here. Start workers "
                     "before init_process_group, with the spawn method, or keep them off the group");
   }
-  // A short message needs nobody's answer: a group that the peer has given up is looked for here.
+  // A short message needs no answer: whether the peer has given the group up is checked here.
   if (call.is_send &&
       peers_->control_block(call.peer).poisoned.load(std::memory_order_acquire) != 0) {
     give_up(told_by(call.peer, {call.name(), sequence_}));
@@ -54,7 +54,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
     if (error.code() == ErrorCode::kSystem && failure() == nullptr) abort(error.what());
     throw;
   }
-  tell_mismatch();  // which may be another's
+  tell_mismatch();  // which may be another operation's
   messages_.deliver();
   if (!operation->done() && messages_.in_background(operation, false)) poll_messages_later();
   return operation;
@@ -119,7 +119,7 @@ void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline
   struct Waiting {
     explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
     ~Waiting() {
-      // The progress thread kept away while this thread was driving: what is left is its again.
+      // The progress thread kept away while this thread was driving: what is left is its job again.
       if (group.messages_.end_waiting()) group.poll_messages_later();
     }
     Communicator& group;

@@ -105,7 +105,7 @@ bool Operation::poll_staged(uint32_t base) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
           return true;
         } else {
-          // Step 0 publishes the header: it must be in place before.
+          // Step 0 publishes the header, which must be in place before.
           uint32_t at = step();
           if (at == 0) {
             ControlBlock& control = peers_.own_control_block();
@@ -208,8 +208,8 @@ std::string Operation::progress_of(int peer) const {
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");
   if (header_.sequence == 0) return late + ", nor anything before";
-  // Every rank has been in the operation before: this rank saw their flags there. Its own header
-  // of it stays until the next operation.
+  // Every rank has entered the operation before: this rank saw their flags there. Its own header
+  // of that one stays until the next operation.
   const CallNotice& last = notice_in(peers_.own_control_block(), header_.sequence - 1);
   return concat(late, "; the last it called was ",
                 describe_call(last.header, has_detail(last.header) ? last.detail : ""));

@@ -54,8 +54,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   /// The first rank that the current step waits for and that is not there, or -1.
   int awaited_peer() const;
-  /// The ranks at fault where it takes too long: those that are awaited, or, where these have come
-  /// further than others, the others: they are held up by them.
+  /// The ranks at fault where it takes too long: the awaited ones, or, where these have come further than
+  /// others, the others, which hold them up.
   std::vector<int> late() const;
   /// True if that rank last ran on the core that this thread runs on. A hint (transport/wait.h).
   bool crowded() const;
@@ -63,7 +63,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool awaits(int peer) const;
 
   /// For an operation that ends in an error: keeps memory that peers may still write to from being
-  /// used again. The holder of the right to poll() calls it.
+  /// reused. Called by the holder of the right to poll().
   void quarantine();
 
   /// Set once, by finish(): readable from any thread.
@@ -89,9 +89,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool find_quitter();
   /// Notes in the header where this rank's memory lies, if peers have mapped it and need no slots.
   void locate(const Call& call);
-  /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every
-  /// rank's buffer can be reached; some, where that is news to ranks that have not staged theirs. All ranks
-  /// read the same headers and decide alike.
+  /// Once all headers are there: raises Error(kMismatch), or turns to the direct schedule if every rank's
+  /// buffer can be reached. If only some can, tells ranks that have not staged theirs. All ranks read the
+  /// same headers and decide alike.
   bool read_headers();
   /// Tells the schedule where ranks' tensors can be read, if it reads them there.
   void find_tensors();

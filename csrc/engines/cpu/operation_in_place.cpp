@@ -1,4 +1,4 @@
-// What of an operation is about tensors that lie in shared memory: where they are, and going on without slots.
+// The part of an operation about tensors in shared memory: where they are, and going on without slots.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -66,7 +66,7 @@ bool Operation::poll_direct() {
 
 bool Operation::find_quitter() {
   // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
-  // Transport::wake_peers, behind the mark and before the user gets the tensor back: if a load saw
+  // Transport::wake_peers, after the mark and before the user gets the tensor back: if a load saw
   // what the user wrote, the mark is seen. Then a sum is not published, and this rank does not end.
   if (FC_LEFT_OUT(Control::kNoSecondLook)) return false;
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -85,7 +85,7 @@ bool Operation::read_headers() {
     find_tensors();
     return true;
   }
-  // One step more, for both ways on from here: whoever has not staged does so, or all meet again.
+  // One more step, whichever way it goes on from here: ranks that have not staged do so, or all meet again.
   if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
   char* buffers[kMaxRanks];
   if (!reach_all(buffers)) return true;
@@ -108,7 +108,7 @@ void Operation::find_tensors() {
       }
       ++found;
     }
-    // In blocks all do alike: headers are read before the first of them is staged.
+    // In blocks all do the same: headers are read before the first block is staged.
     const int givers = row_->in_place->from_root ? 1 : peers_.size();
     schedule.tensors.any = found == givers || algorithm() != Algorithm::kPipelined;
     reads_tensors_ = schedule.tensors.any;
@@ -134,7 +134,7 @@ bool Operation::reach_all(char** buffers) const {
 }
 
 void Operation::quarantine() {
-  // Before the header is out, no peer knows of the memory. What they only read may be used again.
+  // Before the header is out, no peer knows of the memory. Memory that peers only read may be reused.
   if (header_.where == kNotShared || step() == 0 || row_->in_place->schedule == nullptr) return;
   peers_.quarantine(header_.where, shared_bytes_);
 }

@@ -1,12 +1,12 @@
-// The rings of point-to-point messages: one for each ordered pair (sender s, receiver r), behind the
-// collective scratch of the ranks' windows. One end of a ring is a RingSender, the other a RingReceiver;
-// what they carry, and for whom, is engines/cpu/point_to_point.h's.
+// The rings of point-to-point messages: one for each ordered pair (sender s, receiver r), after the
+// collective scratch in the ranks' windows. One end of a ring is a RingSender, the other a RingReceiver;
+// what they carry, and for whom, is up to engines/cpu/point_to_point.h.
 //
 // Every word has one writer, lies in its writer's window, and only ever counts up (and wraps). For the
 // pair (s, r), in s's window, in r's place there:
 //
 //   opened   1 once the cells are backed by memory
-//   cells    a ring of announcements: stamp, tag, size, dtype, and up to kEagerBytes of data behind
+//   cells    a ring of announcements: stamp, tag, size, dtype, and up to kEagerBytes of data after
 //            them, so that 8 bytes travel in the one cache line that says that they are there
 //   filled   slots filled so far
 //   slots    a ring of pieces of long messages
@@ -18,7 +18,7 @@
 //   drained  slots read so far: they are s's again
 //
 // Long messages go through the slots one after the other, in the order of their grants, so neither
-// end says of a slot whose it is. A message's number is that of its announcement, from 0.
+// end says whose a slot is. A message's number is that of its announcement, from 0.
 //
 // Who orders what. Each wait is one acquire load of one word; what it makes visible or free:
 //
@@ -30,7 +30,7 @@
 //                                      a plain write after the acquire: reads do not move below the one,
 //                                      writes not above the other)
 //   s         grant  == (g+1, number)  nothing: number and stamp are one word, and s reads nothing of r's
-//                                      behind it. A grant's place is free again when r has drained the
+//                                      after it. A grant's place is free again when r has drained the
 //                                      message of the grant kRingGrants before, which s must have read
 //   r         filled > piece           the piece's bytes are in its slot
 //   s         drained > piece-kSlots   r has read the slot's last content (as for taken)
@@ -40,8 +40,8 @@
 // falls asleep counts itself in first and then looks at all of its words again (transport/doorbell.h).
 //
 // Words are zero at the group's start: a window's memory is fresh, or a hole was punched in it when the
-// last group let it go (Segment::free), after every peer had left that group or was dead; nobody but the
-// owner writes to a window.
+// last group let it go (Segment::free), after every peer had left that group or was dead; only its owner
+// writes to a window.
 #pragma once
 
 #include <atomic>
@@ -81,7 +81,7 @@ struct alignas(kLineBytes) Cell {
   char data[kEagerBytes];
 };
 
-/// One rank's part of the rings that it shares with one peer; slots lie behind it.
+/// One rank's part of the rings that it shares with one peer; slots lie after it.
 struct RingMemory {
   RingWords words;
   Cell cells[kRingCells];
@@ -90,7 +90,7 @@ struct RingMemory {
 };
 static_assert(sizeof(RingMemory) % kLineBytes == 0, "the next one is aligned");
 
-/// What the rings take of the window of a rank in a group of `size`.
+/// What the rings take in the window of a rank in a group of `size`.
 constexpr size_t rings_bytes(int size) {
   return static_cast<size_t>(size - 1) * (sizeof(RingMemory) + kRingSlots * ring_slot_bytes(size));
 }
@@ -103,7 +103,7 @@ void publish_word(std::atomic<Word>& word, Word value, [[maybe_unused]] Control 
   word.store(value, std::memory_order_seq_cst);
 }
 
-/// Looks at a word of the peer's.
+/// Looks at a word of the peer.
 template <class Word>
 Word look_at_word(const std::atomic<Word>& word, [[maybe_unused]] Control rule) {
   FC_INTERLEAVE();
@@ -114,7 +114,7 @@ Word look_at_word(const std::atomic<Word>& word, [[maybe_unused]] Control rule) 
 /// What both ends share: where the two parts of the ring lie.
 class RingEnd {
  protected:
-  /// `base`: where the rings begin in every rank's scratch. Backs this rank's part up to `bytes`, and
+  /// `base`: where the rings start in every rank's scratch. Backs this rank's part up to `bytes`, and
   /// makes sure that the peer's words can be read. Raises Error(kSystem).
   RingEnd(Transport& peers, size_t base, int peer, size_t bytes);
 
@@ -131,7 +131,7 @@ class RingEnd {
   size_t slot_bytes_;
 };
 
-/// Not thread-safe, neither of the two: PointToPoint's lock is around them.
+/// Neither of the two is thread-safe: PointToPoint's lock is around them.
 class RingSender : private RingEnd {
  public:
   RingSender(Transport& peers, size_t base, int peer);
@@ -200,7 +200,7 @@ class RingReceiver : private RingEnd {
   /// The next piece, or nullptr; it stays until drop_piece().
   const char* next_piece();
   void drop_piece();
-  /// The message that was asked for first is here as a whole.
+  /// The message that was asked for first is here in full.
   void end_grant() { ++ended_; }
 
  private:

@@ -122,7 +122,7 @@ void PointToPoint::give(int from, Peer& peer, const Pointer& operation, DType dt
 
 bool PointToPoint::match(int from, Peer& peer) {
   bool moved = false;
-  for (uint32_t i = 0; i < kRingCells; ++i) {  // a peer that is fast shall not keep the lock
+  for (uint32_t i = 0; i < kRingCells; ++i) {  // a fast peer must not keep the lock
     if (peer.expected + expected_from_any_ == 0 || mismatch_) return moved;
     const Cell* cell = peer.receiver == nullptr ? nullptr : peer.receiver->next();
     if (cell == nullptr) return moved;
@@ -235,7 +235,7 @@ void PointToPoint::end(const Pointer& operation, const std::exception_ptr& error
 }
 
 void PointToPoint::deliver() {
-  // Relaxed: whoever has set it looks here itself, later.
+  // Relaxed: the thread that set it looks here itself, later.
   if (!to_deliver_.load(std::memory_order_relaxed)) return;
   std::vector<std::pair<Pointer, std::exception_ptr>> ended;
   {

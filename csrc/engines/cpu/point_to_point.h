@@ -1,22 +1,22 @@
 // The sends and receives of one rank: which message is for whom, and how it gets there.
 //
 // The receiver pulls. A short message is done for its sender as soon as it lies in the ring of the pair
-// (engines/cpu/peer_ring.h), with its announcement: one copy, one publication, nobody else's time. A long one is
-// announced; the receiver grants it once it has found a receive for it, and sender and receiver copy it
+// (engines/cpu/peer_ring.h), with its announcement: one copy, one publication, no one else's time. A long one
+// is announced; the receiver grants it once it has found a receive for it, and sender and receiver copy it
 // through the slots at the same time. Where a ring is full a send waits here, in the order of posting; a
 // call never blocks.
 //
 // Matching is by source and tag, in the order of posting on both sides. A receive from any rank gets the
-// first message that is there; ranks take turns, beginning behind the one that was served last.
+// first message that is there; ranks take turns, starting after the one that was served last.
 // Announcements are read only while some receive is without a message and could get one from that rank;
-// what is found and has another tag is put aside (the data of a short one on the heap, a long one stays
+// a message found with another tag is put aside (the data of a short one on the heap, a long one stays
 // where it is). So no order of tags gets stuck, and what is sent to a rank that does not receive takes
 // no more memory there than the ring. A message and its receive are compared, bytes and dtype, before
-// anything is written; unlike ones give the group up.
+// anything is written; a mismatch gives the group up.
 //
 // Locking: one lock, held for a look at all rings, with at most a ring's content copied. It is the last
-// that is taken: the Communicator's locks may be held around it, nothing is locked inside of it, and
-// operations end outside of it (deliver). Who looks only tries to get it (look_lock.h).
+// to be taken: the Communicator's locks may be held around it, nothing is locked inside of it, and
+// operations end outside of it (deliver). A thread that only looks just tries to get it (look_lock.h).
 //
 // Thread-safe.
 #pragma once
@@ -41,7 +41,7 @@ class PointToPoint {
  public:
   using Pointer = std::shared_ptr<PeerOperation>;
 
-  /// `base`: where the rings begin in every rank's scratch.
+  /// `base`: where the rings start in every rank's scratch.
   PointToPoint(Transport& peers, size_t base);
   ~PointToPoint();
 
@@ -54,7 +54,7 @@ class PointToPoint {
   void deliver();
   /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.
   void stop(const std::exception_ptr& failure);
-  /// Takes an operation back that no peer knows of; false if it is too late. One that has ended stays so.
+  /// Takes back an operation that no peer knows of; false if it is too late. One that has ended stays so.
   bool take_back(const Pointer& operation);
 
   /// Whether there are operations that are not done. A hint for other threads.
@@ -67,8 +67,8 @@ class PointToPoint {
   };
   std::optional<Mismatch> take_mismatch();
 
-  /// An operation that is not done and waits for a rank of `gone` (a set of bits) or, from any rank, has
-  /// nobody left to wait for; all that those had published before they were found to be gone has been
+  /// An operation that is not done and waits for a rank of `gone` (a set of bits) or, receiving from any rank,
+  /// has no one left to wait for; all that those ranks had published before they were found to be gone has been
   /// used. Nothing if another thread is at work just now: look again.
   struct Waiting {
     PeerCall call;
@@ -78,10 +78,10 @@ class PointToPoint {
   /// What a peer has done about an operation so far, as messages show it.
   std::string progress_of(const PeerOperation& operation);
 
-  // Who drives while nobody waits: the progress thread, but only for what needs it. A call whose thread
+  // Who drives while no one waits: the progress thread, but only for what needs it. A call whose thread
   // comes to wait at once, as most do, does not wake it.
-  // So: sends that are not done, receives of long messages, and several receives at once.
-  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if nobody
+  // It is needed for sends that are not done, receives of long messages, and several receives at once.
+  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if no one
   /// waits just now.
   bool in_background(const Pointer& operation, bool always);
   void begin_waiting() { waiting_.fetch_add(1, std::memory_order_seq_cst); }

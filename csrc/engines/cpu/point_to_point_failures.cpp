@@ -1,4 +1,4 @@
-// How sends and receives end otherwise than well, and what is told of those that do not end.
+// How sends and receives fail, and what is reported of those that do not end.
 #include <algorithm>
 
 #include "engines/cpu/point_to_point.h"
@@ -57,7 +57,7 @@ std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
   const uint64_t everybody = (peers_.size() == 64 ? 0 : uint64_t{1} << peers_.size()) - 1;
   gone &= everybody;
   const bool all_gone = (gone | uint64_t{1} << peers_.rank()) == everybody;
-  // The only other rank is whom a receive from any rank waits for.
+  // In a group of two, a receive from any rank waits for the other rank.
   const int anyone = peers_.size() == 2 ? 1 - peers_.rank() : PeerCall::kAnyRank;
   for (const Pointer& operation : posted_) {
     const int from = operation->call().peer;

@@ -39,7 +39,7 @@ struct ProgressThread::Shared {
       busy.store(!groups.empty(), std::memory_order_seq_cst);
       return groups;
     }
-    // Before the looks at them: what becomes pending behind a look finds this progress thread busy.
+    // Before the looks at them: what becomes pending after a look finds this progress thread busy.
     busy.store(true, std::memory_order_seq_cst);
     for (size_t i = 0; i < watched.size();) {
       auto group = watched[i].lock();

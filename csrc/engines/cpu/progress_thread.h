@@ -25,19 +25,19 @@ class ProgressThread {
   ProgressThread& operator=(const ProgressThread&) = delete;
 
   /// Stops the thread after its current round and waits for it. From then on operations move only
-  /// while somebody waits for them. For the end of a program: what an operation holds of Python
-  /// must not be let go when the interpreter is gone. Idempotent.
+  /// while someone waits for them. For the end of a program: Python objects that an operation holds
+  /// must not be released when the interpreter is gone. Idempotent.
   void stop();
 
   /// Drives the group until it has no pending operation. Raises Error(kSystem) if its thread cannot
   /// be started.
   void add(std::shared_ptr<Communicator> group);
-  /// Looks every millisecond whether the group has something pending, and then drives it, for as long as
+  /// Checks every millisecond whether the group has something pending, and then drives it, for as long as
   /// the group wants it (Communicator::keep_watching). So a call whose thread comes to wait for it at once
-  /// needs not wake the thread. Raises as add().
+  /// need not wake the thread. Raises as add().
   void watch(const std::shared_ptr<Communicator>& group);
-  /// True while it may be asleep in a group, or is about to be: then only add() is heard at once. Who has
-  /// made something pending before it sees false is seen.
+  /// True while it may be asleep in a group, or is about to be: then only add() is noticed at once. A
+  /// caller that made something pending before it sees false will be seen.
   bool busy() const;
 
  private:

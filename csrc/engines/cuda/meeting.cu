@@ -26,7 +26,7 @@ constexpr int kManySpoiled = 1024;
 template <class Behind>
 FC_DEVICE void meet(const MeetingArgs& args, const Behind& behind) {
   const ChannelState state = *args.place.state;
-  if (state.failed != 0) return;  // all threads alike: nobody writes it before the barrier
+  if (state.failed != 0) return;  // the same for all threads: it is not written before the barrier
   const ChannelState met = meet_once(args, state, OneCall{}, args.opens, behind);
   if (threadIdx.x == 0) *args.place.state = met;
 }
@@ -94,7 +94,7 @@ void launch_spoil_of(const MeetingPlace& place, Nan nan, const DeviceResult* res
   args.width = nan.width;
   args.many = count;
   for (int i = 0; i < count; ++i) {
-    // It writes after a failure alone, when a peer's slice may come too (engines/cuda/ends.h).
+    // It writes only after a failure, when a peer's slice may arrive too (engines/cuda/ends.h).
     args.memory[i] = kernel_view(static_cast<char*>(results[i].memory),
                                  results[i].count * nan.width, Touch::kSpoil);
     args.count[i] = results[i].count;

@@ -2,7 +2,7 @@
 // kernels that use each other's windows.
 //
 //   say      this rank's call, if the meeting opens an operation, and then a flag, to each peer, in that
-//            peer's window: whoever waits polls his own memory
+//            peer's window: each rank polls its own memory
 //   wait     for each peer's flag, bounded by the device's clock and the host's abort word
 //   compare  what each peer has called, in a meeting that opens
 //   record   what is wrong, for the host, and that this rank has given up, for the peers
@@ -12,21 +12,21 @@
 // each other. Everything that counts lives on the device and advances there, so a captured graph
 // counts on at every replay.
 //
-// Memory ordering. In a stream, a kernel is behind the one before it. Of a meeting:
+// Memory ordering. In a stream, a kernel comes after the one before it. In a meeting:
 //   say -> wait   a thread writes the call and then stores the flag with release, which also covers what
 //                 the stream's earlier kernels have written (they are over: causality order is
 //                 cumulative); the peer's thread loads it with acquire and reads the call; the end of the
-//                 kernel makes it known to the kernels behind.
+//                 kernel makes it known to the kernels after it.
 //   the line is written again two meetings later, since there are two of them in turn; its writer reaches
-//   that one behind the meeting in between, for which the reader has stored his flag after he had read
+//   that meeting after the one in between, for which the reader has stored its flag after it had read
 //   the line.
-// So an operation is ordered by two: work may read what peers have written to their windows before the
-// one that opens; whoever is behind the one that closes may write again what peers have read. An operation of
-// one launch has one (engines/cuda/short.h).
+// So two meetings order an operation: its work may read what peers have written to their windows before the
+// one that opens; whatever comes after the one that closes may overwrite what peers have read. An operation
+// of one launch has one meeting (engines/cuda/short.h).
 //
 // Failure. The first one is recorded and stays: later meetings of the channel return at once, and
-// peers find out when they look at their own lines, with the clock. Nobody blocks on the host, so that
-// the results of work behind it are overwritten with NaN (launch_spoil).
+// peers find out when they look at their own lines, with the clock. No one blocks on the host, so
+// the results of work after the failure are overwritten with NaN (launch_spoil).
 //
 // Cost: one launch, size - 1 flags written across links, and the way of the slowest flag.
 #pragma once
@@ -41,13 +41,13 @@
 
 namespace fastcomm {
 
-/// A window is read by kernels that sum up so many.
+/// A window is read by kernels that sum up this many.
 constexpr int kMaxDeviceRanks = 16;
 
-/// What one rank says to another one in every other meeting, in that one's window. Zero before the first.
+/// What one rank says to another in every other meeting, in the other's window. Zero before the first.
 struct MeetingLine {
   alignas(kLineBytes) CallHeader call;
-  uint32_t flag;        // the last meeting of them that the writer has come to
+  uint32_t flag;        // the last of those meetings that the writer has come to
   uint32_t has_failed;  // not 0: the writer has given up
 };
 static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
@@ -60,7 +60,7 @@ struct MeetingRecord {
 };
 
 /// The ends of a channel. Pointers are device pointers. What ChannelState calls operations are meetings
-/// that have closed one, or a round of one.
+/// that have closed an operation, or a round of one.
 struct MeetingPlace {
   int rank;
   int size;                             // 1 to kMaxDeviceRanks
@@ -69,7 +69,7 @@ struct MeetingPlace {
   MeetingRecord* record;
 };
 
-/// What lines take of a window, for so many ranks.
+/// Bytes of a window that the lines take, for `size` ranks.
 constexpr uint64_t meeting_lines_bytes(int size) { return 2 * size * sizeof(MeetingLine); }
 
 /// Enqueues a meeting that opens an operation. Raises Error(kSystem).
@@ -91,7 +91,7 @@ struct DeviceResult {
 void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<DeviceResult>& results,
                   cudaStream_t stream);
 
-/// The same for memory of any floating-point type, `count` in halves of 16 bits: all its bits are set.
+/// The same for memory of any floating-point type, `count` in units of 16 bits: all its bits are set.
 void launch_spoil_of_halves(const MeetingPlace& place, const std::vector<DeviceResult>& results,
                             cudaStream_t stream);
 

@@ -28,7 +28,7 @@ struct MeetingArgs {
   bool opens;
 };
 
-/// Of the launch behind.
+/// For the launch that follows.
 inline MeetingArgs meeting_args(const MeetingPlace& place, const WaitBounds& bounds,
                                 const CallHeader& call, bool opens) {
   MeetingArgs args{place, bounds, call, opens};
@@ -66,32 +66,32 @@ class MeetingOf {
         FC_THREAD_TOUCHES(&there->call, sizeof(there->call), true);
         there->call = said_.to(args_, peer);
       }
-      // Release: behind the call, and behind all that the stream did before.
+      // Release: after the call, and after all that the stream did before.
       store_flag(&there->flag, target_);
       return true;
     });
   }
 
-  /// False: this thread has not heard of one of its peers, or something else.
+  /// False: this thread has not heard from one of its peers, or has heard something else.
   FC_DEVICE bool hear() const {
     return each_peer([&](int peer) {
       MeetingLine* const own = line(args_.place.rank, peer, target_);
       const auto gave_up = [&] { return load_relaxed(&own->has_failed) != 0; };
-      // Acquire: what the peer did before is known from here on. One who came, and did not wait until this
+      // Acquire: what the peer did before is known from here on. A peer that came, but gave up before this
       // rank came, has NaN for results: so has this one.
       return wait_for_flag(&own->flag, target_, args_.bounds, gave_up) && !gave_up() &&
              !differs(peer);
     });
   }
 
-  /// By any thread, behind the barrier behind hear() of a meeting that opens: what a peer has said.
+  /// By any thread, after the barrier that follows hear() in a meeting that opens: what a peer has said.
   FC_DEVICE const CallHeader& said_by(int peer) const {
     const CallHeader& call = line(args_.place.rank, peer, target_)->call;
     FC_THREAD_TOUCHES(&call, sizeof(call), false);
     return call;
   }
 
-  /// By any thread, behind the barrier behind hear(): where a rank has said that its end is.
+  /// By any thread, after the barrier that follows hear(): where a rank has said that its end is.
   FC_DEVICE uint64_t find(const PeerEnd& end, char* const* segments) const {
     const bool is_own = end.rank == args_.place.rank || end.rank < 0;
     const CallHeader& call = is_own ? args_.call : said_by(end.rank);
@@ -103,7 +103,7 @@ class MeetingOf {
            end.at;
   }
 
-  /// By one thread, behind a barrier.
+  /// By one thread, after a barrier.
   FC_DEVICE void give_up() const {
     MeetingRecord& record = *args_.place.record;
     WaitFailure why = is_aborted(args_.bounds) ? WaitFailure::kAborted : WaitFailure::kNone;
@@ -113,7 +113,7 @@ class MeetingOf {
     for (int peer = args_.place.size - 1; peer >= 0; --peer) {
       if (peer == args_.place.rank) continue;
       MeetingLine* const own = line(args_.place.rank, peer, target_);
-      // Acquire, and first: who has given up after he came is seen to have come.
+      // Acquire, and first: a peer that gave up after it came is seen to have come.
       const bool gave_up = load_flag(&own->has_failed) != 0;
       const uint32_t flag = load_flag(&own->flag);
       const bool came = reached(flag, target_);
@@ -126,7 +126,7 @@ class MeetingOf {
         of_peer = WaitFailure::kTimeout;
       }
       if (came && differs(peer)) of_peer = WaitFailure::kMismatch;
-      // What a peer has called comes before that it gave up, and that before one that is late.
+      // A different call outranks giving up, and that outranks being late.
       if (of_peer == WaitFailure::kNone || rank_of(of_peer) < rank_of(why)) continue;
       why = of_peer;
       blamed = peer;
@@ -142,12 +142,12 @@ class MeetingOf {
     record.wait.peer = blamed;
     record.wait.expected = target_;
     record.wait.seen = seen;
-    // A peer that came late, after all: the bound ran out nevertheless.
+    // A peer came late, after all: the bound ran out nevertheless.
     if (why == WaitFailure::kNone) why = WaitFailure::kTimeout;
     store_flag(&record.wait.failure, static_cast<uint32_t>(why));
     for (int peer = 0; peer < args_.place.size; ++peer) {
       if (peer == args_.place.rank) continue;
-      // Wherever he looks, in this meeting and in later ones.
+      // Wherever the peer looks, in this meeting and in later ones.
       store_flag(&line(peer, args_.place.rank, target_)->has_failed, 1);
       store_flag(&line(peer, args_.place.rank, target_ + 1)->has_failed, 1);
     }

@@ -35,7 +35,7 @@ struct PairCall {
 __global__ void __launch_bounds__(kMeetingThreads)
     pairs_kernel(const __grid_constant__ PairsArgs args) {
   const ChannelState state = *args.meeting.place.state;
-  if (state.failed != 0) return;  // all threads alike: nobody writes it before the barrier
+  if (state.failed != 0) return;  // the same for all threads: it is not written before the barrier
   const PairCall said{args.sizes};
   const ChannelState met =
       meet_once(args.meeting, state, said, /*opens=*/true, [&](const auto& meeting) {
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(kMeetingThreads)
 __global__ void __launch_bounds__(kMeetingThreads)
     rest_kernel(const __grid_constant__ PairsArgs args) {
   ChannelState state = *args.meeting.place.state;
-  if (state.failed != 0) return;  // then nobody has written `most`, perhaps
+  if (state.failed != 0) return;  // then `most` may not have been written
   const uint64_t first = 2 * args.sizes.rounds, end = 2 * *args.most;
-  if (first >= end) return;  // nobody writes the state: there would be no barrier before
+  if (first >= end) return;  // the state is not written: there would be no barrier before
   for (uint64_t met = first; met < end && state.failed == 0; ++met) {
     state = meet_once(args.meeting, state, OneCall{}, /*opens=*/met % 2 == 0, [](const auto&) {});
   }

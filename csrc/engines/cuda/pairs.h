@@ -1,19 +1,19 @@
-// Meetings of operations whose sizes are known in pairs: who sends knows how much, and who gets it, and no
-// other rank (coll/messages.h). all_to_all is one.
+// Meetings of operations whose sizes are known in pairs: the sender and the receiver know a size, and no
+// other rank does (coll/messages.h). all_to_all is one.
 //
 // The headers of the meeting that opens say to each peer
 //
-//   CallHeader::where    bytes that it is sent
+//   CallHeader::where    bytes that are sent to it
 //   CallHeader::form     bytes that are expected of it
 //   CallHeader::balance  rounds that this rank's messages take
 //
 // Both ends of a pair compare the first two, and so both find out where they differ. A rank enqueues the rounds
-// that it has messages for. How many the others have no host knows; devices do, behind that meeting: the
-// last kernel of the operation meets on for as many rounds as are left, without data. So all ranks have met as often
-// when it is over, and the next operation counts from there.
+// that it has messages for. No host knows how many the others have; devices do, after that meeting: the last
+// kernel of the operation goes on meeting for as many rounds as are left, without data. So all ranks have met
+// equally often when it is over, and the next operation counts from there.
 //
-// Memory ordering: as in engines/cuda/meeting.h, of which each of these is one or several. The number of rounds
-// is written and read by kernels of one stream.
+// Memory ordering: as in engines/cuda/meeting.h; each of these is one or several of its meetings. The number of
+// rounds is written and read by kernels of one stream.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ void launch_opening_of_pairs(const MeetingPlace& place, const WaitBounds& bounds
                              const CallHeader& call, const PairSizes& sizes, uint64_t* most,
                              cudaStream_t stream);
 
-/// The meetings that are left behind `sizes.rounds` rounds.
+/// The meetings that are left after `sizes.rounds` rounds.
 void launch_rest_of_pairs(const MeetingPlace& place, const WaitBounds& bounds,
                           const CallHeader& call, const PairSizes& sizes, const uint64_t* most,
                           cudaStream_t stream);

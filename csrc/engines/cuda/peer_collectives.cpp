@@ -57,7 +57,7 @@ void reduce(const Call& call, const PeerRound& work, const MeetingPlace& place,
   launch_multi_combine(&segment, 1, spec, stream, place.state);
 }
 
-/// For the launch behind: this rank's own tensors, which no kernel names itself (FC_TOUCHES names what is in
+/// For the launch that follows: this rank's own tensors, which no kernel names itself (FC_TOUCHES names what is in
 /// memory of several processes).
 void name_own_ends(const PeerRound& work, uint64_t element, const PeerPool& pool) {
   for (size_t i = 0; i < work.ends.size(); ++i) {
@@ -76,7 +76,7 @@ std::vector<PeerEnd> views_of(std::vector<PeerEnd> ends, int device) {
   return ends;
 }
 
-/// By one launch: what all other ranks have.
+/// In one launch: what all other ranks have.
 void scatter_shards(const Call& call, const std::vector<std::pair<int, PiecesSpan>>& spans,
                     cudaStream_t stream, const ChannelState* channel) {
   std::vector<SpanOfPieces> all;
@@ -84,7 +84,7 @@ void scatter_shards(const Call& call, const std::vector<std::pair<int, PiecesSpa
   scatter_pieces(all, call.dtype, stream, channel);
 }
 
-/// Raises what a launch would raise, but for a failure of CUDA's own.
+/// Raises what a launch would raise, except for errors of CUDA itself.
 void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
   if (call.op != ReduceOp::kNone) check_reduction(call, size);
   if (call.pieces != nullptr) check_pieces(*call.pieces, call.dtype);
@@ -185,7 +185,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
 
 void PeerCollectives::release() noexcept {
   try {
-    const BesideCaptures others;  // whose thread, and when, the last work decides
+    const BesideCaptures others;  // the last work decides whose thread this is, and when
     const DeviceGuard guard(device_);
     if (found_ != nullptr) forget_error(cudaFree(found_));
     if (states_ != nullptr) forget_error(cudaFree(states_));
@@ -210,7 +210,7 @@ bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
 }
 
 bool PeerCollectives::is_one_launch(const Call& call) const {
-  // Pieces are put together in an area. Ranks that have none are to know.
+  // Pieces are put together in an area. Ranks without pieces must decide alike.
   if (row_of(call.kind).takes_list && call.bytes() > options_.area_bytes) return false;
   return is_short(call, channels_[0].place.size, options_.slot_bytes) &&
          (call.op == ReduceOp::kNone || reduces_short(call.dtype, call.op));
@@ -252,7 +252,7 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   std::vector<CopySegment> fetch;
   for (uint64_t round = 0; round < rounds && !in_pairs; ++round) {
     PeerRound work = round_of(call, own.areas, round, places);
-    // With what the round before has made, by one launch: on the way through the host's memory one goes
+    // In one launch with what the previous round has made: by way of the host's memory one goes
     // up while the other goes down.
     fetch.insert(fetch.end(), work.stage.begin(), work.stage.end());
     copy(fetch, own.place, stream);
@@ -273,15 +273,15 @@ void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
   if (call.pieces == nullptr) {
     return launch_short(place, bounds, header, call, short_round_of(call, channel.slots), stream);
   }
-  // In one piece, where no peer looks: what they read of this area they have read before they closed the operation
-  // that it was for.
+  // In one piece, where no peer looks: what peers read of this area they have read before they closed the
+  // operation that it was for.
   const PiecesSpan all{0, call.count, channel.areas.in[channel.place.rank]};
   Call whole = call;
   whole.pieces = nullptr;
   whole.input = whole.output = all.window;
   gather_pieces(*call.pieces, call.dtype, all, stream, channel.place.state);
   launch_short(place, bounds, header, whole, short_round_of(whole, channel.slots), stream);
-  // Also behind a failure: then it is NaN.
+  // Also after a failure: then it is NaN.
   scatter_pieces({{call.pieces.get(), all}}, call.dtype, stream);
 }
 
@@ -308,7 +308,7 @@ OwnPlaces PeerCollectives::places_of(const Call& call, const MeetingPlace& place
   if (pool_ == nullptr || others) return places;
   places.finds = moves_data(call);
   const auto look = [&](const PeerTensor& tensor) -> uint64_t {
-    // As kernels know staged ones to lie.
+    // As kernels expect staged tensors to lie.
     if (tensor.bytes == 0 || reinterpret_cast<uintptr_t>(tensor.memory) % kPlaceAlignment != 0)
       return 0;
     const auto found = pool_->find(tensor.memory, tensor.bytes);
@@ -330,7 +330,7 @@ void PeerCollectives::run_round(const PeerRound& work, const Call& call, const C
   }
   const bool finds = header.algorithm == static_cast<uint8_t>(Algorithm::kInPlace);
   if (finds) {
-    // There may be more when it is replayed.
+    // There may be more at replay.
     const int segments = channel.replayed ? PeerPool::kMostSegments : pool_->segments();
     launch_finding(place, {pool_->table(), segments, channel.found}, views_of(work.ends, device_),
                    bounds, header, stream);

@@ -57,7 +57,7 @@ class Round {
   }
 
  private:
-  /// Of what this rank gives, the part for `rank`.
+  /// The part for `rank` of what this rank gives.
   const char* given(int rank) const {
     const void* const whole = call_.input != nullptr ? call_.input : call_.output;
     return static_cast<const char*>(way_.in_parts ? call_.inputs[rank] : whole) + first_;
@@ -90,7 +90,7 @@ class Round {
     for (int peer = 0; peer < areas_.size; ++peer) {
       if (!gives(call_, way_, peer)) continue;
       void* const whole = way_.from_root ? call_.output : call_.outputs[peer];
-      // What this rank gives itself lies where it was; nothing moves if that is where it goes.
+      // What this rank gives itself stays where it was; nothing moves if that is where it goes.
       const bool own = peer == areas_.rank;
       const char* const from = own ? given(peer) : staged(peer, areas_.rank);
       char* const to = static_cast<char*>(whole) + first_;
@@ -100,13 +100,13 @@ class Round {
     }
   }
 
-  /// Bytes from the begin of what a rank gives to what it gives `rank` in this round.
+  /// Bytes from the start of what a rank gives to what it gives `rank` in this round.
   uint64_t in_tensor(int rank) const { return first_ + (way_.in_parts ? rank * call_.bytes() : 0); }
   void find(const PeerEnd& end) {
     if (own_.finds) round_.ends.push_back(end);
   }
 
-  /// Of what all have staged, this rank's slice, for everybody who gets it.
+  /// Reduces this rank's slice of what all have staged, for every rank that gets it.
   void reduce_slice() {
     const Span slice = slice_of(count_, areas_.size, areas_.rank, kLineBytes / element_);
     const uint64_t at = slice.first * element_;
@@ -138,7 +138,7 @@ class Round {
     char* const to = static_cast<char*>(call_.output) + first_ + from;
     round_.fetch.push_back({to, there, part.count * element_});
   }
-  /// Of what all have staged, the part that is this rank's.
+  /// Reduces this rank's part of what all have staged.
   void reduce_part() {
     round_.count = count_;
     for (int peer = 0; peer < areas_.size; ++peer) {
@@ -196,7 +196,7 @@ PeerRound short_round_of(const Call& call, const PeerAreas& slots) {
 
 uint64_t number_of_rounds(const Call& call, const PeerAreas& areas) {
   const uint64_t chunk = chunk_of(call, areas);
-  // An operation without data is a meeting all the same: of those who have called it.
+  // An operation without data is still a meeting of those who have called it.
   return std::max<uint64_t>(1, (call.count + chunk - 1) / chunk);
 }
 

@@ -18,14 +18,14 @@
 //
 // What is known in pairs alone, as the parts of all_to_all, is in engines/cuda/pair_plan.h.
 //
-// * Where results are pushed; else into its own one, and who gets them fetches every rank's slice: where all
-// windows lie in one memory, as the host's, each is written there once.
+// * Where results are pushed; else into its own "out", and the ranks that get results fetch every rank's slice:
+// where all windows lie in one memory, as the host's, each slice is written there once.
 //
 // Where a rank's tensor lies in memory that its peers have mapped, it is not staged, or not fetched, and they
 // use it where it is; that is known to their kernels alone (PeerRound::ends).
 //
 // Messages in pieces (Call::pieces) are gathered and scattered in place of being staged and fetched; all else is
-// alike, and ranks that have theirs in one piece take part without knowing.
+// the same, and ranks that have theirs in one piece take part without knowing.
 //
 // Sums have the order of the fixed tree over the ranks, whatever the rounds and slices.
 #pragma once
@@ -72,7 +72,7 @@ struct PeerRound {
   std::vector<PiecesSpan> gather;
   std::vector<PiecesSpan> scatter;
   std::vector<std::pair<int, PiecesSpan>> shards;  // of each other rank, in place of `pull`
-  // Where they look it up, the sources of `pull`, or `sources` and then `destinations`: those hold what it
+  // Where kernels look it up, the sources of `pull`, or `sources` and then `destinations`: those hold what it
   // would be in windows.
   std::vector<PeerEnd> ends;
 };
@@ -91,18 +91,18 @@ bool moves_data(const Call& call);
 /// Whether what each rank gives lies where it has its places for it (Call::shards).
 bool gathers_shards(const Call& call);
 
-/// A rank's tensor as its peers use it; without memory: they do not, or it is none.
+/// A rank's tensor as its peers use it; without memory: they do not, or there is none.
 struct PeerTensor {
   const void* memory;
   uint64_t bytes;
 };
-/// What it gives: of parts, if each begins where the one before ends, at a pack.
+/// What it gives; if in parts, only where each starts at the end of the one before, at a pack.
 PeerTensor given_of(const Call& call, int rank, int size);
 /// What peers write.
 PeerTensor shared_result_of(const Call& call, int rank);
 
-/// Whether an operation is done in one step, by slots of so many bytes: the same on all ranks. Each stages in its
-/// slot what it gives; all meet; each pulls or reduces what it gets, straight into its results.
+/// Whether an operation is done in one step, by slots of `slot_bytes`: the same on all ranks. Each stages what it
+/// gives in its slot; all meet; each pulls or reduces what it gets, straight into its results.
 bool is_short(const Call& call, int size, uint64_t slot_bytes);
 
 /// That step. `slots.in` are the slots, of `slots.bytes`; `slots.out` is not used, nor is `fetch`.

@@ -52,8 +52,8 @@ class Moves {
   std::map<std::pair<DType, DType>, std::vector<Cast>> casts_;  // from, to
 };
 
-/// Calls visit(piece, elements from the piece's begin, bytes from the span's, elements) for what a span has of
-/// each piece. The pieces before the first are passed over: a list of thousands costs microseconds a round.
+/// Calls visit(piece, elements from the piece's start, bytes from the span's, elements) for what a span has of
+/// each piece. The pieces before the first are skipped: a list of thousands costs microseconds a round.
 template <class Visit>
 void each_piece_of(const MessagePieces& pieces, DType dtype, const PiecesSpan& span,
                    const Visit& visit) {
@@ -115,7 +115,7 @@ void spoil_shards(const MeetingPlace& place, const ShardPieces& shards, int rank
       parts[static_cast<char*>(piece.to)] = piece.count * dtype_size(piece.to_type) / 2;
     }
   }
-  // What several own of a tensor lies end to end.
+  // What several ranks own of a tensor lies end to end.
   std::vector<DeviceResult> results;
   for (const auto& [begin, halves] : parts) {
     const bool goes_on =

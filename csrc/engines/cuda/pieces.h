@@ -1,9 +1,9 @@
 // Messages in pieces (coll/pieces.h), gathered into this rank's window and scattered out of windows: one kernel
 // for each pair of types, or several where a table does not hold all pieces.
 //
-// A piece begins in the window where the one before ends, so that ranks agree on every position by sizes
+// A piece starts in the window where the one before ends, so that ranks agree on every position by sizes
 // alone. Cost: each byte read once and written once. Where sizes of pieces are no multiples of 16 bytes, those
-// behind are aligned unlike their tensors, and each pack takes two loads.
+// after are aligned unlike their tensors, and each pack takes two loads.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@
 
 namespace fastcomm {
 
-/// Elements of a message, and where they lie in a window as it has them. What is behind the message's end is
-/// not looked at.
+/// Elements of a message, and where they lie in a window as it has them. What lies past the message's end is
+/// ignored.
 struct PiecesSpan {
   uint64_t first;
   uint64_t count;
   char* window;
 };
 
-/// A span, and whose pieces it is of.
+/// A span, and the pieces it belongs to.
 struct SpanOfPieces {
   const MessagePieces* pieces;
   PiecesSpan span;
 };
 
-/// Enqueue it, for a message of `dtype`. With a channel that has failed by then nothing is moved. Raise Error:
-/// types that do not fit together (kUnsupported), a failed launch (kSystem).
+/// Enqueue the move, for a message of `dtype`. With a channel that has failed by then nothing is moved. Raise
+/// Error: types that do not fit together (kUnsupported), a failed launch (kSystem).
 void gather_pieces(const MessagePieces& pieces, DType dtype, const PiecesSpan& span,
                    cudaStream_t stream, const ChannelState* channel = nullptr);
 void scatter_pieces(const std::vector<SpanOfPieces>& spans, DType dtype, cudaStream_t stream,
@@ -40,8 +40,8 @@ void scatter_pieces(const std::vector<SpanOfPieces>& spans, DType dtype, cudaStr
 /// launch_spoil of all that is scattered to.
 void spoil_pieces(const MeetingPlace& place, const MessagePieces& pieces, cudaStream_t stream);
 
-/// After a failure, NaN into what ranks other than `rank` own: of any floating-point type, whose NaNs all bits set
-/// are one of.
+/// After a failure, writes NaN into what ranks other than `rank` own: memory of any floating-point type, for each
+/// of which all bits set is a NaN.
 void spoil_shards(const MeetingPlace& place, const ShardPieces& shards, int rank,
                   cudaStream_t stream);
 

@@ -30,7 +30,7 @@ ShortKernel kernel_for(DType dtype, ReduceOp op) {
   return short_combination_for(as_kernels_know({dtype, op, 1, 1}).dtype);
 }
 
-/// What a kernel finds in a slot, which it names itself when it knows which one (FC_TOUCHES).
+/// What a kernel finds in a slot, which it names itself once it knows which slot (FC_TOUCHES).
 template <class T>
 T* slot_view(T* pointer, Touch touch) {
 #if defined(FC_SHIM)
@@ -84,7 +84,7 @@ void launch_short(const ShortPlace& place, const WaitBounds& bounds, const CallH
         kernel_view(static_cast<const char*>(each.src), each.bytes, Touch::kRead),
         slot_view(static_cast<char*>(each.dst), Touch::kWrite), false};
   }
-  // What a rank pulls of its own lies where it was.
+  // What a rank pulls from itself stays where it was.
   for (const CopySegment& each : round.pull) {
     const auto* const from = static_cast<const char*>(each.src);
     const bool own = std::any_of(round.stage.begin(), round.stage.end(),
@@ -100,7 +100,7 @@ void launch_short(const ShortPlace& place, const WaitBounds& bounds, const CallH
     args.result[args.results++] =
         kernel_view(static_cast<char*>(result.memory), result.count * args.width, Touch::kWrite);
   }
-  // Who gets nothing of a reduction has no sources.
+  // A rank that gets nothing from a reduction has no sources.
   const ShortKernel chosen =
       kernel_for(call.dtype, round.sources.empty() ? ReduceOp::kNone : call.op);
   set_table(args, call, round, chosen.chunk);

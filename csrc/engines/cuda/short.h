@@ -1,7 +1,7 @@
 // Operations between processes whose messages are short: one launch of one block, one meeting.
 //
 //   stage    what peers read into this rank's slot
-//   meet     everybody has staged, and has called the same (engines/cuda/meeting.h)
+//   meet     all ranks have staged, and have called the same (engines/cuda/meeting.h)
 //   work     pulls or reduces, out of all slots straight into the results
 //   spoil    instead, if the meeting has failed, or an earlier one: NaN into floating-point results
 //
@@ -12,8 +12,8 @@
 //   stage -> work   by the meeting: the block's barrier is between its threads' stores and the flags that some
 //                   of them store with release, and another one between the flags' loads with acquire
 //                   and the threads' loads.
-//   work -> stage   a slot is written again by the second operation after. Its owner reaches that one behind
-//                   the meeting of the operation in between, for which each peer has stored his flag behind the end
+//   work -> stage   a slot is written again by the second operation after. Its owner reaches that one after
+//                   the meeting of the operation in between, for which each peer has stored its flag after the end
 //                   of the kernel that read the slot. Operations of several launches in between only add meetings.
 //
 // Cost: one launch, size - 1 flags written across links, one block's copy of the message into this rank's

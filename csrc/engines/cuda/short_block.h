@@ -44,14 +44,14 @@ struct ShortArgs {
   CombineTerms combination;
 };
 
-/// Meets, with this rank's slot filled before. By all threads; true: everybody has come and staged.
+/// Meets, with this rank's slot filled before. By all threads; true: all ranks have come and staged.
 FC_DEVICE bool meet_in_short(const ShortArgs& args, const ChannelState& state, uint64_t shift) {
   for (int i = 0; i < args.stages; ++i) {
     char* const to = args.stage[i].to + shift;
     FC_TOUCHES(to, args.bytes, true);
     copy_by_block(to, args.stage[i].from, args.bytes);
   }
-  // All threads' stores are before what is released by the threads that say it.
+  // All threads' stores come before what the threads that say it release.
   if (!FC_LEFT_OUT(Control::kNoBarrier)) __syncthreads();
   const Meeting meeting(args.meeting, state);
   meeting.say();
@@ -70,7 +70,7 @@ FC_DEVICE void pull_in_short(const ShortArgs& args, uint64_t shift) {
   }
 }
 
-/// What is no reduction.
+/// Not a reduction.
 struct NoNumbers {};
 
 /// SUM and AVG.
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kTableThreads, 1)
   const ChannelState state = there;
   const uint64_t parity = FC_LEFT_OUT(Control::kOneSlot) ? 0 : state.shorts & 1;
   const uint64_t shift = parity * args.slot_bytes;
-  // All threads alike: nobody writes the state before a barrier.
+  // The same for all threads: the state is not written before a barrier.
   const bool good = state.failed == 0 && meet_in_short(args, state, shift);
   if (good) {
     pull_in_short(args, shift);

@@ -1,5 +1,5 @@
-// The kernels of engines/cuda/short.h for what sums are not: one a type, as kernels/cuda/multi_combine.cu. Also
-// compiled for the host, under the execution shim (FC_SHIM).
+// The kernels of engines/cuda/short.h for reductions that are no sums: one a type, as
+// kernels/cuda/multi_combine.cu. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "engines/cuda/short_block.h"
 
 namespace fastcomm {

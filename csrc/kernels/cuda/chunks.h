@@ -37,7 +37,7 @@ FC_DEVICE uint32_t first_chunk_of_block() {
 }
 
 /// The segment of `chunk`: the last i with first(i) <= chunk, where first grows. `last` is the
-/// segment of the block's chunk before, or 0: mostly it is the same one.
+/// segment of the block's previous chunk, or 0: usually it is the same one.
 template <class First>
 FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t chunk) {
   int low = last;
@@ -62,7 +62,7 @@ inline const ChannelState* view_of_channel(const ChannelState* channel) {
   return reinterpret_cast<const ChannelState*>(failed - offsetof(ChannelState, failed));
 }
 
-/// Blocks of kTableThreads threads for so many chunks: no more than the current device holds of this
+/// Blocks of kTableThreads threads for that many chunks: no more than the current device holds of this
 /// kernel at once, nor than a GridLimit allows, but at least one.
 template <class Kernel>
 int blocks_for_chunks(Kernel kernel, uint64_t chunks) {

@@ -1,5 +1,5 @@
 // What a block does with its chunks of a table of combinations; kernels/cuda/multi_combine.cu says how
-// memory lies, and why nothing of it needs an order.
+// memory lies, and why it needs no ordering.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ constexpr int kCombineElements = kPackBytes / static_cast<int>(sizeof(T));
 template <class T>
 constexpr int kCombineChunk = kTableThreads * kCombineElements<T>;  // elements
 
-/// Calls work(combination) with the one of T that is named.
+/// Calls work(combination) with the combination of T that `terms` names.
 template <class T, class Work>
 FC_DEVICE void with_combination(const CombineTerms& terms, int divisor, const Work& work) {
   constexpr bool kIsBool = std::is_same<T, Bool>::value;
@@ -76,7 +76,7 @@ FC_DEVICE void combine_chunks(const TableView<SegmentHead>& table, const Combine
     const SegmentWorker<T, T, 0, SegmentHead> worker{table, segment * table.stride()};
     SegmentHead head;
     memcpy(&head, &table.words[worker.at], sizeof(head));
-    // Positions count from the pack that the segment begins in, elements from its begin.
+    // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{chunk - head.first_chunk} * kCombineChunk<T>;
     const uint64_t low = at < lead ? lead : at;

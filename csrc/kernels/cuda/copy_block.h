@@ -1,7 +1,7 @@
 // How one block of threads copies a run of bytes, shared by the executor and the batched copy.
 //
-// All threads of the block call with the same arguments, and a thread's part follows from its
-// index; there is no barrier in here. In packs of 16 bytes where both ends can be aligned to one at
+// All threads of the block call with the same arguments, and a thread's part follows from its index;
+// there is no barrier in here. Copies in packs of 16 bytes where both ends can be aligned to one at
 // once. Where they cannot, the destination is aligned, and each pack is cut out of the two aligned
 // packs of the source that it lies in: twice the loads, of which the second hits the first-level
 // cache. No byte outside of [src, src + bytes) is read, but those around it that the caller allows:
@@ -48,7 +48,7 @@ FC_DEVICE void copy_packs(char* dst, const char* src, uint64_t count) {
   for (; i < count; i += width) to[i] = from[i];
 }
 
-/// The 16 bytes that begin in byte 4 * kWord + bits / 8 of the 32 bytes (low, high).
+/// The 16 bytes that start in byte 4 * kWord + bits / 8 of the 32 bytes (low, high).
 template <int kWord>
 FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
   const uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -60,9 +60,9 @@ FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
   return pack;
 }
 
-/// The 16 bytes that begin `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
-/// time: words move by two, by one and by bits, since an array that such a number indexes would lie
-/// in local memory.
+/// The 16 bytes that start `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
+/// time: words move by two, by one and by bits, since an array with an index known at run time would
+/// lie in local memory.
 FC_DEVICE uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
   uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   FC_UNROLL
@@ -74,7 +74,7 @@ FC_DEVICE uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
   return pack_between<0>(first, second, shift % sizeof(uint32_t) * 8);
 }
 
-/// to[i] = the pack that begins 4 * kWord + bits / 8 bytes into from[i], for i in [begin, end).
+/// to[i] = the pack that starts 4 * kWord + bits / 8 bytes into from[i], for i in [begin, end).
 template <int kWord>
 FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, uint64_t end,
                                   uint32_t bits) {
@@ -96,7 +96,7 @@ FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, 
   for (; i < end; i += width) to[i] = pack_between<kWord>(from[i], from[i + 1], bits);
 }
 
-/// How many bytes before and behind a source may be read beside its own.
+/// How many bytes before and after a source may be read beside its own.
 struct Margins {
   uint64_t before = 0;
   uint64_t behind = 0;

@@ -7,8 +7,8 @@
 // (kernels/cuda/norm_tree.h), and thread 0 joins tiles as they come. Cost: each norm is read once,
 // in accesses of 16 bytes of which eight are in flight; a tensor of 8 million elements is one tile.
 //
-// Memory ordering. Within a thread block, that of its tree; what thread 0 keeps of tiles, nobody
-// else sees. Nothing orders thread blocks, which write what no other one does: the stream orders the
+// Memory ordering. Within a thread block, that of its tree; what thread 0 keeps of tiles, no one
+// else sees. Nothing orders thread blocks, and no two write the same memory: the stream orders the
 // kernels.
 #include "kernels/cuda/gradient_norm.h"
 

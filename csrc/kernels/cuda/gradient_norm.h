@@ -10,7 +10,7 @@
 
 namespace fastcomm {
 
-/// Memory of the device that kernels leave notes in for those behind them.
+/// Memory of the device that kernels leave notes in for those after them.
 struct NormNotes {
   BlockNorm* blocks;    // of the list's blocks
   BlockNorm* segments;  // of the list's segments
@@ -29,14 +29,14 @@ struct NormResults {
   float* found_inf;  // 1 if an element is infinite or NaN, else 0
 };
 
-/// Enqueues what comes to the results, of notes on all blocks. Raises Error(kSystem).
+/// Enqueues the kernels that compute the results from notes on all blocks. Raises Error(kSystem).
 void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments, NormKind kind,
                           const NormResults& results, cudaStream_t stream);
 
 /// Loads the kernels (load_multi_copy).
 void load_gradient_norm();
 
-/// The norm of parts that are there already.
+/// The norm of parts that already exist.
 void launch_norm_of_parts(const double* parts, int count, NormKind kind, double* total,
                           cudaStream_t stream);
 

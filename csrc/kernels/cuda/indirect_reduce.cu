@@ -1,5 +1,5 @@
 // The kernels of kernels/cuda/indirect_reduce.h: those of kernels/cuda/multi_reduce.cu, but for where their
-// table comes from. Each block puts it together in its shared memory, and then it is as good as one of
+// table comes from. Each block puts it together in its shared memory, and from then on uses it like one in
 // parameters.
 //
 // Cost: that of multi_reduce, one dependent load and one barrier a block more; 100 bytes of parameters.
@@ -89,7 +89,7 @@ Choice kernel_for_sources([[maybe_unused]] int num_sources) {
   return kernel_of<T, 0>();
 }
 
-/// No kernel: nullptr in the answer.
+/// nullptr in the answer: no kernel.
 Choice kernel_for(DType dtype, int num_sources) {
   return for_sum_type<Choice>(dtype, [&](auto tag) {
     return kernel_for_sources<typename decltype(tag)::Type>(num_sources);

@@ -1,4 +1,4 @@
-// One tensor of kernels/cuda/multi_reduce.h whose addresses are known to the device alone: a kernel before has
+// One tensor of kernels/cuda/multi_reduce.h whose addresses only the device knows: an earlier kernel has
 // written them into its memory (engines/cuda/ends.h).
 #pragma once
 
@@ -11,13 +11,13 @@
 namespace fastcomm {
 
 /// Enqueues the reduction on the current device: one kernel, none if there is nothing to reduce. `addresses`
-/// are those of the sources and then of the destinations, in memory of the device; `like` lies to packs as
-/// what they point to. Streams, the channel and errors as launch_multi_reduce.
+/// are those of the sources and then of the destinations, in memory of the device; `like` is aligned to packs
+/// as what they point to is. Streams, the channel and errors as launch_multi_reduce.
 void launch_indirect_reduce(const ReduceSegment& like, const uint64_t* addresses,
                             const ReduceSpec& spec, cudaStream_t stream,
                             const ChannelState* channel);
 
-/// Loads the kernels of so many sources (load_multi_copy).
+/// Loads the kernels of that many sources (load_multi_copy).
 void load_indirect_reduce(int num_sources);
 
 }  // namespace fastcomm

@@ -2,8 +2,8 @@
 // sources at run time.
 //
 // The reductions are many and seldom called, and the memory's speed bounds them all: so they share
-// kernels, where sums have one for each number of sources (kernels/cuda/multi_reduce.cu). What knows no
-// sign goes to the unsigned type's kernel. A chunk is a pack of each thread of a block
+// kernels, where sums have one for each number of sources (kernels/cuda/multi_reduce.cu). Types whose
+// sign does not matter go to the unsigned type's kernel. A chunk is a pack of each thread of a block
 // (kernels/cuda/combine_pack.h). Where the sources of a segment share an alignment, it is reduced
 // in packs, which a destination that does not share it gets element by element; else all of it goes
 // element by element. Cost: one launch; n sources read once, every destination written once; 4 KB of
@@ -45,7 +45,7 @@ Choice kernel_of() {
   return {multi_combine_kernel<T>, kCombineChunk<T>};
 }
 
-/// No kernel: nullptr in the answer.
+/// nullptr in the answer: no kernel.
 Choice kernel_for(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:

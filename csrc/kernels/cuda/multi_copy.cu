@@ -37,7 +37,7 @@ struct CopyTable {
 };
 static_assert(sizeof(CopyTable<kMaxCopySegments>) <= kMaxParameterBytes, "parameters");
 
-/// Bytes from a line of the destination to its begin: chunks are counted from there.
+/// Bytes from a line of the destination to its start: chunks are counted from there.
 FC_HD uint64_t lead_of(const char* dst) { return address_of(dst) % kDeviceLine; }
 
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local

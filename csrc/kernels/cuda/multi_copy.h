@@ -12,7 +12,7 @@
 
 namespace fastcomm {
 
-/// Pieces of one launch at most.
+/// At most this many pieces a launch.
 constexpr int kMaxCopySegments = 1024;
 
 /// `bytes` from `src` to `dst`, both reachable from the launching device, not overlapping.
@@ -29,15 +29,15 @@ struct CopySegment {
 void launch_multi_copy(const CopySegment* segments, int count, cudaStream_t stream,
                        const ChannelState* channel = nullptr);
 
-/// The same of one launch, where each source is known to the device alone: `sources[i]` is that of segment i, in
-/// memory of the device, written by a kernel before in the stream; what `segments` say of it is not
-/// looked at. None is empty, and there are at most kMaxIndirectCopies.
+/// The same in one launch, where each source is known to the device alone: `sources[i]` is that of segment i, in
+/// memory of the device, written by an earlier kernel of the stream; what `segments` say of sources is
+/// ignored. No segment is empty, and there are at most kMaxIndirectCopies.
 constexpr int kMaxIndirectCopies = 64;
 void launch_indirect_copy(const CopySegment* segments, int count, const uint64_t* sources,
                           cudaStream_t stream, const ChannelState* channel);
 
-/// Loads the kernels for the current device. Loading may wait for the device to be idle: whoever has
-/// kernels that wait for other processes does it before. Raises Error(kSystem).
+/// Loads the kernels for the current device. Loading may wait for the device to be idle, so it is done
+/// before there are kernels that wait for other processes. Raises Error(kSystem).
 void load_multi_copy();
 
 }  // namespace fastcomm

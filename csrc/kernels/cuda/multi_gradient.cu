@@ -9,8 +9,8 @@
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
 // summed; a column is summed before it is joined, and before the next chunk's results take the
-// place of its elements. Nothing orders thread blocks: each writes what no other one does, and the
-// kernels that join norms come behind in the stream.
+// place of its elements. Nothing orders thread blocks, and no two write the same memory; the
+// kernels that join norms come later in the stream.
 #include "kernels/cuda/multi_gradient.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ struct GradientTable : ReduceTable<kWords, GradientHead> {
   NormKind norm;
 };
 
-// Two sizes, as each costs the compilation of every kernel: beside two more kernels for the norm, the
-// least of the reduction's would save a launch little.
+// Two sizes, as each costs the compilation of every kernel: with two more kernels for the norm, the
+// reduction's smallest size would make a launch little cheaper.
 constexpr int kFewGradients = kMediumTable;
 constexpr int kLargeGradients = kLargeTable - 4;  // room for the rest of the table
 static_assert(sizeof(GradientTable<kLargeGradients>) <= kMaxParameterBytes, "parameters");
@@ -82,7 +82,7 @@ FC_DEVICE double sum_column(const T* values, uint32_t first, uint32_t count) {
 template <class T, NormKind kKind>
 FC_DEVICE void sum_columns(const NormTree& tree, const T* values, uint32_t count) {
   static_assert(kNormColumns == NormTree::kLeaves, "a leaf a column");
-  // Threads beside each other take lanes beside each other, whose elements lie in other banks.
+  // Neighbouring threads take neighbouring lanes, whose elements lie in different banks.
   for (uint32_t column = threadIdx.x; column < kNormColumns; column += kTableThreads) {
     const uint32_t piece = column / kNormLanes, lane = column % kNormLanes;
     tree.set(lane * kNormPieces + piece,
@@ -115,11 +115,11 @@ template <class T, int N>
 FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNotes& notes,
                              NormKind norm) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
-  // No more than a thread has of a chunk.
+  // No more than a thread's share of a chunk.
   constexpr uint64_t kOfChunk = kNormBlock / kElements / kTableThreads;
   constexpr int kPacks =
       kOfChunk < Shape<T, T, N>::kPacks ? static_cast<int>(kOfChunk) : Shape<T, T, N>::kPacks;
-  FC_SHARED(uint4, packs, kNormBlock / kElements + 1);  // one more: a segment may begin within one
+  FC_SHARED(uint4, packs, kNormBlock / kElements + 1);  // one more: a segment may start within one
   FC_SHARED(double, leaves, NormTree::kPlaces);
   const NormTree tree(leaves);
   T* const values = reinterpret_cast<T*>(packs);
@@ -130,7 +130,7 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
     const SegmentWorker<T, T, N, GradientHead> worker{table, segment * table.stride()};
     GradientHead head;
     memcpy(&head, &table.words[worker.at], sizeof(head));
-    // Positions count from the pack that the segment begins in, elements from its begin.
+    // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
     const uint32_t block = chunk - head.first_chunk;
     const uint64_t at = uint64_t{block} * kNormBlock;
@@ -189,7 +189,7 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// No kernel: nullptr.
+/// nullptr: no kernel.
 template <int kWords>
 Kernel<kWords> kernel_for(DType dtype, DType wire, int num_sources) {
   if (dtype == DType::kFloat32 && wire == DType::kBFloat16) {
@@ -235,7 +235,7 @@ struct NoteSizes {
   uint64_t blocks, segments;
 };
 
-/// A segment of the list, and where in it.
+/// A segment of the list, and a place in it.
 struct Placed {
   const GradientSegment* segment;
   uint32_t index;

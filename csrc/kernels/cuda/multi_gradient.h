@@ -1,5 +1,5 @@
-// Gradients on CUDA: many tensors reduced by one kernel as multi_reduce.h does it, which computes
-// norms of what it writes on the way. The bits are those of coll/fused_local.h on the CPU.
+// Gradients on CUDA: many tensors reduced by one kernel as in multi_reduce.h, which also computes
+// norms of what it writes. The bits are those of coll/fused_local.h on the CPU.
 //
 //   term    rounded to the type of the wire, where that is another one
 //   sum     in the accumulator, in the order of the fixed tree; / divisor * scale
@@ -7,7 +7,7 @@
 //   norm    of the results, as kernels/norm.h has it
 //
 // Two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the device:
-// nothing is allocated, nobody waits, and the tables travel in the kernels' parameters, so that a
+// nothing is allocated, no one waits, and the tables travel in the kernels' parameters, so that a
 // graph can capture it.
 #pragma once
 
@@ -35,8 +35,8 @@ struct GradientReduceSpec {
   NormKind norm = NormKind::kTwo;
 };
 
-/// What the kernels need of the device's memory between each other, aligned to BlockNorm. Used up
-/// once the stream has passed the call.
+/// Device memory, aligned to BlockNorm, that the kernels need between each other. Free again once
+/// the stream has passed the call.
 uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count);
 
 /// Enqueues the reduction of `count` segments on the current device: one kernel for each pair of

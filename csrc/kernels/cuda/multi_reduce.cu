@@ -16,14 +16,14 @@
 //
 // Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before it
 // writes it, and no other thread writes it, so a destination may be a source. What a shifted load
-// reads beside its pack may belong to another thread: so it is never of a source that is a
-// destination, and never outside of the segment. Loads are plain: the read-only path excludes that.
+// reads beside its pack may belong to another thread: so its source is never a destination, and it
+// never reads outside of the segment. Loads are plain: the read-only path excludes that.
 //
-// For what gradients are made of there is a kernel for each width of the tree, which has no more
-// loads in its code than sources call for; other types, and conversions, have one for any number of
-// them. A kernel is compiled once for each size of table; those others have the middle one alone,
-// and more launches where that does not hold a list. Also compiled for the host, under the execution
-// shim (FC_SHIM), where tables of all sizes share the code.
+// For the types of gradients there is a kernel for each width of the tree, with no more loads in its
+// code than sources call for; other types, and conversions, have one for any number of sources. A
+// kernel is compiled once for each size of table; those others have the middle size alone, and more
+// launches where that does not hold a list. Also compiled for the host, under the execution shim
+// (FC_SHIM), where tables of all sizes share the code.
 #include "kernels/cuda/multi_reduce.h"
 
 #include "core/error.h"
@@ -53,7 +53,7 @@ Choice<kWords> kernel_of() {
   return {multi_reduce_kernel<In, Out, N, kWords>, InFlight<In, Out, N>::kChunk};
 }
 
-/// For what gradients are made of.
+/// For the types of gradients.
 template <class T, int kWords>
 Choice<kWords> kernel_for_sources(int num_sources) {
   switch (tree_width(num_sources)) {
@@ -118,7 +118,7 @@ Choice<kMediumTable> conversion_for(const ReduceSpec& spec) {
   }
 }
 
-/// What lists are seldom made of.
+/// For types that lists are seldom made of.
 Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   if (spec.in != spec.out) return conversion_for(spec);
   switch (spec.in) {
@@ -143,13 +143,13 @@ Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   }
 }
 
-/// Whether there are kernels for tables of every size. Each costs its compilation once a size.
+/// Whether there are kernels for tables of every size. Each size costs another compilation.
 bool has_every_table(const ReduceSpec& spec) {
   return spec.in == spec.out &&
          (spec.in == DType::kFloat32 || spec.in == DType::kFloat16 || spec.in == DType::kBFloat16);
 }
 
-/// No kernel: nullptr in the answer.
+/// nullptr in the answer: no kernel.
 template <int kWords>
 Choice<kWords> kernel_for(const ReduceSpec& spec) {
   if (!has_every_table(spec)) {

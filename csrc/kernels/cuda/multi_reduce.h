@@ -34,22 +34,21 @@ struct ReduceSpec {
   double scale = 1;  // as the accumulator's type; exactly 1: not multiplied
 };
 
-/// Tensors of one launch at most, for so many sources and destinations.
+/// At most this many tensors a launch, for that many sources and destinations.
 int max_reduce_segments(int num_sources, int num_destinations);
 
 /// Enqueues the reduction of `count` segments on the current device: one kernel for every
 /// max_reduce_segments of them, none if there is nothing to reduce. With a channel that has failed by
-/// then nothing is reduced. The segments and what they
-/// point to may go when it returns. Raises Error: no kernel for these types (kUnsupported), numbers
-/// out of range or memory that is not aligned to its elements (kInvalidArgument), a failed launch
-/// (kSystem).
+/// then nothing is reduced. The segments and what they point to may go when it returns. Raises Error:
+/// no kernel for these types (kUnsupported), numbers out of range or memory that is not aligned to
+/// its elements (kInvalidArgument), a failed launch (kSystem).
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                          cudaStream_t stream, const ChannelState* channel = nullptr);
 
 /// Raises the Error with which a launch would refuse this, whatever its segments.
 void check_multi_reduce(const ReduceSpec& spec);
 
-/// Loads the kernels of so many sources that do not convert (load_multi_copy).
+/// Loads the kernels of that many sources that do not convert (load_multi_copy).
 void load_multi_reduce(int num_sources);
 /// Loads the kernel between two types, if there is one.
 void load_conversion(DType in, DType out);

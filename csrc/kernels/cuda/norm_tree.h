@@ -1,12 +1,12 @@
 // How the threads of a block join parts of a norm, in the order of kernels/norm.h.
 //
 // A leaf for each thread in shared memory: a column of a block, or a few neighbours that the thread
-// has joined. A few threads join as many leaves each, and thread 0 what they have come to. Cost of a
-// tree: two barriers, and 15 additions twice, of which 4 wait for each other.
+// has joined. A few threads join as many leaves each, and thread 0 their results. Cost of a tree:
+// two barriers, and 15 additions twice, of which 4 wait for each other.
 //
 // Memory ordering: barriers. Leaves are written before they are joined, and branches before thread
-// 0 joins them. Another tree may be begun behind root(): leaves are not read any more, and branches
-// are written behind a barrier that thread 0 reaches when it has read them.
+// 0 joins them. Another tree may be started after root(): leaves are not read any more, and branches
+// are written after a barrier that thread 0 reaches when it has read them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace fastcomm {
 
-/// A barrier of the thread block; whether all of its threads say yes.
+/// A barrier of the thread block; returns whether all of its threads say yes.
 FC_DEVICE bool all_agree(bool yes) {
   if (FC_LEFT_OUT(Control::kNoBarrier)) return yes;
   return __syncthreads_and(yes) != 0;

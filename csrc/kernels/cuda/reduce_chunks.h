@@ -1,5 +1,5 @@
 // What a block does with its chunks of a table of reductions; kernels/cuda/multi_reduce.cu says how
-// memory lies, and why nothing of it needs an order.
+// memory lies, and why it needs no ordering.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ template <class In, class Out, int N>
 struct InFlight {
   static constexpr int kPackElements = Shape<In, Out, N>::kPackElements;
   static constexpr int kLoads = kPackElements * static_cast<int>(sizeof(In)) / kPackBytes;
-  // Of a source. An element of one byte has an accumulator of four.
+  // Per source. An element of one byte has an accumulator of four.
   static constexpr int kPacks = sizeof(In) == 1 ? 1 : N == 1 ? 4 : 2;
   static constexpr int kGroups = kPacks / kLoads;
   static constexpr int kChunk = kTableThreads * kGroups * kPackElements;  // elements
-  // A shifted load is two.
+  // A shifted load loads two packs.
   static constexpr int kShiftedElements = kPackBytes / static_cast<int>(sizeof(In));
   static constexpr int kShiftedGroups = kPacks > 2 ? kPacks / 2 : 1;
   static constexpr int kSingles = 4;
   static constexpr uint64_t kGuard = kShiftedElements;  // a shifted load reads less beside a pack
 };
 
-/// Half a pack: what 16 bytes become of a type of half the size.
+/// Half a pack: what 16 bytes become in a type of half the size.
 struct alignas(8) HalfPack {
   uint32_t x, y;
 };
@@ -50,7 +50,7 @@ FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
     const SegmentWorker<In, Out, N, SegmentHead> worker{table, segment * table.stride()};
     SegmentHead head;
     memcpy(&head, &table.words[worker.at], sizeof(head));
-    // Positions count from the pack that the segment begins in, elements from its begin.
+    // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{chunk - head.first_chunk} * Kind::kChunk;
     const uint64_t low = at < lead ? lead : at;

@@ -1,7 +1,7 @@
 // The table of a batched reduction, and what one thread does with a segment of it.
 //
 // A record holds a head, the sources, then the destinations; records of one launch have one length.
-// A kernel may have a head of its own, which begins as SegmentHead does.
+// A kernel may have a head of its own, which starts like SegmentHead.
 // Memory ordering: none of its own (kernels/cuda/multi_reduce.cu).
 #pragma once
 
@@ -19,9 +19,9 @@
 
 namespace fastcomm {
 
-/// How a segment's memory lies to packs.
+/// How a segment's memory is aligned to packs.
 enum Lie : uint16_t {
-  kSingle,   // it does not: element by element
+  kSingle,   // not at all: element by element
   kAlike,    // sources and destinations share an alignment
   kShifted,  // they do not, but packs can be cut out of the sources
 };
@@ -29,7 +29,7 @@ enum Lie : uint16_t {
 /// A record of the table: a head, then the sources, then the destinations.
 struct SegmentHead {
   uint32_t first_chunk;  // of the launch
-  uint16_t lead;    // elements from a pack to the segment's begin: chunks are counted from there
+  uint16_t lead;    // elements from a pack to the segment's start: chunks are counted from there
   uint16_t packed;  // a Lie; not 0: in packs
   uint64_t count;   // elements, more than 0
 };
@@ -53,10 +53,10 @@ struct ReduceTerms {
   int divisor;
   float scale_float;  // the scale in either accumulator
   double scale_double;
-  const ChannelState* channel;  // nullptr, or whose failure leaves nothing to do
+  const ChannelState* channel;  // nullptr, or a channel whose failure leaves nothing to do
 };
 
-/// A table of any size: what kernels are made of knows this, so that tables of all sizes share it.
+/// A table of any size: the kernels' code uses this, so that tables of all sizes share it.
 template <class Head>
 struct TableView {
   static constexpr int kHeadWords = record_words<Head>(0, 0);
@@ -89,7 +89,7 @@ struct ReduceTable : ReduceTerms {
     channel = nullptr;
   }
   bool full() const { return count == kWords / view().stride(); }
-  /// Another record, of so many chunks; not full. Raises Error(kInvalidArgument).
+  /// Adds a record, of that many chunks; not if full. Raises Error(kInvalidArgument).
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
     add(head, segment, spec, its_chunks, [&](const char* source) {
       return kernel_view(source, segment.count * dtype_size(spec.in), Touch::kRead);
@@ -131,7 +131,7 @@ inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec)
   };
   for (int j = 0; j < spec.num_sources; ++j) look(segment.sources[j], spec.in);
   for (int d = 0; d < spec.num_destinations; ++d) look(segment.destinations[d], spec.out);
-  // Types of two sizes keep step with each other only from a pack on.
+  // Types of two sizes stay in step only from a pack on.
   const uint64_t size = dtype_size(spec.in);
   const bool same = size == dtype_size(spec.out);
   SegmentHead head{};
@@ -141,15 +141,15 @@ inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec)
   return head;
 }
 
-/// The same for kernels that know shifted loads: kShifted in place of kSingle, where that can be. It
+/// The same for kernels that know shifted loads: kShifted in place of kSingle, where possible. It
 /// counts from a pack of the first destination.
 inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSpec& spec) {
   SegmentHead head = head_of(segment, spec);
   if (head.packed != kSingle) return head;
   const uint64_t lead = address_of(segment.destinations[0]) % kPackBytes / dtype_size(spec.out);
   for (int j = 0; j < spec.num_sources; ++j) {
-    // Read where it is reduced and nowhere else, if its packs are those that are counted; else no
-    // thread may write it.
+    // A source whose packs are those that are counted is read only where it is reduced; no thread may
+    // write any other.
     const uintptr_t counted = address_of(segment.sources[j]) - lead * dtype_size(spec.in);
     if (counted % kPackBytes == 0) continue;
     for (int d = 0; d < spec.num_destinations; ++d) {
@@ -161,7 +161,7 @@ inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSp
   return head;
 }
 
-/// The same for kernels whose destinations may lie as they like, if they are aligned to their elements.
+/// The same for kernels whose destinations may lie anywhere, if they are aligned to their elements.
 inline SegmentHead head_of_sources(const ReduceSegment& segment, const ReduceSpec& spec) {
   static_cast<void>(head_of(segment, spec));
   ReduceSpec sources = spec;
@@ -169,7 +169,7 @@ inline SegmentHead head_of_sources(const ReduceSegment& segment, const ReduceSpe
   return head_of(segment, sources);
 }
 
-/// Positions of a segment that a block works on, counted from the pack that the segment begins in:
+/// Positions of a segment that a block works on, counted from the pack that the segment starts in:
 /// [low, high), of which [pack_low, pack_high) are whole packs, all within [first, last).
 struct PackRange {
   uint64_t low, high, pack_low, pack_high;
@@ -244,9 +244,9 @@ struct SegmentWorker {
     return reinterpret_cast<char*>(table.words[at + table.kHeadWords + num_sources() + d]);
   }
 
-  /// Reduces kMany groups of elements, `step` elements apart, those that begin below `end`. A group
-  /// is as many elements as a RawOut or several hold, and is loaded as one RawIn or several; RawIn
-  /// may be the name of a load. `also` is told of every result: where its group begins, and its
+  /// Reduces kMany groups of elements, `step` elements apart, those that start below `end`. A group
+  /// is as many elements as one or several RawOut hold, and is loaded as one or several RawIn; RawIn
+  /// may be the name of a load. `also` is told of every result: where its group starts, and its
   /// RawOuts.
   template <class RawIn, class RawOut, int kElements, int kMany, class Also = Nothing>
   FC_DEVICE void reduce(uint64_t first, uint64_t step, uint64_t begin, uint64_t end,
@@ -278,7 +278,7 @@ struct SegmentWorker {
       }
       memcpy(results[k], out, sizeof(out));
     }
-    // Mostly there is one: copies of the code for more would cost registers, and compiling.
+    // Usually there is one: copies of the code for more would cost registers, and compilation time.
     FC_NO_UNROLL
     for (int d = 0; d < table.terms.num_destinations; ++d) {
       FC_UNROLL

@@ -3,7 +3,7 @@
 // A grid of more blocks than are resident runs in waves, and the last of them leaves most of the
 // device idle; kernels whose blocks take chunks in turn (kernels/cuda/chunks.h) need no more. The
 // number follows from the kernel's registers and shared memory, so the runtime is asked, once for
-// each kernel, size of a block, and device. Cost: a lock and a look-up a launch.
+// each kernel, block size and device. Cost: a lock and a look-up a launch.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 namespace fastcomm {
 
 /// Blocks of `threads` threads that the current device holds of `kernel` at once; it may be 0. Loads
-/// the kernel when it is asked first. Any thread may ask. Raises Error(kSystem).
+/// the kernel on the first call. Any thread may ask. Raises Error(kSystem).
 template <class Kernel>
 int resident_blocks(Kernel kernel, int threads) {
   static std::mutex mutex;
@@ -34,8 +34,8 @@ int resident_blocks(Kernel kernel, int threads) {
   return known[{kernel, threads, device}] = processors * each;
 }
 
-/// While one lives, grids of this thread's launches that may have any size have so many blocks at most:
-/// operations that run beside a model's own kernels leave room for those.
+/// While one lives, grids of this thread's launches that may have any size have at most this many
+/// blocks: operations that run beside a model's own kernels leave room for those.
 class GridLimit {
  public:
   /// 0: none.

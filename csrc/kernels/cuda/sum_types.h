@@ -1,4 +1,4 @@
-// The types that kernels sum up (has_cuda_kernel in core/types.h), for who makes a kernel of each.
+// The types that kernels sum up (has_cuda_kernel in core/types.h), to make a kernel of each.
 #pragma once
 
 #include "core/numeric.h"

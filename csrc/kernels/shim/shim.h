@@ -135,7 +135,7 @@ void run_grid(Kernel kernel, dim3 grid, dim3 threads, const Args&... args) {
   for (const Executing& each : all) executing->clock.join(each.clock);
 }
 
-/// What a test may ask about the last launch of its thread.
+/// What a test may ask about its thread's last launch.
 struct Launch {
   unsigned blocks;
   size_t parameter_bytes;
@@ -151,7 +151,7 @@ cudaError_t launch(const char* file, const char* name, Kernel kernel, dim3 grid,
   if (Runtime::get().empty.load(std::memory_order_relaxed)) {
     next_accesses.clear();  // of what came before
     next_skip = nullptr;
-    return cudaSuccess;  // what the caller takes is measured: nothing else is to cost
+    return cudaSuccess;  // only the caller's own time is measured: nothing else is to cost
   }
   const std::string path(file);
   const std::string what = path.substr(path.rfind('/') + 1) + ": " + name;

@@ -16,7 +16,7 @@ PeerPool::PeerPool(int device, int rank, int size) : device_(device), rank_(rank
 
 PeerPool::~PeerPool() {
   try {
-    const BesideCaptures others;  // whose thread, and when, the last tensor decides
+    const BesideCaptures others;  // the last tensor decides whose thread this is, and when
     const DeviceGuard guard(device_);
     forget_error(cudaFree(table_));
   } catch (const Error&) {

@@ -3,8 +3,8 @@
 //
 // A window lies in the rank's own segment, which its peers have mapped since their group was formed
 // (transport/shm/segment.h). Every process registers its own window and its peers' with its device.
-// That a store of one device to such memory is seen by another one in the order of its flags is promised by
-// CUDA for memory that is mapped, at the scope of the system, which is that of every flag here.
+// Another device sees a device's stores to such memory in the order of its flags: CUDA promises this for
+// mapped memory at system scope, which is that of every flag here.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ class PinnedMemory final : public WindowMemory {
       : WindowMemory(device), endpoint_(endpoint), transport_(transport) {}
   ~PinnedMemory() override { static_cast<void>(own_.release()); }
 
-  /// Raises Error(kSystem), too, where the segment is full (FASTCOMM_SEGMENT_MB).
+  /// Also raises Error(kSystem) where the segment is full (FASTCOMM_SEGMENT_MB).
   char* make(uint64_t bytes) override;
   std::string handle() override;
   char* map(int peer, const std::string& handle) override;

@@ -1,9 +1,9 @@
-// Which pieces of a pool's segments are free, and whose. Arithmetic alone. What a sequence of calls gives depends
-// on nothing else, so ranks that make the same calls have the same pieces, and ask for more memory at the same
-// time.
+// Which pieces of a pool's segments are free, and whose. Arithmetic alone. The result of a sequence of calls
+// depends on nothing else, so ranks that make the same calls have the same pieces, and ask for more memory at
+// the same time.
 //
-// As torch's allocators have it, a piece that a stream has had is that stream's for ever: whoever gave it back
-// may let the stream wait for other users only afterwards, before its next use there.
+// As in torch's allocators, a piece that a stream has had stays that stream's for ever: its user may give it
+// back first, and only then let the stream wait for other users, before its next use there.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace fastcomm {
 /// One thread at a time.
 class PoolBlocks {
  public:
-  static constexpr uint64_t kGranule = 512;  // bytes: pieces begin and end at multiples
+  static constexpr uint64_t kGranule = 512;  // bytes: pieces start and end at multiples
 
   struct Block {
     int segment;
@@ -26,10 +26,10 @@ class PoolBlocks {
 
   static uint64_t rounded(uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
-  /// All of a segment, free, and no stream's yet.
+  /// All of a segment, free, and not any stream's yet.
   void add(int segment, uint64_t bytes) { free_[{segment, 0}] = {bytes, std::nullopt}; }
-  /// Of the stream's free pieces, or else of those that are no stream's, the smallest that has so many bytes, of
-  /// several the first, cut to them; none if there is none.
+  /// The smallest piece of at least `bytes` among the stream's free pieces, or else among those of no stream; the
+  /// first of several, cut to `bytes`; none if there is none.
   std::optional<Block> take(uint64_t bytes, int64_t stream);
   /// Frees a piece that was taken for the stream. Joins it to its neighbours, if they are that stream's.
   void give(const Block& block, int64_t stream);

@@ -10,7 +10,7 @@
 namespace fastcomm {
 namespace {
 
-// All have been sent before anybody takes one.
+// All have been sent before any is taken.
 constexpr Milliseconds kPatience{10'000};
 
 CUmemAllocationHandleType handle_type(VirtualMemory::Way way) {
@@ -18,7 +18,7 @@ CUmemAllocationHandleType handle_type(VirtualMemory::Way way) {
                                             : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
-/// Memory of the driver's, held as long as this lives; it lives on where it is mapped.
+/// Memory of the driver, held as long as this lives; it lives on where it is mapped.
 class Physical {
  public:
   Physical() = default;
@@ -84,7 +84,7 @@ void VirtualMemory::grant_others() {
     CUmemAccessDesc access{};
     access.location = {CU_MEM_LOCATION_TYPE_DEVICE, other};
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    // Where it is refused copies to that device go through the host, as without such memory.
+    // Where this is refused, copies to that device go through the host, as without such memory.
     static_cast<void>(driver_memory().cuMemSetAccess(own_.at, own_.bytes, &access, 1));
   }
 }

@@ -1,17 +1,17 @@
-// Windows in memory of the ranks' devices that is made, handed out and mapped by the driver, apart from what
-// cudaMalloc gives (virtual memory management). Two ways to hand it out:
+// Windows in memory of the ranks' devices that is made, exported and mapped by the driver, other than what
+// cudaMalloc gives (virtual memory management). Two ways to export it:
 //
 //   kDescriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h): where
-//                processes are not to open each other's handles, as in containers with PIDs of their own
-//   kFabric      64 bytes that any process may open whom the fabric manager lets: what neither
-//                handles nor descriptors serve, on boxes with NVLink switches
+//                processes may not open each other's handles, as in containers with their own PIDs
+//   kFabric      64 bytes that any process may open if the fabric manager lets it: where neither handles nor
+//                descriptors work, on boxes with NVLink switches
 //
-// A handle of rank r's: how many bytes; of a descriptor, r's listener and a random number that whoever connects
-// there shows. Each rank sends its descriptor to all listeners; the hosts tell each other that they have; then
-// each takes one descriptor for each peer out of its own.
+// A handle of rank r says how many bytes; for a descriptor also r's listener, and a random number that whoever
+// connects there shows. Each rank sends its descriptor to all listeners; the hosts tell each other that they
+// have; then each takes one descriptor for each peer out of its own listener.
 //
-// Memory is mapped whole, and let go of by the process that made it as soon as it is: it lives as long as
-// somebody has it mapped.
+// Memory is mapped whole, and then released at once by the process that made it: it lives as long as any
+// process has it mapped.
 #pragma once
 
 #include <map>
@@ -62,7 +62,7 @@ class VirtualMemory final : public WindowMemory {
   uint64_t nonce_ = 0;
   std::unique_ptr<Listener> listener_;  // until all have been mapped
   size_t awaited_ = 0;
-  std::map<int, Fd> came_;  // and are not mapped yet
+  std::map<int, Fd> came_;  // received, and not mapped yet
   std::map<int, Mapped> peers_;
 };
 

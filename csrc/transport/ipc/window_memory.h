@@ -3,7 +3,7 @@
 //   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles: the
 //                  devices reach each other
 //   VirtualMemory  likewise (transport/ipc/virtual_memory.h), by the driver's descriptors or fabric handles
-//   PinnedMemory   of the host (transport/ipc/pinned_memory.h): every device reaches that
+//   PinnedMemory   of the host (transport/ipc/pinned_memory.h): every device reaches it
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace fastcomm {
 
-/// One thread at a time. Destroyed before free(), it keeps the memory: peers may have it mapped.
+/// One thread at a time. If destroyed before free(), it keeps the memory: peers may have it mapped.
 class WindowMemory {
  public:
   explicit WindowMemory(int device) : device_(device) {}
@@ -22,7 +22,7 @@ class WindowMemory {
   WindowMemory& operator=(const WindowMemory&) = delete;
   virtual ~WindowMemory() = default;
 
-  /// The device that uses this rank's window and its peers'. Addresses are its own.
+  /// The device that uses this rank's window and its peers'. Addresses are that device's.
   int device() const { return device_; }
 
   /// Allocates this rank's window: zero, and aligned to 256 bytes. Raises Error(kSystem).
@@ -30,16 +30,16 @@ class WindowMemory {
   /// How peers find it. Raises Error(kSystem).
   virtual std::string handle() = 0;
   /// Whether peers need more than the handle: then each rank gives it, to all, and the hosts tell each other how
-  /// that went before anybody maps. The same on all ranks.
+  /// that went before any rank maps. The same on all ranks.
   virtual bool gives() const { return false; }
-  /// Never waits for a peer; an empty handle is of one that has no memory. Raises Error(kSystem).
+  /// Never waits for a peer; an empty handle is from a rank without memory. Raises Error(kSystem).
   virtual void give(int /*rank*/, const std::vector<std::string>& /*handles*/) {}
-  /// A peer's. Raises Error(kSystem): it cannot be reached; (kInvalidArgument): no handle.
+  /// Maps a peer's. Raises Error(kSystem): it cannot be reached; (kInvalidArgument): no handle.
   virtual char* map(int peer, const std::string& handle) = 0;
-  /// Nothing uses it any more. Raises Error(kSystem) where there is no device any more.
+  /// Nothing uses it any more. Raises Error(kSystem) where the device is gone.
   virtual void unmap(int peer) = 0;
-  /// Nobody has this rank's mapped any more. Waits for the device, if it is the device's: streams may still read a
-  /// tensor that lay there. Raises Error(kSystem), and then may be called again.
+  /// No peer has this rank's memory mapped any more. Waits for the device, if it is the device's: streams may
+  /// still read a tensor that lay there. Raises Error(kSystem), and then may be called again.
   virtual void free() = 0;
 
  private:

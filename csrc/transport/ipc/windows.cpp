@@ -22,7 +22,7 @@ class Retired {
     const std::lock_guard<std::mutex> lock(mutex_);
     windows_.push_back({std::move(memory), std::move(others_are_gone)});
   }
-  /// Frees those of which it is time.
+  /// Frees the windows that are due.
   void sweep() {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto is_free = [](const Window& window) {
@@ -31,7 +31,7 @@ class Retired {
         const BesideCaptures others;
         window.memory->free();
       });
-      return why_not.empty();  // else it is tried again
+      return why_not.empty();  // otherwise it is tried again
     };
     windows_.erase(std::remove_if(windows_.begin(), windows_.end(), is_free), windows_.end());
   }
@@ -65,7 +65,7 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<Wind
   Retired::get().sweep();
   std::string handle;
   const std::string own = make(handle);
-  // A problem is told like a handle: everybody comes to both exchanges, and nobody waits in vain.
+  // A problem is sent like a handle: all ranks come to both exchanges, and none waits in vain.
   const std::vector<std::string> handles = hosts.all_gather(handle);
   char* const window = windows_.empty() ? nullptr : windows_[0];
   windows_.assign(handles.size(), nullptr);
@@ -106,7 +106,7 @@ std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::
 std::string DeviceWindows::map(const std::vector<std::string>& handles) {
   return failure_text([&] {
     for (int peer = 0; peer < size(); ++peer) {
-      // An empty handle: the peer says in the next exchange why.
+      // An empty handle: the peer says why in the next exchange.
       if (peer == rank_ || handles[peer].empty()) continue;
       windows_[peer] = memory_->map(peer, handles[peer]);
     }
@@ -128,7 +128,7 @@ void DeviceWindows::take() {
 
 void DeviceWindows::leave(HostExchange& hosts) {
   unmap();
-  // Whoever has come has unmapped this rank's window.
+  // Each rank that has come has unmapped this rank's window.
   if (!FC_LEFT_OUT(Control::kLeaveAlone)) hosts.all_gather("");
   windows_[rank_] = nullptr;
   if (const std::unique_ptr<WindowMemory> own = std::move(memory_)) own->free();

@@ -57,7 +57,7 @@ class ThreadTransport final : public Transport {
   void reserve_scratch(size_t) override {}
   void reserve_part(size_t, size_t) override {}
   bool readable(int, size_t, size_t) const override { return true; }
-  // One address space: an address is its own name.
+  // One address space: an address names itself.
   uint64_t locate(const void* data, size_t) const override {
     return reinterpret_cast<uint64_t>(data);
   }

@@ -1,6 +1,6 @@
 // A group whose ranks are threads of one process, over ordinary memory.
 //
-// For the tests (it is what ThreadSanitizer can see: one mapping) and for CPU slots of one process.
+// For the tests (ThreadSanitizer can see it: one mapping) and for CPU slots of one process.
 #pragma once
 
 #include <cstddef>

@@ -34,7 +34,7 @@ DeathWatch::DeathWatch(std::function<void()> on_death) : shared_(std::make_share
   shared_->wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   FC_SYSCALL(shared_->wake.get() >= 0, "eventfd");
   shared_->on_death = std::move(on_death);
-  // Detached: it holds its own reference to what it uses, and nobody has to wait for it.
+  // Detached: it holds its own reference to what it uses, and no one has to wait for it.
   try {
     std::thread([shared = shared_] { run(shared); }).detach();
   } catch (const std::system_error& error) {

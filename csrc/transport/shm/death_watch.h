@@ -1,4 +1,4 @@
-// One thread that sleeps on the pidfds of all peer processes and tells of their deaths.
+// One thread that sleeps on the pidfds of all peer processes and reports their deaths.
 //
 // The kernel makes a pidfd readable when the process is gone, whatever killed it and whoever still
 // holds its sockets. The thread never touches Python and is never joined while a peer lives.
@@ -23,9 +23,9 @@ class DeathWatch {
   DeathWatch& operator=(const DeathWatch&) = delete;
 
   /// Sets `*dead` when the process of `pidfd` is gone. The watch ends, and the descriptor is
-  /// closed, when nobody else holds `dead` any more.
+  /// closed, when no one else holds `dead` any more.
   void watch(Fd pidfd, std::shared_ptr<std::atomic<bool>> dead);
-  /// Lets the thread look for watches that nobody needs any more.
+  /// Lets the thread look for watches that are no longer needed.
   void prune();
 
  private:

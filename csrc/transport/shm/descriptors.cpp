@@ -116,7 +116,7 @@ void check_user(int socket) {
 
 Fd connect_to(const std::string& name) {
   Fd fd = new_socket();
-  // connect() waits while the listener's queue is full, which thousands of strangers can bring about.
+  // connect() waits while the listener's queue is full, which thousands of strangers can cause.
   const timeval bound{10, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof(bound));
   sockaddr_un address;

@@ -2,9 +2,9 @@
 // in the file system, nothing to unlink. A socket's name is no secret, so both ends check that the
 // kernel says the other runs as the same user, and messages carry a number that only the group knows.
 //
-// Nobody waits for a peer here but in accept_one(): who connects and sends is counted on only after it
-// has said, elsewhere, that it has, since then its message lies in the socket. So any number of strangers
-// costs some microseconds each.
+// Nothing here waits for a peer except accept_one(): a peer that connects and sends is counted on only after
+// it has said, elsewhere, that it has, since then its message lies in the socket. So each stranger costs
+// only some microseconds, however many there are.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ struct Parcel {
 
 /// Sends `bytes` and `count` descriptors as one message, without waiting. Raises Error(kSystem).
 void send_parcel(int socket, const void* bytes, size_t size, const int* files, int count);
-/// What lies in the socket; never waits. What is more than wanted is closed. Raises Error(kSystem).
+/// What lies in the socket; never waits. Anything beyond what is wanted is closed. Raises Error(kSystem).
 Parcel receive_parcel(int socket, void* bytes, size_t size, int count);
 
 /// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket, as the kernel
@@ -56,7 +56,7 @@ bool wait_readable(int fd, Deadline deadline);
 /// The next connection, by `deadline`; strangers that come again and again do not move it. Raises Error(kTimeout).
 Fd accept_next(const Listener& listener, bool first, Deadline deadline);
 
-/// What `take(socket)` makes of the first connection for which it raises no Error; others are dropped. Raises
+/// Returns `take(socket)` for the first connection for which it raises no Error; others are dropped. Raises
 /// Error(kTimeout) at `deadline`.
 template <class Take>
 auto accept_one(const Listener& listener, Deadline deadline, const Take& take) {
@@ -65,7 +65,7 @@ auto accept_one(const Listener& listener, Deadline deadline, const Take& take) {
     try {
       return take(socket.get());
     } catch (const Error&) {
-      continue;  // nobody of the group; a real peer that failed here shows at its own end
+      continue;  // not of the group; a real peer that failed here reports it at its own end
     }
   }
 }

@@ -50,7 +50,7 @@ class Endpoint {
   void free_later(uint64_t offset, size_t bytes, std::function<bool()> unused);
   uint64_t allocate(size_t bytes);
 
-  /// Keeps a range from being used again until `unused()`, should it be freed before.
+  /// Keeps a range from being reused until `unused()`, should it be freed before.
   void quarantine(uint64_t offset, size_t bytes, std::function<bool()> unused);
   /// Frees a range, as soon as no quarantine holds any of it.
   void free(uint64_t offset, size_t bytes);

@@ -1,10 +1,10 @@
 // Forming a group: the ranks agree on a nonce and on rank 0's configuration, then take four rounds
 // through the store, each one value a rank:
 //
-//   record     who I am, where my listening socket and my window are, or why I have no memory
+//   record     who this rank is, where its listening socket and window are, or why it has no memory
 //   known      which of the others this process shares memory with already, from other groups
 //   reached    of the pairs that do not know each other, the higher rank connects to the lower and
-//              sends its descriptors; which of its connections came about
+//              sends its descriptors; the value says which of its connections were made
 //   verdict    after the lower rank has answered and both have mapped and probed: "ok", or what
 //              is wrong
 //

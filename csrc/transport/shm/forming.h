@@ -20,8 +20,8 @@ struct ShmTransportResult {
 /// Forms a group, collectively. Whether two ranks share memory is found by trying: each writes the
 /// group's nonce into its own window, hands its segment over, and reads the nonce in the peer's.
 /// All ranks come to the same result. `scratch_bytes(config, size)` is asked for the size of a window
-/// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for
-/// `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
+/// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for the
+/// reason `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
 /// fails or holds nonsense, Error(kInvalidArgument) where ranks differ about the size.
 ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endpoint* endpoint,
                                       const std::string& why_not, const GroupConfig& wanted,

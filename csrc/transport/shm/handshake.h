@@ -1,8 +1,8 @@
 // How two processes hand each other their shared memory: one exchange over a Unix socket.
 //
 // Each side sends a Hello with two descriptors, its segment and a pidfd of itself
-// (transport/shm/descriptors.h). The connection is closed afterwards: death is told by the pidfd, because
-// a socket's end of file is held back by any forked child.
+// (transport/shm/descriptors.h). The connection is closed afterwards: the pidfd reports death, because a
+// socket's end of file is held back by any forked child.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // What ranks tell each other through the store while they form a group, and how it is read.
 //
-// Whoever reaches the store may write anything there. Every value is checked for its length and its
-// bounds before it is used; what does not hold raises Error(kSystem) naming the rank whose value it
+// Anyone who reaches the store may write anything there. Every value is checked for its length and
+// its bounds before it is used; an invalid one raises Error(kSystem) naming the rank whose value it
 // is.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace fastcomm {
 
-/// What the ranks of a group must hold in common. Rank 0's values are everybody's: ranks that chose
-/// an algorithm by different numbers would deadlock.
+/// What the ranks of a group must hold in common. Rank 0's values apply to all: ranks that chose an
+/// algorithm by different numbers would deadlock.
 struct GroupConfig {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;

@@ -63,9 +63,9 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
     throw Error(ErrorCode::kSystem, concat("a shared memory segment has ", status.st_size,
                                            " bytes where ", bytes, " were announced"));
   }
-  // A peer that could shrink its file could kill this process with a bus fault. Files that cannot
-  // be sealed (POSIX shared memory) have F_SEAL_SEAL alone or answer EINVAL, and rest on the check
-  // of the peer's user.
+  // A peer that could shrink its file could kill this process with a bus error. Files that cannot
+  // be sealed (POSIX shared memory) have F_SEAL_SEAL alone or answer EINVAL, and are trusted by the
+  // check of the peer's user.
   const int seals = fcntl(fd, F_GET_SEALS);
   const bool can_be_sealed = seals >= 0 && seals != F_SEAL_SEAL;
   if (check_header && can_be_sealed && (seals & kSeals) != kSeals) {
@@ -117,7 +117,7 @@ Segment::Segment(const std::string& kind, size_t bytes) {
 }
 
 uint64_t Segment::allocate(size_t bytes) {
-  // Too many to round up are too many anyhow.
+  // Too many to round up are too many anyway.
   const uint64_t wanted = bytes > mapping_->bytes() ? bytes : pages(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -159,7 +159,7 @@ void Segment::inherit(uint64_t offset, size_t bytes, bool inherited) {
 }
 
 void Segment::reserve(uint64_t offset, size_t bytes) {
-  // Whole pages, and none behind the last: a sealed file does not grow.
+  // Whole pages, and none after the last: a sealed file does not grow.
   const uint64_t first = offset / kPage * kPage;
   const int error = posix_fallocate(fd_.get(), static_cast<off_t>(first),
                                     static_cast<off_t>(pages(offset + bytes) - first));

@@ -45,15 +45,15 @@ constexpr uint64_t kSegmentMagic = 0x31306d6d6f637366;  // "fscomm01"
 class Mapping {
  public:
   /// Maps all of `fd`. A peer's file must be sealed against shrinking where the kernel can seal,
-  /// and begin with a valid header. Raises Error(kSystem).
+  /// and start with a valid header. Raises Error(kSystem).
   Mapping(int fd, size_t bytes, bool check_header);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
   char* at(uint64_t offset) const { return base_ + offset; }
-  /// Whether a part can be read without a bus fault, which a hole in a full file system, or huge
-  /// pages that are not there, would raise. Takes kernels before Linux 5.14 at the peer's word.
+  /// Whether a part can be read without a bus error, which a hole in a full file system, or missing
+  /// huge pages, would raise. On kernels before Linux 5.14 the peer is trusted.
   bool readable(uint64_t offset, size_t bytes) const;
   size_t bytes() const { return bytes_; }
   /// Where `bytes` at `data` lie in the segment, kNotShared if they do not.
@@ -65,7 +65,7 @@ class Mapping {
   size_t bytes_;
 };
 
-/// The own segment. Thread-safe.
+/// This process's segment. Thread-safe.
 class Segment {
  public:
   /// `kind` is auto, memfd or posix. Raises Error(kSystem) with the reason of each kind tried.
@@ -79,7 +79,7 @@ class Segment {
   uint64_t allocate(size_t bytes);
   /// Gives a range back, and its memory to the system.
   void free(uint64_t offset, size_t bytes);
-  /// Whether a child of fork() has a range too (it does not at first); it is then shared with it.
+  /// Whether a child of fork() gets a range too (it does not at first); both then share it.
   void inherit(uint64_t offset, size_t bytes, bool inherited);
   /// Backs a range with memory. Raises Error(kSystem) where there is none left.
   void reserve(uint64_t offset, size_t bytes);

@@ -12,7 +12,7 @@
 
 namespace fastcomm {
 
-/// A rank's memory in a group: the control block, the nonce of its group behind it, and the scratch.
+/// A rank's memory in a group: the control block, followed by its group's nonce, and the scratch.
 struct alignas(kLineBytes) WindowHeader {
   ControlBlock control;
   std::atomic<uint64_t> nonce;

@@ -1,12 +1,12 @@
 """What torch.compile is to see of replicas: their own work, not how it is arranged.
 
-Threads, locks and what lasts from one pass to the next cannot be traced. What arranges replicas is
-`untraced`: a break in the graph, run as it is. Replicas are `traced`: compiled one by one, each in
-its thread, as the torch.compile around it all says. Modules that are compiled themselves have
-replicas that are, too: see `rebind`.
+Threads, locks and what lasts from one pass to the next cannot be traced. Code that arranges
+replicas is `untraced`: a graph break, run as it is. Replicas are `traced`: compiled one by one,
+each in its thread, as the surrounding torch.compile says. Replicas of modules that are compiled
+themselves are compiled, too: see `rebind`.
 
-torch has no public way to hand what torch.compile has set to another thread. ``set_eval_frame`` is
-what it does so itself with; unlike ``torch._dynamo``, it is there without a second of import.
+torch has no public way to hand what torch.compile has set to another thread. It does so itself by
+``set_eval_frame``, which, unlike ``torch._dynamo``, is available without a second of import.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["Frames", "is_wrapper", "rebind", "traced", "untraced"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What compiles the frames of the thread that called what is untraced; None if nothing does.
+# What compiles the frames of the thread that called untraced code; None if nothing does.
 _compiler: ContextVar[Any] = ContextVar("compiler", default=None)
 _numbers = itertools.count()
 _DEFAULT = eval_frame._FrameAction.DEFAULT
 
 
 def untraced(function: F) -> F:
-    """Decorate what torch.compile is to leave as it is, but for what is `traced` in it."""
+    """Decorate what torch.compile is to leave as it is, except for what is `traced` in it."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -63,8 +63,8 @@ def untraced(function: F) -> F:
 class Frame:
     """A frame from which replicas are traced, and what torch.compile keeps for it.
 
-    That is a few versions; after them torch.compile gives up. So other models and other devices
-    have frames of their own, and replicas that come at the same time do not each add one.
+    torch.compile keeps a few versions, and then gives up. So every model and every device has
+    frames of its own, and replicas that come at the same time do not each add a version.
     """
 
     def __init__(self) -> None:
@@ -73,18 +73,18 @@ class Frame:
             torch._C._ensureCUDADeviceGuardSet()
         code = _call.__code__.replace(co_name=f"replica_{next(_numbers)}")
         self.function = FunctionType(code, globals())
-        # Of each thread: how many versions there were before it looked for one.
+        # For each thread: how many versions there were before it looked for one.
         self._looked = threading.local()
 
     def in_turn(self, compiler: Any) -> Any:
-        """Return a compiler that compiles nothing twice for threads that come together."""
+        """Return a compiler that compiles nothing twice for threads that come at the same time."""
         if not callable(compiler):  # False: nothing new is to be compiled
             return compiler
 
         def compile_in_turn(frame: Any, *rest: Any) -> Any:
             code = frame.f_code
-            # Of a frame in the replica's work, one that is made between the look and here goes
-            # unseen: then that is compiled twice.
+            # For a frame in the replica's work, a version made between the look-up and here goes
+            # unseen: then the frame is compiled twice.
             seen = self._looked.versions if code is self.function.__code__ else _versions(code)
             with _turn:
                 if _versions(code) == seen:
@@ -124,7 +124,7 @@ def _as_it_is_this_once() -> Any:
 
 
 class Traced:
-    """Work that is compiled as the frames of the thread that called what is untraced."""
+    """Work that is compiled like the frames of the thread that called untraced code."""
 
     _fastcomm_untraced = True
 
@@ -150,7 +150,7 @@ def _compiled(compiler: Any, function: Any, /, *arguments: Any, **options: Any) 
 
 
 def traced(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``work`` compiled, if what called us is; itself if it sees to that."""
+    """Return ``work`` compiled if the caller is; ``work`` itself if it sees to that."""
     if _compiler.get() is None or hasattr(work, "_fastcomm_untraced"):
         return work
     return Traced(_common(), work)
@@ -159,8 +159,8 @@ def traced(work: Callable[..., Any]) -> Callable[..., Any]:
 class Frames:
     """The frames of one model: for each device, and for the first replica.
 
-    That one shares the module's tensors: it is compiled otherwise than those with tensors of their
-    own.
+    The first replica shares the module's tensors, so it is compiled differently from those with
+    their own.
     """
 
     def __init__(self, make: Callable[[], Any] = Frame) -> None:
@@ -176,7 +176,7 @@ class Frames:
     def traced(
         self, works: Sequence[Callable[..., Any]], devices: Sequence[Hashable]
     ) -> list[Callable[..., Any]]:
-        """Return what each device is to do, compiled, if what called us is."""
+        """Return what each device is to do, compiled if the caller is."""
         if _compiler.get() is None:
             return list(works)
         places = zip(works, devices, strict=False)
@@ -196,18 +196,18 @@ def _common() -> Frame:
 
 
 def is_wrapper(module: Module) -> bool:
-    """Whether a module is what torch.compile returned for another."""
+    """Tell whether a module is what torch.compile returned for another."""
     return type(module).__name__ == "OptimizedModule"
 
 
 def rebind(
     module: Any, replica: Any, place: dict[int, Module], device: Hashable, first: bool
 ) -> None:
-    """Give a replica the methods that its module has compiled, as the replica's own.
+    """Give a replica its module's compiled methods, bound to the replica.
 
     Args:
         module: the module.
-        replica: of it, with its attributes.
+        replica: a replica of the module, with its attributes.
         place: all replicas on that device, by the identity of their modules.
         device: of the replica.
         first: whether the replica is the first of all.
@@ -231,7 +231,7 @@ def _original(compiled: Any) -> Any:
 
 
 class _Bound:
-    """A compiled method of a replica. It holds it weakly: the replica has it as an attribute."""
+    """A compiled method of a replica, which it holds weakly: it is the replica's attribute."""
 
     def __init__(self, method: tuple[Frame, Any], function: Any, replica: Module) -> None:
         self._frame, self._compiled = method
@@ -262,9 +262,9 @@ def _compiled_frame(context: Any) -> tuple[Frame, Callable[..., Any]]:
 
 
 class _Settings:
-    """Settings that torch 2.11 has for the process, while any replica needs them.
+    """Settings that torch 2.11 keeps per process, for as long as any replica needs them.
 
-    Threads that set and restore them by themselves would end with each other's.
+    Threads that set and restore them on their own would end up with each other's.
     """
 
     def __init__(self) -> None:
@@ -289,7 +289,7 @@ _settings = _Settings()
 
 
 def _context(compiled: Any) -> Any:
-    """Return what a call of torch.compile was told, from what it returned."""
+    """Return the settings of a call of torch.compile, from what it returned."""
     kind = torch._dynamo.eval_frame._TorchDynamoContext
     for cell in compiled.__closure__ or ():
         if isinstance(cell.cell_contents, kind):

@@ -1,8 +1,8 @@
 """Several devices in one process of a `fastcomm.nn.parallel.DistributedDataParallel`.
 
-torch's had them once: one process for each machine, one replica for each of its devices. Here the
-replicas are those of `DataParallel`, whose backward pass leaves the process's gradients in
-the module, where DDP finds them as those of any module.
+torch's once had this: one process for each machine, one replica for each of its devices. Here the
+replicas are those of `DataParallel`, whose backward pass leaves the process's gradients in the
+module, where DDP finds them as it does any module's.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fastcomm.nn.parallel._division import check_placement
 from fastcomm.nn.parallel._losses import LossFunction
 from fastcomm.nn.parallel.data_parallel import DataParallel
 
-# They have hooks on parameters or modules of which each process must have one.
+# These hook parameters or modules of which each process must have one.
 _NOT_WITH_REPLICAS = ("delay_all_reduce_named_params", "mixed_precision")
 
 
 class Replicas(DataParallel[Module]):
     """The replicas of one process; parameters that none of them used get no gradient.
 
-    DDP tells by that what ``find_unused_parameters`` and ``static_graph`` are about.
+    By that DDP tells which are unused, for ``find_unused_parameters`` and ``static_graph``.
     """
 
     _zeros = False
@@ -50,7 +50,7 @@ def replicas_of(
         others: DDP's other arguments.
 
     Raises:
-        ValueError: devices of several types; what cannot be together with replicas.
+        ValueError: devices of several types; an option that cannot be combined with replicas.
         RuntimeError: a device that is not here; a tensor on another device than the first.
     """
     check_list(device_ids)
@@ -75,7 +75,7 @@ def replicas_of(
 
 
 def _kind(device: Device) -> str:
-    """Return a device's type, also of one that is not here."""
+    """Return a device's type, even of one that is not here."""
     if isinstance(device, int):
         return "cpu" if device == -1 else accelerator() or served()
     return str(torch.device(device).type)

@@ -14,7 +14,7 @@ from fastcomm.nn.parallel.scatter_gather import first_tensor
 
 
 def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
-    """Return the devices, none where the module is to run as it is."""
+    """Return the devices; none where the module is to run as it is."""
     if device_ids is None:
         kind = accelerator()
         if kind is None or kind == "mps":
@@ -53,7 +53,7 @@ def check_chunk_sizes(sizes: Sequence[int], count: int) -> None:
 
 
 def proportional(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide ``total`` as ``weights`` are, by largest remainders; zeros come last, if at all."""
+    """Divide ``total`` in proportion to ``weights``, by largest remainders; zeros come last."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))

@@ -1,4 +1,4 @@
-"""First calls of what chooses its code at the first call, and is not safe from threads there.
+"""First calls of functions that choose their code at the first call, which is not thread-safe.
 
 oneMKL 2024.2, which torch 2.13 has on x86, chooses the code of each vector function (tanh, exp,
 sqrt, ...) when it is first called. If threads make that call together, one of them may run code of
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-# Which torch hands to MKL, in this version or an older one; elsewhere a call costs nothing either.
+# Functions that torch hands to MKL, now or in an older version; elsewhere a call costs nothing.
 FUNCTIONS = (
     "acos",
     "asin",

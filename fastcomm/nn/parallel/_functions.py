@@ -49,8 +49,8 @@ def handed_out(
 ) -> _Tensors:
     """Return a broadcast's results as a function does, and keep what `summed_back` needs.
 
-    Results of inputs that need no gradient need none. Gradients that nobody computed are not made
-    up for all inputs.
+    Results of inputs that need no gradient need none. Gradients that nobody computed are not filled
+    in for all inputs.
     """
     inputs = lists[0]
     ctx.like = [(value.shape, value.dtype) for value in inputs]
@@ -112,7 +112,7 @@ class ReduceAddCoalesced(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        # A broadcast begins where the gradients are: which may be a later list's device.
+        # A broadcast begins where the gradients are, which may be a later list's device.
         begins = grads[0].device
         extra = 0 if ctx.sources[0] == begins else 1
         devices = [begins] * extra + ctx.sources
@@ -125,8 +125,8 @@ class ReduceAddCoalesced(Function):
 class Scatter(Function):
     """``Scatter.apply(devices, chunk_sizes, dim, tensor)``: a chunk for each device, or fewer.
 
-    From the CPU to devices it copies on streams of its own, and the current ones wait. The
-    derivative is `Gather`.
+    From the CPU to devices it copies on its own streams, and the current ones wait. The derivative
+    is `Gather`.
     """
 
     @staticmethod

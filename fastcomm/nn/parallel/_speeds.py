@@ -1,4 +1,4 @@
-"""How fast the replicas are, for a division of the batch that lets them end together."""
+"""The replicas' speeds, for dividing the batch so that they end together."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _RESOLUTION = 1000  # weights are integers
 
 
 class Speeds:
-    """Rows a second of each replica's forward passes: the mean of the last one and of those before.
+    """Rows per second of each replica's forward passes: the mean of the last and those before.
 
-    On devices the time is taken by events, and read once they have come. Thread-safe.
+    On devices the time is taken by events, and read once they have completed. Thread-safe.
     """
 
     def __init__(self, count: int) -> None:

@@ -2,8 +2,8 @@
 
 Replicas run in threads. In every BatchNorm of a training pass they meet: each brings the mean and
 the variance of its part, the last to come combines them in the order of the replicas, and all go on
-with copies of the result. That is made of differentiable operations; backward needs no more. What
-comes back to the copies is summed in the order of the tree: no bit depends on who came last.
+with copies of the result. All this is made of differentiable operations, so backward needs no more.
+The copies' gradients are summed in the order of the tree: no bit depends on who came last.
 
 A replica that has ended, or is in another BatchNorm, will not come: then all of them raise.
 """
@@ -48,7 +48,7 @@ class Party:
         self._failure: str | None = None
 
     def watched(self, replica: int, work: Callable[..., Any]) -> Watched:
-        """Return ``work``, of whose end the others hear."""
+        """Return ``work``, made to tell the others of its end."""
         return Watched(self, replica, work)
 
     def end(self, replica: int, error: BaseException | None = None) -> None:
@@ -60,7 +60,7 @@ class Party:
             self._look()
 
     def close(self) -> None:
-        """Let go of everything: the moments hold the graph, the modules hold this."""
+        """Let go of everything: the moments hold the graph, the modules hold this party."""
         for module in self._modules:
             module.__dict__.pop("forward", None)
         self._modules.clear()
@@ -73,7 +73,7 @@ class Party:
         self._modules.append(module)
 
     def meet(self, replica: int, place: int, moments: _Moments) -> _Moments:
-        """Return the moments of all parts together, where the replica's are.
+        """Return the moments of all parts together, on the replica's device.
 
         ``place`` is the BatchNorm's number.
 
@@ -117,7 +117,7 @@ class Party:
 
 
 class Watched:
-    """What a replica does, of whose end the others hear, however it comes."""
+    """A replica's work, of whose end the others hear, however it comes."""
 
     _fastcomm_untraced = True
 
@@ -134,7 +134,7 @@ class Watched:
         return result
 
     def cancel(self) -> None:
-        """It will not be called."""
+        """Note that the work will not be called."""
         self._party.end(self._replica)
 
 

@@ -42,41 +42,41 @@ T = TypeVar("T", bound=Module)
 
 
 class DataParallel(torch.nn.DataParallel, Generic[T]):
-    """Runs a module on several devices of this process, each with a part of the batch.
+    """Run a module on several devices of this process, each with a part of the batch.
 
     Without further arguments it does what ``torch.nn.DataParallel`` does, with the same arguments,
-    attributes, ``state_dict`` and errors. What that lacks:
+    attributes, ``state_dict`` and errors. In addition:
 
     - ``device_ids`` may be ``["cpu", "cpu"]``: replicas in the CPU's memory, in threads.
     - Replicas last from one forward pass to the next. On CPU slots their memory does too, and only
       what has changed is written.
     - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
       with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
-      meet on one device: what the first one holds besides is the sums of the gradients.
+      meet on one device: all that the first one holds besides is the gradients' sums.
     - ``output_device`` may be any device.
     - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
       ``buffers="sync_batchnorm"`` lets every BatchNorm see the whole batch.
-    - Scalars become a vector without a warning, ``dim`` may be any, results may be dataclasses.
+    - Scalars become a vector without a warning, any ``dim`` works, results may be dataclasses.
 
     Args:
         module: with all parameters and buffers on ``device_ids[0]``.
-        device_ids: devices, all of them by default; without an accelerator, and where none is a CPU
-            slot, the module runs as it is.
+        device_ids: devices, all of them by default; without an accelerator and without CPU slots
+            the module runs as it is.
         output_device: where results are gathered; ``device_ids[0]`` by default.
         dim: the dimension of the batch.
         loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
             the replica's part.
-        chunk_sizes: for each device its part of a batch of so many in all. Other batches are
-            divided in the same proportion, by largest remainders. ``"measured"``: in proportion to
-            the rows that each replica's forward passes did a second so far.
+        chunk_sizes: each device's part of a batch of their total size. Other batches are divided in
+            the same proportion, by largest remainders. ``"measured"``: in proportion to the rows
+            per second of each replica's forward passes so far.
         buffers: ``"first"``, ``"mean"`` or ``"sync_batchnorm"``.
         gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
 
     Thread-safe as the module is. Concurrent forward passes do not share replicas.
     """
 
-    _zeros = True  # what a parameter's gradient is that no replica used; else it has none
+    _zeros = True  # a parameter that no replica used gets zeros; else no gradient
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
             raise ValueError(f"buffers is 'first', 'mean' or 'sync_batchnorm', not {buffers!r}")
         self.module = module
         self.dim = dim
-        object.__setattr__(self, "loss_fn", loss_fn)  # a module's state is not this one's
+        object.__setattr__(self, "loss_fn", loss_fn)  # a loss module's state is not this module's
         self.buffer_policy = buffers
         self.gather_outputs = gather_outputs
         self._frames = Frames()
@@ -187,7 +187,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return scatter_gather.quiet_gather(outputs, output_device, self.dim)
 
     def _works(self, replicas: list[Any], sizes: list[int]) -> tuple[list[Any], Party | None]:
-        """Return what each replica is to do, and the party to be closed when they have."""
+        """Return what each replica is to do, and the party to be closed afterwards."""
         works = replicas
         if self.loss_fn is not None:
             works = [WithLoss(replica, self.loss_fn) for replica in replicas]
@@ -277,7 +277,7 @@ def data_parallel(
 class _ReplicaCache:
     """The replicas of a `DataParallel` on all of its devices.
 
-    A batch that is too short for all of them, and a pass beside another, get replicas of their own.
+    A batch too short for all of them, or a pass concurrent with another, gets its own replicas.
     """
 
     def __init__(self, count: int, zeros: bool) -> None:

@@ -17,32 +17,32 @@ __all__ = ["DistributedDataParallel"]
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch's, with gradients reduced by `fused_hook`, and with several devices in a process.
+    """torch's DDP, with gradients reduced by `fused_hook`, and with several devices in a process.
 
-    Where ``device_ids`` are several, the batch of a process is divided among replicas on them, as
-    `DataParallel` does it, and what they return is joined on ``output_device``. Gradients
-    are summed over the replicas first, in the tree's order; then each bucket is summed over the
-    processes, in the tree's order again, and divided by their number. So the mean is one over
-    processes, however many replicas they have: each brings the gradient of its loss, as it would
-    with one device. Old torch took the same mean, but divided before it summed over the processes.
+    With several ``device_ids`` the batch of a process is divided among replicas on them, as
+    `DataParallel` does, and their results are joined on ``output_device``. Gradients are summed
+    over the replicas first, in the tree's order; then each bucket is summed over the processes, in
+    the tree's order again, and divided by their number. So the mean is over processes, however many
+    replicas they have: each process brings the gradient of its loss, as it would with one device.
+    Old torch took the same mean, but divided before it summed over the processes.
 
-    Buffers are those of the first replica, and with ``broadcast_buffers`` of the first process: its
-    statistics of a BatchNorm, which each replica updates from its own part, are everybody's. A
-    parameter that no replica used has no gradient in its process, and is what
-    ``find_unused_parameters`` and ``static_graph`` take for unused; without them it is no error but
-    gets zeros.
+    Buffers are those of the first replica and, with ``broadcast_buffers``, of the first process:
+    everybody gets its BatchNorm statistics, which each replica updates from its own part. A
+    parameter that no replica used has no gradient in its process, and ``find_unused_parameters``
+    and ``static_graph`` take it for unused; without them it is no error, but gets zeros.
 
     Gradients on CUDA devices are reduced there where fastcomm serves their tensors natively, or
     NCCL does, else in the host's memory: see `fastcomm.fused_all_reduce_`.
 
     Args:
         module: the model; with several devices all of it on ``device_ids[0]``.
-        device_ids: torch's one or none; or several of one type, also CPU slots: ``["cpu", "cpu"]``.
+        device_ids: one or none, as in torch; or several of one type, also CPU slots: ``["cpu",
+            "cpu"]``.
         output_device: where the replicas' results are joined; ``device_ids[0]`` by default.
         dim: the dimension of the batch.
-        args, kwargs: torch's others, passed on. ``mixed_precision`` and
+        args, kwargs: torch's other arguments, passed on. ``mixed_precision`` and
             ``delay_all_reduce_named_params`` are for one device only.
-        comm_dtype: as in `FusedState`, like the others.
+        comm_dtype: as in `FusedState`.
         max_norm: as there.
         norm_type: as there.
         scale: as there.
@@ -52,11 +52,12 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             for each replica, whose mean is that over the process's batch.
 
     Raises:
-        ValueError: devices of several types; SyncBatchNorm or what is for one device with several.
+        ValueError: devices of several types; SyncBatchNorm, or an option for one device, with
+            several.
         RuntimeError: a device that is not here; a parameter or buffer that is not on the first.
 
     Attributes:
-        data_parallel: what has the replicas, or None. Where there are several, DDP's own attributes
+        data_parallel: what runs the replicas, or None. With several, DDP's own attributes
             ``device_ids`` and ``output_device`` are None.
     """
 

@@ -31,7 +31,7 @@ def get_a_var(obj: Any) -> torch.Tensor | None:
 
 @dataclass
 class _ThreadContext:
-    """What is thread-local in torch, as the caller has it, for the threads of the replicas."""
+    """The caller's thread-local settings of torch, for the threads of the replicas."""
 
     grad: bool = field(default_factory=torch.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
@@ -45,9 +45,9 @@ class _ThreadContext:
 
     @contextlib.contextmanager
     def enter(self, place: torch.device, streams: dict[torch.device, Any]) -> Iterator[None]:
-        """Enter all of it, and the streams, that of ``place`` last.
+        """Enter the settings and the streams, that of ``place`` last.
 
-        Replicas of several devices may meet, and one of them work on for all: see
+        Replicas on several devices may meet, and one of them then works for all: see
         `fastcomm.nn.parallel._sync_batchnorm`.
         """
         torch.get_num_threads()  # sets OpenMP's number for this thread, which matrix products ask
@@ -75,12 +75,12 @@ def parallel_apply(
 
     Args:
         modules: modules, or anything that can be called.
-        inputs: for each the positional arguments as a list or tuple, or the only one.
-        kwargs_tup: for each the keyword arguments.
-        devices: for each the device; that of the first tensor among its inputs by default.
+        inputs: each module's positional arguments as a list or tuple, or its only argument.
+        kwargs_tup: each module's keyword arguments.
+        devices: each module's device; that of the first tensor among its inputs by default.
 
     The threads have the caller's grad mode, inference mode, autocast settings, context variables,
-    and current streams of these devices.
+    and current streams on these devices.
 
     Returns:
         What the modules returned.
@@ -130,7 +130,7 @@ def parallel_apply(
 
 @dataclass
 class _Ended:
-    """A replica ended by what is no error: SystemExit, KeyboardInterrupt."""
+    """A replica ended by something that is not an error: SystemExit, KeyboardInterrupt."""
 
     by: BaseException
 
@@ -138,14 +138,14 @@ class _Ended:
 def _in_threads(work: Callable[[int], None], modules: Sequence[Any]) -> None:
     """Call ``work`` for each module in a thread, and wait for all.
 
-    A module with a method ``cancel`` is told where it will not be called.
+    A module that will not be called is told so by its method ``cancel``, if it has one.
     """
     started: list[threading.Thread] = []
     try:
         for i in range(len(modules)):
             context = contextvars.copy_context()
             thread = threading.Thread(target=context.run, args=(work, i))
-            thread.start()  # RuntimeError where no thread is to be had
+            thread.start()  # RuntimeError where no thread is available
             started.append(thread)
     finally:
         for module in modules[len(started) :]:

@@ -36,7 +36,7 @@ def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> li
         detach: without gradients.
 
     Raises:
-        RuntimeError: a tensor elsewhere; Python modules inside of a ScriptModule.
+        RuntimeError: a tensor elsewhere; Python modules inside a ScriptModule.
     """
     if not devices:
         return []
@@ -48,14 +48,14 @@ class Replicator:
 
     Each call of `replicas` gives all of them the module's present state. On CPU slots parameters
     and buffers are compared, and only what differs is written; on devices all is written, by one
-    launch a device. Memory that a graph still holds is not written to but replaced, and so is all
-    where other streams are current than the last time. Not thread-safe.
+    launch per device. Memory that a graph still holds is not written to but replaced, and so is all
+    of it where other streams are current than last time. Not thread-safe.
 
     Args:
         network: as in `replicate`.
         devices: as there.
         lasting: False where `replicas` is called once.
-        share_buffers: False if the first replica is to have buffers of its own, too.
+        share_buffers: False if the first replica is to have its own buffers, too.
         zeros: False if a parameter that no replica used is to get no gradient instead of zeros.
     """
 
@@ -135,7 +135,7 @@ class Replicator:
         return [list(flat[i : i + len(tensors)]) for i in range(0, len(flat), len(tensors))]
 
     def _usable(self) -> bool:
-        """Whether the replicas that stand have the module's structure, and nobody else has them."""
+        """Tell whether the replicas have the module's structure, and nobody else holds them."""
         if not self.lasting or not self._copies:
             return False
         if any(
@@ -193,7 +193,7 @@ class _BroadcastBuffers:
         """Return copies that share the lasting memory, and how many bytes were written to it."""
         count = len(self._devices) - 1
         reals = [torch.view_as_real(t) if t.is_complex() else t.detach() for t in tensors]
-        with torch.inference_mode(False):  # what lasts must do for training too
+        with torch.inference_mode(False):  # what lasts must also serve training
             if self._devices[0] != CPU:
                 written = self._refresh_devices(reals)
             elif len(self._lists) == count and all(len(t) == len(reals) for t in self._lists):
@@ -206,7 +206,7 @@ class _BroadcastBuffers:
     def _refresh_devices(self, reals: list[torch.Tensor]) -> int:
         indices = [device.index for device in self._devices]
         streams = [torch.accelerator.current_stream(device) for device in self._devices[1:]]
-        if streams != self._streams:  # what the others were given may still read the copies
+        if streams != self._streams:  # other streams may still read the copies
             self._lists, self._streams = [], streams
         written: int | None
         lists, written = _backend.load().refresh_device_lists(reals, indices, self._lists)
@@ -271,7 +271,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _is_common(module: Module) -> bool:
-    """Whether a copy of its attributes is a replica: the class has no ideas of its own about it."""
+    """Tell whether a copy of the attributes is a replica: the class has no say of its own in it."""
     kind = type(module)
     return is_wrapper(module) or (
         kind._replicate_for_data_parallel is Module._replicate_for_data_parallel

@@ -34,8 +34,8 @@ def scatter(
         chunk_sizes: how much of ``dim`` each device gets; equal chunks by default.
 
     Returns:
-        A list with the structure for each device, a tuple for a lone tensor, as torch does. Shorter
-        than ``target_gpus`` where a tensor is too short to be cut into so many chunks.
+        A list with the structure for each device, a tuple for a single tensor, as in torch. Shorter
+        than ``target_gpus`` where a tensor is too short to be cut into that many chunks.
     """
     return _scatter(inputs, slots(target_gpus), dim, chunk_sizes)
 
@@ -106,11 +106,11 @@ def scatter_kwargs(
     dim: int = 0,
     chunk_sizes: Sequence[int] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
-    """Scatter positional and keyword arguments for as many devices.
+    """Scatter positional and keyword arguments over the same number of devices.
 
     Where one of the two holds no tensor it follows the other: a short batch has fewer chunks than
-    there are devices, and what is not cut must not bring up replicas without data. (torch pads
-    with empty arguments there, and calls replicas without the tensors they need.)
+    there are devices, and what is not cut must not create replicas without data. (torch pads with
+    empty arguments there, and calls replicas without the tensors they need.)
 
     Raises:
         ValueError: both hold tensors, which are cut into different numbers of parts.
@@ -164,8 +164,8 @@ def gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:
         dim: the dimension to join. Scalars become a vector, with torch's warning.
 
     Returns:
-        The structure. None stays None; a field of a dataclass that is no such structure becomes a
-        list with each device's.
+        The structure. None stays None; a dataclass field that is no such structure becomes a list
+        of each device's value.
 
     Raises:
         TypeError: anything else, such as a number or a string.
@@ -214,7 +214,7 @@ def _gather(outputs: list[Any], target: Device, dim: int, *, quiet: bool) -> Any
 
 
 def _is_structure(value: Any) -> bool:
-    """Whether `gather` joins a value, or looks for what it joins inside."""
+    """Tell whether `gather` joins a value, or what is inside it."""
     if value is None or isinstance(value, torch.Tensor | dict):
         return True
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

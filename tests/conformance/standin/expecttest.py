@@ -1,6 +1,6 @@
-"""In place of the package expecttest where it is missing: torch's tests take a base class from it.
+"""A stand-in for the package expecttest, from which torch's tests take a base class.
 
-Those that run here compare no text with what is expected, so the class needs no more than its name.
+The tests that run here compare no expected text, so the class needs nothing but its name.
 """
 
 import unittest
