@@ -11,6 +11,7 @@ Exit status: 0 no regression, 1 at least one, 2 nothing to compare.
 from __future__ import annotations
 
 import argparse
+import string
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--relative-to", metavar="BACKEND", help="compare ratios to this backend")
     options = parser.parse_args(argv)
+    if len(options.others) >= len(string.ascii_uppercase):
+        parser.error(f"at most {len(string.ascii_uppercase)} files")
     paths = [options.first, *options.others]
     try:
         records = [read_records(path) for path in paths]
@@ -88,9 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not changes:
         print("the files have no row in common")
         return 2
-    names = [path.stem for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
+    names = list(string.ascii_uppercase[: len(paths)])
+    for name, path in zip(names, paths, strict=True):
+        print(f"{name}: {path}")
+    print()
     print(_format(changes, names, options.threshold, options.relative_to))
     worse = [change for change in changes if max(change.ratios) > options.threshold]
     print(f"\n{len(changes)} rows, {len(worse)} slower by more than {options.threshold:g}x")
@@ -106,7 +110,7 @@ def _format(
     with_dtype = len({change.key[3] for change in changes}) > 1
     body = [
         [
-            *(change.key[0], format_size(change.key[1]), change.key[2]),
+            *(change.key[0], format_size(change.key[1]) if change.key[1] else "", change.key[2]),
             *([change.key[3]] if with_dtype else []),
             *(f"{value:.3f}" for value in change.values),
             *(f"{ratio:.2f}" for ratio in change.ratios),

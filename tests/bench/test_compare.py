@@ -53,7 +53,8 @@ def test_several_files_are_compared_with_the_first(
         paths.append(write(tmp_path / name, of_file))
     assert main(paths[:2]) == 0 and main(paths) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert any("b / a" in line and "c / a" in line for line in lines)
+    assert f"C: {paths[2]}" in lines
+    assert any("B / A" in line and "C / A" in line for line in lines)
     (line,) = (line for line in lines if line.endswith("slower"))
     assert line.split()[-6:] == ["10.000", "11.000", "20.000", "1.10", "2.00", "slower"]
 
