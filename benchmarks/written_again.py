@@ -27,6 +27,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import fastcomm
+from fastcomm.bench.cases.base import all_gather_single, reduce_scatter_single
 from fastcomm.bench.launch import launch
 from fastcomm.bench.rank import Rank
 from fastcomm.bench.records import RecordWriter
@@ -53,9 +54,9 @@ def _prepare(
     chunks = list(given.chunk(size)) if is_root else None
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(given, op=dist.ReduceOp.AVG),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, given),
+        "all_gather": lambda: all_gather_single(whole, given),
         "broadcast": lambda: dist.broadcast(given, 0),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, given),
+        "reduce_scatter": lambda: reduce_scatter_single(part, given),
         "all_to_all": lambda: dist.all_to_all_single(whole, given),
         "scatter": lambda: dist.scatter(part, chunks, 0),
     }

@@ -20,7 +20,6 @@ import itertools
 import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +115,6 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
 
 def run_rank(rank: Rank, options: SweepOptions) -> None:
     """The sweep on one rank; rank 0 reports the rows."""
-    # That newer torches have other names for what all of them have.
-    warnings.filterwarnings(
-        "ignore", ".*is deprecated. Please use `torch.distributed", FutureWarning
-    )
     if options.prepare is not None:
         options.prepare()
     device = _own_device(rank, options.device)

@@ -16,6 +16,10 @@ import fastcomm
 
 Call = Callable[[], object]
 
+# The names of torch 2.13, which warns at each call by the older ones.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 
 def pattern(numel: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
     """What ``rank`` contributes: ``numel`` whole numbers; a shifted or missing chunk shows.

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import Call, Case, PartsCase, count_wrong, pattern
+from fastcomm.bench.cases.base import (
+    Call,
+    Case,
+    PartsCase,
+    all_gather_single,
+    count_wrong,
+    pattern,
+)
 
 
 class Broadcast(Case):
@@ -88,7 +95,7 @@ class AllGatherIntoTensor(AllGather):
 
     def bind(self, group: dist.ProcessGroup) -> Call:
         part, whole = self.part, self.whole
-        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+        return lambda: all_gather_single(whole, part, group=group)
 
 
 class AllGatherIntoTensorInPlace(AllGatherIntoTensor):

@@ -12,6 +12,7 @@ from fastcomm.bench.cases.base import (
     PartsCase,
     count_wrong,
     operands,
+    reduce_scatter_single,
     reduced,
 )
 
@@ -85,7 +86,7 @@ class ReduceScatterTensor(PartsCase):
 
     def bind(self, group: dist.ProcessGroup) -> Call:
         part, whole, op = self.part, self.whole, REDUCTIONS[self.reduction]
-        return lambda: dist.reduce_scatter_tensor(part, whole, op, group=group)
+        return lambda: reduce_scatter_single(part, whole, op, group=group)
 
     def check(self, group: dist.ProcessGroup, control: dist.ProcessGroup) -> int:
         given = operands(self.size * self.numel, self.dtype, self.rank, self.reduction)
