@@ -198,7 +198,8 @@ at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef 
   if (devices_ != nullptr) {
     if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
     if (Engine* const engine = devices_->decided(device)) {
-      const WithoutGil no_gil;  // it may wait for other ranks, or for threads that let go of tensors
+      const WithoutGil
+          no_gil;  // it may wait for other ranks, or for threads that let go of tensors
       return translating([&] { return engine->shared_empty(sizes, dtype, why); });
     }
   }

@@ -137,11 +137,11 @@ class FastcommBackend final : public ::c10d::Backend {
 
   // Memory for users that want it where peers can reach it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
-  /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
   /// A tensor on a device in memory that operations of this group use in place; undefined, with the reason,
   /// where there is none. Asks the other ranks for more of it (CudaGroup::empty).
   at::Tensor shared_empty_on(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
                              std::string& why);
+  /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   // The life of the group.
@@ -174,7 +174,7 @@ class FastcommBackend final : public ::c10d::Backend {
   Engine& of_message(const Tensors& tensors);
   Engine& on_device(const at::Tensor& tensor);
   std::vector<Engine*> device_engines();
-  /// Of any engine.
+  /// The failure of any engine.
   std::exception_ptr failure();
 
   std::shared_ptr<void> kept_;

@@ -8,7 +8,7 @@
 // waits; what a rank sends is staged once, and read once by its receiver.
 //   step 0   write the table; copy a short stream to the payload slot
 //   step 1   agree on the largest number of blocks of any rank, which sets the number of steps; copy this
-//            rank's message to itself, and its messages out of short streams; stage block 0
+//            rank's message to itself, and the messages for it out of short streams; stage block 0
 //   step k   stage block k-1; copy out what block k-2 of every long stream has for this rank
 //
 // Where all that a rank sends lies in memory that its peers reach, it stages nothing (coll/peer_tensors.h): its

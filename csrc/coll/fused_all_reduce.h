@@ -1,5 +1,5 @@
 // fused_all_reduce: a list of gradients, reduced where they lie: cast to the wire's type, summed in the
-// order of the fixed tree, averaged, multiplied, and looked at: their norm, and whether all are finite.
+// order of the fixed tree, averaged, multiplied, and checked: their norm, and whether all are finite.
 //
 // fused_reduce_scatter is the same for a list that is dealt to owners (GradientList::shard): a rank copies
 // out what it owns of units that a peer reduced, which are at most one a tensor, and all norms.

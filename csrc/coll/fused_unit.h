@@ -1,4 +1,4 @@
-// One unit of a list of gradients, reduced and looked at: what the fused schedules share.
+// One unit of a list of gradients, reduced and checked: what the fused schedules share.
 #pragma once
 
 #include "coll/gradient_list.h"

@@ -24,12 +24,13 @@
 namespace fastcomm {
 
 struct Gradient {
-  char* data;                 // dense; the same order of elements on every rank
-  uint64_t count;             // elements
-  DType dtype;                // a floating-point type
-  DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
-  float* residual = nullptr;  // `count` elements: what roundings to another wire type have left so far
-  int owner = -1;             // the rank that owns all of it, for gather_shards
+  char* data;      // dense; the same order of elements on every rank
+  uint64_t count;  // elements
+  DType dtype;     // a floating-point type
+  DType wire;      // what travels: the same, or fp16 or bf16 for fp32
+  float* residual =
+      nullptr;     // `count` elements: what roundings to another wire type have left so far
+  int owner = -1;  // the rank that owns all of it, for gather_shards
 };
 
 /// Rank r owns the elements from offsets[r] to offsets[r + 1] of a tensor. Empty: all ranks want all of it.

@@ -10,7 +10,7 @@
 namespace fastcomm {
 
 /// Divides the tensors, laid end to end, into one run a part, equally long to within a line; calls
-/// visit(part, tensor, span) for each piece of a tensor that a part gets, in order. Pieces begin at
+/// visit(part, tensor, span) for each piece of a tensor that a part gets, in order. Pieces start at
 /// multiples of `line` elements of their tensor, so parts never share a line, and a list has at most
 /// parts - 1 pieces more than tensors. Empty tensors have none.
 template <class Visit>

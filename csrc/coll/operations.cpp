@@ -143,7 +143,7 @@ Table make_table() {
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
     return rows.emplace_back(OperationRow{kind, name, std::move(algorithms), alone});
   };
-  // Of one type.
+  // Reductions in one type.
   const auto add_reduction = [&](OpKind kind, const char* name,
                                  const std::vector<AlgorithmRow>& algorithms,
                                  void (*alone)(const Call&)) -> OperationRow& {

@@ -24,7 +24,7 @@ struct PeerTensors {
   const char* at[kMaxRanks];  // of each rank, if any does; nullptr: what it gives is in its slot
 
   FC_HD const char* of(int rank) const { return any ? at[rank] : nullptr; }
-  /// Of an operation that would otherwise be over in step 1.
+  /// Steps of an operation that would otherwise be over in step 1.
   FC_HD uint32_t steps() const { return any && !FC_LEFT_OUT(Control::kNoLastWait) ? 3 : 2; }
 };
 

@@ -68,7 +68,7 @@ FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
 /// one-shot operation may write its payload while a peer still reads the blocks of the operation before.
 ///
 /// Slots take turns through more memory than is needed. A line that a peer has read is in its cache, and writing it
-/// then costs four times as much as writing one that has left the cache (7 ns to 2 on two cores of one cache; reading a
+/// then costs three to four times as much as writing one that has left the cache (7 ns to 2 on two cores of one cache; reading a
 /// written line, 1.6): so slots return to a line once as much as a second-level cache holds has been written.
 /// Messages of at most `short_bytes` do not: they would touch all of that memory for a line or two.
 struct ScratchLayout {
@@ -84,15 +84,15 @@ struct ScratchLayout {
   FC_HD uint64_t table(uint64_t sequence) const {
     return 2 * short_bytes + (sequence & 1) * table_bytes;
   }
-  /// Of operation number `sequence`, which has `bytes`: never where the previous operation's lies, since the halves of
-  /// the rotation belong to even and odd operations.
+  /// The payload slot of operation `sequence`, for `bytes`: never where the previous operation's lies, since the halves
+  /// of the rotation belong to even and odd operations.
   FC_HD uint64_t payload(uint64_t sequence, uint64_t bytes) const {
     if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
     const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
     const uint64_t turn = (sequence >> 1) % (half / stride);
     return shorts() + (sequence & 1) * half + turn * stride;
   }
-  /// Of the block with that number, counted through operations whose blocks have one size: never where the previous
+  /// The slot of block `turn`, counted through operations whose blocks have one size: never where the previous
   /// block's lies.
   FC_HD uint64_t stage(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);

@@ -19,8 +19,8 @@ enum class Control : uint8_t {
   kNoLaneBarrier,       // the tree over the columns of a norm has no barriers
   kShareChunks,         // two blocks work on the same chunks
   kBlindProbe,          // a probe of peer access does not look at what it found
-  kForgetHelloLength,   // a handshake's length is not looked at
-  kForgetRecordLength,  // a record's length is not looked at
+  kForgetHelloLength,   // a handshake's length is not checked
+  kForgetRecordLength,  // a record's length is not checked
   kDropReady,           // no stream waits for a kind of mark (devices/device_set.h),
   kDropStaged,          // which follow in the order of `Mark`
   kDropWorked,

@@ -1,6 +1,6 @@
 // The CPU executor of a schedule: one thread, memcpy and the SIMD loops of reduce_cpu.h.
 //
-// publish() stores the flag and then looks whether a peer sleeps. Both with sequential consistency,
+// publish() stores the flag and then checks whether a peer sleeps. Both with sequential consistency,
 // for the reason argued in transport/doorbell.h.
 #pragma once
 

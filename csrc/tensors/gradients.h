@@ -36,7 +36,7 @@ class GradientTensors {
   const std::vector<Gradient>& gradients() const { return gradients_; }
   /// The same as tensors, stand-ins among them; complex ones as pairs.
   const TensorList& dense() const { return dense_; }
-  /// Of gradients on the CPU.
+  /// The list, for gradients on the CPU.
   const std::shared_ptr<GradientList>& list() const { return list_; }
   /// Copies stand-ins to where the gradients live.
   void write_back() const;

@@ -19,7 +19,7 @@ Prepared prepare_all_to_all_single(const Site& site, const at::Tensor& output,
                                    const std::vector<int64_t>& input_splits);
 /// A tensor to each rank, and one from each.
 Prepared prepare_all_to_all(const Site& site, const Tensors& outputs, const Tensors& inputs);
-/// Of checked_outputs (c10d/calls/even.h), which tell every rank how long each one's message is.
+/// For checked_outputs (c10d/calls/even.h), which tell every rank how long each one's message is.
 Prepared prepare_all_gather_uneven(const Site& site, const Tensors& outputs,
                                    const at::Tensor& input);
 

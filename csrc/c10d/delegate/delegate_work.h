@@ -58,7 +58,7 @@ class DelegateWork final : public ::c10d::Work {
   const Continuations::Ptr& continuations() const { return call_.continuations; }
 
  private:
-  /// Whether it is one of Gloo's sends and receives, which only move on where somebody waits for them.
+  /// Whether it is one of Gloo's sends and receives, which make progress only while waited for.
   bool in_slices() const;
   bool on_device() const { return !call_.delegate->kind().blocks; }
   void follow();

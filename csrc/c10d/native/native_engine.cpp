@@ -36,8 +36,7 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, c10::intrusive_p
 
 void NativeEngine::fail(const std::exception_ptr& why) {
   const std::string text = what_of(why);
-  const size_t front =
-      text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets its own
+  const size_t front = text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets its own
   group()->failed("none", code_of(why), front == std::string::npos ? text : text.substr(front + 2));
 }
 

@@ -1,8 +1,8 @@
 // Vector clocks: who has seen how much of whose work.
 //
 // An actor is a stream, or the host, which is one for all of its threads: what one of them has
-// waited for, all know. An actor counts its work; a clock says, for every actor, up to which number
-// its owner is ordered after it.
+// waited for, all know. An actor counts its work; a clock says up to which number of every actor
+// its owner is ordered after.
 #pragma once
 
 #include <algorithm>

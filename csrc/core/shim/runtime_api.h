@@ -278,8 +278,7 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-/// Not for a device's default stream.
-/// As with CUDA's defaults for what else it can tell.
+/// Not for a device's default stream. What else it can tell is left out, as with CUDA's default arguments.
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* number) {
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
@@ -329,7 +328,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
-/// Per thread; the shim is always as strict as in relaxed mode.
+/// Per thread; the shim is never stricter than the relaxed mode.
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, fastcomm::shim::capture_mode);
   return cudaSuccess;

@@ -3,8 +3,8 @@
 //
 // A worker is a stream, a block of the kernels in a stream, or a thread of a block, in a process. Work
 // is numbered by launch and phase: a stream counts what it runs, a block its barriers since the
-// launch. Whoever has seen some of a stream's work has seen that of its blocks and threads, and of a
-// block, of its threads; so a clock keeps no more of each than it has to.
+// launch. Whoever has seen a stream up to some point has seen its blocks and threads up to there, and
+// with a block, its threads; so a clock keeps no more of each than it has to.
 #pragma once
 
 #include <cstdint>

@@ -119,8 +119,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     ErrorCode code;
     int peer;  // the rank at fault, or -1
     std::string text;
-    std::string cause =
-        "";  // what to tell the peers, if not the text: a control block is small
+    std::string cause = "";  // what to tell the peers, if not the text: a control block is small
   };
 
   /// What a message is about.

@@ -115,7 +115,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool reads_tensors_ = false;         // of peers, in step 1: they may have them back before
   CpuExecutor executor_;
   std::atomic<uint32_t> base_{0};  // written by who polls, as are those below
-  std::atomic<uint32_t> step_{0};  // a hint for everybody else
+  std::atomic<uint32_t> step_{0};  // a hint for other threads
   std::atomic<int> quitter_{-1};   // likewise: the peer for which this operation waits in vain
   Milliseconds timeout_;
   Deadline deadline_;

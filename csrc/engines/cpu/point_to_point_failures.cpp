@@ -50,7 +50,7 @@ std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
   const LookLock::Holder lock(lock_, std::try_to_lock);
   if (!lock.held() || stopped_) return std::nullopt;
   // What was found out about the peers came first, so all that they published before is seen here. A
-  // look takes a ring's content, and there is no more.
+  // look takes a ring's content; after two of them there is no more.
   look();
   look();
   if (mismatch_) return std::nullopt;

@@ -32,13 +32,14 @@ constexpr uint64_t place_in_pool(int segment, uint64_t offset) {
 
 /// What a kernel reads or writes on a rank.
 struct PeerEnd {
-  const char* staged;  // where it is in a window; with `rank` -1, where it is: it is this rank's own
-  uint64_t at;         // in a pool: bytes from the start of that rank's tensor
+  const char*
+      staged;   // where it is in a window; with `rank` -1, where it is: it is this rank's own
+  uint64_t at;  // in a pool: bytes from the start of that rank's tensor
   int32_t rank;
   bool is_result;  // of the tensor that is written
 };
 
-/// Of one kernel: sources and destinations.
+/// The most ends of one kernel: sources and destinations.
 constexpr int kMostEnds = 2 * kMaxDeviceRanks;
 
 /// Where an opening finds segments, and leaves what it finds. In device memory.

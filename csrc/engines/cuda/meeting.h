@@ -52,7 +52,7 @@ struct MeetingLine {
 };
 static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
 
-/// Of a channel, in host memory that the device has mapped. Zero before the first meeting.
+/// What a channel records, in host memory that the device has mapped. Zero before the first meeting.
 struct MeetingRecord {
   WaitRecord wait;
   CallHeader own;    // of the operation that failed

@@ -175,7 +175,7 @@ uint64_t chunk_of(const Call& call, const PeerAreas& areas) {
   return part / dtype_size(call.dtype);
 }
 
-/// Of a part in a slot: aligned to a pack.
+/// Bytes from one part in a slot to the next: aligned to a pack.
 uint64_t stride_of(const Call& call) { return (call.bytes() + 15) / 16 * 16; }
 
 }  // namespace

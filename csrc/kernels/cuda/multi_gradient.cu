@@ -230,7 +230,7 @@ uint64_t blocks_of(const GradientSegment* segments, int count) {
   return blocks;
 }
 
-/// Of all notes, of which a launch writes its segments'.
+/// The sizes of all notes; a launch writes those of its segments.
 struct NoteSizes {
   uint64_t blocks, segments;
 };

@@ -52,7 +52,7 @@ class VirtualMemory final : public WindowMemory {
   static void unmap(const Mapped& mapped);
   /// Lets the process's other devices copy from and to this rank's memory, as they may where cudaMalloc made it.
   void grant_others();
-  /// Of rank `peer`, which has sent it.
+  /// The descriptor that rank `peer` has sent.
   Fd descriptor_of(int peer);
 
   const Way way_;

@@ -45,7 +45,7 @@ class Endpoint {
   /// Maps what a peer handed over, and watches the peer.
   std::shared_ptr<PeerProcess> adopt(Introduction introduction);
 
-  /// Frees a window once `unused()` says that no peer can touch it any more; looked at whenever a
+  /// Frees a window once `unused()` says that no peer can touch it any more; checked whenever a
   /// window is allocated.
   void free_later(uint64_t offset, size_t bytes, std::function<bool()> unused);
   uint64_t allocate(size_t bytes);

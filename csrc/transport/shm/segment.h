@@ -1,7 +1,7 @@
 // One process's shared memory: a sealed memory file, its mapping, and who holds which part of it.
 //
 // The file is as large as the process may ever use (FASTCOMM_SEGMENT_MB) but sparse; reserve()
-// backs a part of it before use, so that running out of memory is an error and not a bus fault. A
+// backs a part of it before use, so that running out of memory is an error and not a bus error. A
 // memfd has no name and is not bounded by the size of /dev/shm; where the kernel has none, a POSIX
 // shared memory object is unlinked as soon as it is open. Either way nothing is left when the last
 // process is gone. Mappings are MADV_DONTFORK: a forked child has none.
