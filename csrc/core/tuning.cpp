@@ -42,9 +42,9 @@ const char* chosen_by_text(ChosenBy who, const char* variable) {
     case ChosenBy::kEnvironment:
       return variable;
     case ChosenBy::kTuning:
-      return "tuned for so many ranks";
+      return "tuned for this number of ranks";
     default:
-      return "by default for so many ranks";
+      return "by default for this number of ranks";
   }
 }
 

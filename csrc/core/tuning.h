@@ -18,7 +18,7 @@ struct Tuning {
 /// Who has chosen a value. The numbers travel between processes.
 enum class ChosenBy : uint32_t { kDefault = 0, kTuning = 1, kEnvironment = 2 };
 
-/// For messages: "FASTCOMM_ONE_SHOT_BYTES", "tuned for so many ranks", "by default for so many ranks".
+/// For messages: "FASTCOMM_ONE_SHOT_BYTES", "tuned for this number of ranks", "by default for this number of ranks".
 const char* chosen_by_text(ChosenBy who, const char* variable);
 
 /// Thread-safe; nothing but zeros where nothing has been told.

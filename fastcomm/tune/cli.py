@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastcomm tune",
         description="Measure up to which size one step is best, in what blocks more is moved, and "
-        "on devices how much of one a kernel should take, for groups of so many ranks. Process "
+        "on devices how much of one a kernel should take, for groups of that many ranks. Process "
         "groups go by it from then on, unless settings or FASTCOMM_TUNING=off say otherwise.",
     )
     parser.add_argument(

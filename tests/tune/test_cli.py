@@ -36,7 +36,7 @@ def test_what_is_measured_is_kept_and_shown(
     report = json.loads(file.read_text())
     assert len(report["rows"]) == 10 and report["environment"]
     kept = _tuning.read()
-    assert kept.pop(5) == {"payload_bytes": 4096}  # of other numbers of ranks: as they were
+    assert kept.pop(5) == {"payload_bytes": 4096}  # other numbers of ranks stay as they were
     measured = {int(ranks): values for ranks, values in report["values"].items() if values}
     assert kept == measured
 
@@ -50,10 +50,10 @@ def test_nothing_is_kept_by_a_dry_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_groups_go_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    # Values that no setting could have are told, and left out.
+    # Values that no setting could have are reported, and left out.
     _tuning.write({2: {"payload_bytes": 8192}, 3: {"payload_bytes": 3}})
     said = _explained(tmp_path)
-    assert "limit of 8192 (tuned for so many ranks)" in said, said
+    assert "limit of 8192 (tuned for this number of ranks)" in said, said
     assert "values for 3 ranks: payload_bytes is 3: must be 0 or from 64 to" in said, said
     said = _explained(tmp_path, FASTCOMM_TUNING="off", FASTCOMM_ONE_SHOT_BYTES="16384")
     assert "limit of 16384 (FASTCOMM_ONE_SHOT_BYTES)" in said and "ranks: " not in said, said

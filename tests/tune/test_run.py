@@ -1,4 +1,4 @@
-"""Measurement of ranks on the host and on devices, which are simulated ones."""
+"""Measurement of ranks on the host and on simulated devices."""
 
 from __future__ import annotations
 

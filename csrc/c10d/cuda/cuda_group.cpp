@@ -254,7 +254,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   }
   if (!all_come) {
     return concat("not all ranks have asked for such memory within ", kPatience.count() / 1000,
-                  " s, behind the same operations");
+                  " s, after the same operations");
   }
   // What was issued before is over once all are here; handles are opened where nothing waits.
   const std::string problem = problem_in([&] {

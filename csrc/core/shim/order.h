@@ -108,7 +108,7 @@ class Order {
   Shadow::Report reporter(const std::string& what, const char* does) {
     return [this, what, does](const Step& earlier, bool wrote, uintptr_t begin, uint64_t bytes) {
       note(concat(what, " ", does, " ", bytes, " bytes at ", begin, ", which ", *earlier.what, " ",
-                  wrote ? "writes" : "reads", ", and nothing orders the one behind the other"));
+                  wrote ? "writes" : "reads", ", and nothing orders one after the other"));
     };
   }
   void note(std::string text) {

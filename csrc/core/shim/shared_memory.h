@@ -193,7 +193,7 @@ class SharedMemory {
     Order::get().add_hazards(
         {concat(who_does, " ", bytes, " bytes at ", at, " of memory of process ", ledger_.card.pid,
                 ", which ", named(earlier), wrote ? " writes" : " reads",
-                ", and nothing orders the one behind the other")});
+                ", and nothing orders one after the other")});
   }
   /// Nothing goes unchecked silently.
   void overflow(const char* what) {

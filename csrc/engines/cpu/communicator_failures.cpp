@@ -123,12 +123,12 @@ std::optional<Communicator::Failure> Communicator::overdue(const Operation& oper
   }
   const int peer = peers.empty() ? -1 : peers.front();
   const std::string behind =
-      late.get() == &operation ? "" : concat(", behind ", operation.describe());
+      late.get() == &operation ? "" : concat(", queued after ", operation.describe());
   return Failure{ErrorCode::kTimeout, peer,
                  where(*late, peer) + concat("Timed out waiting ", late->timeout().count(),
                                              "ms; not arrived: ", names,
                                              ". The call: ", late->describe(), behind, progress,
-                                             ". Look what they are doing, or raise timeout=")};
+                                             ". See what they are doing, or raise timeout=")};
 }
 
 Communicator::Failure Communicator::told_by(int peer, const Subject& subject) const {
