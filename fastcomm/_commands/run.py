@@ -17,8 +17,7 @@ def main(argv: Sequence[str]) -> int:
 
     ``torch.nn.parallel`` and ``torch.cuda.comm`` are ours (see `fastcomm.use`), and
     ``init_process_group`` takes fastcomm where the script says gloo and, on a machine without GPUs,
-    where it says nccl. With GPUs NCCL stays what it is: the backend copies their tensors through
-    the host's memory.
+    where it says nccl. With GPUs a script that asks for NCCL gets it.
     """
     as_module = list(argv[:1]) == ["-m"]
     rest = list(argv[1:] if as_module else argv)

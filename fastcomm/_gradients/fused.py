@@ -235,7 +235,7 @@ def fused_reduce_add_coalesced(
 
     Args:
         inputs: a list for each replica, of equal lengths, shapes and dtypes: all on the CPU, or
-            each on one CUDA device, which may be the same; at most 16 there. Where the first list's
+            each on one CUDA device, which may be the same; at most 16 lists there. Where the first's
             device does not reach another's memory, the sums go through memory of the host.
         average: divide by the number of lists.
         scale: a factor.

@@ -1,8 +1,7 @@
-"""Whether what operations give is right, element by element.
+"""Whether the results of operations are right, element by element.
 
-They are given whole numbers whose sums are exact, so each element has one right value whatever the
-order; that sums of any numbers have the same bits everywhere and every time is looked at apart from
-that.
+Inputs are whole numbers whose sums are exact, so each element has one right value whatever the
+order. That sums of any numbers have the same bits everywhere and every time is checked separately.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def _has_place(checker: Checker, group: dist.ProcessGroup) -> bool:
 
 
 def bits(checker: Checker, group: dist.ProcessGroup) -> None:
-    """Sums of any numbers: the same bits on all ranks, and whenever it is done again."""
+    """Check that sums of any numbers have the same bits on all ranks and in every repetition."""
     generator = torch.Generator().manual_seed(checker.rank.rank)
     numel = checker.sizes.long // 4
     given = torch.randn(numel, generator=generator).to(checker.device)
@@ -138,7 +137,7 @@ def bits(checker: Checker, group: dist.ProcessGroup) -> None:
 
 
 def two_at_once(checker: Checker, group: dist.ProcessGroup) -> None:
-    """Another group at work at the same time, on streams of its own."""
+    """Check with another group at work at the same time, on its own streams."""
     size, rank = checker.rank.size, checker.rank.rank
     numel = checker.sizes.long // 4
     second: list[dist.ProcessGroup] = []
@@ -162,7 +161,7 @@ def two_at_once(checker: Checker, group: dist.ProcessGroup) -> None:
 
 
 def under_graph(checker: Checker, group: dist.ProcessGroup) -> None:
-    """Captured, and replayed among calls that are not."""
+    """Check captured calls, replayed among eager ones."""
     size, rank = checker.rank.size, checker.rank.rank
     for numel in (SHORT // 4, checker.sizes.long // 4):
 
@@ -191,7 +190,7 @@ def under_graph(checker: Checker, group: dist.ProcessGroup) -> None:
 
 @contextlib.contextmanager
 def _capture(stream: Any) -> Iterator[Any]:
-    """Capture what is given to a stream; yields what has ``replay()``."""
+    """Capture what is given to a stream; yield an object with ``replay()``."""
     module = torch.get_device_module(stream.device)
     if stream.device.type != "cuda":  # a simulation
         with module.graph(stream) as captured:
@@ -203,7 +202,7 @@ def _capture(stream: Any) -> Iterator[Any]:
 
 
 def under_load(checker: Checker, group: dist.ProcessGroup) -> None:
-    """Beside products of matrices: on another stream of the device, or another thread."""
+    """Check beside matrix products on another stream of the device, or in another thread."""
     with buffers_from(checker.ordinary):
         cases = [
             CASES[operation](
@@ -220,8 +219,8 @@ def under_load(checker: Checker, group: dist.ProcessGroup) -> None:
         checker.report(checker.check("under load", case.name, case.nbytes, body))
 
 
-# Of the matrices that keep something at work, and how many products are given at a time, so that a
-# device has no pause.
+# Edges of the matrices that keep a device at work, and how many products are issued at a time so
+# that it has no pause.
 _EDGES = {"cpu": 256, "cuda": 4096}
 _AHEAD = 4
 

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def rows() -> list[Row]:
-    """Two operations of two sizes and a barrier, over two backends; the first 20 times faster."""
+    """Return two operations of two sizes and a barrier, over two backends; the first 20x faster."""
     result = []
     points = [(op, size) for op in ("all_reduce", "broadcast") for size in (8, 65536)]
     for op, size in [*points, ("barrier", 0)]:

@@ -1,4 +1,4 @@
-"""Ranks that ``mpiexec`` starts. Where there is none, what stands in for it only starts them."""
+"""Ranks that ``mpiexec`` starts. Where there is none, a stand-in does nothing but start them."""
 
 from __future__ import annotations
 

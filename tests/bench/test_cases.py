@@ -14,10 +14,10 @@ UNTOUCHED = {
     ("gather", 1),
     ("send_recv_stream", 0),
 }
-# Whoever comes last may leave at once; that is this rank, unless the other one lost its processor.
+# Whoever comes last may leave at once; that is this rank, unless the other lost its processor.
 LAST = ("barrier", 1)
 
-# fastcomm's own, which Gloo does not have; benchmarks/fused_reduce.py measures them.
+# fastcomm's own operations, which Gloo does not have; benchmarks/fused_reduce.py measures them.
 OWN = {"fused_reduce_scatter", "gather_shards"}
 OF_GLOO = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool"]
 EVERY = [*OF_GLOO, "int16", "complex64", "complex128"]
@@ -92,7 +92,7 @@ def test_checks_pass_and_see_an_operation_that_does_nothing(
             case, _, reduction = name.partition("(")
             if (name, rank) == LAST or (case, rank) in UNTOUCHED:
                 continue
-            # Ones and twos may be their own result, of bool always.
+            # Ones and twos may be their own result; bool always is.
             assert broken != 0 or reduction, (name, dtype, rank)
 
 

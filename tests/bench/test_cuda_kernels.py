@@ -1,6 +1,6 @@
 """What the benchmark of the CUDA kernels calls, on the host under the execution shim.
 
-A benchmark that measures the wrong bytes, or stops half-way, is found out here and not on a GPU.
+A benchmark that measures the wrong bytes, or stops half-way, is noticed here and not on a GPU.
 """
 
 from __future__ import annotations

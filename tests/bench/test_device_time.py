@@ -1,4 +1,4 @@
-"""Times of benchmarks on a device: which columns come of the samples; the CPU is a device, too."""
+"""Times of benchmarks on a device: which columns the samples yield; the CPU is a device, too."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a short demonstration leaves."""
+    """Return what a short demonstration leaves."""
     out = tmp_path_factory.mktemp("demo")
     words = ["--backends", ",".join(BACKENDS), "--sizes", "8,64", "--budget", "0.5"]
     done = run("demo.py", *words, *STEPS, "--out", str(out))
@@ -63,7 +63,7 @@ def test_the_demo_leaves_records_and_a_plot(demo_folder: Path) -> None:
 def test_every_run_gives_the_same_bits(demo_folder: Path, tmp_path: Path) -> None:
     done = run("digits.py", "--backend", "gloo", *STEPS, "--out", str(tmp_path / "a.jsonl"))
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no warning of anything
+    assert done.stderr == ""  # no warnings
     record = record_of(tmp_path / "a.jsonl")
     for name in RECORDS:
         other = record_of(demo_folder / name)

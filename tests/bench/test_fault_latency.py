@@ -37,7 +37,7 @@ def test_every_kill_is_measured(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, program, *words], capture_output=True, text=True, timeout=120
     )
-    # Exit status 1 is a machine too busy for the claim, which is not what is tested here.
+    # Exit status 1 means that the machine is too busy for the claim, which is not tested here.
     assert done.returncode in (0, 1), done.stderr
     rows = read_records(out).rows
     assert [row["kills"] for row in rows] == [2] * 5

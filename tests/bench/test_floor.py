@@ -10,7 +10,7 @@ import pytest
 from fastcomm.bench.sweep import SweepOptions, run_sweep
 
 OPS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
-# In one step, about its limit, and in blocks of which the last is short.
+# In one step, around its limit, and in blocks of which the last is short.
 SIZES = (36, 1 << 20, (1 << 20) + 4, 5_000_000)
 
 pytestmark = pytest.mark.skipif(

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.serial  # times are compared
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is not a zombie that only waits to be reaped."""
+    """Tell whether the process exists and is not a zombie that only waits to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

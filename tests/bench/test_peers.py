@@ -1,4 +1,4 @@
-"""Peers that are no backends of torch; tests/bench/test_by_mpiexec.py has MPI."""
+"""Peers that are not torch backends; tests/bench/test_by_mpiexec.py has MPI."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def test_deepspeed_sums_or_says_why_it_cannot() -> None:
     assert len(reasons) == len(rows) / 2 == 6
     if importlib.util.find_spec("deepspeed") is None:
         assert all("No module named 'deepspeed'" in reason for reason in reasons)
-    else:  # which it builds at its first use, where it can
+    else:  # it is built at its first use, where possible
         assert all("DeepSpeed" in reason for reason in reasons if reason), reasons

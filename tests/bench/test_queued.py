@@ -1,4 +1,4 @@
-"""Timers of devices: what ranks agree on, and what takes the wall's clock. No clock of a device."""
+"""Device timers: what ranks agree on, and what uses wall-clock time. No device's clock is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_a_sample_that_came_late_on_one_rank_is_taken_again_on_all() -> None:
     results = launch(bench_ranks.time_queued, 2, 3, timeout_s=60)
     for calls, clock, times, host, asked in results:
         assert clock == "device" and calls == 50 and len(times) == 4
-        assert set(times) == {2_000_000} and set(host) == {1_000_000}  # rank 1's, and a call's
+        assert set(times) == {2_000_000} and set(host) == {1_000_000}  # rank 1's time, and a call's
         assert asked == results[0][4]
         # Rank 1 was late until the device waited 8 times as long.
         assert asked[:4] == [1_000_000, 2_000_000, 4_000_000, 8_000_000]

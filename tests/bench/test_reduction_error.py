@@ -43,7 +43,7 @@ def test_fastcomms_sides_are_the_tree(reduction_error: ModuleType, ranks: int) -
         for of_rank in results:
             result = of_rank[side.name].view(reduction_error.TYPES[side.dtype])
             if side.how == "Gloo" and ranks > 2:
-                # Another order and more roundings; yet nothing that is not a sum of these terms.
+                # Another order and more roundings, but still a sum of these terms.
                 tolerance = ranks * torch.finfo(wanted.dtype).eps
                 torch.testing.assert_close(result, wanted, rtol=tolerance, atol=4 * tolerance)
             else:
@@ -54,7 +54,7 @@ def test_values_differ_between_ranks_and_cover_magnitudes(reduction_error: Modul
     first, second = (reduction_error.values_of(rank, 10_000, "fp32") for rank in range(2))
     assert not (first == second).any()
     assert first.abs().max() > 1 and first.abs().median() < 2**-8
-    ratio = (first / second).abs()  # at each place one magnitude
+    ratio = (first / second).abs()  # one magnitude at each place
     assert 0.5 < ratio.median() < 2
 
 

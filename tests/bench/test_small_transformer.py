@@ -1,4 +1,4 @@
-"""The model of the training benchmark sees no byte that it is to guess."""
+"""The training benchmark's model does not see the bytes that it is to guess."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_byte_changes_nothing_before_it(small: ModuleType) -> None:
 
 def test_the_loss_is_that_of_the_next_byte(small: ModuleType) -> None:
     class Knows(torch.nn.Module):
-        """Gives the byte behind each, in a text that counts, all of the weight."""
+        """Gives all the weight to the byte after each, in a text that counts."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 100.0 * torch.nn.functional.one_hot(x + 1, small.VOCABULARY)

@@ -36,7 +36,7 @@ def test_an_ulp_is_the_distance_to_the_next_value(
     wanted = above.double() - values.double()
     assert torch.equal(sum_errors.ulp(values.double(), dtype), wanted)
     assert torch.equal(sum_errors.ulp(-values.double(), dtype), wanted)
-    between = values.double() + 0.4 * wanted  # what is no value of the type
+    between = values.double() + 0.4 * wanted  # not a value of the type
     assert torch.equal(sum_errors.ulp(between, dtype), wanted)
 
 

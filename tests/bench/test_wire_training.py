@@ -28,7 +28,7 @@ def wire_training() -> ModuleType:
 def short_run(
     wire_training: ModuleType, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Row]:
-    """Rows of some steps, by the name of their variant."""
+    """Return rows of some steps, by the name of their variant."""
     path = tmp_path_factory.mktemp("wire") / "w.jsonl"
     names = ["fp32", "bf16 wire", "Gloo, fp32", "Gloo, bf16_compress_hook"]
     words = ["--steps", str(STEPS), "--json", str(path), "--variants", *names]
@@ -51,7 +51,7 @@ def test_two_ranks_train_to_the_bits_of_gloo(short_run: dict[str, Row]) -> None:
 @pytest.mark.release
 def test_the_wire_changes_the_weights_and_hardly_the_losses(short_run: dict[str, Row]) -> None:
     ours, wire = short_run["fp32"], short_run["bf16 wire"]
-    assert wire["losses"][0] == ours["losses"][0]  # of the weights at the start
+    assert wire["losses"][0] == ours["losses"][0]  # with the initial weights
     assert wire["weights_sha256"] != ours["weights_sha256"]
     assert wire["losses"] == pytest.approx(ours["losses"], rel=1e-4)
     assert wire["weights_equal_on_all_ranks"]
@@ -74,7 +74,7 @@ def test_what_torch_refuses_is_recorded_in_its_words(short_run: dict[str, Row]) 
 
 
 def rows(**changes: Row) -> list[Row]:
-    """Rows of a good run, with changes to some of them."""
+    """Return rows of a good run, with changes to some of them."""
     good = {"stock": False, "ranks": 2, "losses": [2.0] * 30, "weights_equal_on_all_ranks": True}
     return [{"variant": n, **good, **changes.get(n[:4], {})} for n in ("fp32", "bf16 wire", "fp16")]
 

@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# An editable install has a finder that answers for every submodule of fastcomm, also for those
-# that a broken copy lacks on purpose.
+# An editable install has a finder that answers for every submodule of fastcomm, even for those that
+# a broken copy lacks on purpose.
 WITHOUT_EDITABLE_FINDER = (
     "import sys; sys.meta_path[:] ="
     " [one for one in sys.meta_path if 'editable' not in getattr(one, '__module__', '')]"
@@ -25,7 +25,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The repository."""
+    """Return the repository's folder."""
     return ROOT
 
 
@@ -60,7 +60,7 @@ def run_python(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def package_copy(tmp_path: Path) -> Path:
-    """A folder with a copy of the package without native library and record of the build."""
+    """Return a folder with a copy of the package without native library and build record."""
     folder = tmp_path / "copy"
     ignored = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.py")
     shutil.copytree(ROOT / "fastcomm", folder / "fastcomm", ignore=ignored)

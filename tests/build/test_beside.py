@@ -1,4 +1,4 @@
-"""What is built beside tests (tests/support/beside.py) holds their turn, and ends with them."""
+"""Building beside tests (tests/support/beside.py) holds their turn, and ends with them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 PYTHON = sys.executable
 SLEEPER = "import time; time.sleep(300)"
-# A child, one in a session of its own, and an orphan of one that has ended; all write their ids.
+# A child, one in its own session, and an orphan of one that has ended; all write their ids.
 FAMILY = f"""
 import os, subprocess, sys, time
 def note(pid):
@@ -80,7 +80,7 @@ def test_what_is_left_behind_is_killed_and_counted(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_when_the_caller_is_told_to_end(tmp_path: Path) -> None:
-    """As gpu_check ends on SIGTERM: by an exception out of the wait."""
+    """As when gpu_check ends on SIGTERM: by an exception out of the wait."""
     code = f"""
 import pathlib, signal, sys
 import bounded_run

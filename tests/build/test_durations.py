@@ -1,4 +1,4 @@
-"""tools/durations.py reads results, and tells what grew."""
+"""tools/durations.py reads results, and reports what grew."""
 
 from __future__ import annotations
 

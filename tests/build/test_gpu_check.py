@@ -138,7 +138,7 @@ def test_the_budget_leaves_steps_for_the_next_time(check: Check) -> None:
     steps = (_shell("first", "sleep 0.2"), long)
     outcomes = check(*steps, budget=20)
     assert outcomes["long"]["state"] == "not run" and "of --budget" in outcomes["long"]["reason"]
-    outcomes = check(*steps, budget=20)  # it comes first now, and is tried
+    outcomes = check(*steps, budget=20)  # now it comes first, and is tried
     assert _states(outcomes) == ["green", "green"] and outcomes["first"]["earlier"]
 
 
@@ -326,7 +326,7 @@ print(gpu_check.run_step(ends, place, 30)["reason"])
 
 
 def test_a_check_that_found_something_is_judged_in_the_program_itself(tmp_path: Path) -> None:
-    """The program is a script: its own folder is on Python's path, and not the package."""
+    """The program is a script: its own folder is on Python's path, but not the package."""
     row = {"path": "devices, handle", "check": "short", "operation": "reduce", "verdict": "wrong"}
     (tmp_path / "check.json").write_text(json.dumps({"rows": [{**row, "why": "rank 1: 3 wrong"}]}))
     command = [sys.executable, "-c", _JUDGED, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""What decides whether programs that were compiled elsewhere serve here; digests of sources."""
+"""What decides whether programs compiled elsewhere can be used here; digests of sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import source_digest
 
 @pytest.fixture
 def carried(tmp_path: Path) -> Path:
-    """Programs for two architectures; the one that is started writes down how."""
+    """Return a folder of programs for two architectures; one that is started records how."""
     folder = tmp_path / "gpu"
     folder.mkdir()
     (folder / gpu_programs.RECORD).write_text(json.dumps(gpu_programs.record_for("8.0;9.0")))
@@ -50,8 +50,8 @@ def test_there_is_a_source_of_every_program() -> None:
     for name in (*gpu_programs.TESTS, gpu_programs.BENCHMARK):
         assert (gpu_programs.ROOT / gpu_programs.source_of(name)).is_file()
     sources = (gpu_programs.ROOT / "tests/cpp").glob("shim_*_test.cpp")
-    # Not what is about the shim itself, or maps memory of its own kind between processes, or has
-    # ranks that are threads.
+    # Not those about the shim itself, that map the shim's memory between processes, or whose ranks
+    # are threads.
     here = {path.name for path in sources if "ipc_world.h" not in path.read_text()}
     here -= {"shim_order_test.cpp", "shim_peer_threads_test.cpp"}
     assert here == {Path(gpu_programs.source_of(name)).name for name in gpu_programs.TESTS}

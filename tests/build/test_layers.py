@@ -1,6 +1,6 @@
 """Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, and so on.
 
-Tensors is what ops and c10d share of torch.
+The layer tensors is what ops and c10d share of torch.
 
 Kernels may see the views of transport, whose flags an executor publishes and waits for; transport
 never sees what runs on the data.

@@ -1,4 +1,4 @@
-"""The library is opened only by what it was built for; otherwise the error says what to type."""
+"""The library is opened only by what it was built for; otherwise an error says what to type."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_mismatch_is_reported_before_the_library_is_opened(
     run_python, package_copy, changes, built, found
 ):
     write_record(package_copy, **changes)
-    # Not an ELF file: opening it would be reported in other words.
+    # Not an ELF file: opening it would be reported in different words.
     (package_copy / "fastcomm" / "_C.so").write_text("no library")
     done = run_python(LOAD, path=package_copy)
     first, *rest = done.stdout.splitlines()
@@ -93,7 +93,7 @@ def test_library_names_the_devices_that_it_serves():
     from fastcomm._devices import slots as _slots
 
     assert _native.load().accelerator_type() == {"cpu": "", "cuda": "cuda"}[_build_info.FLAVOUR]
-    assert _slots.served() == "cuda"  # without kernels of ours torch serves it
+    assert _slots.served() == "cuda"  # without our kernels torch serves it
 
 
 def test_without_torch_the_error_says_so(run_python, package_copy):
@@ -127,6 +127,6 @@ def test_library_links_neither_the_driver_nor_nccl_nor_a_second_openmp(root):
 
 
 def _search_paths_of_python() -> set[str]:
-    """Return what this Python has every extension search: some builds name their own folder."""
+    """Return the paths that this Python has every extension search: some builds name their own."""
     flags = f"{sysconfig.get_config_var('LDSHARED')} {sysconfig.get_config_var('LDFLAGS')}"
     return {path for paths in re.findall(r"-rpath[=,](\S+)", flags) for path in paths.split(":")}

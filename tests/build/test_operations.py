@@ -1,7 +1,7 @@
 """An operation is a row: few files know one by its name.
 
 Its number (``core/types.h``), its row (``coll/operations.cpp``) and the method that makes calls.
-Whatever else depends on which operation a call is of reads the row.
+Everything else that depends on a call's operation reads the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOT_CALLED = {"kNone", "kOther"}
 
 
 def kinds(csrc: Path) -> list[str]:
-    """Return the names of all operations, as the enumeration has them."""
+    """Return the names of all operations, as in the enumeration."""
     enumeration = re.search(
         r"enum class OpKind[^{]*\{(.*?)\};", (csrc / "core/types.h").read_text(), re.DOTALL
     )
@@ -35,7 +35,7 @@ def files_that_know(csrc: Path, kind: str) -> list[str]:
 
 
 def test_an_operation_is_known_by_its_row_and_its_method(root: Path) -> None:
-    """An engine each has a method, and they may share how it is called."""
+    """Each engine has a method, and they may share how it is called."""
     csrc = root / "csrc"
     found = {kind: files_that_know(csrc, kind) for kind in kinds(csrc) if kind not in NOT_CALLED}
     assert len(found) > 20

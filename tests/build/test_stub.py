@@ -1,4 +1,4 @@
-"""The hand-kept stub names exactly what the library has."""
+"""The hand-written stub names exactly what the library has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 
 def stub_names(text: str) -> set[str]:
-    """Public names that a stub defines at its top level; imports do not count."""
+    """Return public names that a stub defines at its top level; imports do not count."""
     names: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

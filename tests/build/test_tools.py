@@ -23,7 +23,7 @@ def load_tool(root: Path, name: str) -> ModuleType:
 
 @pytest.fixture
 def native_build(root, tmp_path, monkeypatch):
-    """The builder over a small tree of sources, each of which checks its own macros."""
+    """Return the builder over a small tree of sources, each of which checks its own macros."""
     tool = load_tool(root, "native_build")
     texts = {
         "core/plain.cpp": "#ifdef __AVX2__\n#error leak\n#endif\nint plain() { return 1; }\n",
@@ -97,7 +97,7 @@ def test_old_compilers_are_asked_for_cpp17(root, monkeypatch, default, flags):
 
 @pytest.fixture
 def fake_toolkit(tmp_path, monkeypatch):
-    """A toolkit whose nvcc is reached through a wrapper script in another folder."""
+    """Return a toolkit whose nvcc is reached through a wrapper script in another folder."""
     nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
     wrapper = tmp_path / "bin" / "nvcc"
     listed = "compute_75 compute_80 compute_90 compute_100"

@@ -23,7 +23,7 @@ Future = Any
 
 
 def _reduced(value: float, size: int = 4, group: dist.ProcessGroup | None = None) -> Future:
-    """Start an all_reduce of equal values; every call looks like every other."""
+    """Start an all_reduce of equal values; all calls look the same."""
     work = dist.all_reduce(torch.full((size,), value), group=group, async_op=True)
     assert work is not None
     return work.get_future()
@@ -58,7 +58,7 @@ def _same_shapes(world: World) -> list[list[float]]:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_what_continuations_issue_meets_its_own_kind(size: int) -> None:
-    """Collectives of equal shape, issued in continuations and outside: no rank sums another's."""
+    """Collectives of equal shape, issued inside and outside continuations, are never mixed up."""
     for found in run_ranks(size, _same_shapes):
         assert found == [[float(2**index) * size**3] * 4 for index in range(20)]
 
@@ -152,12 +152,12 @@ def _kinds_of_futures(world: World) -> None:
     assert same
     assert future.done()
     assert child.value() == child.wait()
-    # Complete or not: the continuation comes in its turn.
+    # Complete or not, the continuation comes in its turn.
     assert future.then(lambda done: threading.get_ident()).wait() == thread
     called = threading.Event()
     future.add_done_callback(lambda done: called.set())
     assert called.wait(10)
-    # A callback of torch's own on a future of ours.
+    # torch's own callback on one of our futures.
     both = torch.futures.collect_all([_reduced(1.0), _reduced(2.0)])
     assert [f.value()[0][0].item() for f in both.wait()] == [world.size, 2 * world.size]
     with torch.no_grad():
@@ -176,13 +176,13 @@ def _raise(error: Exception) -> None:
 
 
 def _callbacks_of_torch(world: World) -> list[float]:
-    """Callbacks of torch's own futures run where they may: in the calling thread or in another."""
+    """Run callbacks of torch's own futures: in the calling thread or in another."""
     world.init()
     dist.all_reduce(torch.ones(1))
     found = []
     for value in (2.0, 3.0):
         if world.rank == 1:
-            time.sleep(0.2)  # complete here when it is asked for, and not there
+            time.sleep(0.2)  # complete here when it is asked for, but not there
         futures = [_reduced(1.0), _reduced(1.0, 100_000)]
         if world.rank == 0:
             futures[1].wait()
@@ -290,7 +290,7 @@ def test_a_continuation_of_one_rank_alone_times_out() -> None:
 
 
 def _hierarchy(world: World) -> float:
-    """A sum over four ranks by pairs, the second in a continuation of the first."""
+    """Sum over four ranks by pairs, the second sum in a continuation of the first."""
     world.init()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
@@ -325,7 +325,7 @@ def _two_origins(world: World) -> Caught:
 
 
 def test_continuations_of_two_groups_cannot_share_a_third() -> None:
-    """Each has an order, but none that ranks could agree on."""
+    """Each group has an order, but not one that ranks could agree on."""
     found = run_ranks(2, _two_origins)
     assert {caught.kind for caught in found} <= {"CollectiveArgumentError", "GroupPoisonedError"}
     assert all("continuations of futures of two other process groups" in c.text for c in found)
@@ -384,7 +384,7 @@ def test_a_group_of_one_continues_in_a_child() -> None:
 
 
 def _die_while_the_lane_forms(world: World) -> Caught | None:
-    """The rank that holds the store dies; the other looks for it in a connection made before."""
+    """Kill the rank that holds the store; the other looks for it in an earlier connection."""
     port = os.path.join(world.directory, "port")
     if world.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)

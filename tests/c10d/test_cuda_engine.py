@@ -84,7 +84,7 @@ def _whole_product(world: World) -> None:
 @pytest.mark.parametrize("route", ["auto", "pinned"])
 @pytest.mark.parametrize("size", range(2, 9))
 def test_the_bits_of_the_cpu_in_every_case(size: int, route: str) -> None:
-    """Try every operation, type and size with every number of ranks; in place: test_group_pool.py."""
+    """Every operation, type and size with every number of ranks; in place: test_group_pool.py."""
     environment = {**SMALL, "FASTCOMM_ROUTE": route}
     run_ranks(size, _whole_product, environment=environment, timeout=900)
 

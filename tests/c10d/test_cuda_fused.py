@@ -102,7 +102,7 @@ def test_the_bits_of_the_cpu_by_pinned_memory() -> None:
 
 
 def _buckets(world: World) -> None:
-    """Reduce gradients end to end in memory that all have mapped, or all but this rank."""
+    """Reduce gradients that lie end to end, in memory that all, some or no ranks have mapped."""
     device = _joined(world)
     counts = [7, 3000, 64, 4097, 1]
     for count in (sum(counts), 5):
@@ -188,7 +188,7 @@ def test_each_rank_its_own_part() -> None:
 
 
 def _gathered(world: World) -> None:
-    """Gather shards of several types, of which some ranks have none; and those of one rank alone."""
+    """Gather shards of several types, of which some ranks have none; and those of one rank."""
     device = _joined(world)
     whole = [
         tensor for tensor in gradients(0) if tensor.is_contiguous() and not tensor.is_complex()

@@ -125,7 +125,7 @@ def _uneven(rank: int, size: int, dtype: torch.dtype, scale: int) -> None:
 
 
 def _layouts(rank: int, size: int) -> None:
-    """Use gaps, transposition, conjugation, negation, no dimension, in- and outputs that overlap."""
+    """Use gaps, transposition, conjugation, negation, no dimension, outputs that overlap inputs."""
     root = size - 1
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     plain = torch.arange(24.0).view(4, 6) + 100 * rank

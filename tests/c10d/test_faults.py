@@ -26,7 +26,7 @@ SMALL, LARGE = 16, 1 << 20
 
 
 def _die(world: World) -> None:
-    """Leave pid and time behind, and end as no handler can notice."""
+    """Leave pid and time behind, and end so that no handler can notice."""
     path = Path(world.directory, "death")
     path.with_suffix(".new").write_text(f"{os.getpid()} {time.monotonic()}")
     path.with_suffix(".new").rename(path)
@@ -169,7 +169,7 @@ def _check_survivor(outcome: Outcome, size: int, victim: int) -> None:
 
 
 def _lose_one_apart(world: World, victim: int) -> Caught | None:
-    """Rank 1 has process numbers of its own: the ranks do not know each other's."""
+    """Give rank 1 process numbers of its own: the ranks do not know each other's."""
 
     def play() -> Caught:
         world.init()
@@ -211,7 +211,7 @@ def _all_die(world: World, in_an_operation: bool) -> None:
 
 
 def _left_behind() -> set[str]:
-    """Whatever in the system carries fastcomm's name: files, sockets, open memory files."""
+    """Return whatever carries fastcomm's name in the system: files, sockets, open memory files."""
     found = {str(path) for path in Path("/dev/shm").glob("*fastcomm*")}
     found |= {
         line.split()[-1]

@@ -153,7 +153,7 @@ def test_infinities_and_nans_are_found_wherever_they_are() -> None:
 
 
 def _error_feedback(world: World) -> list[bytes]:
-    """Check that residuals have the bits of the definition, and that sums over steps lose nothing."""
+    """Check that residuals have the bits of the definition; sums over steps lose nothing."""
     world.init()
     sizes, wire = [5000, 3, 0, 4097], torch.bfloat16
     all_kept = [[torch.zeros(n) for n in sizes] for _ in range(world.size)]
@@ -209,7 +209,7 @@ def test_error_feedback(size: int, transport: str) -> None:
 
 
 def _in_place(world: World) -> None:
-    """Reduce lists that lie alike in shared memory and need no slots: the same bits, however they lie."""
+    """Lists that lie alike in shared memory need no slots: same bits, however they lie."""
     world.init()
     sizes = [7, 70001, 4096, 12289]
     for shared_by in (range(world.size), range(1)):

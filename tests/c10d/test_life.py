@@ -1,4 +1,4 @@
-"""What a process group is asked besides operations: errors, splitting, its ends."""
+"""What a process group does besides operations: errors, splitting, its ends."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 def _limit(name: str, value: int) -> None:
-    """Lower a limit of this process; for files and address space, relative to what is already used."""
+    """Lower a limit of this process; for files and address space, beyond what is used already."""
     if name == "NOFILE":
         value += len(os.listdir("/proc/self/fd")) - 1
     if name == "AS":

@@ -23,7 +23,7 @@ def _after_a_busy_engine(world: World) -> None:
         time.sleep(0.1)  # now it is busy
         dist.isend(large, 1, group=ours).wait()
         work.wait()
-        time.sleep(0.3)  # the progress thread has nothing to do, and goes to sleep
+        time.sleep(0.3)  # the progress thread has nothing to do, and forgets
         sent = dist.isend(large, 1, group=ours)
         dist.all_reduce(value, group=others)  # drives the other group alone
         sent.wait()

@@ -112,7 +112,7 @@ def test_calls_that_differ_are_told_on_all_ranks() -> None:
 
 
 def _refuse(world: World) -> list[tuple[str, Caught]]:
-    """Refuse on all ranks but the last, which goes on as if nothing had happened: nothing was sent."""
+    """Refuse on all ranks but the last, which goes on as before: nothing was sent."""
     world.init()
     rank, size, b = world.rank, world.size, torch.zeros
     wide = b(1).expand(4)

@@ -52,7 +52,7 @@ def _all_reduce(tensor: torch.Tensor, asynchronous: bool, **options: object) -> 
 
 
 def _counts(dtype: torch.dtype, size: int) -> Iterable[int]:
-    """Return counts for the one-shot limit, fewer lines than ranks, about a block, uneven slices."""
+    """Yield the one-shot limit, fewer lines than ranks, about a block, uneven slices."""
     limit = 1024 // (size - 1) // dtype.itemsize
     block = 4096 // dtype.itemsize
     yield from (limit, limit + 1, limit + 17, block - 1, block, block + 1, 20_011)
@@ -222,7 +222,7 @@ def test_many_operations_are_in_flight() -> None:
 
 
 def _leaves_a_copy(tensor: torch.Tensor, value: float, asynchronous: bool) -> bool:
-    """Tell whether this rank's input is still in its segment after the result has overwritten it."""
+    """Tell whether this rank's input is still in its segment when the result overwrote it."""
     tensor.fill_(value)
     pattern = torch.full((64,), value, dtype=tensor.dtype).numpy().tobytes()
     _all_reduce(tensor, asynchronous)

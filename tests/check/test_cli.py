@@ -27,7 +27,7 @@ def test_a_machine_without_devices(
     speeds = [row for row in found["rows"] if row["check"] == "speed"]
     assert [list(row["beside"]) for row in speeds] == [[]] * 2 + [["gloo"]] * 4
     assert files["--plot"].stat().st_size > 10_000
-    assert not (tmp_path / "fastcomm").exists()  # nothing to go around
+    assert not (tmp_path / "fastcomm").exists()  # nothing to avoid
 
 
 def test_a_check_without_devices_takes_back_nothing_of_theirs(

@@ -1,4 +1,4 @@
-"""What a check says of what was found."""
+"""What a check says about its findings."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_may_be_somebody_elses_fault_leads_around_nothing(row: Row) -> None
     rows = [_row("devices, handle"), row, _row("devices, pinned")]
     assert report.verdict_of(rows[:2]) == "failed" and report.is_bad(rows)
     assert report.settings(rows) == {}
-    # Nor is it the time to take back what was known.
+    # Nor should it take back what was known.
     assert not report.decided(rows, all_devices=True) & {"FASTCOMM_IPC", "FASTCOMM_ROUTE"}
 
 

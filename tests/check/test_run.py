@@ -1,4 +1,4 @@
-"""Checks of paths that are right, missing, wrong or broken. Devices are simulated ones."""
+"""Checks of paths that are right, missing, wrong or broken. Devices are simulated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _checked(path: Path, ranks: int, prepare: Any = None, timeout_s: float = 120
 
 
 def _spoil_a_gather() -> None:
-    """Rank 1 gets one wrong element."""
+    """Give rank 1 one wrong element."""
     stock = dist.all_gather
 
     def spoiled(parts: list[torch.Tensor], *arguments: Any, **options: Any) -> None:
@@ -82,7 +82,7 @@ def test_what_raises_on_one_rank_is_said_of_that_rank_and_ends_in_time() -> None
     rows = _checked(ON_THE_HOST[0], 2, _raise_on_one_rank, timeout_s=24)
     (failed,) = [row for row in rows if row["verdict"] == "failed"]
     assert failed["operation"] == "scatter", rows
-    # The other one has waited for a quarter of the time, and says who has not come.
+    # The other rank has waited for a quarter of the time, and says who has not come.
     assert "no room here" in failed["why"] or "rank 1" in failed["why"], failed
     assert time.monotonic() - begun < 22 and not report.is_excused(failed)
 
@@ -107,7 +107,7 @@ def test_a_stock_backend_that_hangs_leads_around_nothing() -> None:
 
 
 def _set_what_others_set() -> None:
-    """As a user, or a verdict, may have; before `run_rank` sets the path's own."""
+    """Set what a user or a verdict may have set, before `run_rank` sets the path's own."""
     assert "FASTCOMM_ROUTE" not in os.environ and os.environ["FASTCOMM_TRANSPORT"] == "posix"
 
 
@@ -161,7 +161,7 @@ def test_a_link_that_is_wrong_under_load_alone_is_gone_around(
     rows = _checked(HANDLE, 2, load)
     verdicts = {row["check"]: row["verdict"] for row in rows if row["verdict"] != "ok"}
     assert verdicts.pop("under load") == "wrong", rows
-    assert set(verdicts) <= {"two groups at once"}, rows  # which is a load as well
+    assert set(verdicts) <= {"two groups at once"}, rows  # which is also a load
     rows += _checked(PINNED, 2, load)
     assert report.settings(rows) == {"FASTCOMM_ROUTE": "pinned"}
 

@@ -35,14 +35,14 @@ def _operations(rank: int, size: int, count: int, make: Maker, seed: float) -> N
 
     everybody = [given(owner) for owner in range(size)]
     uneven = [count + owner for owner in range(size)]
-    # A rank writes to its tensor as soon as it has it back.
+    # A rank writes to its tensor as soon as it gets it back.
     mine = made(count)
     parts = [torch.empty(count) for _ in range(size)]
     dist.all_gather(parts, mine)
     mine.fill_(-1)
     assert all(torch.equal(*pair) for pair in zip(parts, everybody, strict=True)), "all_gather"
 
-    whole = make(size * count).fill_(-2)  # as fully_shard does: the own part lies in the result
+    whole = make(size * count).fill_(-2)  # as fully_shard does: this rank's part lies in the result
     mine = whole[rank * count :][:count].copy_(given(rank))
     dist.all_gather_into_tensor(whole, mine)
     assert torch.equal(whole, torch.cat(everybody)), "all_gather_into_tensor"
@@ -68,7 +68,7 @@ def _operations(rank: int, size: int, count: int, make: Maker, seed: float) -> N
     assert torch.equal(part, sum(rows[rank] for rows in of_all)), "reduce_scatter_tensor"
 
     mine = made(size * count)
-    own = mine.view(size, count)[rank]  # the result may lie over the own part
+    own = mine.view(size, count)[rank]  # the result may overlap this rank's part
     dist.reduce_scatter_tensor(own, mine)
     assert torch.equal(own, sum(rows[rank] for rows in of_all)), "reduce_scatter_tensor in place"
 
@@ -108,7 +108,7 @@ def test_all_get_what_was_given_wherever_it_lies(size: int) -> None:
 
 
 def _over_the_input(world: World) -> None:
-    """Outputs that lie over what peers are still to read: it goes through slots."""
+    """Use outputs that overlap what peers still have to read, so that data goes through slots."""
     world.init()
     for count in (100, 20_011):
         mine = fastcomm.empty(count).copy_(_values(world.rank, count, 0))
@@ -130,7 +130,7 @@ def test_a_result_over_the_input() -> None:
 
 
 def _staged(world: World, count: int) -> dict[str, bool]:
-    """Whether what this rank gives is still in its segment when its tensor is overwritten."""
+    """Tell whether what this rank gives is still in its segment when its tensor is overwritten."""
     world.init()
     found = {}
     value = 100.25 + world.rank
@@ -182,5 +182,5 @@ def _by_default(world: World) -> bool:
 
 
 def test_tensors_are_staged_by_default() -> None:
-    """Its owner would wait when it writes to it again."""
+    """A tensor's owner would wait when it writes to the tensor again."""
     assert run_ranks(2, _by_default) == [True, True]

@@ -1,4 +1,4 @@
-"""What the execution shim says of uses of memory without an order, and what it does not say."""
+"""What the execution shim says about unordered uses of memory, and what it does not say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def test_order(case: str) -> None:
 
 
 def test_the_shim_itself_has_no_data_race() -> None:
-    # What the cases above leave without order is a race: these have none.
+    # What the cases above leave unordered is a race; these have none.
     for case in ("shadow", "queues"):
         assert "ThreadSanitizer" not in programs.check(programs.get(TEST, WATCHED), case, "3")

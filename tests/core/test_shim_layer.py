@@ -1,8 +1,8 @@
-"""What runs on the shim is what runs on CUDA: where the two differ is listed here alone.
+"""What runs on the shim is what runs on CUDA: only here is it listed where the two differ.
 
 `core/shim/` and `kernels/shim/` are the shim. Of all other sources these alone ask whether they are
-compiled for it; that something is compiled for CUDA or for the shim, and not without either, is no
-difference between the two.
+compiled for it; that something is compiled for CUDA or for the shim, and not without either, is not
+a difference between the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHIM = (CSRC / "core" / "shim", CSRC / "kernels" / "shim")
 # What differs, and how many times.
 DIFFERENCES = {
     # Where the runtime, the driver and torch's device come from.
-    "core/cuda_host.h": 4,  # the runtime; what a kernel finds at an address, and says that it uses
+    "core/cuda_host.h": 4,  # the runtime; what a kernel finds at an address, and reports using
     "core/cuda_context.cpp": 1,  # whether a device has a context
     "core/cuda_driver.h": 2,  # the driver's types
     "core/cuda_driver.cpp": 2,  # its functions, and the names of its errors
@@ -25,13 +25,13 @@ DIFFERENCES = {
     # What flags and memory are: the shim looks at their order.
     "core/hd.h": 3,
     "core/touches.h": 1,
-    # Sizes: a thread of the host for each of the device, so blocks and grids are small.
+    # Sizes: a host thread for each device thread, so blocks and grids are small.
     "kernels/cuda/chunks.h": 1,
     "kernels/cuda/gradient_norm.cu": 1,
     "engines/cuda/meeting.cu": 1,
     "engines/cuda/meeting_block.h": 1,
     "devices/peer_probe.cu": 1,
-    # An address of which a launch cannot say yet how much it uses.
+    # An address for which a launch cannot say yet how much it uses.
     "engines/cuda/short.cu": 1,
 }
 

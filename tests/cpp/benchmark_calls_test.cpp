@@ -3,8 +3,8 @@
 //
 //   benchmark_calls_test [CASE [SEED]]
 //
-//   calls      every one of them, several times; the bytes that it wrote are counted
-//   places     a walk gives places that do not overlap, and begins again at its end
+//   calls      every call, several times; the bytes that it wrote are counted
+//   places     a walk gives places that do not overlap, and starts again at its end
 #include "../../benchmarks/cpp/cuda_methods.h"
 
 #include <set>
@@ -19,7 +19,7 @@ using namespace fastcomm::benchmarks;
 constexpr uint64_t kBytes = uint64_t{256} << 10;
 constexpr char kUntouched = 0x5a;
 
-/// Bytes of the destination that a call has written, but for those that happen to be as before.
+/// Bytes of the destination that a call has written, except those that happen to be unchanged.
 uint64_t written(Device& device, const Method& method) {
   char* const begin = device.to.begin();
   const uint64_t room = device.to.bytes();
@@ -46,7 +46,7 @@ void calls(uint64_t) {
     const uint64_t wrote = written(device, method);
     EXPECT(wrote <= (norm ? 0 : each), what, " wrote ", wrote);
     EXPECT(norm || wrote > each / 10 * 9, what, " wrote ", wrote, " of ", each);
-    for (int i = 0; i < 3; ++i) method.call();  // to the end of the memory, and from its begin
+    for (int i = 0; i < 3; ++i) method.call();  // to the end of the memory, and from its start
     must(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   }
   EXPECT(written(device, plain_copy(device, kBytes)) > kBytes / 10 * 9, "a copy");

@@ -1,5 +1,5 @@
-// What every torch-free C++ test needs: checks that count failures and go on, random inputs, and a
-// table of named cases.
+// What every torch-free C++ test needs: checks that count failures and continue, random inputs, and
+// a table of named cases.
 #pragma once
 
 #include <atomic>
@@ -106,8 +106,8 @@ inline int run_cases(int argc, char** argv, const Cases& cases) {
     const auto start = std::chrono::steady_clock::now();
     body(seed);
 #if defined(FC_SHIM)
-    // Whatever the timing was: uses of memory that nothing orders. Told beside wrong bytes, which may
-    // come of it by chance.
+    // Whatever the timing was: unordered uses of memory. Reported besides wrong bytes, which may
+    // result by chance.
     int hazards = 0;
     for (const std::string& hazard : shim::Order::get().take_hazards()) {
       ++failures;

@@ -1,4 +1,4 @@
-// What a rank makes of peers that change while it looks or works. Everything is driven by hand.
+// How a rank judges peers that change while it looks or works. Everything is driven by hand.
 //
 //   communicator_evidence_test CASE SEED
 //
@@ -26,7 +26,8 @@ void before_death(RankWorld& world, int peer, const What& what) {
   };
 }
 
-/// A peer that announces that it leaves and ends its process in the middle of a look has left, and not died.
+/// A peer that announces that it leaves and ends its process in the middle of a look has left, not
+/// died.
 void test_leave(uint64_t) {
   RankWorld world(2);
   world.stop_progress();
@@ -52,11 +53,11 @@ void test_poison(uint64_t) {
   EXPECT(failure.text.find("rank 1 wants no more") != std::string::npos, failure.text);
 }
 
-/// A program that ends as it should, right after its last operation, fails nobody who is still in
-/// that one. A broadcast ends for a reader before the root has heard of every other reader.
+/// A program that ends properly right after its last operation fails nobody who is still in that
+/// one. A broadcast ends for a reader before the root has heard of every other reader.
 void test_exit(uint64_t) {
   constexpr int kRoot = 0, kSlow = 1, kFast = 2, kSize = 3;
-  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps a round
+  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps per round
   RankWorld world(kSize);
   world.stop_progress();
   std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
@@ -106,7 +107,7 @@ void test_in_place(uint64_t) {
       const bool brief = rank == kQuitter && how == std::string("timeout");
       operations[rank] = world.at(rank).start(sum_call(messages[rank].data, kCount),
                                               brief ? Milliseconds(1) : kTimeout, nullptr);
-      world.at(rank).poll();  // the slow one says where its tensor is, and stops there
+      world.at(rank).poll();  // the slow rank says where its tensor is, and stops there
     }
     world.at(kQuitter).poll();
     EXPECT(operations[kQuitter]->direct() && operations[kWaiting]->direct());
@@ -132,7 +133,7 @@ void test_in_place(uint64_t) {
       EXPECT(failure.failed || right, how, " rank ", rank, " ended well with a wrong sum");
       EXPECT(!failure.failed || names(failure.text, kQuitter), failure.text);
     }
-    // Behind the failure nothing is different from any other.
+    // After the failure nothing is different from any other.
     EXPECT(failure_of(*world.at(kSlow).run(barrier_call(), kTimeout, nullptr)).failed);
   }
 }
@@ -167,7 +168,8 @@ struct alignas(512) Room {
   }
 };
 
-/// The same of tensors that peers only read: what a rank has read behind the mark of their owner is no result.
+/// The same for tensors that peers only read: what a rank reads after the owner's mark is no
+/// result.
 void test_read(uint64_t) {
   constexpr int kQuitter = 0, kWaiting = 1, kSlow = 2, kSize = Room::kRanks;
   EXPECT(environment().read_in_place_bytes == 0, "needs FASTCOMM_READ_IN_PLACE_BYTES=0");
@@ -191,7 +193,7 @@ void test_read(uint64_t) {
           const bool brief = rank == kQuitter && how == std::string("timeout");
           operations[rank] =
               world.at(rank).start(call, brief ? Milliseconds(1) : kTimeout, nullptr);
-          world.at(rank).poll();  // the slow one says where its tensor is, and stops there
+          world.at(rank).poll();  // the slow rank says where its tensor is, and stops there
         }
         world.at(kQuitter).poll();
         EXPECT(!operations[kSlow]->done() && !operations[kQuitter]->done(), where);

@@ -86,11 +86,11 @@ void test_leave(uint64_t seed) {
   }
 }
 
-/// Failure in a later operation does not reach a rank that is still in an earlier one: the peers
-/// that are in trouble have done their part of it.
+/// A failure in a later operation does not reach a rank that is still in an earlier one: the peers
+/// in trouble have done their part of that.
 void test_trouble_later(uint64_t) {
   constexpr int kSlow = 0, kFast = 1, kRoot = 2, kLeaver = 3, kSize = 4;
-  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps a round
+  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps per round
   RankWorld world(kSize);
   world.stop_progress();
   std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
@@ -100,7 +100,7 @@ void test_trouble_later(uint64_t) {
     const Call call = broadcast_call(data[rank].data(), kCount, kRoot);
     first.push_back(world.at(rank).start(call, kTimeout, nullptr));
   }
-  // As far behind as the schedule allows: the root waits for this rank once more, nobody else does.
+  // As far behind as the schedule allows: only the root waits for this rank once more.
   const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
   for (int round = 0; round < 1000 && !first[kLeaver]->done(); ++round) {
     for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).poll();
@@ -129,7 +129,7 @@ void test_trouble_later(uint64_t) {
 }
 
 /// A rank that gives up an operation on memory that its peers may write to says so, whatever made
-/// it give up; one that ends well, and one whose memory nobody was told of, do not.
+/// it give up; one that ends well, and one whose memory nobody was told about, do not.
 void test_quarantine(uint64_t) {
   constexpr uint64_t kCount = 1000;
   struct alignas(512) Message {  // from 64 on: passes for shared (rank_world.h)
@@ -199,8 +199,8 @@ void test_abort(uint64_t seed) {
   }
 }
 
-/// Who hears of an abort from another that heard of it blames the first, not the messenger, and is
-/// told the reason in full, however many messengers there were.
+/// A rank that hears of an abort second-hand blames the first rank, not the messenger, and is told
+/// the full reason, however many messengers there were.
 void test_relayed(uint64_t) {
   constexpr int kSize = 6;
   RankWorld world(kSize);
@@ -237,7 +237,7 @@ void test_interrupt(uint64_t) {
   });
 }
 
-/// A dead peer is named even where another one announced that it leaves, and then died, before.
+/// A dead peer is named even where another announced earlier that it leaves, and then died.
 void test_lost(uint64_t) {
   RankWorld world(3);
   std::thread deaths([&] {
@@ -257,7 +257,7 @@ void test_lost(uint64_t) {
   EXPECT(seconds_since(start) < 1);
 }
 
-/// A small operation that is started behind a large one leaves that to the progress thread.
+/// A small operation started after a large one leaves that one to the progress thread.
 void test_start_is_short(uint64_t) {
   RankWorld world(2, 1, 0, scratch_layout({256, 1 << 16, 0}, 2));
   std::thread::id where[2];

@@ -12,7 +12,7 @@ namespace {
 constexpr auto kTimeout = Milliseconds(60000);
 
 /// `operations` random operations in one group.
-/// Returns how many of them, over all ranks, went from buffer to buffer and how many through slots.
+/// How many of them, over all ranks, went from buffer to buffer, and how many through slots.
 struct Paths {
   int direct = 0, pipelined = 0;
 };
@@ -36,7 +36,7 @@ Paths run_random(RankWorld& world, uint64_t seed, int operations) {
       } else {
         running.operation = group.run(call, kTimeout, nullptr);
       }
-      if (own() % 8 == 0) {  // wait for one of those that were started
+      if (own() % 8 == 0) {  // wait for one that was started
         group.wait(*all[own() % all.size()]->operation, Deadline::max(), nullptr);
       }
       if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
@@ -80,7 +80,7 @@ void test_wrap(uint64_t seed) {
       run_random(world, seed + below, 30);
       EXPECT(world.at(0).pending() == false);
     }
-    RankWorld world(size, 1, 0x7fffffffu - 20);  // the signed distance must not care either
+    RankWorld world(size, 1, 0x7fffffffu - 20);  // the signed distance must not mind either
     run_random(world, seed, 30);
   }
 }
@@ -114,7 +114,7 @@ void test_opposite(uint64_t seed) {
   }
 }
 
-/// A synchronous call behind asynchronous ones, several threads that wait for the same operation,
+/// A synchronous call after asynchronous ones, several threads that wait for the same operation,
 /// and continuations that issue operations of their own.
 void test_threads(uint64_t) {
   RankWorld world(3);
@@ -135,7 +135,7 @@ void test_threads(uint64_t) {
       EXPECT(issued.load() && first[7] == 3.f);
       auto b = group.start(sum_call(second.data(), second.size()), kTimeout, nullptr);
       auto c = group.run(sum_call(third.data(), third.size()), kTimeout, nullptr);
-      // What stood before it has run, but another thread may not have told its waiters yet.
+      // What came before it has run, but another thread may not have told its waiters yet.
       EXPECT(c->done() && second[1999] == 6.f && third[9] == 9.f);
       group.wait(*nested, Deadline::max(), nullptr);
       group.wait(*b, Deadline::max(), nullptr);
@@ -143,7 +143,7 @@ void test_threads(uint64_t) {
   });
 }
 
-/// A finished operation lets go of its callback and of what that holds.
+/// A finished operation releases its callback and what that holds.
 void test_release(uint64_t) {
   RankWorld world(2);
   world.run([&](int rank) {

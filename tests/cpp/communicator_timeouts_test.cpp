@@ -47,7 +47,7 @@ void test_told(uint64_t) {
   constexpr int kLate = 1, kSize = 4;
   RankWorld world(kSize);
   world.run([&](int rank) {
-    Call call;  // of a name that is as long as can be
+    Call call;  // with the longest possible name
     call.kind = OpKind::kAllToAll;
     call.messages = std::make_shared<Messages>(kSize);
     call.detail = std::string(kDetailBytes, 'x');
@@ -63,7 +63,7 @@ void test_told(uint64_t) {
   });
 }
 
-/// A rank that waits for the root alone does not blame it where the root waits for another.
+/// A rank that waits only for the root does not blame it if the root waits for another.
 void test_held_up(uint64_t) {
   constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
   RankWorld world(kSize);
@@ -89,7 +89,7 @@ void test_held_up(uint64_t) {
   }
 }
 
-/// wait(timeout) that expires harms nothing: the operation goes on, also without anybody's help.
+/// A wait(timeout) that expires harms nothing: the operation goes on, even without help.
 void test_wait_timeout(uint64_t) {
   RankWorld world(2);
   world.run([&](int rank) {

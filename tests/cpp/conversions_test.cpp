@@ -49,7 +49,7 @@ uint32_t bits_of(T value) {
   }
 }
 
-/// To the same type nothing changes.
+/// Conversion to the same type changes nothing.
 template <class To, class From>
 To converted(From value) {
   if constexpr (std::is_same<To, From>::value) {
@@ -59,7 +59,7 @@ To converted(From value) {
   }
 }
 
-/// A loop of `count` values from `bits` on, at addresses that are aligned to elements alone.
+/// A loop of `count` values from `bits` on, at addresses aligned to elements only.
 template <class To, class From>
 void compare(ConvertFunction convert, uint32_t bits, size_t count) {
   std::vector<From> from(count + 1);
@@ -70,7 +70,7 @@ void compare(ConvertFunction convert, uint32_t bits, size_t count) {
   convert(to.data() + 1, from.data() + 1, count);
   for (size_t i = 0; i < count; ++i) {
     const To wanted = converted<To>(from[i + 1]);
-    if (bits_of(to[i + 1]) == bits_of(wanted)) continue;  // no text is made for it
+    if (bits_of(to[i + 1]) == bits_of(wanted)) continue;  // makes no text for it
     EXPECT(bits_of(to[i + 1]) == bits_of(wanted), "from ", bits_of(from[i + 1]), ": ",
            bits_of(to[i + 1]), ", not ", bits_of(wanted));
   }
@@ -94,7 +94,7 @@ void compare_from(DType from, uint64_t every) {
   compare_all<BFloat16, From>(DType::kBFloat16, from, every);
 }
 
-/// Every half and bfloat16, and one in `every` pieces of all floats, with all exponents.
+/// Every half and bfloat16, and one in `every` pieces of all floats, covering all exponents.
 void compare_each(uint64_t every) {
   std::printf("isa %s\n", isa_name());
   for (const bool flushed : {false, true}) {

@@ -52,7 +52,7 @@ inline void* allocate_for_both(size_t bytes) {
 inline void release_for_both(void* memory) { (void)cudaFreeHost(memory); }
 inline void copy_memory(void* to, const void* from, size_t bytes) {
   if (bytes != 0) must(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
-  must(cudaDeviceSynchronize());  // a copy from pageable memory may return before it has ended
+  must(cudaDeviceSynchronize());  // a copy from pageable memory may return before it is done
 }
 inline void synchronize() { must(cudaDeviceSynchronize()); }
 inline cudaStream_t make_stream() {
@@ -103,21 +103,22 @@ class SharedArray {
   std::unique_ptr<T, void (*)(void*)> memory_;
 };
 
-/// Many buffers in one run of memory, each with guards around it. The test writes down what it wants
-/// to see, byte for byte, of all of it.
+/// Many buffers in one run of memory, each with guards around it. The test records what it expects
+/// of all of it, byte for byte.
 class Arena {
  public:
   static constexpr char kFill = 0x5a;
   static constexpr size_t kGuard = 24;
 
-  /// Room for `bytes` that begin `offset` bytes behind a boundary of `alignment`; returns where.
+  /// Adds room for `bytes` that begin `offset` bytes after a boundary of `alignment`; returns
+  /// where.
   size_t add(size_t bytes, size_t offset, size_t alignment = 16) {
     size_t at = (wanted_.size() + kGuard + alignment - 1) / alignment * alignment + offset;
     wanted_.resize(at + bytes + kGuard, kFill);
     return at;
   }
   char* host(size_t at) { return wanted_.data() + at; }
-  /// A place on the device; all have been added.
+  /// A place on the device, once all have been added.
   char* device(size_t at) {
     if (!memory_) memory_ = std::make_unique<DeviceMemory>(wanted_.size());
     return memory_->get() + at;
@@ -126,8 +127,8 @@ class Arena {
     device(0);
     memory_->upload(wanted_);
   }
-  /// The first byte that differs from what is wanted, or -1. `adjust` may change what was found: it is
-  /// given the memory from the beginning.
+  /// The first byte that differs from what is wanted, or -1. `adjust` may change what was found: it
+  /// gets the memory from the start.
   template <class Adjust>
   long first_difference(const Adjust& adjust) const {
     synchronize();

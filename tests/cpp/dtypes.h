@@ -13,7 +13,7 @@ inline constexpr std::array kDTypes = {
     DType::kUInt8,   DType::kInt16,   DType::kInt32,   DType::kInt64,    DType::kBool,
     DType::kUInt16,  DType::kUInt32,  DType::kUInt64};
 
-/// Those that this build's CUDA kernels reduce, and of them those that may also become each other.
+/// Those that this build's CUDA kernels reduce, and among them those that convert to each other.
 #if defined(FC_FEW_KERNELS)
 inline constexpr std::array kKernelDTypes = {DType::kFloat32, DType::kBFloat16};
 inline constexpr std::array kKernelFloats = kKernelDTypes;

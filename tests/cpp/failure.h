@@ -1,4 +1,4 @@
-// How an operation ended, and what tests of failures do besides.
+// How an operation ended, and what else tests of failures need.
 #pragma once
 
 #include <exception>
@@ -16,7 +16,7 @@ struct Failure {
   std::string text;
 };
 
-/// Of an operation that is done.
+/// The failure of an operation that is done.
 inline Failure failure_of(const Operation& operation) {
   Failure failure;
   if (operation.error() == nullptr) return failure;

@@ -89,8 +89,8 @@ class ForkedStore final : public Bootstrap {
   Table* table_;
 };
 
-/// Runs `body(rank)` in a process each; a process fails by EXPECT, an exception, or a signal that
-/// is not `expected_signal[rank]`.
+/// Runs `body(rank)` in one process per rank; a process fails by EXPECT, an exception, or a signal
+/// that is not `expected_signal[rank]`.
 template <class Body>
 void run_processes(int size, const Body& body, const std::map<int, int>& expected_signal = {}) {
   std::fflush(stdout);
@@ -106,7 +106,7 @@ void run_processes(int size, const Body& body, const std::map<int, int>& expecte
         failures = 1;
       }
       std::fflush(stdout);
-      // exit(), so that a leak checker has its say.
+      // exit(), so that a leak checker runs.
       std::exit(failures == 0 ? 0 : 1);
     }
     pids.push_back(pid);

@@ -20,13 +20,13 @@ ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint
                             Clock::now() + std::chrono::seconds(30));
 }
 
-/// One rank believes in another size than the rest: all are told, none waits for its timeout. The
-/// same store then serves ranks that agree.
+/// One rank assumes another size than the rest: all are told, none waits for its timeout. The same
+/// store then serves ranks that agree.
 void test_world_size(uint64_t) {
   const std::vector<std::vector<int>> worlds = {{2, 3}, {3, 2}, {3, 3, 4}, {3, 2, 3}, {2, 3, 2}};
   for (const std::vector<int>& sizes : worlds) {
     ForkedStore store;
-    // A rank beyond rank 0's size is nobody there: only its own timeout can tell it.
+    // A rank beyond rank 0's size does not exist there: only its own timeout can tell it.
     const int ranks = std::min(static_cast<int>(sizes.size()), sizes[0]);
     run_processes(ranks, [&](int rank) {
       Endpoint endpoint("memfd");
@@ -52,7 +52,7 @@ struct Nonsense {
   int reader;
 };
 
-/// Passes everything through but one peer's value of one round.
+/// Passes everything through except one peer's value of one round.
 class TamperedStore final : public Bootstrap {
  public:
   TamperedStore(Bootstrap& store, const Nonsense& nonsense) : store_(store), nonsense_(nonsense) {}
@@ -115,7 +115,7 @@ void test_nonsense(uint64_t) {
                                Clock::now() + Milliseconds(rank == nonsense.reader ? 30000 : 300));
           },
           &code);
-      // The other rank, which saw nothing wrong, may wait for this one; it may be through as well.
+      // The other rank, which saw nothing wrong, may wait for this one, or may be finished as well.
       if (rank != nonsense.reader) return;
       EXPECT(code == ErrorCode::kSystem && text.find("the store holds no valid") == 0,
              nonsense.round, " '", nonsense.value, "': ", text);

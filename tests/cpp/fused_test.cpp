@@ -5,8 +5,8 @@
 //
 //   random   lists of odd sizes, types and alignments, between other operations of the same group; some
 //            lie alike on every rank, and are reduced there; some have owners, and are gathered again
-//   race     a few of them, for the negative controls
-//   offsets     what a list is cut into: every element once, slots that are large enough
+//   race     a few lists, for the negative controls
+//   offsets     how a list is cut: every element once, into slots that are large enough
 #include <cmath>
 #include <limits>
 
@@ -38,11 +38,11 @@ struct Lists {
   std::vector<std::vector<std::vector<char>>> inputs;  // [tensor][rank]
   std::vector<std::vector<char>> wanted;
   bool alike = false;  // the tensors lie in one piece of memory, as on every other rank
-  std::vector<ShardOffsets> shards;  // a reduce_scatter, and a gathering behind it
-  std::vector<double> parts;         // of what is wanted
+  std::vector<ShardOffsets> shards;  // a reduce_scatter, and a gathering after it
+  std::vector<double> parts;         // the parts that are wanted
 };
 
-/// Which elements of a tensor are whose; now and then everybody's.
+/// Which elements of a tensor belong to whom; now and then all to everybody.
 ShardOffsets random_offsets(std::mt19937_64& random, uint64_t count, int size) {
   if (random() % 8 == 0) return {};
   ShardOffsets offsets{0, count};
@@ -212,7 +212,7 @@ void run_random(uint64_t seed, const std::vector<int>& sizes, int rounds) {
             memory.check(lists, t, 0, lists.tensors[t].count, rank);
           }
         }
-        float word = 1;  // the next operation uses the slots in another way
+        float word = 1;  // the next operation uses the slots differently
         if (size > 1) world.at(rank).run(sum_call(&word, 1), kTimeout, nullptr);
         EXPECT(word == static_cast<float>(size), "sum ", word);
       }

@@ -72,7 +72,7 @@ Hello good_hello(const Endpoint& endpoint) {
   return hello;
 }
 
-/// Whatever strangers send, the listener goes on, and takes the peer that comes after them.
+/// Whatever strangers send, the listener goes on, and accepts the peer that comes after them.
 void test_accept(uint64_t seed) {
   Endpoint endpoint("memfd");
   Listener listener;
@@ -105,7 +105,7 @@ void test_accept(uint64_t seed) {
   EXPECT(!error_of([&] { introduce("fastcomm-nobody", own, 0, 0); }).empty());
 }
 
-/// Any number of strangers that connect and say nothing cost next to nothing, all together.
+/// Any number of strangers that connect and say nothing cost next to nothing in total.
 void test_silent(uint64_t) {
   Endpoint endpoint("memfd");
   Listener listener;
@@ -191,7 +191,7 @@ void test_segment(uint64_t) {
   refused("a directory", Fd(open("/", O_RDONLY | O_CLOEXEC)), kSegment, false);
   refused("a socket", Fd(socket(AF_UNIX, SOCK_STREAM, 0)), kSegment, false);
   refused("no file", Fd(), kSegment, false);
-  // Memory of huge pages where there are none: to read it is a bus fault.
+  // Memory of huge pages where there are none: reading it is a bus fault.
   Fd huge(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
   if (huge.get() >= 0 && ftruncate(huge.get(), kSegment) == 0) {
     fcntl(huge.get(), F_ADD_SEALS, kSealed);
@@ -203,7 +203,7 @@ void test_segment(uint64_t) {
   refused("an eventfd for a pidfd", memfd(kSegment, kSealed), kSegment, true);
 }
 
-/// Another user of the machine, who knows everything, is refused at both ends.
+/// Another user of the machine who knows everything is refused at both ends.
 void test_other_user(uint64_t) {
   if (geteuid() != 0) {
     std::printf("SKIPPED: only root can become another user\n");
@@ -219,7 +219,7 @@ void test_other_user(uint64_t) {
       Listener listener;
       store.set("name", listener.name());
       store.get("tried", within(30000));
-      // The strangers are still in the queue of the listener.
+      // The strangers are still in the listener's queue.
       ErrorCode code{};
       const std::string text = error_of(
           [&] {

@@ -1,4 +1,4 @@
-// The cache of large blocks: what comes back is used again, what is needed no more goes.
+// The cache of large blocks: what comes back is reused, what is no longer needed goes.
 //
 //   host_cache_test CASE SEED
 #include "core/host_cache.h"
@@ -38,7 +38,7 @@ void test_limits(uint64_t) {
   const HostCache::Block best = cache.take(3 * kMiB);
   EXPECT(best.memory == small.memory);
   cache.give(best);
-  for (int round = 0; round < 100; ++round) {  // blocks of ever other sizes
+  for (int round = 0; round < 100; ++round) {  // blocks of ever different sizes
     cache.give(cache.take((20 + round) * 5 * kMiB / 8));
     EXPECT(cache.idle_bytes() < 2 * 80 * kMiB, cache.idle_bytes());
   }
@@ -46,7 +46,7 @@ void test_limits(uint64_t) {
   EXPECT(cache.idle_bytes() < kMiB, cache.idle_bytes(), " bytes are idle that nobody asks for");
 }
 
-/// Nobody gets a block that somebody has.
+/// Nobody gets a block that somebody else has.
 void test_threads(uint64_t seed) {
   HostCache cache;
   std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// Processes whose devices' memory the others can map, and what they tell each other: a test's ranks
-// are forked before anything of CUDA or the shim exists, each with a pair of pipes to every other one.
+// Processes whose devices' memory the others can map, and how they talk: a test's ranks are forked
+// before anything of CUDA or the shim exists, each with a pair of pipes to every other one.
 #pragma once
 
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ class IpcRank {
     if (recv(sockets_[peer], &value, sizeof(value), MSG_WAITALL) != sizeof(value)) gone(peer);
     return value;
   }
-  /// Of all ranks, in their order.
+  /// The values of all ranks, in their order.
   template <class T>
   std::vector<T> exchange(const T& own) const {
     for (int peer = 0; peer < size(); ++peer) {
@@ -51,7 +51,7 @@ class IpcRank {
     return all;
   }
   void meet() const { exchange(char{}); }
-  /// The same of the ranks that are left, in their order.
+  /// The same for the remaining ranks, in their order.
   IpcRank without(int gone) const {
     std::vector<int> left = sockets_;
     left.erase(left.begin() + gone);
@@ -85,7 +85,7 @@ inline std::vector<std::string> take_hazards() { return shim::Order::get().take_
 #else
 constexpr bool kOnSimulatedDevices = false;
 
-/// On a GPU nothing looks at the order, and all memory is hidden.
+/// On a GPU nothing checks the order, and all memory is hidden.
 inline void set_up_devices(bool, int queues) {
   if (queues != 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 1);
 }
@@ -98,10 +98,11 @@ inline int device_count() {
   return count;
 }
 
-/// Runs `body(IpcRank&)` in a process each, under the shim with two devices, whose memory the others can map. A
-/// rank fails by EXPECT, an exception, a hazard that it leaves, or a signal but SIGKILL. Hidden: only
-/// what runs on a device reaches its memory, at the address that device_view gives. `queues` is how many
-/// hardware queues a device's streams share; 0: each has its own.
+/// Runs `body(IpcRank&)` in one process per rank, under the shim with two devices, whose memory the
+/// others can map. A rank fails by EXPECT, an exception, a hazard that it leaves, or a signal other
+/// than SIGKILL. Hidden: only what runs on a device reaches its memory, at the address that
+/// device_view gives. `queues` is how many hardware queues a device's streams share; 0: each has
+/// its own.
 template <class Body>
 void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues = 0) {
   std::fflush(stdout);
@@ -150,7 +151,7 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues =
   }
 }
 
-/// Exactly the hazards so far: as many as `words` has entries, each with all of its words.
+/// Expects exactly the hazards so far: as many as `words` has entries, each with all its words.
 inline void expect_hazards(const std::vector<std::vector<std::string>>& words, const char* what) {
   const std::vector<std::string> found = take_hazards();
   EXPECT(found.size() == words.size(), what, ": ", found.size(), " hazards instead of ",

@@ -1,7 +1,7 @@
 // Ranks of one process for tests of what runs on several devices: a group, streams, and memory that
 // is written before and read after an operation in the rank's own stream alone, with no wait of the
-// host in between. So an operation that forgets to order its streams gets wrong bytes, and under
-// ThreadSanitizer a report.
+// host in between. So an operation that fails to order its streams gets wrong bytes, and a report
+// under ThreadSanitizer.
 //
 // On the host (FC_SHIM) the devices and their links are what the test says; compiled by nvcc, every
 // rank is a stream of device 0.
@@ -48,7 +48,7 @@ inline std::vector<int> each_device(int ranks) {
   return devices;
 }
 
-/// So little that large tensors take several rounds.
+/// So little staging memory that large tensors take several rounds.
 inline DeviceSetOptions little_staging() {
   DeviceSetOptions options;
   options.most_staging_bytes = kOnDevice ? 1 << 20 : 0;  // 0: the least there may be
@@ -75,12 +75,12 @@ class Buffer {
   ~Buffer() { static_cast<void>(cudaFree(memory_)); }
 
   char* data() const { return memory_ + begin_; }
-  /// What it holds before the operation.
+  /// Sets what it holds before the operation.
   void fill(const std::vector<char>& bytes) {
     std::copy(bytes.begin(), bytes.end(), sent_.begin() + begin_);
     wanted_ = sent_;
   }
-  /// What it must hold afterwards, from byte `at`.
+  /// Sets what it must hold afterwards, from byte `at`.
   void want(const std::vector<char>& bytes, size_t at = 0) {
     std::copy(bytes.begin(), bytes.end(), wanted_.begin() + begin_ + at);
   }
@@ -131,7 +131,7 @@ class LocalWorld {
 
   int size() const { return group.size(); }
 
-  /// A buffer of rank `rank`, `elements` of `element` bytes, aligned to those or better.
+  /// Adds a buffer of rank `rank`: `elements` of `element` bytes, aligned to those or better.
   Buffer& add(int rank, uint64_t elements, size_t element) {
     const size_t offset = random() % 2 == 0 ? 0 : random() % 16 / element * element;
     buffers_.push_back(
@@ -140,7 +140,7 @@ class LocalWorld {
     return *buffers_.back();
   }
 
-  /// Uploads what was added, runs `operation`, takes everything back; all without waiting.
+  /// Uploads what was added, runs `operation`, takes everything back, all without waiting.
   template <class Operation>
   void run(const std::string& what, const Operation& operation) {
     each_new([](Buffer& buffer, cudaStream_t stream) { buffer.upload(stream); });

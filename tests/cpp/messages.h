@@ -81,7 +81,7 @@ inline std::vector<char> pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-/// Around the limits of what travels how.
+/// Sizes around the limits that decide how a message travels.
 inline constexpr size_t kSlotBytes = ring_slot_bytes(2);
 inline constexpr size_t kSizes[] = {0,
                                     1,

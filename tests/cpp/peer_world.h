@@ -1,5 +1,5 @@
-// Ranks in processes of their own with a device each, and what every collective between them
-// has to give (engines/cuda/peer_collectives.h).
+// Ranks in processes of their own with a device each, and what every collective between them must
+// give (engines/cuda/peer_collectives.h).
 #pragma once
 
 #include <cstdlib>
@@ -68,7 +68,7 @@ inline Bytes download(const void* memory, size_t bytes, cudaStream_t stream) {
   return all;
 }
 
-/// FC_TEST_SLOT_BYTES: so much is done in one launch.
+/// FC_TEST_SLOT_BYTES: that much is done in one launch.
 inline PeerCollectives::Options small(uint32_t timeout_ms = 60'000) {
   PeerCollectives::Options options;
   const char* const slot = std::getenv("FC_TEST_SLOT_BYTES");
@@ -79,7 +79,7 @@ inline PeerCollectives::Options small(uint32_t timeout_ms = 60'000) {
   return options;
 }
 
-/// Memory of a rank's pool, for a test's tensors: whichever it likes, whatever the other ranks do.
+/// Memory of a rank's pool for a test's tensors, chosen independently of the other ranks.
 class InPool {
  public:
   InPool(PeerPool& pool, uint64_t seed) : pool_(pool), random_(seed), used_(2) {
@@ -94,7 +94,7 @@ class InPool {
     if (wanted_.empty()) return;
     for (int i = 0; i < 2; ++i) pool_.grow(hosts, memory(), kSegmentBytes);
   }
-  /// nullptr: not there. Of some, it may begin beside a pack.
+  /// nullptr: not there. With "some", it may begin off a pack's boundary.
   char* take(uint64_t bytes) {
     const bool some = wanted_ == "some";
     if (pool_.segments() == 0 || (some && random_() % 4 == 0)) return nullptr;
@@ -160,10 +160,10 @@ class Rank {
   InPool in_pool;
   PeerCollectives collectives;
   std::vector<cudaStream_t> streams;
-  cudaStream_t memory_stream = nullptr;  // so that who uploads waits for no operation
+  cudaStream_t memory_stream = nullptr;  // so that uploads wait for no operation
 };
 
-/// An operation of all ranks, and what comes of it: inputs[rank][part], expected[rank][part].
+/// An operation of all ranks, and its results: inputs[rank][part], expected[rank][part].
 struct Operation {
   Call call;  // without memory
   std::vector<std::vector<Bytes>> inputs;
@@ -273,7 +273,8 @@ inline Bytes as_type(DType to, DType from, const Bytes& bytes) {
   return reference::reduce(from, to, {bytes}, {1, 1, 1});
 }
 
-/// Puts a message into pieces, whose types and cuts no other rank knows; of some, the result lies elsewhere.
+/// Puts a message into pieces, whose types and cuts no other rank knows; some have their result
+/// elsewhere.
 template <class AnyRank>
 void cut(AnyRank& rank, Operation& operation, std::mt19937_64& random) {
   Call& call = operation.call;
@@ -322,7 +323,7 @@ void cut_shards(AnyRank& rank, Operation& operation, std::mt19937_64& random) {
   call.shards = std::make_shared<const ShardPieces>(std::move(shards));
 }
 
-/// As messages, of which one may stay where it is.
+/// The same as messages, one of which may stay where it is.
 template <class AnyRank>
 void exchange(AnyRank& rank, Operation& operation, bool in_place) {
   const int own = rank.self.rank, size = rank.self.size();
@@ -362,7 +363,7 @@ void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
     exchange(rank, operation, in_place);
     return rank.collectives.enqueue(call, channel, rank.streams[channel]);
   }
-  // One run of all parts, or each for itself.
+  // All parts in one run, or each by itself.
   char* run = rank.in_pool.take(operation.inputs[own].size() * operation.inputs[own][0].size());
   for (const Bytes& part : operation.inputs[own]) {
     operation.sources.push_back(upload(part, rank.memory_stream, run));

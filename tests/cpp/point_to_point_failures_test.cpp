@@ -35,7 +35,7 @@ void test_mismatch(uint64_t seed) {
         EXPECT(data == before, "memory was touched");
         EXPECT(failure.text.find("recv(float32") != std::string::npos, failure.text);
         EXPECT(failure.text.find("send(") != std::string::npos, failure.text);
-      } else if (!failure.failed) {  // short: gone when it was found
+      } else if (!failure.failed) {  // short: it had gone when the mismatch was found
         std::vector<char> more(1);
         failure = failure_of_call(group, [&] { return recv(group, 0, 0, more); });
       }
@@ -70,7 +70,7 @@ void test_timeout(uint64_t) {
          failure.text);
   EXPECT(failure.text.find("recv(uint8, 8 elements) from rank 1, tag 4") != std::string::npos,
          failure.text);
-  // The other side learns of it: of the long one that nobody wanted, and in the next call.
+  // The other side learns of it: from the long one that nobody wanted, and in the next call.
   wait(world.at(1), sent.back());
   EXPECT(failure_of(*sent.back()).code == ErrorCode::kTimeout, failure_of(*sent.back()).text);
   const Failure later = failure_of_call(world.at(1), [&] { return send(world.at(1), 0, 1, data); });
@@ -108,8 +108,8 @@ void test_leave(uint64_t seed) {
   }
 }
 
-/// Who waits for any rank, when all others have left, is not told that one of them is to blame that has
-/// sent what it was to send; but it is told of one that did not leave in good order.
+/// A rank that waits for any rank when all others have left is not told to blame one that has sent
+/// what it had to send; but it is told of one that did not leave in good order.
 void test_leave_any(uint64_t seed) {
   for (int round = 0; round < 12; ++round) {
     const int size = round % 4 == 3 ? 2 : 4;
@@ -143,7 +143,7 @@ void test_leave_any(uint64_t seed) {
   }
 }
 
-/// A death ends what waits, whatever it waits for; a full ring and a long message are no exceptions.
+/// A death ends all that waits, whatever for; a full ring and a long message are no exceptions.
 void test_lost(uint64_t) {
   for (int round = 0; round < 5; ++round) {
     World world(3);
@@ -203,7 +203,7 @@ void test_abort(uint64_t) {
   }
 }
 
-/// What has ended, and whose callback runs, is neither taken back nor ended again.
+/// An operation that has ended, and whose callback runs, is neither taken back nor ended again.
 void test_cancelled_too_late(uint64_t) {
   World world(2);
   Communicator& group = world.at(0);

@@ -31,13 +31,14 @@ void test_sizes(uint64_t seed) {
   });
 }
 
-/// Many messages between all pairs, tags in another order on each side, most started before any waits.
+/// Many messages between all pairs, tags in a different order on each side, most started before any
+/// waits.
 void test_random(uint64_t seed) {
   for (int round = 0; round < 3; ++round) {
     const int size = 2 + round;
     World world(size);
     const int count = operations(120);
-    // messages[from][to]: by tag; a tag may come several times, in order.
+    // messages[from][to]: by tag; a tag may occur several times, in order.
     struct Planned {
       int tag;
       size_t bytes;
@@ -62,7 +63,7 @@ void test_random(uint64_t seed) {
         std::vector<char> data, wanted;
       };
       std::deque<Running> running;
-      // All sends in their order, all receives by tag; mixed as chance will.
+      // All sends in their order, all receives by tag; mixed at random.
       struct Step {
         bool is_send;
         int peer;
@@ -94,7 +95,7 @@ void test_random(uint64_t seed) {
         entry.data = step.is_send ? entry.wanted : std::vector<char>(step.what.bytes);
         entry.operation = step.is_send ? send(group, step.peer, step.what.tag, entry.data)
                                        : recv(group, step.peer, step.what.tag, entry.data);
-        // Waiting for a send may need receives that the peer posts later: so for none here.
+        // Waiting for a send may need receives that the peer posts later, so none is awaited here.
         if (own() % 16 == 0) group.poll();
       }
       while (!running.empty()) {
@@ -108,7 +109,7 @@ void test_random(uint64_t seed) {
   }
 }
 
-/// More than a ring holds, before anybody receives; long ones among them; then backwards by tag.
+/// More messages than a ring holds, long ones too, before anybody receives; then backwards by tag.
 void test_full(uint64_t seed) {
   World world(2);
   constexpr int kMany = 300;
@@ -131,7 +132,7 @@ void test_full(uint64_t seed) {
   });
 }
 
-/// Nobody waits: the progress threads alone bring it to an end.
+/// Nobody waits: the progress threads alone finish it.
 void test_background(uint64_t seed) {
   World world(3);
   std::atomic<int> finished{0};
@@ -186,7 +187,7 @@ void test_any_source(uint64_t seed) {
       expect_good(group, operation);
       const int from = operation->source();
       EXPECT(from == data[0] && from > 0, from);
-      // A rank's messages of a tag come in their order.
+      // A rank's messages with one tag arrive in order.
       int& expected = is_long ? next_long[from] : next[from];
       const int number = is_long ? expected * 10 : expected + expected / 9 + 1;
       EXPECT(data[1] == static_cast<char>(number), static_cast<int>(data[1]), " ", number);

@@ -28,7 +28,7 @@ class Reference {
  public:
   void add(uint64_t granules) { segments_.emplace_back(granules); }
 
-  /// The smallest run of free granules of that owner that has so many; of several the first.
+  /// That owner's smallest run of at least `wanted` free granules; of several the first.
   std::optional<Run> find(uint64_t wanted, std::optional<int64_t> owner) const {
     std::optional<Run> best;
     for (size_t s = 0; s < segments_.size(); ++s) {

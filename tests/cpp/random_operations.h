@@ -1,4 +1,4 @@
-// Random operations of a communicator, with their memory and what must be there in the end.
+// Random operations of a communicator, with their memory and their expected results.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct Spec {
   uint64_t count;
   int root;
   bool in_place;
-  bool async;  // each rank tosses for itself when this is set
+  bool async;  // each rank chooses for itself when this is set
   uint64_t seed;
 };
 
@@ -136,7 +136,7 @@ struct Running {
     return call;
   }
 
-  /// Whether it is one whose sizes are known in pairs.
+  /// Whether its sizes are known in pairs.
   bool moves() const {
     return row_of(spec.kind).algorithms.front().algorithm == Algorithm::kByTable;
   }

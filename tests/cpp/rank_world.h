@@ -14,7 +14,7 @@
 
 namespace fastcomm::testing {
 
-/// What a process has in shared memory: here one a rank, for all groups.
+/// What a process has in shared memory: here one per rank, for all groups.
 struct Bells {
   std::array<Doorbell, kMaxRanks> bells{};
   std::array<std::atomic<bool>, kMaxRanks> dead{};
@@ -37,7 +37,7 @@ class RankGroup final : public Transport {
   void reserve_scratch(size_t) override {}
   void reserve_part(size_t, size_t) override {}
   bool readable(int, size_t, size_t) const override { return true; }
-  /// Most addresses pass for shared memory, some do not, as it happens: both kinds are met.
+  /// By chance most addresses pass for shared memory and some do not: both kinds occur.
   uint64_t locate(const void* data, size_t bytes) const override {
     return reinterpret_cast<uint64_t>(data) / 64 % 8 != 0 ? inner_->locate(data, bytes)
                                                           : kNotShared;
@@ -104,7 +104,7 @@ class RankWorld {
     for (auto& thread : progress_threads_) thread->stop();
   }
 
-  /// Calls `body(rank)` on one thread a rank and waits for all.
+  /// Calls `body(rank)` on one thread per rank and waits for all.
   template <class Body>
   void run(const Body& body) const {
     std::vector<std::thread> ranks;

@@ -20,14 +20,14 @@ namespace {
 constexpr ReduceOp kOps[] = {ReduceOp::kMin,  ReduceOp::kMax, ReduceOp::kProduct,
                              ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor};
 
-/// One reduction: into another place, into two, and in place of one input.
+/// One reduction: to another place, to two places, and in place of one input.
 void compare(DType dtype, ReduceOp op, int sources, size_t count, uint64_t seed) {
   const size_t element = dtype_size(dtype), bytes = count * element;
   std::vector<std::vector<char>> inputs, memory;
   for (int j = 0; j < sources; ++j) inputs.push_back(special_input(dtype, count, seed * 64 + j));
   const std::vector<char> wanted = reference::reduce_plain(dtype, op, inputs);
   std::vector<const void*> pointers;
-  for (int j = 0; j < sources; ++j) {  // each at another distance from an aligned address
+  for (int j = 0; j < sources; ++j) {  // each at a different distance from an aligned address
     const size_t at = (seed + j) % 9 * element;
     memory.emplace_back(at + bytes + 64, '\x5a');
     std::copy(inputs[j].begin(), inputs[j].end(), memory.back().begin() + at);

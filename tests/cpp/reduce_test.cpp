@@ -41,7 +41,7 @@ void compare(DType dtype, int sources, size_t count, bool average, size_t shift,
   for (int j = 0; j < sources; ++j) inputs.push_back(random_input(dtype, count, seed + j));
   const std::vector<char> wanted = reference::reduce(dtype, inputs, divisor);
 
-  // Each source at another distance from an aligned address.
+  // Each source at a different distance from an aligned address.
   std::vector<std::vector<char>> memory;
   std::vector<const void*> pointers;
   for (int j = 0; j < sources; ++j) {
@@ -147,7 +147,7 @@ uint16_t narrow_by_search(double value, uint16_t infinity, const Widen& widen) {
     (widen(middle) <= magnitude ? low : high) = middle;
   }
   if (std::isinf(magnitude)) return sign | infinity;
-  // Infinity stands where the next finite value would be.
+  // Infinity takes the place of the next finite value.
   const double gap =
       widen(static_cast<uint16_t>(infinity - 1)) - widen(static_cast<uint16_t>(infinity - 2));
   const double above =
@@ -176,7 +176,7 @@ void check_narrow(const char* name, uint16_t infinity, const Widen& widen, const
   EXPECT(got == wanted, name, " of ", float_bits(value), ": ", got, " instead of ", wanted);
 }
 
-/// Both directions, over all values of the format, midpoints and all that lies around them.
+/// Both directions, over all values of the format, midpoints and the values around them.
 template <class Widen, class Load, class Narrow>
 void check_format(const char* name, uint16_t infinity, const Widen& widen, const Load& load,
                   const Narrow& narrow, bool flushed) {
@@ -196,7 +196,7 @@ void check_format(const char* name, uint16_t infinity, const Widen& widen, const
     EXPECT(double(wide) == exact && std::signbit(wide) == std::signbit(exact), name, " ", i);
     EXPECT(back == bits, name, " there and back: ", i, " became ", back);
   }
-  if (flushed) return;  // what comes in from a float subnormal may be flushed
+  if (flushed) return;  // input from a float subnormal may be flushed
   for (int i = 0; i < infinity; ++i) {
     const double low = widen(static_cast<uint16_t>(i));
     const double high = i + 1 == infinity ? 2 * low - widen(static_cast<uint16_t>(i - 1))
@@ -240,8 +240,8 @@ __attribute__((target("avx,f16c"))) void halves_of_processor(const float* from, 
 }
 #endif
 
-/// Halves made by somebody else: by the processor, or else by the compiler's library, which takes
-/// minutes for every float.
+/// Halves made independently: by the processor, or else by the compiler's library, which takes
+/// minutes for all floats.
 void foreign_halves(const float* from, uint16_t* to) {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
@@ -253,7 +253,7 @@ void foreign_halves(const float* from, uint16_t* to) {
   }
 }
 
-/// Every float there is, to half. Pieces are dealt to as many threads as there are cores.
+/// Every float, to half. Pieces are dealt to as many threads as there are cores.
 void test_every_float(uint64_t) {
   constexpr uint64_t kPieces = (uint64_t{1} << 32) / kPiece;
   std::atomic<uint64_t> next{0};

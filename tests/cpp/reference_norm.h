@@ -1,4 +1,4 @@
-// A plain reference for norms of gradients, written apart from kernels/norm.h: lists of columns, of
+// A plain reference for norms of gradients, independent of kernels/norm.h: lists of columns, of
 // blocks and of tensors, each summed level by level.
 #pragma once
 
@@ -39,9 +39,9 @@ inline double largest(const std::vector<double>& values) {
   return most;
 }
 
-/// Up to 4,096 terms: pieces of 512 are rows of 32 lanes, of which every column is summed downwards.
+/// Up to 4,096 terms: pieces of 512 are rows of 32 lanes, and every column is summed downwards.
 inline double block_of(const double* terms, size_t count) {
-  std::vector<double> columns(32 * 8, 0);  // lane by lane, of each the 8 pieces
+  std::vector<double> columns(32 * 8, 0);  // lane by lane, 8 pieces for each
   for (size_t i = 0; i < count; ++i) {
     const size_t piece = i / 512, lane = i % 32;
     columns[lane * 8 + piece] += terms[i];

@@ -1,5 +1,5 @@
-// A plain reference for MIN, MAX, PRODUCT, BAND, BOR and BXOR, written apart from the loops: floats by
-// comparisons in double, one source after the other; products by the tree of reference_tree.h.
+// A plain reference for MIN, MAX, PRODUCT, BAND, BOR and BXOR, independent of the loops: floats by
+// comparisons in double, source by source; products by the tree of reference_tree.h.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ Float quiet_nan(Float) {
   return std::numeric_limits<Float>::quiet_NaN();
 }
 
-/// Whether a is the less of two numbers; -0 is less than +0.
+/// Whether a is the smaller of two numbers; -0 is less than +0.
 inline bool less(double a, double b) {
   return a < b || (a == b && std::signbit(a) && !std::signbit(b));
 }
@@ -146,7 +146,7 @@ inline std::vector<char> reduce_plain(DType dtype, ReduceOp op,
   return with_type(dtype, [&](auto type) { return plain_as<decltype(type)>(op, inputs); });
 }
 
-/// Every NaN of a result made the quiet one without sign.
+/// Makes every NaN of a result the quiet one without sign.
 inline void forget_payloads(DType dtype, char* data, size_t bytes) {
   if (!is_floating(dtype)) return;
   with_type(dtype, [&](auto type) {

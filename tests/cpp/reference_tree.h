@@ -1,5 +1,5 @@
-// A plain reference for reductions, written apart from core/numeric.h: the tree level by level over
-// a list, conversions by the compiler's _Float16 and by exact distances in double.
+// A plain reference for reductions, independent of core/numeric.h: the tree level by level over a
+// list, conversions by the compiler's _Float16 and by exact distances in double.
 #pragma once
 
 #include <cmath>
@@ -93,7 +93,7 @@ Acc tree(std::vector<Acc> level) {
 struct Epilogue {
   int divisor = 1;
   double scale = 1;
-  double factor = 1;  // of each term, before the sum
+  double factor = 1;  // for each term, before the sum
 };
 
 inline float premultiplied(float term, double factor) {
@@ -134,7 +134,7 @@ void reduce_as(const std::vector<std::vector<char>>& inputs, const Epilogue& las
   }
 }
 
-/// The same for a float of at most 32 bits, to any of them.
+/// The same from a float of at most 32 bits to any of them.
 template <class In>
 void reduce_float(DType to, const std::vector<std::vector<char>>& inputs, const Epilogue& last,
                   std::vector<char>& out) {

@@ -27,7 +27,7 @@ void await(Bootstrap& store, const std::string& what, int size) {
   }
 }
 
-/// A rank's buffer is named, found and written by its peers; what lies elsewhere has no name.
+/// A rank's buffer is named, found and written by its peers; memory elsewhere has no name.
 void test_reach(uint64_t seed) {
   constexpr int kSize = 3;
   ForkedStore store;
@@ -88,7 +88,7 @@ void test_quarantine(uint64_t) {
     auto second = std::make_unique<SharedBuffer>(endpoint, kBytes);
     EXPECT(offset(*second) == where);
     EXPECT(*static_cast<char*>(second->data()) == 0);
-    // A part of it is enough to hold all of it back; its neighbour goes free.
+    // A part of it is enough to hold all of it back; its neighbour stays free.
     auto neighbour = std::make_unique<SharedBuffer>(endpoint, kBytes);
     const uint64_t next = offset(*neighbour);
     group->quarantine(where + 5000, 100);
@@ -99,7 +99,7 @@ void test_quarantine(uint64_t) {
     third.reset();
     tell(store, "tried", rank);
     await(store, "tried", kSize);
-    if (rank == 0) {  // the own leave notice changes nothing: the peers are those that write
+    if (rank == 0) {  // its own leave notice changes nothing: it is the peers that write
       group.reset();
       EXPECT(offset(SharedBuffer(endpoint, kBytes)) == next);
       store.set("first left", "1");

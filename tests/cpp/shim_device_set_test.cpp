@@ -1,6 +1,6 @@
 // A group of devices: verdicts on their access to each other, the order that marks and waits give,
-// pinned memory, the guard of the current device, and what the execution shim promises of streams
-// and events. On the host under the shim, or on a GPU when compiled by nvcc.
+// pinned memory, the guard of the current device, and what the execution shim promises about
+// streams and events. On the host under the shim, or on a GPU when compiled by nvcc.
 //
 //   shim_device_set_test [CASE [SEED]]    CASE: streams | strict | stale | busy | contexts
 //                                                 | verdicts | meet | staging | guard
@@ -18,7 +18,8 @@ namespace fastcomm::testing {
 namespace {
 
 #if defined(FC_SHIM)
-/// A stream runs in order and later; an event orders two streams; it may go while it is pending.
+/// A stream runs in order and later; an event orders two streams, and may be destroyed while
+/// pending.
 void streams(uint64_t) {
   configure(2, [](int, int) { return Link::kNone; });
   cudaStream_t first = nullptr, second = nullptr;
@@ -95,8 +96,8 @@ void strict(uint64_t) {
 #endif
 
 #if defined(FC_SHIM)
-/// Somebody else's error is not taken for ours, and stays for whoever looks for it; what we report is
-/// our own, and leaves nothing behind.
+/// Somebody else's error is not taken for ours, and stays for whoever looks for it; ours is
+/// reported, and leaves nothing behind.
 void stale(uint64_t) {
   configure(2, [](int, int) { return Link::kDirect; });
   void* memory = nullptr;
@@ -198,8 +199,8 @@ ProbeResult busy_probe(int device, int peer, int tries) {
 uint64_t test_clock = 0;
 uint64_t test_now() { return test_clock; }
 
-/// A verdict that only a busy device is to blame for is looked at again: later, more and more seldom,
-/// in no capture, and by operations on their own.
+/// A verdict caused only by a busy device is re-examined: later, more and more rarely, never in a
+/// capture, and by operations themselves.
 void busy(uint64_t seed) {
   constexpr uint64_t kSecond = 1'000'000'000;
   configure(4, [](int, int) { return Link::kDirect; });
@@ -234,7 +235,7 @@ void busy(uint64_t seed) {
   group.look_again(streams);
   EXPECT(probes == 4, "found out");
 
-  // Whatever a probe raises is a reason to stage.
+  // Anything a probe raises is a reason to stage.
   PeerAccess refused(
       [](int, int, int) -> ProbeResult { throw std::runtime_error("there is no thread"); }, true);
   const Access& without = refused.between(2, 3);
@@ -261,7 +262,7 @@ void busy(uint64_t seed) {
 
 #endif
 
-/// Every rank writes its own cell; after they met, every rank's stream reads all cells.
+/// Every rank writes its own cell; after they have met, every rank's stream reads all cells.
 void meet(uint64_t seed) {
   for (const int ranks : {1, 2, 3, 5}) {
     std::vector<int> devices(ranks, 0);
@@ -346,7 +347,7 @@ void guard(uint64_t) {
 }
 
 #if defined(FC_SHIM)
-/// Work on other devices gives none to the one that is current by default.
+/// Work on other devices makes no context on the device that is current by default.
 void contexts(uint64_t seed) {
   configure(4, [](int, int) { return Link::kDirect; });
   std::thread([&] {  // a thread whose device nobody has set

@@ -1,5 +1,5 @@
 // The order between processes that share memory of devices, under the execution shim: what flags,
-// streams, events, the host and handles order, and that what they leave without order is reported,
+// streams, events, the host and handles order, and that what they leave unordered is reported,
 // whatever the timing.
 //
 //   shim_ipc_order_test [CASE [SEED]]
@@ -24,7 +24,7 @@ using shim::WideClock;
 using shim::work_number;
 using shim::Worker;
 
-/// Random uses by a few workers that now and then learn from each other, against a model by the byte.
+/// Random uses by a few workers that now and then learn from each other, against a bytewise model.
 void test_shadow(uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr uint32_t kWorkers = 4;
@@ -104,7 +104,7 @@ void test_clocks(uint64_t) {
 
 // ---- through the runtime ----
 
-constexpr size_t kData = 256;  // behind the flag
+constexpr size_t kData = 256;  // after the flag
 
 __global__ void say(char* window, uint32_t value) {
   FC_TOUCHES(window + kData, 64, true);
@@ -112,7 +112,8 @@ __global__ void say(char* window, uint32_t value) {
   __syncthreads();
   if (threadIdx.x == 0) store_flag(reinterpret_cast<uint32_t*>(window), value);
 }
-/// One thread writes and stores the flag, without a barrier; named as what it is, or as the block's.
+/// One thread writes and stores the flag, without a barrier; declared as its own use, or the
+/// block's.
 __global__ void say_alone(char* window, uint32_t value, bool alone) {
   if (threadIdx.x != 0) return;
   if (alone) {
@@ -127,7 +128,7 @@ __global__ void hear(const char* window, uint32_t value) {
   while (!reached(load_flag(reinterpret_cast<const uint32_t*>(window)), value)) FC_YIELD();
 }
 
-/// Each kind of order, with it and without. Ranks meet by their sockets, which order nothing here.
+/// Each kind of order, present and missing. Ranks meet by their sockets, which order nothing here.
 void test_words(uint64_t) {
   const auto body = [](const IpcRank& self) {
     const cudaStream_t stream = make_stream(), second = make_stream();
@@ -141,7 +142,7 @@ void test_words(uint64_t) {
       self.meet();
     };
     expect_hazards({}, "handles order what was before them");
-    // 1: a flag, and work behind the wait for it, in its stream and by an event in another.
+    // 1: a flag, and work after the wait for it, in its stream and by an event in another.
     if (first) {
       FC_LAUNCH(say, dim3(1), dim3(2), stream, seen, 1u);
     } else {
@@ -160,7 +161,7 @@ void test_words(uint64_t) {
          "which cudaMemsetAsync", " writes, and nothing orders"},
         {"writes 8 bytes at 264"}};
     expect_hazards(first ? twice : decltype(twice){}, "written back without an order");
-    // 3: heard in one stream, used in another.
+    // 3: seen in one stream, used in another.
     if (!first) {
       FC_LAUNCH(hear, dim3(1), dim3(1), stream, seen, 2u);
       std::vector<char> copy(64);
@@ -173,7 +174,7 @@ void test_words(uint64_t) {
                                                    "reads 64 bytes at 256 of memory of process",
                                                    "which", "say", "block 0 writes"}};
     expect_hazards(first ? decltype(once){} : once, "no event");
-    // 4: the host has waited for who has heard.
+    // 4: the host has waited for the stream that has seen it.
     if (!first) {
       set(window + kData, 64, second);
       wait(second);

@@ -1,5 +1,5 @@
-// Memory of devices that other processes map, under the execution shim: handles in all that they
-// refuse, and the data behind them.
+// Memory of devices that other processes map, under the execution shim: all that handles refuse,
+// and the data behind them.
 //
 //   shim_ipc_test [CASE [SEED]]    CASE: handles | data | ends
 #include <dirent.h>
@@ -33,7 +33,7 @@ cudaError_t opened(const cudaIpcMemHandle_t& handle, unsigned flags = kLazy) {
   return result;
 }
 
-/// What has a handle, and whose.
+/// Which memory has a handle, and whose.
 void exporting() {
   cudaIpcMemHandle_t handle, again;
   char* const memory = device_memory(1000);
@@ -131,14 +131,14 @@ void test_handles(uint64_t) {
   });
 }
 
-/// What one writes, the others see, at small and large sizes, through streams of theirs.
+/// The others see what one writes, at small and large sizes, through their own streams.
 void test_data(uint64_t seed) {
   const auto body = [seed](const IpcRank& self) {
     cudaStream_t stream = nullptr;
     FC_CUDA(cudaStreamCreateWithFlags(&stream, 0), "a test");
     for (const size_t bytes : {1, 700, 4096, 5000, 3 << 20}) {
       std::vector<char> own = random_input(DType::kUInt8, bytes, seed + self.rank);
-      device_memory(300);  // so that memory begins within a page
+      device_memory(300);  // so that the next memory begins within a page
       char* const window = device_memory(bytes);
       FC_CUDA(cudaMemcpyAsync(window, own.data(), bytes, cudaMemcpyDefault, stream), "a test");
       FC_CUDA(cudaStreamSynchronize(stream), "a test");
@@ -168,8 +168,8 @@ std::set<std::string> shared_files() {
   return names;
 }
 
-/// An exporter that is killed: its memory stays for who has it, no handle of it is opened any more,
-/// and no file is left.
+/// An exporter that is killed: its memory stays for those who have it, its handles can no longer be
+/// opened, and no file is left.
 void test_ends(uint64_t) {
   const std::set<std::string> before = shared_files();
   run_ipc_ranks(3, [](const IpcRank& self) {
@@ -197,7 +197,7 @@ void test_ends(uint64_t) {
   for (const std::string& name : shared_files()) {
     EXPECT(before.count(name) == 1 || name.find("device") == std::string::npos, name, " is left");
   }
-  // One that had it mapped is killed: it counts no more.
+  // A process that had it mapped is killed: it no longer counts.
   run_ipc_ranks(2, [](const IpcRank& self) {
     if (self.rank == 1) {
       open(self.receive<cudaIpcMemHandle_t>(0));

@@ -1,4 +1,4 @@
-// What the collectives of one process over several devices promise of their calls: which allocate,
+// What the collectives of one process over several devices promise about calls: which allocate,
 // which threads may make them, which are refused. On the host under the execution shim, or on a GPU
 // when compiled by nvcc, with ranks as its streams.
 //
@@ -42,7 +42,7 @@ void warm(uint64_t seed) {
   (void)seed;
 }
 
-/// Threads that share a group, each with streams and tensors of its own. Their operations take turns,
+/// Threads that share a group, each with its own streams and tensors. Their operations take turns,
 /// but wait for each other only where they use the same staging memory.
 void threads(uint64_t seed) {
   constexpr int kRanks = 3, kThreads = 3, kOperations = 4;
@@ -81,7 +81,7 @@ void threads(uint64_t seed) {
       for (int i = 0; i < kOperations; ++i) {
         collectives.all_reduce(tensors, tensors, {count}, spec, streams);
       }
-      for (int i = 1; i < kOperations; ++i) {  // of equal values
+      for (int i = 1; i < kOperations; ++i) {  // with equal values
         for (float& sum : sums) sum *= kRanks;
       }
       const char* begin = reinterpret_cast<const char*>(sums.data());

@@ -1,7 +1,7 @@
 // The collectives of one process over several devices: every byte of every buffer, guards included,
 // against plain copies and the plain tree of reference_tree.h. On the host under the execution shim,
 // with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks as its streams.
-// What is promised of calls beside their results is in shim_local_calls_test.cpp.
+// What is promised about calls besides their results is in shim_local_calls_test.cpp.
 //
 //   shim_local_collectives_test [CASE [SEED]]
 //
@@ -51,7 +51,7 @@ class Issuer {
         Buffer& piece = put(root, bytes[rank], pieces);
         Buffer& other = put(rank, bytes[rank], others);
         gather ? piece.want(other.content()) : other.want(piece.content());
-        if (random() % 4 == 0 && rank == root) {  // the root's own piece lies where it is to go
+        if (random() % 4 == 0 && rank == root) {  // the root's own piece is already in place
           (gather ? piece : other).want((gather ? piece : other).content());
           (gather ? pieces : others).back() = (gather ? others : pieces).back();
         }
@@ -282,7 +282,7 @@ void mixed(uint64_t seed) {
   (void)seed;
 }
 
-/// Links that the driver grants, and that give wrong bits: the probe must find them.
+/// Links that the driver grants but that give wrong bits: the probe must find them.
 void broken(uint64_t seed) {
 #if defined(FC_SHIM)
   for (const Link link : {Link::kBrokenReads, Link::kLostWrites}) {

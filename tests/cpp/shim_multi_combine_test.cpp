@@ -23,7 +23,7 @@
 namespace fastcomm::testing {
 namespace {
 
-/// Bytes that a block moves of a source at once.
+/// Bytes of a source that a block moves at once.
 constexpr uint64_t kChunk = uint64_t{kTableThreads} * kPackBytes;
 
 std::string describe(const CombineSpec& spec) {
@@ -54,7 +54,7 @@ constexpr int kLies = 4;
 struct Tensor {
   uint64_t count;
   Buffers lie;
-  bool in_place;  // destination d is source d, as far as there are both
+  bool in_place;  // destination d is source d, as far as both exist
 };
 
 std::vector<char> values_of(const CombineSpec& spec, uint64_t count, std::mt19937_64& random) {
@@ -191,7 +191,7 @@ void tables(uint64_t seed) {
   }
 }
 
-/// Not one byte is read before or behind a source, or written beside a destination.
+/// No byte is read before or after a source, or written beside a destination.
 void exact(uint64_t seed) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);
@@ -230,7 +230,7 @@ void exact(uint64_t seed) {
   (void)seed;
 }
 
-/// Behind a failure nothing is written.
+/// After a failure nothing is written.
 void failed(uint64_t seed) {
   std::mt19937_64 random(seed);
   for (const bool in_place : {false, true}) {

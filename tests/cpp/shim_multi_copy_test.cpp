@@ -28,7 +28,7 @@ constexpr uint64_t kChunk = uint64_t{kTableThreads} * kPacksInFlight * kPackByte
 
 struct Piece {
   uint64_t bytes;
-  size_t src_offset;  // behind a pack
+  size_t src_offset;  // bytes after a pack's start
   size_t dst_offset;
 };
 
@@ -89,8 +89,8 @@ void alignments(uint64_t seed) {
   }
 }
 
-/// Between ends of different alignment, only a segment's own ends go byte by byte, and no source pack
-/// sticks out of what may be read.
+/// Between ends of different alignment, only a segment's own ends go byte by byte, and no source
+/// pack extends beyond what may be read.
 void division(uint64_t) {
   alignas(kPackBytes) static char to[2 * kPackBytes], from[2 * kPackBytes];
   constexpr uint64_t kSizes[] = {0,  1,  15,  16,         17,     31,
@@ -137,10 +137,10 @@ void tables(uint64_t seed) {
     if (count > 1) pieces[random() % pieces.size()] = {20 * kChunk + 7, 3, 9};
     copy_pieces(pieces, random);
   }
-  copy_pieces(std::vector<Piece>(70, Piece{0, 0, 0}), random);  // nothing to copy: no launch
+  copy_pieces(std::vector<Piece>(70, Piece{0, 0, 0}), random);  // nothing to copy, so no launch
 }
 
-/// Not one byte is read before or behind a source.
+/// No byte is read before or after a source.
 void exact(uint64_t seed) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);
@@ -170,8 +170,8 @@ void exact(uint64_t seed) {
 void one_kernel(int) {}
 void other_kernel(int) {}
 
-/// A grid has the blocks that a device holds at once, and the runtime is asked about it once for each
-/// kernel, size of a block, and device.
+/// A grid has the blocks that a device holds at once, and the runtime is asked about it once for
+/// each kernel, block size and device.
 void grid(uint64_t) {
   const auto say = [] { return concat(shim::occupancy_questions.load(), " questions"); };
   shim::occupancy_questions = 0;
@@ -196,7 +196,7 @@ void grid(uint64_t) {
     EXPECT(shim::last_launch.blocks == 6, shim::last_launch.blocks, " blocks");
   }
   shim::blocks_per_processor =
-      0;  // as for a kernel that does not fit: its launch is to fail, not this
+      0;  // as for a kernel that does not fit: its launch must fail, not this
   EXPECT(blocks_for_chunks(other_kernel, 9) == 1, "at least one");
   shim::blocks_per_processor = 1;
   shim::current_device = 0;

@@ -1,6 +1,6 @@
 // The reduction of gradients with norms to the bit, against the plain references of
 // reference_tree.h and reference_norm.h, guards included; on the host under the execution shim,
-// where the loops of the CPU must give the same too, or on a GPU when compiled by nvcc.
+// where the CPU's loops must give the same, or on a GPU when compiled by nvcc.
 //
 //   shim_multi_gradient_test [CASE [SEED]]   CASE: sums | norms | joins | long | special |
 //                                            tables | race | refused | large
@@ -45,7 +45,7 @@ using Bytes = std::vector<char>;
 struct Tensor {
   Types types;
   uint64_t count;
-  bool alike = true;      // all memory lies alike to packs
+  bool alike = true;      // all memory is aligned alike to packs
   bool in_place = false;  // the destination is a source
   std::vector<Bytes> inputs = {};
   Bytes wanted = {};
@@ -59,7 +59,7 @@ bool same(double a, double b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
 }
 
-/// Elements that are NaN on both sides become the same: their bits are not promised.
+/// Makes elements that are NaN on both sides the same: their bits are not promised.
 void forgive_nans(DType dtype, const Bytes& got, char* wanted) {
   const size_t size = dtype_size(dtype);
   const std::vector<double> ours = reference::widened(dtype, got);
@@ -132,7 +132,7 @@ void check_cpu(const std::vector<Tensor>& tensors, const GradientReduceSpec& spe
 #endif
 
 /// Reduces all tensors by one call and compares every byte of the memory they lie in, and the
-/// norms. Fills in inputs that are not there.
+/// norms. Fills in missing inputs.
 void check(std::vector<Tensor> tensors, const GradientReduceSpec& spec, std::mt19937_64& random) {
   const reference::Epilogue last{spec.divisor, spec.scale};
   Arena arena;
@@ -258,7 +258,7 @@ void sums(uint64_t seed) {
       check(tensors, random_spec(n, random), random);
     }
   }
-  for (int round = 0; round < 10; ++round) {  // lists of many types, sizes beside the limits
+  for (int round = 0; round < 10; ++round) {  // lists of many types, sizes next to the limits
     std::vector<Tensor> tensors;
     for (int k = static_cast<int>(random() % 9); k > 0; --k) {
       const uint64_t around = kCounts[random() % std::size(kCounts)];
@@ -290,7 +290,7 @@ void joins(uint64_t seed) {
   for (const int count : {0,    1,    2,    3,    7,    8,    9,    100,  127,  128,   129,
                           2047, 2048, 2049, 2055, 2056, 4095, 4096, 4097, 6145, 20000, 65537}) {
     std::vector<double> parts;
-    for (int i = 0; i < count; ++i) {  // of many magnitudes, so that any other order shows
+    for (int i = 0; i < count; ++i) {  // of many magnitudes, so that a different order shows
       parts.push_back(std::ldexp(magnitudes(random), static_cast<int>(random() % 40)));
     }
     for (const NormKind kind : kNorms) {
@@ -325,8 +325,8 @@ void long_tensor(uint64_t seed) {
   check({{kTypes[1], 5}, {kTypes[1], 4096 * 2050 + 77}, {kTypes[1], 4096 * 3}}, spec, random);
 }
 
-/// A NaN or an infinity somewhere; sums that overflow; fp64 whose squares do, which is no
-/// found_inf.
+/// A NaN or an infinity somewhere; sums that overflow; fp64 values whose squares do, which does not
+/// set found_inf.
 void special(uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
@@ -342,7 +342,7 @@ void special(uint64_t seed) {
     const double value = values[random() % std::size(values)];
     const uint64_t at = places[random() % std::size(places)];
     for (int j = 0; j < n; ++j) {
-      if (random() % 2 == 0) continue;  // also none, and opposite infinities
+      if (random() % 2 == 0) continue;  // also no such value, and opposite infinities
       const double signed_value = random() % 4 == 0 ? -value : value;
       char* const into = &one.inputs[j][at * dtype_size(types.dtype)];
       const auto as_float = static_cast<float>(signed_value);

@@ -28,7 +28,7 @@
 namespace fastcomm::testing {
 namespace {
 
-/// Bytes that a block moves of a source at once, at most.
+/// The most bytes of a source that a block moves at once.
 constexpr uint64_t kChunk = uint64_t{kTableThreads} * kPacksInFlight * 2 * kPackBytes;
 
 std::string describe(const ReduceSpec& spec) {
@@ -42,7 +42,7 @@ enum class Buffers { kAligned, kAlike, kAnyhow };
 struct Tensor {
   uint64_t count;
   Buffers lie;
-  bool in_place;  // destination d is source d, as far as there are both
+  bool in_place;  // destination d is source d, as far as both exist
 };
 
 /// Reduces all tensors by one call and compares every byte of the memory they lie in.
@@ -109,7 +109,7 @@ bool is_float(DType dtype) {
          std::count(kKernelFloats.begin(), kKernelFloats.end(), dtype) != 0;
 }
 
-/// A random divisor and scale; small enough that sums meet the range of fp16.
+/// A random divisor and scale; small enough that sums reach the range of fp16.
 ReduceSpec random_spec(DType in, DType out, int num_sources, std::mt19937_64& random) {
   ReduceSpec spec{in, out, num_sources, 1 + static_cast<int>(random() % 3)};
   if (random() % 4 == 0) spec.num_destinations = 1 + static_cast<int>(random() % kMaxReduceSources);
@@ -158,7 +158,7 @@ void negative_zeros(uint64_t seed) {
   }
 }
 
-/// Memory of unlike alignments moves in packs too, unless a source is written as well: then what a
+/// Memory of unlike alignments moves in packs too, unless a source is also written: then what a
 /// thread reads beside its own pack would be another's.
 void lies(uint64_t) {
   alignas(64) static char memory[256];
@@ -185,7 +185,7 @@ void lies(uint64_t) {
   EXPECT(lie({a + 2, b}, {c + 4}, narrow, wide).packed == kShifted, "to a wider type");
 }
 
-/// Not one byte is read before or behind a source, wherever it begins and ends.
+/// No byte is read before or after a source, wherever it begins and ends.
 void exact(uint64_t seed) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);

@@ -1,4 +1,4 @@
-// What the execution shim says of uses of memory without an order: its shadow of memory against a
+// What the execution shim says about unordered uses of memory: its shadow of memory against a
 // byte-by-byte model, and the order that streams, events, the host and captured graphs give.
 //
 //   shim_order_test [CASE [SEED]]    CASE: shadow | streams | kernels | host | queues | capture
@@ -48,8 +48,8 @@ void touch_model(std::vector<Byte>& bytes, const Access& access, const Step& ste
   }
 }
 
-/// Random accesses of a few actors that now and then learn from each other. What the shadow forgets
-/// of reads, because another stands behind them, is found through that one.
+/// Random accesses by a few actors that now and then learn from each other. Reads that the shadow
+/// forgets because another one covers them are found through that one.
 void shadow(uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr Actor kActors = 4;
@@ -73,7 +73,7 @@ void shadow(uint64_t seed) {
                    });
       touch_model(model, access, step, clocks[actor], wanted);
       for (const auto& each : found) EXPECT(wanted.count(each) == 1, "reported, and is in order");
-      // Every byte in conflict is reported, if not with every read of it.
+      // Every byte in conflict is reported, though not with every read of it.
       std::set<std::pair<uintptr_t, bool>> seen, missed;
       for (const auto& [at, who, number, wrote] : found) seen.insert({at, wrote});
       for (const auto& [at, who, number, wrote] : wanted) missed.insert({at, wrote});
@@ -123,7 +123,7 @@ struct Setup {
   char* memory[2];
 };
 
-/// Exactly so many hazards, each of whose texts has all of `words`.
+/// Expects exactly `count` hazards, each of whose texts has all of `words`.
 void expect_hazards(size_t count, const std::vector<std::string>& words, const char* what) {
   const std::vector<std::string> found = Order::get().take_hazards();
   EXPECT(found.size() == count, what, ": ", found.size(), " hazards instead of ", count, ": ",
@@ -197,7 +197,7 @@ void host(uint64_t) {
   expect_hazards(1, {"the host frees 100"}, "freed");
 }
 
-/// With one queue a device, what stands behind a wait waits too, whatever its stream.
+/// With one queue per device, what comes after a wait waits too, whatever its stream.
 void queues(uint64_t) {
   shim::Runtime::get().configure({{Link::kDirect}}, 1);
   cudaStream_t first = nullptr, second = nullptr;
@@ -218,7 +218,7 @@ void capture(uint64_t) {
   char* const there = setup.memory[1];
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
-  setup.set(2, here, 100);  // not part of it, and not in its order
+  setup.set(2, here, 100);  // not part of the graph, and not ordered with it
   const auto mode = cudaStreamCaptureModeThreadLocal;
   FC_CUDA(cudaStreamBeginCapture(setup.streams[0], mode), "a test");
   setup.set(0, here, 100);

@@ -55,7 +55,7 @@ Operation sum_of(int size, uint64_t count) {
   return make_operation(OpKind::kAllReduce, DType::kFloat32, count, false, size, random);
 }
 
-/// Two streams whose operations come in opposite orders.
+/// Two streams whose operations come in opposite order.
 void test_two(uint64_t seed) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
@@ -84,7 +84,7 @@ void test_one_queue(uint64_t) {
       enqueue(rank, all[channel], channel, false);
     }
     rank.wait_for_all();
-    // Where one bound runs out much earlier than the other one, the second operation is in time.
+    // If one bound runs out much earlier than the other, the second operation is in time.
     int failed = 0;
     for (const int channel : {0, 1}) {
       rank.failure(channel) == WaitFailure::kNone ? check(rank, all[channel], channel)
@@ -97,7 +97,7 @@ void test_one_queue(uint64_t) {
   run_ipc_ranks(2, body, /*hidden=*/false, /*queues=*/1);
 }
 
-/// A rank that is fast writes its slot again while the other one reads it, unless there are two.
+/// A fast rank would rewrite its slot while the other reads it, unless there are two.
 void test_back_to_back(uint64_t seed) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
@@ -185,7 +185,7 @@ void test_mismatch(uint64_t) {
   });
 }
 
-/// An all_to_all in which so many elements go from each rank to each.
+/// An all_to_all in which `sends` says how many elements go from each rank to each.
 Operation messages_of(const std::vector<std::vector<int>>& sends) {
   std::mt19937_64 random(3);
   const auto size = sends.size();
@@ -203,7 +203,7 @@ Operation messages_of(const std::vector<std::vector<int>>& sends) {
   return made;
 }
 
-/// Two of four ranks have much for each other, the others meet meanwhile; and then all go on together.
+/// Two of four ranks exchange much while the others meet; then all go on together.
 void test_pairs(uint64_t) {
   run_ipc_ranks(4, [](const IpcRank& self) {
     Rank rank(self, small(3000));
@@ -218,7 +218,7 @@ void test_pairs(uint64_t) {
   });
 }
 
-/// What one rank sends is not what the other one expects: both know, and the third one hears of it.
+/// What one rank sends is not what the other expects: both know, and the third hears of it.
 void test_unlike_pairs(uint64_t) {
   run_ipc_ranks(3, [](const IpcRank& self) {
     Rank rank(self, small(5000));
@@ -246,7 +246,7 @@ void test_late(uint64_t) {
     Rank rank(self, small(300));
     Operation missed = sum_of(3, 500);
     if (self.rank != 2) {
-      // The first one's bound runs out; the other one's may, or it finds out by the first one.
+      // The first one's bound runs out; the other's may, or it learns from the first.
       expect_failure(rank, missed, ", rank 2 has not come");
       EXPECT(rank.failure() == WaitFailure::kTimeout || rank.failure() == WaitFailure::kPeerFailed,
              rank.text());
@@ -308,7 +308,8 @@ void test_death(uint64_t seed) {
   });
 }
 
-/// What is refused has enqueued nothing, on one rank or on all: the next operation is as good as any.
+/// A refused call has enqueued nothing, on one rank or on all: the next operation is as good as
+/// any.
 void test_refused(uint64_t) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     Rank rank(self);
@@ -349,7 +350,7 @@ void test_refused(uint64_t) {
   });
 }
 
-/// A captured operation counts on, between those that are not.
+/// A captured operation continues the count, between those that are not captured.
 void test_graph(uint64_t seed) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
@@ -388,7 +389,7 @@ int open_files() {
   return static_cast<int>(std::distance(begin(files), end));
 }
 
-/// What one rank's driver refuses, after so many calls: of its own window, or of its peer's.
+/// What one rank's driver refuses, after how many calls: for its own window, or its peer's.
 struct Refusal {
   DeviceWay way;
   const char* function;
@@ -454,7 +455,7 @@ void test_unmapped(uint64_t) {
   });
 }
 
-/// The first way that all ranks have is taken, and what was wrong with those before is known.
+/// The first way that all ranks have is taken, and what was wrong with the earlier ones is known.
 void test_ways(uint64_t) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     Hosts hosts(self);

@@ -1,6 +1,6 @@
-// Much of the same between processes with a device each (engines/cuda/peer_collectives.h): graphs
-// replayed between operations, memory that must not grow, and a rank that dies with kernels at work.
-// Under the execution shim, or on a GPU, which the processes may share.
+// Many repetitions between processes with a device each (engines/cuda/peer_collectives.h): graphs
+// replayed between operations, memory that must not grow, and a rank that dies with kernels at
+// work. Under the execution shim, or on a GPU, which the processes may share.
 //
 //   shim_peer_soak_test [CASE [SEED]]
 //
@@ -33,7 +33,7 @@ struct Placed {
   uint64_t to = 0, to_bytes = 0;      // in the run of results
 };
 
-/// What a graph does, on values that change: three kinds, each of one size.
+/// What a graph does, on changing values: three kinds, each of one size.
 class Repeated {
  public:
   static constexpr OpKind kOf[] = {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather};
@@ -69,7 +69,7 @@ class Repeated {
   void enqueue(Rank& rank) const {
     for (const Placed& placed : all_) rank.collectives.enqueue(placed.call, 0, stream_);
   }
-  /// Before and after the operations, or a graph of them.
+  /// Called before and after the operations, or a graph of them.
   void give(int variant) const { copy(input_, given_[variant], input_bytes_); }
   void take(char* row) const { copy(row, output_, bytes()); }
 
@@ -102,10 +102,11 @@ class Repeated {
   char* output_ = nullptr;
 };
 
-/// Replays and operations one behind the other, in random order: the bits of the definition, each time.
+/// Replays and operations one after the other, in random order: the bits of the definition each
+/// time.
 void test_replays(uint64_t seed) {
   const uint64_t replays = rounds_wanted(kOnSimulatedDevices ? 40 : 1000);
-  constexpr uint64_t kRows = 20;  // so often the host looks
+  constexpr uint64_t kRows = 20;  // how often the host looks
   run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
     Rank rank(self);
     const cudaStream_t stream = rank.streams[0];
@@ -145,7 +146,7 @@ void test_replays(uint64_t seed) {
 
 /// What this process holds.
 struct Held {
-  int64_t heap = 0;      // bytes of the first thread
+  int64_t heap = 0;      // bytes of the first thread's heap
   int64_t resident = 0;  // bytes; what the driver holds on the host too
   int64_t device = 0;    // bytes that all processes hold; under the shim, allocations so far
   int64_t files = 0;
@@ -169,8 +170,8 @@ Held held() {
 }
 
 /// All kinds of operations, again and again: after the first tenth nothing of what a process holds grows.
-/// Under the shim its own books and the devices' memory are on the host, so that nothing is said of it.
-/// FC_TEST_LEAK, host or device: a control.
+/// Under the shim its own records and the devices' memory are on the host, so nothing is claimed
+/// about it. FC_TEST_LEAK, host or device: a control.
 void test_growth(uint64_t seed) {
   const uint64_t operations = rounds_wanted(kOnSimulatedDevices ? 600 : 10'000);
   const char* const leak = std::getenv("FC_TEST_LEAK");
@@ -178,7 +179,7 @@ void test_growth(uint64_t seed) {
   run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
     Rank rank(self);
     std::mt19937_64 random(seed);   // the same on all ranks
-    std::vector<Operation> all[2];  // of each channel, since nothing else orders them
+    std::vector<Operation> all[2];  // for each channel, since nothing else orders them
     for (const OpKind kind : kKinds) {
       for (const int channel : {0, 1}) {
         const uint64_t count = random() % 2 == 0 ? 7 : 300;
@@ -206,7 +207,8 @@ void test_growth(uint64_t seed) {
     self.meet();
     const Held after = held();
     self.meet();
-    const auto grown = static_cast<int64_t>(4 * operations);  // less than an allocation each
+    const auto grown =
+        static_cast<int64_t>(4 * operations);  // less than one allocation per operation
     EXPECT(kOnSimulatedDevices || after.heap - before.heap < grown, "heap: ", before.heap,
            " bytes, then ", after.heap);
     EXPECT(after.files <= before.files, "files: ", before.files, ", then ", after.files);
@@ -227,7 +229,7 @@ void test_growth(uint64_t seed) {
   });
 }
 
-/// The survivors' device works on, and so does a new group of theirs.
+/// The survivors' device still works, and so does a new group of theirs.
 void expect_a_new_group(const IpcRank& self, int dead) {
   const IpcRank left = self.without(dead);
   Rank rank(left);
@@ -240,7 +242,7 @@ void expect_a_new_group(const IpcRank& self, int dead) {
   rank.leave();
 }
 
-/// Ends itself that late, whatever its threads and its device do then.
+/// Ends the process after `life`, whatever its threads and its device are doing.
 void die_in(std::chrono::microseconds life) {
   std::thread([life] {
     std::this_thread::sleep_for(life);
@@ -248,7 +250,7 @@ void die_in(std::chrono::microseconds life) {
   }).detach();
 }
 
-/// Rank 2 dies while its kernel waits for the others, who come afterwards.
+/// Rank 2 dies while its kernel waits for the others, which come afterwards.
 void test_death_in_a_wait(uint64_t seed) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     {
@@ -265,7 +267,7 @@ void test_death_in_a_wait(uint64_t seed) {
       std::this_thread::sleep_for(std::chrono::milliseconds(150));
       enqueue(rank, sum, 0, false);
       rank.wait_for_all();
-      // What it had told before it died is as good as of any other: its opening, but no closing.
+      // What it had told before it died is as good as any other's: its opening, but no closing.
       EXPECT(rank.text().find("rank 2 has not come") != std::string::npos ||
                  rank.failure() == WaitFailure::kPeerFailed,
              rank.text());
@@ -274,7 +276,7 @@ void test_death_in_a_wait(uint64_t seed) {
   });
 }
 
-/// Rank 2 dies while kernels of all ranks move much, one behind the other.
+/// Rank 2 dies while kernels of all ranks move much data, one after the other.
 void test_death_in_a_copy(uint64_t seed) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     {

@@ -109,7 +109,7 @@ struct ThreadRank {
 
 using Operations = std::vector<Operation>;
 
-/// Operations, made alike on all ranks, one behind the other.
+/// Operations, made alike on all ranks, one after the other.
 template <class Make>
 void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, const Make& make) {
   for (const int size : sizes) {
@@ -146,7 +146,8 @@ Operations kinds(int size, std::mt19937_64& random) {
   return all;
 }
 
-/// Every type and reduction that there are kernels for; sums of `random_values` are exact or have no NaN payload.
+/// Every type and reduction that has kernels; sums of `random_values` are exact or have no NaN
+/// payload.
 Operations types(int size, std::mt19937_64& random) {
   Operations all;
   for (int each = 0; each < kNumDTypes; ++each) {

@@ -136,7 +136,7 @@ int receive_file(int socket) {
   return file;
 }
 
-/// The descriptor travels; both write and read, and what nothing orders is reported.
+/// The descriptor travels; both sides write and read, and what nothing orders is reported.
 void test_shared(uint64_t) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     cudaStream_t stream = nullptr;
@@ -186,7 +186,7 @@ void test_shared(uint64_t) {
   });
 }
 
-/// Its maker is killed: whoever holds a descriptor still has the memory.
+/// The memory's maker is killed: whoever holds a descriptor still has the memory.
 void test_ends(uint64_t) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     if (self.rank == 0) {

@@ -1,4 +1,4 @@
-// How ranks of a group over shared memory end: killed, finished, forked; and what peers make of it.
+// How ranks of a group over shared memory end: killed, finished, forked; and how peers judge it.
 //
 //   shm_ends_test CASE SEED
 #include <csignal>
@@ -31,7 +31,7 @@ Call sum_of(std::vector<float>& data) {
   return call;
 }
 
-/// SIGKILL of a rank, whose forked child holds copies of all its descriptors, is seen at once.
+/// The SIGKILL of a rank whose forked child holds copies of all its descriptors is seen at once.
 void test_death(uint64_t) {
   ForkedStore store;
   auto* killed_at = static_cast<std::atomic<int64_t>*>(
@@ -74,8 +74,8 @@ void test_death(uint64_t) {
   EXPECT(count_entries("/dev/shm", "fastcomm") == 0);
 }
 
-/// Who leaves and ends properly is not taken for dead: what it took part in can be finished, out
-/// of memory that its process left behind.
+/// A rank that leaves and ends properly is not taken for dead: what it took part in can be
+/// finished, from memory that its process left behind.
 void test_exit(uint64_t) {
   ForkedStore store;
   run_processes(4, [&](int rank) {
@@ -95,7 +95,7 @@ void test_exit(uint64_t) {
   });
 }
 
-/// A child of fork() may let go of what it inherited, and can use none of it.
+/// A child of fork() may release what it inherited, but can use none of it.
 void test_fork(uint64_t) {
   ForkedStore store;
   run_processes(2, [&](int rank) {

@@ -78,7 +78,7 @@ void test_segment(uint64_t seed) {
     EXPECT(code == ErrorCode::kSystem, text);
     EXPECT(text.find("FASTCOMM_SEGMENT_MB") != std::string::npos, text);
     segment.free(whole, kSegment - 4096);
-    // Reserving backs memory, freeing gives it back and zeroes it.
+    // Reserving backs memory; freeing gives it back and zeroes it.
     const uint64_t part = segment.allocate(1 << 20);
     segment.reserve(part, 1 << 20);
     EXPECT(backed(segment.fd()) >= 1 << 20);
@@ -86,7 +86,7 @@ void test_segment(uint64_t seed) {
     segment.free(part, 1 << 20);
     EXPECT(backed(segment.fd()) <= 8192, backed(segment.fd()));
     EXPECT(*segment.mapping().at(segment.allocate(1)) == 0);
-    // Running out is an error, and no bus fault. There is no limit to try it on but an absurd one.
+    // Running out is an error, not a bus fault. Only an absurd size can show it.
     EXPECT(!error_of([&] { segment.reserve(0, size_t{1} << 50); }).empty());
   }
   EXPECT(count_entries("/dev/shm", "fastcomm") == 0);
@@ -184,7 +184,7 @@ void test_no_endpoint(uint64_t) {
   });
 }
 
-/// What an earlier attempt left in the store is not taken for this one's.
+/// What an earlier attempt left in the store is not taken as this one's.
 void test_stale(uint64_t) {
   ForkedStore store;
   store.set("hello/1", "0123456789abcdef");

@@ -14,7 +14,7 @@ inline size_t scratch_of(const GroupConfig& config, int size) {
       .total();
 }
 
-/// For what takes far less.
+/// A deadline for what takes far less.
 inline Deadline soon() { return Clock::now() + std::chrono::seconds(30); }
 
 inline ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,

@@ -17,8 +17,8 @@ struct Place {
 
 uint64_t up_to(std::mt19937_64& random, uint64_t most) { return 1 + random() % most; }
 
-/// Places of one kind: within the scratch, aligned, and two behind each other apart; returns how many there are before
-/// the first comes again.
+/// Places of one kind: within the scratch, aligned, and consecutive ones apart; returns how many
+/// there are before the first comes again.
 template <class At>
 uint64_t rotation(const ScratchLayout& layout, uint64_t bytes, const At& at) {
   uint64_t again = 0;
@@ -50,7 +50,8 @@ void places(uint64_t seed) {
     rotation(layout, block, stage_at);
     rotation(layout, slice, result_at);
     rotation(layout, layout.table_bytes, [&](uint64_t n) { return layout.table(n); });
-    // Those of one step and those of blocks are in use at once, and so are operations of different sizes in turn.
+    // Slots of one step and of blocks are in use at once, and so are those of operations of
+    // different sizes in turn.
     const uint64_t other = up_to(random, layout.payload_bytes);
     for (uint64_t n = 0; n < 20; ++n) {
       const Place here{payload_at(n), payload}, before{layout.payload(n + 1, other), other};
@@ -65,7 +66,7 @@ void places(uint64_t seed) {
   }
 }
 
-/// Slots come back to a line when as much as the rotation holds has been written.
+/// Slots return to a line once as much as the rotation holds has been written.
 void turns(uint64_t) {
   const ScratchLayout layout = scratch_layout({1 << 20, 1 << 21, 1 << 22}, 2);
   const auto payloads = [&](uint64_t bytes) {

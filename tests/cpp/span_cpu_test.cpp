@@ -71,7 +71,7 @@ void sums(uint64_t seed) {
   }
 }
 
-/// The same of a piece of a gradient, which goes the way of what was staged before it.
+/// The same for a piece of a gradient, which goes the way of what was staged before it.
 void pieces(uint64_t seed) {
   std::mt19937_64 random(seed);
   PeerView two;
@@ -97,7 +97,7 @@ void pieces(uint64_t seed) {
   }
 }
 
-/// Copies to tensors at any address, by way of the caches and past them.
+/// Copies to tensors at any address, through the caches and past them.
 void copies(uint64_t seed) {
   std::mt19937_64 random(seed);
   const PeerView alone;

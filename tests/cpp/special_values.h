@@ -12,7 +12,7 @@
 
 namespace fastcomm::testing {
 
-/// What a floating-point format is made of, to write its special values.
+/// The parts of a floating-point format, to write its special values.
 struct Layout {
   int bits, mantissa;
 };
@@ -29,7 +29,7 @@ inline Layout layout_of(DType dtype) {
   }
 }
 
-/// An element of a float: of the kind that its position has on all ranks, so that equals meet.
+/// An element of a float, of the kind that its position has on all ranks, so that equals meet.
 inline uint64_t special_float(DType dtype, size_t position, std::mt19937_64& random) {
   const Layout form = layout_of(dtype);
   const uint64_t sign = random() % 2 << (form.bits - 1);
@@ -50,7 +50,7 @@ inline uint64_t special_float(DType dtype, size_t position, std::mt19937_64& ran
       return sign | (infinity - 1 - random() % 2);  // the largest
     case 5:
       return random() % 2 == 0 ? sign : sign | (infinity + random() % 2);  // 0 * inf is NaN
-    case 6:  // about 1, so that the order of a product shows
+    case 6:  // near 1, so that the order of a product shows
       return sign | one | mantissa;
     default:
       return random();

@@ -8,7 +8,7 @@
 namespace fastcomm::testing {
 namespace {
 
-/// Every byte that is meant, and none around it, whichever way is taken.
+/// Every intended byte, and none around it, whichever way is taken.
 void copies(uint64_t seed) {
   std::mt19937_64 random(seed);
   constexpr size_t kMost = 200'000, kMargin = 128;

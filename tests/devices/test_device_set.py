@@ -1,8 +1,8 @@
 """Devices of one process without a GPU: streams, events, peer access and its probe, under the shim.
 
-The C++ program checks by itself (tests/cpp/shim_device_set_test.cpp). What leaves out
-a wait must be reported by ThreadSanitizer, and a probe that is blind must trust a broken link:
-else neither the sanitizer's silence nor the probe's word would mean anything.
+The C++ program checks by itself (tests/cpp/shim_device_set_test.cpp). A missing wait must be
+reported by ThreadSanitizer, and a blind probe must trust a broken link: else neither the
+sanitizer's silence nor the probe's word would mean anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The collectives of one process over several devices, without a GPU: they run under the shim.
 
 Every byte is compared inside the C++ programs (tests/cpp/shim_local_collectives_test.cpp, and
-shim_local_calls_test.cpp). Here they run, and run again under ThreadSanitizer; what leaves out one
-kind of wait, or believes in a broken link, must be reported.
+shim_local_calls_test.cpp). Here they run, and run again under ThreadSanitizer; leaving out one kind
+of wait, or trusting a broken link, must be reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_no_data_race(name: str, case: str, seed: str) -> None:
 
 @pytest.mark.parametrize("control", WAITS)
 def test_a_missing_wait_is_reported(control: str) -> None:
-    """By the order in which work was given, whatever the timing."""
+    """By the order in which work was issued, whatever the timing."""
     result = programs.run(programs.get(BYTES, SHIM), "race", control=control)
     assert result.returncode == 1 and "a hazard: " in result.stdout, result.stdout
 

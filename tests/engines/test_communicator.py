@@ -48,7 +48,7 @@ def test_operations_that_read_in_place(case: str) -> None:
 
 
 def alone(cases: list[tuple[str, str]]) -> list[object]:
-    """Cases as parameters; those that look at times take their turn alone."""
+    """Return cases as parameters; those that look at times run alone."""
     mark = {TIMEOUTS: (pytest.mark.serial,)}
     return [pytest.param(name, case, marks=mark.get(name, ())) for name, case in cases]
 

@@ -1,6 +1,6 @@
 """What nvcc makes of kernels that wait: the scope of flags, wide accesses, no local memory.
 
-One GPU cannot show that a flag of device scope is wrong between two, and none is needed to read
+One GPU cannot show that a flag of device scope is wrong between two, and no GPU is needed to read
 it. Skipped without nvcc.
 """
 
@@ -44,13 +44,13 @@ def test_data_is_not_read_through_the_read_only_path(source: str) -> None:
 
 
 def test_no_product_is_contracted_into_a_sum(ptx: str) -> None:
-    # A division by a constant is made of fused operations, correctly rounded; sums are not.
+    # A division by a constant consists of fused operations, correctly rounded; sums do not.
     assert re.search(r"\badd\.rn\.f32\b", ptx)
     assert not re.search(r"\bdiv\.(?:approx|full)", ptx)
 
 
 def test_kernels_use_no_local_memory() -> None:
-    """An array that is indexed at run time, copied off the parameters, would lie there."""
+    """An array indexed at run time, copied from the parameters, would lie there."""
     frames = [*nvcc.frames(SOURCE), *nvcc.frames(COMBINATIONS)]
     assert len(frames) >= 24, frames
     assert set(frames) == {(0, 0)}, frames

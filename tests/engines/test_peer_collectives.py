@@ -1,7 +1,7 @@
 """Collectives of processes that use each other's device memory: meetings, plans, and failures.
 
-Under the execution shim, each rank a process. Order between processes is looked at, so a hazard
-fails the case that it happens in.
+Under the execution shim, each rank is a process. Order between processes is checked, so a hazard
+fails its case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ THREADS = "shim_peer_threads_test"
 SOAK = "shim_peer_soak_test"
 
 
-# What fits into a slot of so many bytes is one launch (engines/cuda/short.h).
+# What fits into a slot of that many bytes is one launch (engines/cuda/short.h).
 ALL_WAYS = {
     "in rounds": {},
     "at once": {"FC_TEST_SLOT_BYTES": "65536"},
@@ -43,7 +43,7 @@ def test_bits_of_every_operation(case: str, environment: dict[str, str], seed: s
 @WAYS
 @pytest.mark.parametrize("case", ["mismatch", "late", "abort", "refused"])
 def test_failure(case: str, way: str) -> None:
-    """Recorded on every rank that lives, with NaN for results, and no hang."""
+    """Recorded on every surviving rank, with NaN for results, and no hang."""
     programs.check(programs.get(TEST, SHIM), case, environment=ALL_WAYS[way])
 
 
@@ -56,7 +56,7 @@ def test_a_rank_is_killed_in_any_phase(seed: str, way: str) -> None:
 @pytest.mark.parametrize("case", ["death_in_a_wait", "death_in_a_copy"])
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_a_rank_is_killed_with_kernels_at_work(case: str, seed: str) -> None:
-    """Those that are left form a group of their own."""
+    """The survivors form a group of their own."""
     programs.check(programs.get(SOAK, SHIM), case, seed)
 
 
@@ -77,7 +77,7 @@ def test_nothing_grows() -> None:
 
 
 def test_a_mismatch_of_one_launch_and_several() -> None:
-    """Three parts of 1000 floats fit, of 1001 they do not."""
+    """Three parts of 1000 floats fit, three of 1001 do not."""
     environment = {"FC_TEST_SLOT_BYTES": "12032"}
     programs.check(programs.get(TEST, SHIM), "mismatch", environment=environment)
 

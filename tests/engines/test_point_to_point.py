@@ -1,6 +1,6 @@
 """Sends and receives of ranks as threads, without torch: values, orders, failures, data races.
 
-With one word of a ring published or looked at with relaxed order, ThreadSanitizer must report.
+If one word of a ring is published or read with relaxed order, ThreadSanitizer must report it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CASES = [
     *((FAILURES, case) for case in FAILURE_CASES),
 ]
 FEW = {"FC_TEST_OPERATIONS": "30"}
-# Which case has a word read and written again so often that its order is seen to be missing.
+# For each control, a case that reads and rewrites its word often enough to show the missing order.
 CONTROLS = {
     "relax_stamp": "random",
     "relax_taken": "full",

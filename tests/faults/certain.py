@@ -1,7 +1,7 @@
-"""What has ended on every rank before the fault can have any effect, whatever the clocks. Pure.
+"""What has ended on every rank before the fault can have any effect, whatever the timing. Pure.
 
 What a rank has completed, its peers have taken part in; so they have done all that comes before it
-in their own programs; and so on. What is not found here may be over, too: nobody can know.
+in their own programs; and so on. What is not found here may be over, too; nobody can know.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from faults.schedule import Op, Schedule
 def ended_before(schedule: Schedule) -> dict[int, set[int]]:
     """Return operations that end well on each rank, before the victim comes to its fault."""
     fault, steps = schedule.fault, schedule.steps
-    done = dict.fromkeys(range(schedule.size), 0)  # so many steps are over, and what they wait for
+    done = dict.fromkeys(range(schedule.size), 0)  # as many steps are over, and what they wait for
     starts = [(fault.victim, fault.at)]
-    if fault.kind == "misfit":  # nobody can tell before both sides have come
+    if fault.kind == "misfit":  # nobody can tell before both sides are there
         op = schedule.ops[fault.at]
         starts += [(rank, fault.at) for rank in (op.source, op.root) if rank >= 0]
     for rank, at in starts:
@@ -25,14 +25,14 @@ def ended_before(schedule: Schedule) -> dict[int, set[int]]:
         for rank, ops in ended.items():
             for op in ops:
                 for peer in needed(schedule.ops[op], rank, schedule.players(op)):
-                    # It has issued this one, so what it did before is over.
+                    # The peer has issued this one, so what it did before is over.
                     done[peer] = max(done[peer], [step.op for step in steps[peer]].index(op))
         if done == before:
             return ended
 
 
 def _ended(schedule: Schedule, rank: int, count: int) -> set[int]:
-    """What a rank has ended with so many steps; collectives end in their order."""
+    """Return what a rank has ended after ``count`` steps; collectives end in their order."""
     ended, issued = set(), []
     for step in schedule.steps[rank][:count]:
         issued.append(step.op)
@@ -44,13 +44,13 @@ def _ended(schedule: Schedule, rank: int, count: int) -> set[int]:
 
 
 def _alike(schedule: Schedule, one: int, other: int) -> bool:
-    """Whether both are collectives of one group."""
+    """Tell whether both are collectives of one group."""
     a, b = schedule.ops[one], schedule.ops[other]
     return a.group == b.group and not a.is_message
 
 
 def needed(op: Op, rank: int, players: tuple[int, ...]) -> tuple[int, ...]:
-    """Who must have issued an operation that a rank has ended."""
+    """Return who must have issued an operation that a rank has ended."""
     if not op.is_message:
         return players
     if op.kind == "batch":

@@ -9,12 +9,12 @@ from faults.messages_oracle import nobody_is_left
 from faults.report import EXTRA, Result, Run
 from faults.schedule import PATIENT, Schedule
 
-# An error is due at once. So much is allowed where other programs keep the cores busy.
+# An error is due at once. This many seconds are allowed where other programs keep cores busy.
 SLACK = 3.0
 
 _NAMING = ("PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
 NUMBERED = ("CollectiveMismatchError", *_NAMING)
-# What messages call an operation of a schedule that has another name there.
+# What messages call an operation that has another name in schedules.
 _CALLED = {
     "all_gather_uneven": "all_gather",
     "reduce_scatter_uneven": "reduce_scatter",
@@ -32,7 +32,7 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
     blamed = None if error.peer is None else members[error.peer]
     fits = any(error.kind == kind and peer in (ANYBODY, blamed) for kind, peer in expected.errors)
     if error.kind == "CollectiveTimeoutError" and not fits:
-        # The first of those that are late is blamed; the victim must be among them.
+        # The first rank that is late is blamed; the victim must be among those.
         fits = ("CollectiveTimeoutError", victim) in expected.errors and bool(
             re.search(rf"not arrived: .*\brank {victim} \(pid", error.text)
         )
@@ -53,7 +53,7 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
     if rank != victim and error.kind in _NAMING and not (named or anybody or alone):
         wrong.append(f"does not name the victim's process: {error}")
     if rank != victim and run.schedule.fault.kind == "extra" and error.kind == "PeerLeftError":
-        # Nobody but the victim misses who has left: what others are told is what it found.
+        # Only the victim misses whoever has left: the others are told what it found.
         found_by_victim = f" gave the group up: [rank {members.index(victim)} of {len(members)}, "
         wrong += [] if found_by_victim in error.text else [f"does not tell what it found: {error}"]
     delay = lateness(run, rank, result)
@@ -63,9 +63,9 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
 
 
 def _tells_both_calls(run: Run, text: str, members: tuple[int, ...]) -> bool:
-    """Whether a mismatch names two calls, one of them the victim's.
+    """Tell whether a mismatch names two calls, one of them the victim's.
 
-    Split sizes are compared as a sum over all ranks, which does not tell whose are wrong.
+    Split sizes are compared as a sum over all ranks, which does not tell whose is wrong.
     """
     calls = _CALLS.search(text)
     if calls is None:
@@ -89,7 +89,7 @@ def _called_by_victim(schedule: Schedule) -> tuple[str, ...]:
 
 
 def lateness(run: Run, rank: int, result: Result) -> float | None:
-    """Seconds from the moment when an error was due to its arrival; None where none is known."""
+    """Return the seconds from when an error was due to its arrival; None where that is unknown."""
     fault = run.schedule.fault
     if run.struck is None or result.error is None:
         return None
@@ -97,7 +97,7 @@ def lateness(run: Run, rank: int, result: Result) -> float | None:
         if run.schedule.timeout >= PATIENT or rank == fault.victim:
             return None
         message = result.op != EXTRA and run.schedule.ops[result.op].is_message
-        begun = result.waited if message else result.issued  # of a message it counts from wait()
+        begun = result.waited if message else result.issued  # for a message it counts from wait()
         return result.ended - max(begun + run.schedule.timeout, result.waited)
     happened = run.killed_at or run.struck.at
     if fault.kind == "interrupt":

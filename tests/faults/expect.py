@@ -1,8 +1,8 @@
 """Which errors are right: for each rank and group of a run, and each kind of fault. Pure.
 
 Positions are places in a group's sequence of collectives on one rank. In an `Expectation`, those
-before ``low`` must be right, those from ``high`` on must fail, and what lies between may do either.
-Messages have an order of their own: what holds for them is in `faults.messages_oracle`.
+before ``low`` must be right, those from ``high`` on must fail, and those in between may do either.
+Messages have their own order: what holds for them is in `faults.messages_oracle`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from faults.report import Run
 from faults.schedule import WORLD, Schedule
 
 NEVER = 1 << 30
-# Whether a Ctrl-C in work.wait() gives the group up, as one in a synchronous call does.
+# Whether Ctrl-C in work.wait() gives the group up, as in a synchronous call.
 INTERRUPTED_WAIT_POISONS = True
 
 Blame = tuple[str, int | None]  # type of an error, and the rank at fault
@@ -31,7 +31,7 @@ FINE = Expectation()
 
 
 def frontier(schedule: Schedule, rank: int, at: int, group: int) -> tuple[int, int]:
-    """Where a rank stands in a group before its operation ``at``: (completed, issued) calls."""
+    """Return a rank's (completed, issued) calls in a group before its operation ``at``."""
     done, issued = 0, 0
     number: dict[int, int] = {}
     for step in schedule.steps[rank]:
@@ -49,11 +49,11 @@ def frontier(schedule: Schedule, rank: int, at: int, group: int) -> tuple[int, i
 
 
 def expectation(run: Run, rank: int, group: int) -> Expectation:
-    """What is right for one rank in one group.
+    """Return what is right for one rank in one group.
 
-    Who finds a failure in a message gives up all that it has pending, and whoever still waits for
-    it there fails, too. That may be one collective less than the victim has ended, but no more:
-    none goes on before all ranks have ended the one before.
+    A rank that finds a failure in a message gives up all that it has pending, and whoever still
+    waits for it there fails, too. That may be one collective less than the victim has ended, but no
+    more: none goes on before all ranks have ended the one before.
     """
     found = _of_collectives(run, rank, group)
     members, last = run.schedule.groups[group], found.low - 1
@@ -65,7 +65,7 @@ def expectation(run: Run, rank: int, group: int) -> Expectation:
 
 
 def _beside_message(schedule: Schedule, rank: int, group: int, position: int) -> bool:
-    """Whether a message of the group may be pending on a rank while a collective is."""
+    """Tell whether a message of the group may be pending on a rank while a collective is."""
     ends = {op: at for at, step in enumerate(schedule.steps[rank]) for op in step.then_wait}
     spans = [(step.op, at, ends.get(step.op, at)) for at, step in enumerate(schedule.steps[rank])]
     ours = [span for span in spans if schedule.ops[span[0]].group == group]
@@ -89,12 +89,12 @@ def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
     if fault.kind in ("kill", "exit", "crash"):
         return Expectation(done, issued, (("PeerLostError", victim),))
     if fault.kind in ("quit", "raise"):
-        # A program that ends announces that it leaves by itself, before its process is gone.
+        # A program that ends announces on its own that it leaves, before its process is gone.
         return Expectation(done, issued, (("PeerLeftError", victim),))
     if fault.kind == "kill in flight":
         return Expectation(done, NEVER, (("PeerLostError", victim),))
     if fault.kind in ("leave", "raise and leave"):
-        # To the victim itself its own pending operations say that the group is destroyed.
+        # The victim's own pending operations say that the group is destroyed.
         return Expectation(
             done, issued, (("GroupPoisonedError", None) if mine else ("PeerLeftError", victim),)
         )
@@ -120,7 +120,7 @@ def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
 
 
 def _misfit(schedule: Schedule, group: int) -> Expectation:
-    """The sender is blamed. Behind the receiver's wait no collective begins."""
+    """Blame the sender. After the receiver's wait no collective begins."""
     at = schedule.fault.at
     op = schedule.ops[at]
     sender = schedule.fault.victim if op.kind == "any_source" else op.source
@@ -137,7 +137,7 @@ def _extra(schedule: Schedule, rank: int, group: int, issued: int) -> Expectatio
     if schedule.fault.at < len(schedule.ops):
         return Expectation(issued, issued, (("CollectiveMismatchError", None),))
     # The victim finds that somebody has left, and gives the group up. So do others that still wait
-    # for messages, which have no order. Its collectives are over, so without messages nobody does.
+    # for messages, which have no order. Its collectives are over, so without messages nobody fails.
     if rank != schedule.fault.victim and not any(
         op.is_message and op.group == group for op in schedule.ops
     ):
@@ -146,7 +146,7 @@ def _extra(schedule: Schedule, rank: int, group: int, issued: int) -> Expectatio
 
 
 def _skip(schedule: Schedule, rank: int, issued: int) -> Expectation:
-    """The victim's next call meets the one it left out; with no other call, it has left."""
+    """The victim's next call meets the one it left out; without another call, it has left."""
     at, victim = schedule.fault.at, schedule.fault.victim
     if any(step.op > at for step in schedule.steps[victim]):
         return Expectation(issued, issued, (("CollectiveMismatchError", None),))
@@ -154,7 +154,7 @@ def _skip(schedule: Schedule, rank: int, issued: int) -> Expectation:
 
 
 def _interrupt(run: Run, mine: bool, done: int, issued: int) -> Expectation:
-    """The operation itself may end well on peers that need no more of the victim."""
+    """The operation itself may end well on peers that need nothing more from the victim."""
     schedule, fault = run.schedule, run.schedule.fault
     at = [r for r in run.ended[fault.victim].results if r.op == fault.at]
     itself = not schedule.ops[fault.at].is_message
@@ -169,7 +169,7 @@ def _interrupt(run: Run, mine: bool, done: int, issued: int) -> Expectation:
 
 
 def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
-    """Peers must time out if the victim came back clearly later than the first one's deadline."""
+    """Peers must time out if the victim came back clearly after the first one's deadline."""
     schedule, victim = run.schedule, run.schedule.fault.victim
     resumed = run.ended[victim].resumed
     stopped = schedule.fault.kind == "stop past timeout"
@@ -182,9 +182,9 @@ def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
     too_late = bool(deadlines) and min(deadlines) < resumed - 0.25
     errors: tuple[Blame, ...] = (("CollectiveTimeoutError", victim),)
     if any(op.is_message and op.group == WORLD for op in schedule.ops):
-        # Who waits for a message of a rank that waits for the victim may be the first to give up.
+        # A rank that waits for a message from one that waits for the victim may give up first.
         errors += (("CollectiveTimeoutError", ANYBODY),)
-    # A stopped process does nothing for what it has pending; a sleeping one does.
+    # A stopped process does not advance what it has pending; a sleeping one does.
     low = done if stopped else issued
-    # All that the victim needs for one more operation may be there already.
+    # Everything the victim needs for one more operation may already be there.
     return Expectation(low, (issued + 1 if mine else issued) if too_late else NEVER, errors)

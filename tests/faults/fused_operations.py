@@ -1,7 +1,7 @@
 """Fused reductions of lists of gradients, as `operations.bind` makes them.
 
 Every rank has None entries and gradients with gaps where it likes: peers do not see them. In some
-operations numbers are infinite or none.
+operations numbers are infinite or NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KINDS = ("fused_all_reduce",)
 
 
 def given(one: Gradients, number: int, rank: int) -> Tensors:
-    """What a rank (of the world) puts into an operation."""
+    """Return what a rank (of the world) puts into an operation."""
     values = []
     for place, (dtype, shape) in enumerate(one.tensors):
         shift = number * 389 + rank * 97 + place * 1009 + 13
@@ -33,7 +33,7 @@ def given(one: Gradients, number: int, rank: int) -> Tensors:
 
 
 def right(one: Gradients, number: int, members: tuple[int, ...], average: bool) -> Tensors:
-    """Return the gradients in the end, and what there is to find out of them."""
+    """Return the resulting gradients, and what is found out about them."""
     terms = zip(*(given(one, number, member) for member in members), strict=True)
     wire = getattr(torch, one.wire)
     sums = [fused.reduced(list(each), average, one.scale, wire) for each in terms]
@@ -51,7 +51,7 @@ def right(one: Gradients, number: int, members: tuple[int, ...], average: bool) 
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """As `operations.bind`."""
+    """Prepare an operation, as `operations.bind` does."""
     one = op.gradients
     assert one is not None
     own = given(one, number, rank)
@@ -71,7 +71,7 @@ def bind(
             norm_type=one.norm,
             async_op=asynchronous,
         )
-        # A list that is gathered is over by now: the schedule has none that is to be.
+        # A list that is gathered is over by now; schedules have no such list.
         assert (result.work is not None) == asynchronous
         found.append(result.found_inf)
         if one.norm is not None:

@@ -45,7 +45,7 @@ WEIGHTS = {
     "interrupt": 6,
 }
 
-# How often each operation does.
+# How often each operation comes up.
 _COLLECTIVES = {
     "all_reduce": 10,
     "fused_all_reduce": 6,
@@ -73,14 +73,14 @@ _REDUCING = (*_AVERAGING, "reduce", "reduce_scatter_uneven", "all_reduce_coalesc
 _OF_PARTS = ("all_to_all", "all_to_all_single", "gather", "scatter", "any_source")
 _TAGS = (0, 1, 7)  # of messages; what is received from any rank has a tag of its own
 
-# Bytes up to which an operation is done in one step, if more than two ranks do it; about them
-# lie many sizes.
+# Bytes up to which an operation is done in one step if more than two ranks do it; many sizes lie
+# around them.
 _ONE_SHOT = {"default": 256 << 10, "small blocks": 4096, "unit blocks": 4096}
 _ONE_SHOT_OF_TWO = 1 << 20  # by default
 
 
 def make_schedule(seed: int) -> Schedule:
-    """Return the schedule of a seed; the same one on every machine."""
+    """Return a seed's schedule, the same on every machine."""
     rng = random.Random(seed)
     kinds, weights = zip(*WEIGHTS.items(), strict=True)
     kind = rng.choices(kinds, weights)[0]
@@ -91,7 +91,7 @@ def make_schedule(seed: int) -> Schedule:
     if not single:
         for _ in range(rng.randint(1, 2)):
             groups.append(tuple(sorted(rng.sample(range(size), rng.randint(1, size)))))
-    # Who skips a collective and then sends or receives waits for somebody who waits for it.
+    # A rank that skips a collective and then sends or receives waits for one that waits for it.
     kinds_of_ops = _COLLECTIVES if kind == "skip" else _COLLECTIVES | _MESSAGES
     ops = _operations(rng, groups, configuration, kinds_of_ops)
     steps = tuple(_steps(rng, rank, groups, ops) for rank in range(size))
@@ -157,7 +157,7 @@ def _reductions(dtype: str) -> list[str]:
 
 
 def _count(rng: random.Random, width: int, size: int, kind: str, configuration: str) -> int:
-    """Elements of a message: none, few, about the one-shot limit, or up to the largest."""
+    """Return the elements of a message: none, few, about the one-shot limit, or up to the most."""
     parts = {"all_reduce": max(1, size - 1), "reduce_scatter_tensor": size}.get(kind, 1)
     most = EAGER if kind in _MESSAGES else _ONE_SHOT[configuration]
     if kind not in _MESSAGES and size == 2 and configuration == "default" and rng.random() < 0.5:
@@ -177,7 +177,7 @@ def _count(rng: random.Random, width: int, size: int, kind: str, configuration: 
 def _steps(
     rng: random.Random, rank: int, groups: list[tuple[int, ...]], ops: list[Op]
 ) -> tuple[Step, ...]:
-    """A rank's own way through the operations, with a window of pending ones."""
+    """Return a rank's own way through the operations, with a window of pending ones."""
     window = rng.choice([0, 1, 2, 4, 16])
     ordered = rng.random() < 0.7
     pending: list[int] = []
@@ -232,7 +232,7 @@ def _with_fault(rng: random.Random, schedule: Schedule, kind: str) -> Schedule:
 
 
 def _soon(rng: random.Random) -> float:
-    """Seconds of the order of the time that operations take."""
+    """Return seconds of the order that operations take."""
     return float(10 ** rng.uniform(-4, -1.7))
 
 
@@ -280,7 +280,7 @@ def _with_meeting(
 
 
 def _is_met(schedule: Schedule, fault: Fault, op: int) -> bool:
-    """Whether the victim waits for others in it; that counts in a receive for some faults only."""
+    """Tell whether the victim waits for others in it; for some faults only, a receive counts."""
     if schedule.ops[op].is_message:
         mine = schedule.ops[op].kind == "message" and schedule.ops[op].root == fault.victim
         return mine and fault.kind in ("expire", "interrupt")
@@ -288,7 +288,7 @@ def _is_met(schedule: Schedule, fault: Fault, op: int) -> bool:
 
 
 def _with_misfit(rng: random.Random, schedule: Schedule, fault: Fault, mine: list[int]) -> Schedule:
-    """Let the victim send or receive something else than its peer names."""
+    """Let the victim send or receive something other than its peer says."""
     fitting = [
         op
         for op in mine
@@ -319,7 +319,7 @@ def _waiting_at(steps: tuple[Step, ...], at: int, asynchronous: bool) -> tuple[S
 
 
 def _skip_shows(schedule: Schedule, mine: list[int], op: int) -> bool:
-    """Whether the peers find something else, or nothing at all, where the victim skips ``op``."""
+    """Tell whether peers find something else, or nothing at all, where the victim skips ``op``."""
     later = mine[mine.index(op) + 1 :]
     return not later or schedule.ops[later[0]].call != schedule.ops[op].call
 
@@ -341,7 +341,7 @@ def _unlike(rng: random.Random, schedule: Schedule, at: int) -> Op:
     if op.kind in _REDUCING:
         others = [name for name in _reductions(op.dtype) if name != op.reduction]
         changes.append(replace(op, average=False, reduction=rng.choice(others)))
-        if op.reduction == "bor":  # of integers only
+        if op.reduction == "bor":  # for integers only
             changes = [change for change in changes if change.dtype == op.dtype]
     if op.kind == "all_reduce":
         op = replace(op, reduction="sum")

@@ -1,4 +1,4 @@
-"""Random lists of gradients for fused reductions, each such that its group reduces it natively."""
+"""Random lists of gradients for fused reductions, all of which their groups reduce natively."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_RANKS = 6
 
 
 def longest(configuration: str) -> int:
-    """Elements of a gradient, of any type, whose units fit a rank's share of a block.
+    """Return the elements of a gradient, of any type, whose units fit a rank's share of a block.
 
     By default a block is 512 KiB or more.
     """
@@ -32,7 +32,7 @@ def longest(configuration: str) -> int:
 
 
 def operation(rng: random.Random, group: int, configuration: str) -> Op:
-    """Return a fused reduction of no gradient, of a few, or of many; of LARGEST bytes at most."""
+    """Return a fused reduction of no, a few, or many gradients; of LARGEST bytes at most."""
     draw = rng.random()
     length = 0 if draw < 0.05 else rng.randint(1, 6) if draw < 0.7 else rng.randint(20, 60)
     alike = rng.choice(FLOATS) if rng.random() < 0.4 else None
@@ -50,7 +50,7 @@ def operation(rng: random.Random, group: int, configuration: str) -> Op:
 
 
 def _shape(rng: random.Random, limit: int, evenly: bool) -> Shape:
-    """Of nothing, of a number, of some units, or of any size up to the limit."""
+    """Return the shape of nothing, of a number, of some units, or of any size up to the limit."""
     draw = rng.random()
     if limit < 2 or draw < 0.05:
         return (0,)
@@ -63,14 +63,14 @@ def _shape(rng: random.Random, limit: int, evenly: bool) -> Shape:
 
 
 def of_one(op: Op) -> Op:
-    """Return the fused reduction that is most like an all_reduce."""
+    """Return the fused reduction most similar to an all_reduce."""
     dtype = op.dtype if op.dtype in FLOATS else "float32"
     gradients = Gradients(((dtype, (op.count,)),))
     return Op(op.group, "fused_all_reduce", average=op.average, gradients=gradients)
 
 
 def unlike(rng: random.Random, op: Op) -> Op:
-    """Return a call that differs from a fused reduction in one thing, or is none."""
+    """Return a call that differs from a fused reduction in one thing, or is no such reduction."""
     if (draw := rng.random()) < 0.1:
         return Op(op.group, "barrier")
     if draw < 0.2:

@@ -13,18 +13,18 @@ KINDS = ("all_reduce_coalesced", "all_gather_coalesced", "all_reduce_sparse")
 
 
 def lengths(op: Op) -> tuple[int, ...]:
-    """Elements of each tensor of a list."""
+    """Return the elements of each tensor of a list."""
     return (op.count // 3, 0, op.count - op.count // 3, 7)
 
 
 def listed(op: Op, number: int, rank: int) -> Tensors:
-    """What a rank (of the world) puts into an operation. Views: copy them."""
+    """Return what a rank (of the world) puts into an operation. Views: copy them."""
     first = number * 389 + rank * 97
     return [drawn(op.dtype, n, first + i * 1009) for i, n in enumerate(lengths(op))]
 
 
 def thinned(op: Op, number: int, rank: int) -> torch.Tensor:
-    """A rank's sparse tensor as a dense one: few elements, other ones on each; rank 3 has none."""
+    """Return a rank's sparse tensor as a dense one: a few, different elements; none on rank 3."""
     values = given(op, number, rank).clone()
     values[(torch.arange(op.count) * 7 + rank + number) % 13 > (0 if rank != 3 else -1)] = 0
     return values
@@ -33,7 +33,7 @@ def thinned(op: Op, number: int, rank: int) -> torch.Tensor:
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """As `operations.bind`."""
+    """Prepare an operation, as `operations.bind` does."""
     own = group or dist.group.WORLD
     if op.kind == "all_reduce_sparse":
         tensor = thinned(op, number, rank).to_sparse()
@@ -49,7 +49,7 @@ def bind(
         options = dist.AllreduceCoalescedOptions()
         options.reduceOp = REDUCTIONS[op.reduction]
 
-        def reduce(asynchronous: bool) -> Any:  # torch's own function gives no work
+        def reduce(asynchronous: bool) -> Any:  # torch's own function returns no work
             work = own.allreduce_coalesced(tensors, options)
             return work if asynchronous else work.wait()
 

@@ -32,7 +32,7 @@ class Works:
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """As `operations.bind`."""
+    """Prepare an operation, as `operations.bind` does."""
     if op.kind == "batch":
         return _batch(op, number, rank, members, group, shared)
     if rank != op.root:
@@ -58,7 +58,7 @@ def _blank(op: Op, number: int, shared: bool) -> torch.Tensor:
 
 
 def _nothing(_: object) -> None:
-    """Who sent it is no work."""
+    """Take what is no work: the rank that sent it."""
 
 
 def _send(op: Op, number: int, rank: int, group: Any, shared: bool) -> Bound:
@@ -75,7 +75,7 @@ def _send(op: Op, number: int, rank: int, group: Any, shared: bool) -> Bound:
 def _from_any(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """Which message comes into which tensor, chance decides: all must come, each once."""
+    """Receive from any rank: chance decides which tensor gets which message; each comes once."""
     others = [member for member in members if member != rank]
     tensors = [_blank(op, number, shared) for _ in others]
     sources: list[int] = []

@@ -1,8 +1,8 @@
-"""What is right for sends and receives, where ranks fail. Pure.
+"""What is right for sends and receives when ranks fail. Pure.
 
-The freedom that is left: messages of different pairs have no order, so one between two that are
-well fails or arrives, as it happens, once any rank of the group is gone or has given it up; and a
-short send to one that receives no more ends well if it was early enough. What is certain is here.
+Some freedom is left: messages of different pairs have no order, so one between two healthy ranks
+may fail or arrive once any rank of the group is gone or has given it up; and a short send to a rank
+that no longer receives ends well if it was early enough. What is certain is here.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from faults.certain import needed
 from faults.report import Result, Run
 from faults.schedule import DEADLY, WORLD
 
-# From its fault on the victim issues nothing.
+# After its fault the victim issues nothing.
 _GONE = {*DEADLY, "leave", "raise and leave", "abort"} - {"kill in flight"}
 
 
 def must_fail(run: Run, rank: int, result: Result) -> bool:
-    """Whether a rank needs what no peer has done, or what does not fit."""
+    """Tell whether a rank needs what no peer has done, or what does not fit."""
     schedule, fault = run.schedule, run.schedule.fault
     op = schedule.ops[result.op]
     if fault.kind == "misfit" and result.op == fault.at:
         own = fault.other if rank == fault.victim else op
         assert own is not None
         if op.kind == "any_source" and rank not in (op.root, fault.victim):
-            return False  # another one's message, which may have come before
-        return rank == op.root or own.is_long  # a short one is sent before anybody compares it
+            return False  # another rank's message, which may have come before
+        return rank == op.root or own.is_long  # a short message is sent before anybody compares it
     if fault.kind not in _GONE or result.op < fault.at:
         return False
     if fault.kind == "abort" and op.group != WORLD:
@@ -36,7 +36,7 @@ def must_fail(run: Run, rank: int, result: Result) -> bool:
 
 
 def must_arrive(run: Run, rank: int, result: Result, before: list[Result]) -> bool:
-    """Whether a short message lay there when its receive was called, which looks before it fails.
+    """Tell whether a short message was there for its receive, which looks before it fails.
 
     ``before``: what the rank has issued in the group. While some of that is pending, the failure
     may be known already.
@@ -51,9 +51,9 @@ def must_arrive(run: Run, rank: int, result: Result, before: list[Result]) -> bo
 
 
 def nobody_is_left(run: Run, rank: int, group: int) -> bool:
-    """Whether a receive from any rank may blame nobody, since all have left, each in good order.
+    """Tell whether a receive from any rank may blame nobody, since all have left in good order.
 
-    They have then ended all that they were to do, and nothing of it in an error.
+    Then they have ended all that they had to do, without an error.
     """
     schedule, fault = run.schedule, run.schedule.fault
     if fault.kind not in ("leave", "raise and leave") or len(schedule.groups[group]) <= 2:
@@ -74,7 +74,7 @@ def nobody_is_left(run: Run, rank: int, group: int) -> bool:
 
 
 def must_be_untouched(run: Run, rank: int, result: Result) -> bool:
-    """Whether nothing may be written, since what is received does not fit."""
+    """Tell whether nothing may be written, since what is received does not fit."""
     op = run.schedule.ops[result.op]
     misfit = run.schedule.fault.kind == "misfit" and result.op == run.schedule.fault.at
     return misfit and op.kind == "message" and rank == op.root

@@ -1,7 +1,7 @@
 """The operations of a schedule on one rank: their data, their calls, and the right results.
 
 Inputs cancel and depend on operation, rank and position, so that a block that is lost, stale or
-added in another order shows in the bits.
+added in the wrong order shows in the bits.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ def _pattern(dtype: str) -> torch.Tensor:
 
 
 def warm() -> None:
-    """Make what all runs share; in the fork server, so that its children have it."""
+    """Make what all runs share; called in the fork server, so that its children have it."""
     for dtype in DTYPES:
         _pattern(dtype)
 
 
 def drawn(dtype: str, count: int, shift: int) -> torch.Tensor:
-    """Return values that cancel, others for each shift. A view: copy it."""
+    """Return values that cancel, different for each shift. A view: copy it."""
     first = shift % _SHIFTS
     return _pattern(dtype)[first : first + count]
 
 
 def given(op: Op, number: int, rank: int) -> torch.Tensor:
-    """What a rank (of the world) puts into an operation. A view: copy it."""
+    """Return what a rank (of the world) puts into an operation. A view: copy it."""
     return drawn(op.dtype, op.count, number * 389 + rank * 97 + 13)
 
 
 def combined(terms: Tensors, reduction: str) -> torch.Tensor:
-    """What a reduction makes of one tensor a rank."""
+    """Return what a reduction makes of one tensor per rank."""
     if reduction in ("sum", "avg"):
         return tree_sum(terms, reduction == "avg")
     return reduced(terms, reduction)
 
 
 def memory(values: torch.Tensor, shared: bool) -> torch.Tensor:
-    """Return a copy, in memory of fastcomm.empty or in ordinary one."""
+    """Return a copy, in memory of fastcomm.empty or in ordinary memory."""
     tensor = (fastcomm.empty if shared else torch.empty)(values.numel(), dtype=values.dtype)
     return tensor.copy_(values)
 
@@ -75,7 +75,7 @@ class Bound:
     launch: Callable[[bool], Any]
     written: Tensors
     before: Tensors  # what `written` holds at first
-    right: Callable[[], Tensors]  # what it must hold in the end, and then what is `found`
+    right: Callable[[], Tensors]  # what it must hold in the end, followed by what is `found`
     found: Tensors = field(default_factory=list)  # what the call itself gives
 
     def is_right(self) -> bool:

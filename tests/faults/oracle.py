@@ -1,4 +1,4 @@
-"""What is right: every rank's results of a run, judged against its schedule. Pure."""
+"""What is right: every rank's results of a run, judged by its schedule. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faults.schedule import DEADLY
 
 
 def judge(run: Run) -> list[str]:
-    """Return what is wrong with a run, as sentences; none, if it is as it should be."""
+    """Return what is wrong with a run, as sentences; empty if nothing is."""
     if run.hung:
         return [f"ranks {run.hung} do not answer"]
     wrong = _ends(run)
@@ -26,7 +26,7 @@ def judge(run: Run) -> list[str]:
     for rank, fresh in run.fresh.items():
         if fresh.trouble:
             wrong.append(f"rank {rank}, in the new group: {fresh.trouble}")
-        # A group that is gone lets its memory go when the next one is formed.
+        # A group that is gone releases its memory when the next one is formed.
         if left := fresh.resources.segments & run.dead_segments:
             wrong.append(f"rank {rank} still maps memory of a rank that is dead: {left}")
         if fresh.resources.sockets:
@@ -35,7 +35,7 @@ def judge(run: Run) -> list[str]:
 
 
 def _ends(run: Run) -> list[str]:
-    """Who must have ended, and how; and who must not."""
+    """Judge who must have ended, and how; and who must not."""
     fault = run.schedule.fault
     statuses = {
         "kill": (-9,),
@@ -70,7 +70,7 @@ def _judge_rank(run: Run, rank: int, ended: Ended) -> list[str]:
 
 
 def _count(run: Run, rank: int, ended: Ended) -> list[str]:
-    """Whether the rank did all that it was to do."""
+    """Judge whether the rank did all that it had to do."""
     fault = run.schedule.fault
     wanted = [step.op for step in run.schedule.steps[rank]]
     if rank == fault.victim:
@@ -141,9 +141,9 @@ def is_message(result: Result, run: Run) -> bool:
 
 
 def _is_about_the_first(error: Told, results: list[Result], run: Run) -> bool:
-    """Whether an error's number is that of the first collective that failed.
+    """Tell whether an error's number is that of the first collective that failed.
 
-    Where it was found in a message, the number is that of collectives issued so far.
+    Where the failure was found in a message, the number is that of collectives issued so far.
     """
     calls = [result for result in results if not is_message(result, run)]
     failed = [at for at, result in enumerate(calls) if result.failed]
@@ -153,12 +153,12 @@ def _is_about_the_first(error: Told, results: list[Result], run: Run) -> bool:
 
 
 def _failure_in(text: str) -> str:
-    """Return what a message says of the failure, without the call that came after it."""
+    """Return what a message says about the failure, without the call that came after it."""
     return re.sub(r"this call of \w+ comes after .*? named in front: ", "", text)
 
 
 def _was_due(result: Result, run: Run) -> bool:
-    """Whether the timeout had passed on any rank: one tells the others."""
+    """Tell whether the timeout had passed on any rank: one tells the others."""
     issued = []
     for ended in run.ended.values():
         failed = [r for r in ended.results if r.group == result.group and r.failed]
@@ -177,7 +177,7 @@ def _judge_expiry(expired: Told, run: Run) -> list[str]:
 
 
 def _in_step(run: Run) -> list[str]:
-    """No rank completes an operation after one that another rank of the group gave up before."""
+    """Check that no rank completes an operation after one that another rank gave up before."""
     wrong = []
     for group, members in enumerate(run.schedule.groups):
         first = {}

@@ -15,7 +15,7 @@ KINDS = ("all_gather_into_tensor", "reduce_scatter_tensor")
 
 
 def parts_of(op: Op, number: int, rank: int, size: int) -> Tensors:
-    """What a rank (of the world) gives to each rank of a group."""
+    """Return what a rank (of the world) gives to each rank of a group."""
     first = number * 389 + rank * 97 + 13
     return [drawn(op.dtype, op.count, first + place * 1009) for place in range(size)]
 
@@ -23,7 +23,7 @@ def parts_of(op: Op, number: int, rank: int, size: int) -> Tensors:
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """As `operations.bind`."""
+    """Prepare an operation, as `operations.bind` does."""
     size, place, dtype = len(members), members.index(rank), getattr(torch, op.dtype)
     empty = fastcomm.empty if shared else torch.empty
     part, whole = empty(op.count, dtype=dtype), empty(size * op.count, dtype=dtype)

@@ -1,4 +1,4 @@
-"""One rank plays its part of a schedule: operations, waits, and its fault if it is the victim."""
+"""One rank's part in a schedule: operations, waits, and its fault if it is the victim."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Player:
         if not self.left:
             dist.destroy_process_group()
         self.ended.left = self.ended.left or time.monotonic()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # and let go of this object
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # and release this object
         return self.ended
 
     def _steps(self) -> None:
@@ -141,9 +141,9 @@ class Player:
         self._close(bound, result)
 
     def _interrupt(self, number: int, frame: object) -> None:
-        """Handle SIGINT as Python does, once, and in the operation where the fault is to strike.
+        """Handle SIGINT as Python does, once, in the operation where the fault is to strike.
 
-        Where the harness is late with the signal, that operation may be over: then nothing happens.
+        If the harness is late with the signal, that operation may be over: then nothing happens.
         """
         if self.interruptible:
             self.interruptible = False
@@ -158,7 +158,7 @@ class Player:
             result.untouched = bound.is_untouched()
 
     def _strike(self, step: Step | None) -> None:
-        """What the fault does just before the victim's operation."""
+        """Do what the fault does just before the victim's operation."""
         fault = self.fault
         segment = own_segment()
         signals = _signals(fault.kind, fault.after, fault.seconds)
@@ -197,7 +197,7 @@ class Player:
 
 
 class UserError(BaseException):
-    """What nobody catches: it ends the victim's process, through all of its code."""
+    """An exception that nobody catches: it ends the victim's process, through all of its code."""
 
 
 def _raise() -> None:
@@ -219,7 +219,7 @@ ENDINGS: dict[str, Callable[[], object]] = {
 
 
 def _signals(kind: str, after: float, seconds: float) -> tuple[tuple[float, int], ...]:
-    """What the harness is to send the victim. A process that stops itself cannot wake itself."""
+    """Return what the harness is to send the victim: a stopped process cannot wake itself."""
     if kind == "kill in flight":
         return ((after, signal.SIGKILL),)
     if kind in ("stop", "stop past timeout"):
@@ -232,7 +232,7 @@ def _signals(kind: str, after: float, seconds: float) -> tuple[tuple[float, int]
 
 
 def own_segment() -> int:
-    """The inode of this process's memory file; 0 if it has none."""
+    """Return the inode of this process's memory file; 0 if it has none."""
     for name in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{name}"
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself

@@ -1,8 +1,8 @@
-"""Reusable rank processes, and the one who starts them, listens to them and never waits for ever.
+"""Reusable rank processes, and what starts them, listens to them and never waits for ever.
 
 A lane has up to six rank processes and plays one schedule at a time; only victims that end are
-replaced. What does not answer in time is a hang: everything that may explain it is kept, then the
-lane's processes are killed.
+replaced. A rank that does not answer in time hangs: everything that may explain it is kept, then
+the lane's processes are killed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "faults.rank"]
 )
-_starting = threading.Lock()  # multiprocessing's own lists are not for several threads
+_starting = threading.Lock()  # multiprocessing's own lists are not thread-safe
 
-# Longer than any wait of a schedule, on a machine that is busy with other things too.
+# Longer than any wait of a schedule, even on a busy machine.
 PATIENCE = 30.0
-# What a process may hold more than after its first run: connections to ranks it has not met then.
+# What a process may hold beyond its first run's: connections to ranks that it had not met.
 GROWTH = {"descriptors": 10, "threads": 4}
 
 
@@ -57,7 +57,7 @@ class RankProcess:
         self.runs = 0
 
     def send(self, *order: object) -> None:
-        with contextlib.suppress(OSError):  # where the process has ended, listening tells
+        with contextlib.suppress(OSError):  # if the process has ended, listening tells
             self.pipe.send(order)
 
     def signal(self, number: int) -> None:
@@ -65,7 +65,7 @@ class RankProcess:
             os.kill(self.process.pid, number)
 
     def end(self, patience: float = 5.0) -> int | None:
-        """Wait for a process that is to end by itself, kill it otherwise; returns its status."""
+        """Wait for a process that is to end by itself, kill it otherwise; return its status."""
         status = self._status_within(patience)
         self.process.kill()
         self._status_within(None)
@@ -75,10 +75,10 @@ class RankProcess:
         return status
 
     def _status_within(self, patience: float | None) -> int | None:
-        """The status, as soon as there is one; it is read by one thread at a time.
+        """Return the status, as soon as there is one; one thread at a time reads it.
 
-        Whoever starts a process reads those of all. A status can be read once: who comes second, in
-        another thread, would find nothing and take the process for lost (status 255).
+        Whoever starts a process reads the statuses of all. A status can be read once: a second
+        thread would find nothing and take the process for lost (status 255).
         """
         wait([self.process.sentinel], patience)
         with _starting:
@@ -98,7 +98,7 @@ class Lane:
         self.graves: set[int] = set()  # memory of processes that ended
 
     def close(self) -> list[str]:
-        """End the rank processes; says which did not end by themselves."""
+        """End the rank processes; return which did not end by themselves."""
         for process in self.ranks:
             process.pipe.close()  # which ends it
         left = [
@@ -111,7 +111,7 @@ class Lane:
         return left
 
     def growth(self) -> list[str]:
-        """Rank processes that hold more than after their first run. Reports each once."""
+        """Return rank processes that hold more than after their first run; report each once."""
         wrong = []
         for player in self.ranks:
             first, last = player.first, player.last
@@ -164,7 +164,7 @@ class Lane:
         missing = dict(players)
         due: list[tuple[float, int]] = []
         deadline = time.monotonic() + PATIENCE
-        # Signals too: a victim that has answered and is stopped then must be woken again.
+        # Signals too: a victim that has answered and is then stopped must be woken again.
         while missing or due:
             now = time.monotonic()
             while due and due[0][0] <= now:
@@ -191,7 +191,7 @@ class Lane:
                     due.sort()
                 elif isinstance(message, awaited):
                     answers[rank] = message
-                    # A victim that is still to be killed waits for it.
+                    # A victim that is still to be killed waits for that.
                     doomed = any(number == signal.SIGKILL for _, number in due)
                     if not (doomed and rank == run.schedule.fault.victim):
                         del missing[rank]
@@ -220,7 +220,7 @@ class Lane:
 
 
 def evidence_of(rank: int, player: RankProcess) -> str:
-    """What may explain why a rank does not answer."""
+    """Return what may explain why a rank does not answer."""
     pid = player.process.pid
     parts = [f"\n==== rank {rank}, pid {pid}, does not answer\n"]
     for name in ("status", "wchan", "stack"):

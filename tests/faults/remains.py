@@ -7,12 +7,12 @@ import time
 
 
 def seen() -> set[str]:
-    """All there is now with fastcomm's name, of whatever process."""
+    """Return all that now carries fastcomm's name, whichever process it belongs to."""
     return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
 
 
 def left(before: set[str], patience: float = 5.0) -> list[str]:
-    """What is there since ``before`` and stays. Other programs may form groups meanwhile."""
+    """Return what appeared since ``before`` and stays. Others may form groups meanwhile."""
     deadline = time.monotonic() + patience
     found = seen() - before
     while found and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What a rank tells the harness. Plain data: it goes through pipes, and into tests."""
+"""What a rank tells the harness: plain data, which goes through pipes and into tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from faults.schedule import Schedule
 
-EXTRA = -1  # the number of a call that the schedule does not have
+EXTRA = -1  # the number of a call that is not in the schedule
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Result:
     op: int
     group: int
     issued: float
-    waited: float  # when the wait began that ended it; the call itself, if synchronous
+    waited: float  # when the wait that ended it began; the call itself, if synchronous
     ended: float = 0.0
     error: Told | None = None
     right: bool = True  # the result's bits, where there is no error
@@ -46,7 +46,7 @@ class Resources:
     descriptors: int
     threads: int
     segments: frozenset[int]  # inodes of the memory files that are mapped
-    sockets: int = 0  # that ranks connect to; open only while a group is formed
+    sockets: int = 0  # to which ranks connect; open only while a group is formed
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Ended:
 
 @dataclass
 class Fresh:
-    """What became of the new group of those that are left."""
+    """What became of the new group of the remaining ranks."""
 
     trouble: str
     seconds: float
@@ -70,7 +70,7 @@ class Fresh:
 
 @dataclass
 class Now:
-    """The victim does it now. ``signals``: what the harness is to send it, each after a time."""
+    """The victim's fault strikes now. ``signals``: what the harness is to send it, and when."""
 
     at: float
     signals: tuple[tuple[float, int], ...] = ()

@@ -1,4 +1,4 @@
-"""Operations whose ranks give different things to different ranks; as in `operations.bind`."""
+"""Operations whose ranks give different things to different ranks, for `operations.bind`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ KINDS = (
 
 
 def part_count(op: Op, source: int, target: int) -> int:
-    """Elements from one place of the group to another; some pairs have none."""
+    """Return the elements from one place of the group to another; some pairs have none."""
     return 0 if (source + target) % 5 == 3 else op.count + (source * 7 + target * 3) % 11
 
 
 def part(op: Op, number: int, source: int, target: int) -> torch.Tensor:
-    """What one place of the group gives to another. A view: copy it."""
+    """Return what one place of the group gives to another. A view: copy it."""
     return drawn(
         op.dtype, part_count(op, source, target), number * 389 + source * 97 + target * 1009
     )
 
 
 def uneven(op: Op, size: int) -> list[int]:
-    """Elements of each place of the group, where they differ."""
+    """Return the elements of each place of the group, where they differ."""
     return [op.count + place * 5 % 7 if place % 4 != 3 else 0 for place in range(size)]
 
 
 def bind(
     op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
 ) -> Bound:
-    """As `operations.bind`."""
+    """Prepare an operation, as `operations.bind` does."""
     if op.kind in ("reduce", "gather", "scatter"):
         return _rooted(op, number, rank, members, group, shared)
     if op.kind in ("all_to_all", "all_to_all_single"):

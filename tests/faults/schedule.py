@@ -1,8 +1,8 @@
 """What the ranks of one run do, and what goes wrong: pure data. `generate` makes it from a seed.
 
 An operation is a collective or an exchange of messages. Every rank issues those it takes part in,
-in one global order, so nothing deadlocks by itself. How it issues them is its own: synchronous or
-not, in which memory, when it waits for what.
+in one global order, so nothing deadlocks by itself. How it issues them is up to the rank:
+synchronous or not, in which memory, when it waits for what.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# One message of `source` to `root`; one of every rank to `root`, which receives them from any rank;
-# one of every rank of a group to the next, as a batch.
+# One message from `source` to `root`; one from every rank to `root`, which receives from any rank;
+# one from every rank of a group to the next, as a batch.
 MESSAGES = ("message", "any_source", "batch")
-EAGER = 2048  # bytes that travel with their announcement: a send of no more ends at once
+EAGER = 2048  # bytes that travel with their announcement: a send of at most that ends at once
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
 
-# What a rank process is started with. With small blocks a message of some KiB has many of them. Of
-# the next larger ones some hold a list of gradients: a unit of 4,096 elements fits a rank's share.
+# What a rank process is started with. With small blocks a message of some KiB has many of them.
+# With the next larger ones some hold a list of gradients: a unit of 4,096 elements fits a rank's
+# share.
 CONFIGURATIONS = {
     "default": {},
     "small blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "16384"},
     "unit blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "204800"},
 }
 
-PATIENT = 60.0  # seconds: the timeout of a group in which nobody is to be too late
+PATIENT = 60.0  # seconds: the timeout of a group in which nobody should be too late
 WORLD = 0  # the index of the group of all ranks
 
 # The process of the victim ends.
@@ -44,7 +45,7 @@ class Gradients:
 
     @property
     def call(self) -> tuple[object, ...]:
-        """What the ranks compare: a wire's type only where something travels in it."""
+        """Return what the ranks compare: a wire's type only where something travels in it."""
         narrow = any(dtype == "float32" for dtype, _ in self.tensors)
         return (self.tensors, self.scale, self.wire if narrow else "", self.norm)
 
@@ -58,9 +59,9 @@ class Op:
     dtype: str = "float32"
     count: int = 0
     average: bool = False
-    root: int = -1  # rank in the world; of a message, who receives it
+    root: int = -1  # rank in the world; for a message, the receiver
     gradients: Gradients | None = None  # of fused_all_reduce, instead of type and count
-    reduction: str = "sum"  # of those that reduce but do not average
+    reduction: str = "sum"  # for those that reduce but do not average
     source: int = -1  # rank in the world that sends a message
     tag: int = 0
 
@@ -70,12 +71,12 @@ class Op:
 
     @property
     def is_long(self) -> bool:
-        """Whether a message ends for its sender only with its receiver."""
+        """Tell whether a message ends for its sender only with its receiver."""
         return self.count * DTYPES[self.dtype] > EAGER
 
     @property
     def call(self) -> tuple[object, ...]:
-        """What the ranks compare; two operations that are equal here cannot be told apart."""
+        """Return what the ranks compare; operations that are equal here cannot be told apart."""
         if self.kind == "barrier":
             return (self.group, self.kind)
         listed = None if self.gradients is None else self.gradients.call
@@ -97,7 +98,7 @@ class Step:
 class Fault:
     """What goes wrong: on ``victim``, just before it would issue operation ``at``.
 
-    ``at`` is the number of operations where it happens after the last. ``seconds`` is how long
+    ``at`` is the number of operations if the fault happens after the last. ``seconds`` is how long
     something lasts, ``after`` how long after that point it begins. ``helper`` is a rank that is
     late, so that the victim has somebody to wait for.
     """
@@ -118,7 +119,7 @@ class Schedule:
     configuration: str
     groups: tuple[tuple[int, ...], ...]
     ops: tuple[Op, ...]
-    steps: tuple[tuple[Step, ...], ...]  # one sequence a rank
+    steps: tuple[tuple[Step, ...], ...]  # one sequence per rank
     fault: Fault
     timeout: float = PATIENT  # of the world's group; the others are patient
 
@@ -130,5 +131,5 @@ class Schedule:
 
 
 def players(op: Op, groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The ranks that issue an operation."""
+    """Return the ranks that issue an operation."""
     return (op.source, op.root) if op.kind == "message" else groups[op.group]

@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass
 class Summary:
-    """What many runs came to."""
+    """The outcome of many runs."""
 
     schedules: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -117,7 +117,7 @@ def environment() -> dict[str, str]:
 
 
 def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
-    """Play schedules on so many lanes of each configuration at a time."""
+    """Play schedules on ``lanes`` lanes of each configuration at a time."""
     summary = Summary()
     before = remains.seen()
     start = time.monotonic()
@@ -176,7 +176,7 @@ def _report(bar: Any) -> Any:
 
 
 def show(schedule: Schedule) -> Iterator[str]:
-    """A schedule as text."""
+    """Yield a schedule as text."""
     yield f"seed {schedule.seed}: {schedule.size} ranks, {schedule.configuration}, {schedule.fault}"
     yield f"  groups {schedule.groups}, timeout {schedule.timeout}"
     for number, op in enumerate(schedule.ops):

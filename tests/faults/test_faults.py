@@ -1,7 +1,7 @@
 """Random schedules with one random fault each: every rank ends right, or in the right exception.
 
-FC_FAULTS_SEED and FC_FAULTS_SCHEDULES choose others, or more. One that fails is played
-again by `make soak ARGS="--replay SEED"`.
+FC_FAULTS_SEED and FC_FAULTS_SCHEDULES choose others, or more. A failed one is played again by `make
+soak ARGS="--replay SEED"`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ GROUPS = ((0, 1, 2),)
 def schedule(
     fault: Fault, asynchronous: tuple[int, ...] = (), ops: tuple[Op, ...] = OPS
 ) -> Schedule:
-    """Three ranks, of which 1 is the victim. The others wait for some in the end only."""
+    """Return a schedule of three ranks; 1 is the victim. Others wait for some only at the end."""
     plan = Schedule(1, 3, "default", GROUPS, ops, ((),) * 3, fault)
     steps = tuple(
         tuple(
@@ -45,7 +45,7 @@ def schedule(
 
 
 def played(plan: Schedule, failed: dict[int, tuple[int, ...]], told: Told) -> Run:
-    """A run in which these operations of each rank fail, and all others end well."""
+    """Return a run in which these operations of each rank fail, and all others end well."""
     run, fault = Run(plan, struck=Now(2.0, pid=PID)), plan.fault
     for rank, steps in enumerate(plan.steps):
         if rank == fault.victim and fault.kind in DEADLY:
@@ -75,7 +75,7 @@ MISFIT = Told(
 
 
 def killed(asynchronous: tuple[int, ...] = ()) -> Run:
-    """It dies before operation 3: what it has sent is received, and all else fails."""
+    """The victim dies before operation 3: what it has sent is received, and all else fails."""
     plan = schedule(Fault("kill", 1, 3), asynchronous)
     return played(plan, {0: (3, 4, 5, 6, 7), 2: (4, 5, 6, 7)}, LOST)
 
@@ -111,7 +111,7 @@ def one_too_many(asynchronous: tuple[int, ...] = (4,)) -> Run:
 
 
 def left_alone() -> Run:
-    """Rank 1 leaves before operation 5, in which rank 2 gets no more than rank 0's message."""
+    """Rank 1 leaves before operation 5, in which rank 2 gets only rank 0's message."""
     return played(schedule(Fault("leave", 1, 5), ops=OPS[:6]), {2: (5,)}, ALONE)
 
 
@@ -136,7 +136,7 @@ EARLIER = replace(LOST, sequence=0)
 
 
 def _arrives_late(run: Run) -> None:
-    """A long message of rank 2 that rank 0 has not waited for: it may know of the death later."""
+    """Rank 0 has not waited for rank 2's long message: it may learn of the death later."""
     _set(0, 4, error=None)(run)
 
 

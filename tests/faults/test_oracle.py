@@ -1,4 +1,4 @@
-"""The oracle takes what is right, and nothing else: every test plants one thing that is wrong."""
+"""The oracle accepts what is right, and nothing else: every test plants one wrong thing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HELD = Resources(20, 2, frozenset({1}))
 
 
 def schedule(fault: Fault, asynchronous: bool = False, timeout: float = 60.0) -> Schedule:
-    """Three ranks, two groups; the victim is not in the second one."""
+    """Return a schedule of three ranks and two groups; the victim is not in the second."""
     steps = []
     for rank in range(SIZE):
         mine = [op for op in range(len(OPS)) if rank in GROUPS[OPS[op].group]]
@@ -38,7 +38,7 @@ def schedule(fault: Fault, asynchronous: bool = False, timeout: float = 60.0) ->
 
 
 def played(plan: Schedule, errors: dict[tuple[int, int], Told]) -> Run:
-    """A run in which all is well but for what is in ``errors``, by rank and operation."""
+    """Return a run in which all is well except what is in ``errors``, by rank and operation."""
     run = Run(plan, struck=Now(2.0, pid=PID))
     fault = plan.fault
     for rank in range(SIZE):

@@ -1,4 +1,4 @@
-"""The harness itself, with real ranks: it sees faults that are not in the plan, and hangs."""
+"""The harness itself, with real ranks: it notices faults that are not in the plan, and hangs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(
 
 
 def test_a_status_is_read_by_one_thread_at_a_time(lane: Lane) -> None:
-    """Whoever starts a process reads the statuses of all: nobody else may do so meanwhile."""
+    """Starting a process reads the statuses of all: nobody else may do so meanwhile."""
     started = lane._players(schedule(Fault("none")))[0]
     lane.ranks.remove(started)
     statuses: list[int | None] = []

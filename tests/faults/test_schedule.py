@@ -65,7 +65,7 @@ def test_messages_are_of_all_kinds_and_a_pair_has_few_enough_for_its_ring() -> N
     seen = set()
     for schedule in SCHEDULES:
         messages = [op for op in schedule.ops if op.is_message]
-        # A rank that does not wait for a short receive leaves what comes before in the ring.
+        # A rank that does not wait for a short receive leaves earlier messages in the ring.
         assert len(messages) < RING
         seen |= {(op.kind, op.is_long, op.group == 0) for op in messages}
         seen |= {(op.kind, op.tag) for op in messages if op.kind == "message"}

@@ -23,7 +23,7 @@ from support import programs  # noqa: E402
 
 
 def find_clang() -> str:
-    """The C++ compiler with libFuzzer."""
+    """Return the C++ compiler with libFuzzer."""
     names = [os.environ.get("CLANG", ""), "clang++", *(f"clang++-{n}" for n in range(30, 12, -1))]
     for name in names:
         if name and shutil.which(name):

@@ -1,6 +1,6 @@
 """The handshake against pseudo-random changes of what honest peers send, under sanitizers.
 
-The same target that ``make fuzz`` runs under a coverage-guided fuzzer, which this needs not.
+The same target that ``make fuzz`` runs under a coverage-guided fuzzer, which this does not need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def test_no_message_does_harm(seed: str) -> None:
 
 @pytest.mark.parametrize("control", ["forget_hello_length", "forget_record_length"])
 def test_negative_control_is_reported(control: str) -> None:
-    """One check of a length left out: the fuzzer must see it, else its silence means nothing."""
+    """One length check is left out: the fuzzer must see it, else its silence means nothing."""
     target = programs.get("handshake_fuzz", programs.BOUNDS)
     result = programs.run(target, "mutate", "20261121", COUNT, control=control)
     assert result.returncode != 0, result.stdout

@@ -1,7 +1,7 @@
 """Tensors on the devices of several processes, as users have them; two of these may share a device.
 
-Bits are compared with CPU ranks where they are the collectives' own; trained weights, which come of
-the device's products too, closely.
+Bits are compared with CPU ranks where they are the collectives' own; trained weights, which also
+come from the device's products, closely.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
 def _joined(world: World, kind: str) -> torch.device:
-    """Join, with what serves the devices agreed on."""
+    """Join, and agree on what serves the devices."""
     places.join(kind)
     module = torch.get_device_module(kind)
     device = torch.device(kind, world.rank % module.device_count())
     module.set_device(device)
     world.init("fastcomm" if kind == "cuda" else f"cpu:fastcomm,{kind}:fastcomm")
-    if kind != "cuda":  # as "fastcomm" alone is for "cpu" and "cuda"
+    if kind != "cuda":  # since "fastcomm" alone is for "cpu" and "cuda"
         dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
     data = torch.ones(1, device=device)
     dist.all_reduce(data)
@@ -60,7 +60,7 @@ def test_every_operation_has_the_bits_of_the_cpu() -> None:
 
 
 def _close(net: nn.Module, given: nn.Module) -> list[torch.Tensor]:
-    """Compare weights, which may be sharded; returns whole ones."""
+    """Compare weights, which may be sharded; return whole ones."""
     found = []
     for there, here in zip(net.parameters(), given.parameters(), strict=True):
         data: Any = there.detach()
@@ -82,7 +82,7 @@ def _note(buckets, bucket):  # torch would refuse annotations that are strings
 
 
 def _ddp(world: World, kind: str) -> list[torch.Tensor]:
-    """Stock DDP, whose buckets lie where all have mapped them, and fastcomm's."""
+    """Train stock DDP, whose buckets lie where all have mapped them, and fastcomm's."""
     device = _joined(world, kind)
     wanted = _on_the_cpu(world)
     net = small_net().to(device)
@@ -99,7 +99,7 @@ def _ddp(world: World, kind: str) -> list[torch.Tensor]:
 
 
 def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
-    """Stock FSDP2, with memory of the group's for what it moves."""
+    """Train stock FSDP2, with the group's memory for what it moves."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -116,7 +116,7 @@ def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
 
 
 def _sharded(world: World, kind: str) -> list[torch.Tensor]:
-    """An optimizer whose state is divided, with 16 bits between the ranks."""
+    """Train with an optimizer whose state is divided, and 16 bits between the ranks."""
     device = _joined(world, kind)
     nets = [small_net(), small_net().to(device)]
     for net in nets:
@@ -128,7 +128,7 @@ def _sharded(world: World, kind: str) -> list[torch.Tensor]:
             optimizer.zero_grad()
             net(torch.randn(5, 6).to(next(net.parameters()).device)).square().mean().backward()
             optimizer.step()
-    # A difference of the products' last bit may round to another neighbour in 16 bits.
+    # A difference in the products' last bit may round to another neighbour in 16 bits.
     for there, here in zip(nets[1].parameters(), nets[0].parameters(), strict=True):
         torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=2e-2, atol=2e-3)
     return [parameter.detach().cpu() for parameter in nets[1].parameters()]
@@ -141,7 +141,7 @@ def test_trained_weights_are_equal_on_all_ranks(trained: Any) -> None:
 
 
 def _graph(world: World, kind: str) -> None:
-    """A sum in place and a fused reduction, captured, and replayed among others."""
+    """Capture a sum in place and a fused reduction, and replay them among other calls."""
     device = _joined(world, kind)
     static = fastcomm.empty(3000, device=device)
     grads = [torch.zeros(900, device=device), torch.zeros(5, device=device)]

@@ -1,4 +1,4 @@
-"""What is to run on a GPU compiles and links for one, without one; what needs no device runs."""
+"""Programs for a GPU compile and link without one; those that need no device run."""
 
 from __future__ import annotations
 

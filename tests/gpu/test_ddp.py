@@ -1,7 +1,7 @@
 """DistributedDataParallel with fused reductions on a GPU, which may stand for two devices, or on
 simulated ones.
 
-Whichever way gradients take, their bits are those of the CPU.
+Whichever way gradients go, their bits are those of the CPU.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _reduced(world: World, kind: str) -> None:
     dist.barrier()
 
 
-# Gloo takes CUDA's tensors, and no simulated ones.
+# Gloo takes CUDA tensors, but no simulated ones.
 @pytest.mark.parametrize("transport", ["auto", pytest.param("gloo", marks=pytest.mark.gpu)])
 def test_gradients_on_a_device_have_the_bits_of_the_cpu(transport: str) -> None:
     run_ranks(3, _reduced, places.kind(), environment={"FASTCOMM_TRANSPORT": transport})
@@ -74,7 +74,7 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 def _trained(world: World, kind: str, devices: list[int]) -> list[torch.Tensor]:
-    """Two processes with several replicas each, against stock DDP with one."""
+    """Train two processes with several replicas each, against stock DDP with one."""
     places.join(kind)
     world.init(f"cpu:fastcomm,{kind}:fastcomm")
     torch.manual_seed(5)

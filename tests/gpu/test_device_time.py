@@ -1,4 +1,4 @@
-"""The clock of the benchmarks on a real GPU: the device's time does not hold the host's."""
+"""The clock of the benchmarks on a real GPU: the device's time does not include the host's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Gradients of replicas reduced in one pass on a GPU, or on simulated devices: to the bit what the
-CPU gives.
+"""Replicas' gradients reduced in one pass on a GPU or simulated devices: the CPU's bits.
 
 The CPU's sums and norms have tests of their own (tests/package/test_fused.py). Two replicas may be
 on one device.
@@ -33,7 +32,7 @@ Lists = list[list[torch.Tensor]]
 
 
 def _lists(count: int, seed: int, device: str | None = "cpu") -> Lists:
-    """Lists of all dtypes and of odd places in memory, the same on every device."""
+    """Return lists of all dtypes at odd places in memory, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     lists: Lists = []
     for _ in range(count):
@@ -163,7 +162,7 @@ def test_sparse_gradients_are_refused() -> None:
         comm.fused_reduce_add_coalesced([[torch.eye(2, device=KIND).to_sparse()]])
 
 
-@pytest.mark.gpu  # where torch tells of every wait
+@pytest.mark.gpu  # where torch reports every wait
 def test_nothing_waits_for_the_device() -> None:
     lists = _lists(2, 3, KIND)
     parameters = _parameters(KIND)
@@ -210,7 +209,7 @@ def test_replicas_on_several_devices(wire: torch.dtype | None) -> None:
 
 
 class _Training:
-    """Two replicas' gradients to a fused optimizer that clips, or skips where one is not finite."""
+    """Two replicas' gradients for a fused optimizer that clips, or skips if one is not finite."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)
@@ -243,7 +242,7 @@ class _Training:
 def test_a_graph_captures_reduction_clipping_and_step() -> None:
     eager, graphed = _Training(), _Training()
     stream = places.module().Stream()
-    for training in (eager, graphed):  # the optimizer's state comes into being
+    for training in (eager, graphed):  # the optimizer's state is created
         training.fill(0)
         with _apart(stream):
             training.step()
@@ -265,7 +264,7 @@ def test_a_graph_captures_reduction_clipping_and_step() -> None:
 
 @pytest.mark.parametrize("norm_type", NORMS[1:])
 def test_a_graph_captures_norms_and_clipping(norm_type: float) -> None:
-    """What asked the device for a number, or waited for it, could not be captured."""
+    """Anything that asked the device for a number, or waited for it, could not be captured."""
     lists = [values[:-1] for values in _lists(2, 3, KIND)]
     parameters = [nn.Parameter(torch.zeros_like(value)) for value in lists[0]]
 
@@ -294,7 +293,7 @@ def test_a_graph_captures_norms_and_clipping(norm_type: float) -> None:
 
 @contextlib.contextmanager
 def _apart(stream: Any) -> Iterator[None]:
-    """On another stream, behind the current one, which goes on behind it."""
+    """Work on another stream, after the current one, which goes on after it."""
     here = places.module().current_stream()
     stream.wait_stream(here)
     with places.module().stream(stream):
@@ -307,11 +306,11 @@ def _on_cpu(result: FusedResult) -> FusedResult:
     return FusedResult(total, result.found_inf.cpu(), result.partial_norms.cpu(), result.norm_type)
 
 
-@pytest.mark.gpu  # whose graphs have nodes to be counted
+@pytest.mark.gpu  # only its graphs have nodes to count
 def test_three_launches_instead_of_many() -> None:
     bench = script.load("fused_reduce_cuda")
     lists = [[torch.randn(n, device=KIND) for n in SIZES * 20] for _ in range(4)]
-    # Counted in captured graphs: profilers need more of a system than a device.
+    # Counted in captured graphs: profilers need more from a system than a device.
     fused = bench.launches(
         lambda: comm.fused_reduce_add_coalesced(lists, average=True, scale=bench.UNSCALE)
     )

@@ -1,8 +1,8 @@
 """Collectives between processes that share a GPU: its memory mapped by handles, and by descriptors.
 
 The programs of tests/engines/test_peer_collectives.py, compiled by nvcc. Their kernels wait for
-each other, so compute-sanitizer, which may run one behind the other, does not look at them.
-Processes are given the device in turn: how long anything takes says nothing.
+each other, so compute-sanitizer, which may run one after the other, does not look at them.
+Processes get the device in turn: how long anything takes says nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_soak_replays(ranks: int, way: str) -> None:
 @every_way
 @by_two_and_four
 def test_soak_growth(ranks: int, way: str) -> None:
-    """10,000 operations after which a process holds what it held."""
+    """After 10,000 operations a process holds what it held before."""
     _soak("growth", way, ranks)
 
 

@@ -1,8 +1,8 @@
 """The CUDA kernels and what drives them, on a real GPU: programs that run under the shim elsewhere.
 
-The same sources of tests/cpp, compiled by nvcc for the visible device, here or elsewhere
-(tools/gpu_programs.py). Ranks are streams that share it (processes: test_peers.py). Every byte is
-compared inside the programs, with a reference that the host computes.
+The sources of tests/cpp, compiled by nvcc for the visible device, here or elsewhere
+(tools/gpu_programs.py). Ranks are streams that share the device (processes: test_peers.py). Every
+byte is compared inside the programs, with a reference that the host computes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SANITIZED = 60.0  # seconds for one program under the sanitizer
 class Suite:
     """The cases of one program; `short` ones are also run under compute-sanitizer.
 
-    Those are such that use the device from beginning to end: the tool calls a program without a
-    kernel an error, and may let one kernel wait for another that it starts behind it.
+    Those use the device from beginning to end: the tool calls a program without a kernel an error,
+    and may let one kernel wait for another that it starts after it.
     """
 
     cases: tuple[str, ...]
@@ -64,7 +64,7 @@ SUITES = {
 
 @pytest.fixture(scope="module")
 def sanitizer() -> str:
-    """compute-sanitizer, if it can look at this device."""
+    """Return compute-sanitizer, if it can look at this device."""
     found = shutil.which("compute-sanitizer", path=f"{nvcc.HOME}/bin")
     found = found or shutil.which("compute-sanitizer")
     if found is None:
@@ -79,7 +79,7 @@ def sanitizer() -> str:
 
 
 def _sanitized(sanitizer: str, tool: str, name: str, case: str) -> subprocess.CompletedProcess[str]:
-    # Programs look at the result of every call themselves, and some are to fail.
+    # Programs check the result of every call themselves, and some calls are meant to fail.
     options = ("--tool", tool, "--error-exitcode", "9", "--report-api-errors", "no")
     program = str(gpu.programs()[name])
     return programs.run(Path(sanitizer), *options, program, case, timeout=SANITIZED)

@@ -1,8 +1,8 @@
 """The primitives of one process and DataParallel on devices: a GPU, which may stand for several, or
 simulated ones.
 
-Copies are compared bit by bit with torch's, sums with the tree that tests/support/tree.py has. What
-needs two devices skips with one.
+Copies are compared bit by bit with torch's, sums with the tree that tests/support/tree.py has.
+Tests that need two devices skip with one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_the_work_is_ordered_behind_the_current_streams() -> None:
 @pytest.mark.parametrize("devices", _all_devices())
 @pytest.mark.parametrize("buffers", ["first", "sync_batchnorm"])
 def test_replicas_run_on_the_callers_streams(devices: list[int], buffers: Any) -> None:
-    """What they read is written late, on a stream that is not the default one."""
+    """What replicas read is written late, on a non-default stream."""
     module = nn.BatchNorm1d(4, affine=False).to(devices[0])
     parallel: Any = fastcomm.nn.parallel.DataParallel(module, devices, buffers=buffers)
     rows = torch.arange(4.0 * len(devices) * 64).view(-1, 4)
@@ -184,8 +184,8 @@ def _peaks(parallel: Any, loss_fn: Any, rows: int, classes: int) -> list[int]:
 @needs_two
 def test_memory_is_even_where_the_loss_is_computed_in_the_replicas() -> None:
     devices = list(range(places.count()))
-    # Outputs are what takes memory; the first device has the sums of the gradients besides, and on
-    # CUDA workspaces of libraries count.
+    # Outputs take most memory; the first device also has the sums of the gradients, and on CUDA
+    # workspaces of libraries count.
     rows, classes = (2048, 16384) if KIND == "cuda" else (64, 2048)
     model = nn.Sequential(nn.Linear(32, 8), nn.ReLU(), nn.Linear(8, classes)).to(KIND)
     loss_fn = nn.CrossEntropyLoss()

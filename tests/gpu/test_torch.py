@@ -1,4 +1,4 @@
-"""torch's CUDA tensors in a group of backend fastcomm, on a real GPU: by way of the host."""
+"""torch's CUDA tensors in a group of backend fastcomm, on a real GPU: through the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _touched(world: World) -> bool:
 
 
 def test_ranks_find_the_device_untouched() -> None:
-    """They are forked from a server with torch loaded, which must not have used the device."""
+    """Ranks are forked from a server with torch loaded, which must not have used the device."""
     assert run_ranks(2, _touched) == [False, False]
 
 

@@ -2,7 +2,7 @@
 
 Their source runs on the host under the execution shim. Results are compared to the bit with the
 CPU's loops inside the C++ program (tests/cpp/shim_multi_combine_test.cpp). Two blocks that work on
-the same chunks must be reported by ThreadSanitizer, and a kernel that works on behind a failure by
+the same chunks must be reported by ThreadSanitizer, and a kernel that works on after a failure by
 the comparison.
 """
 

@@ -1,8 +1,8 @@
 """The reduction of gradients with norms, without a GPU: its source runs under the execution shim.
 
 Every byte and every norm is compared inside tests/cpp/shim_multi_gradient_test.cpp with a plain
-reference and with the loops of the CPU. A barrier that is missing, and two blocks that work on
-the same chunks, must be reported by ThreadSanitizer.
+reference and with the loops of the CPU. A missing barrier, and two blocks that work on the same
+chunks, must be reported by ThreadSanitizer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the compiler makes of the CPU's loops: vectors, in each of them.
+"""What the compiler makes of the CPU's loops: vector code, in each of them.
 
-A loop that it gives up is right, and ten to fifty times slower. Of the library that ``fastcomm._C``
-is linked with, as it lies in ``build``.
+A loop that it does not vectorize is right, but ten to fifty times slower. What is read is the
+library that ``fastcomm._C`` is linked with, in ``build``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ pytestmark = pytest.mark.skipif(
 
 SETS = {"generic": "%xmm", "avx2": "%ymm", "avx512": "%zmm"}
 KINDS = ("reduce", "reduce_plain", "gradient")
-# Those with FC_LOOP (csrc/kernels/reduce_cpu.h).
+# The loops with FC_LOOP (csrc/kernels/reduce_cpu.h).
 LOOPS = (
     *("reduce_direct", "reduce_leaves", "reduce_tiled"),
     *("reduce_floats_direct", "reduce_floats_leaves", "reduce_floats_tiled"),
     *("convert", "convert_with_residual", "add_all"),
 )
 _FUNCTION = re.compile(rf"\b({'|'.join(LOOPS)})<")
-# Of one number, though in a register of vectors.
+# Instructions on one number, though in a vector register.
 _SCALAR = re.compile(r"^(v?\w+s[sd]|v?cvt\w*s[sd]\w*|v?mov[dq])$")
 _PLACES = re.compile(r"fastcomm::(isa_\w+::)?(\(anonymous namespace\)::)?")
-# For which there is no instruction: the division of integers; in SSE2 comparisons and products of
-# 64 bits.
+# Without a vector instruction: integer division; in SSE2 comparisons and products of 64 bits.
 _DIVISION = re.compile(r"\bi?div[bwlq]?\s")
 _WIDE = re.compile(
     r"Plain<(IntegerProduct<unsigned long>|(Integer|Float)Extreme<(unsigned )?(long|double), )"
@@ -86,7 +85,7 @@ def test_each_loop_is_of_vectors(kind: str, isa: str) -> None:
 def test_halves_are_converted_by_instructions_for_it(isa: str, register: str) -> None:
     functions = _functions(_object("reduce", isa))
     sums = {name: i for name, i in functions.items() if "reduce_floats_direct<Half" in name}
-    assert len(sums) == 4 * 8 * 2  # what comes before and behind; sources; destinations
+    assert len(sums) == 4 * 8 * 2  # what comes before and after; sources; destinations
     for name, instructions in sums.items():
         for conversion in ("vcvtph2ps", "vcvtps2ph"):
             assert any(i.startswith(conversion) and register in i for i in instructions), name

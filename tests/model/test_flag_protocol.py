@@ -1,6 +1,6 @@
 """The flag protocol, the doorbell and the hand-over between threads, checked over all their states.
 
-spin visits every state that a model has within its bounds. A model says at its head what it stands
+spin visits every state that a model has within its bounds. A model says at its top what it stands
 for and what it leaves out. Negative controls leave out one rule of the protocol each: the verifier
 must report them, or its silence would mean nothing.
 """
@@ -20,12 +20,12 @@ HAND_OVER = "hand_over.pml"
 
 
 def kinds(*names: str) -> str:
-    """What the operations are; the models know four."""
+    """Return the macros for the kinds of operations; the models know four."""
     return " ".join(f"-DKIND{number}={name}" for number, name in enumerate(names))
 
 
 # FAULTS has one bit for each kind of fault, as flag_protocol.pml numbers them; by default all but a
-# rank that never comes, which only timeouts make end.
+# rank that never comes, which only timeouts end.
 EVERY_FAULT = "-DTIMEOUTS=1 -DFAULTS=62"
 IN_PLACE = f"{kinds('DIRECT', 'ONE', 'DIRECT', 'DIRECT')} -DMODULUS=16"
 READS = kinds("READ", "ONE", "READ", "READ")
@@ -79,7 +79,7 @@ CONTROLS = {
     "one_header_slot": (PROTOCOL, "-DHEADER_SLOTS=1", "seen"),
     "one_stage_slot": (PROTOCOL, "-DSTAGE_SLOTS=1", "stage"),
     "one_result_slot": (PROTOCOL, "-DRESULT_SLOTS=1", "result"),
-    # With the layout of TWO it would be safe to begin so early.
+    # With the layout of TWO it would be safe to begin that early.
     "fused_slot_in_step_0": (
         PROTOCOL,
         f"-DEARLY=FUSED -DFAULTS=0 {kinds('TWO', 'FUSED', 'TWO', 'FUSED')}",
@@ -95,7 +95,7 @@ CONTROLS = {
     "no_first_failed": (PROTOCOL, "-DN=3 -DNO_FIRST_FAILED -DFAULTS=8", "well"),
     "flags_before_evidence": (PROTOCOL, "-DFLAGS_FIRST", "well"),
     "poison_before_death": (PROTOCOL, "-DPOISON_FIRST", "found"),
-    # Nothing is wrong at all, and a rank fails.
+    # Nothing at all is wrong, and yet a rank fails.
     "poison_before_exit": (
         PROTOCOL,
         f"-DN=3 -DPOISON_FIRST -DFAULTS=0 {kinds('CAST', 'CAST', 'CAST', 'CAST')}",
@@ -174,7 +174,7 @@ def test_three_ranks(run: str, searched: Searched) -> None:
 
 
 def test_no_statement_is_idle(searched: Searched) -> None:
-    """What no run comes to would be a part of the model that checks nothing."""
+    """A statement that no run reaches would be a part of the model that checks nothing."""
     assert not set.intersection(*(searched(run).unreached for run in SMALL))
 
 

@@ -1,4 +1,4 @@
-"""docs/examples/checkpoints.py: training continues, on other ranks and with a plain optimizer too."""
+"""docs/examples/checkpoints.py: training goes on, with other ranks and a plain optimizer too."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def _example() -> dict[str, Any]:
 
 
 def _batches(example: dict[str, Any], rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the example's; in one, rank 1's loss is large, and its scaled gradients overflow fp16."""
+    """Yield the example's; in one, rank 1's loss is large: its scaled gradients overflow fp16."""
     for step, (x, y) in enumerate(example["batches"](rank, STEPS)):
         yield x, 1e4 * y if step == BAD and rank == 1 else y
 
@@ -48,7 +48,7 @@ def _train(world: World, way: str) -> tuple[Seen, list[torch.Tensor]]:
 def _one_process(
     world: World, way: str, ranks: int
 ) -> tuple[list[Seen], list[torch.Tensor], list[list[bool]]]:
-    """Train without a group: each rank's gradient separately, their mean, torch's scaler and optimizer.
+    """Train without a group: separate gradients, their mean, torch's scaler and optimizer.
 
     Returns what each rank sees, the parameters, and for each step which ranks' gradients are
     finite.

@@ -70,7 +70,7 @@ def test_stages_overlap(example: dict[str, Any]) -> None:
 
 @pytest.mark.accelerator
 def test_stages_on_devices_of_their_own(example: dict[str, Any]) -> None:
-    """Two devices for each stage; the first one's results go to where the second begins."""
+    """Two devices for each stage; the first stage's results go to where the second begins."""
     devices = ACCELERATOR.devices(4)
     first = nn.Sequential(nn.Linear(16, 64), nn.Tanh())
     second = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))

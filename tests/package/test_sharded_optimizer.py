@@ -31,7 +31,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 class Model(nn.Module):
-    """Shapes that do not divide: rows fewer than ranks, channels_last, a scalar, one frozen."""
+    """Shapes that do not divide: fewer rows than ranks, channels_last, a scalar, one frozen."""
 
     def __init__(self, seed: int = 3, unused: bool = True) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def _same_bits(world: World) -> list[float]:
             wanted, found = Model(), Model(seed=3 + world.rank)  # made equal by the first rank
             whole = _whole(wanted, name, 3, world.rank, **options)
             sharded = _sharded(found, name, 3, world.rank, **options)
-            # torch's fused kernels treat the last few elements of a tensor in another way.
+            # torch's fused kernels treat the last few elements of a tensor differently.
             same = partial(torch.allclose, atol=1e-6) if "fused" in name else torch.equal
             for p, q in zip(wanted.parameters(), found.parameters(), strict=True):
                 assert same(p, q), (name, options)
@@ -131,7 +131,7 @@ def test_a_step_has_the_bits_of_the_optimizer_itself(size: int, transport: str) 
 
 
 def _schedules(world: World) -> None:
-    """Rates set here reach the optimizer that steps; closures; groups; named parameters."""
+    """Check that rates set here reach the inner optimizer; closures; groups; named parameters."""
     world.init()
     model = Model()
     groups = [
@@ -226,7 +226,7 @@ def _named(model: nn.Module, optimizer: Any) -> dict[str, Any]:
 
 
 def _full(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Every tensor of a state with its name, put together."""
+    """Return every tensor of a state by name, put together."""
     found = {}
     for name, values in state["state"].items():
         for key, value in values.items():
@@ -287,7 +287,7 @@ def test_checkpoints_load_with_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 def _other_placements(world: World) -> None:
-    """Whether to gather is the same on every rank, also where some ranks' rows seem to fit."""
+    """Check that all ranks gather or none does, even where some ranks' rows seem to fit."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 

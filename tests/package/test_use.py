@@ -1,4 +1,4 @@
-"""fastcomm.use(): what is in torch's places meanwhile, and that all of it comes back."""
+"""fastcomm.use(): what replaces torch's functions meanwhile, and that all of it is undone."""
 
 from __future__ import annotations
 

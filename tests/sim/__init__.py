@@ -6,12 +6,12 @@
     tensor = torch.ones(4, device="sim:1")
     backend = sim.SimBackend(store, rank, size, timeout)
 
-For the ranks that tests with the fixture ``simulated`` start: torch would keep the device type in
-pytest's own process, and other tests would see it. What the library does lies in
+It is for the ranks that tests with the fixture ``simulated`` start: torch would keep the device
+type in pytest's own process, and other tests would see it. The library's code is in
 ``tests/sim/csrc``. Devices do what they are given later, each stream in its order; operators run on
-the CPU's kernels. A tensor's address is the device's: who reads or writes there as if it were the
-host's is killed by SIGSEGV. What uses the same bytes without an order between them is a hazard,
-which is found whatever the timing: a rank that leaves one fails (`check`).
+the CPU's kernels. A tensor's address is the device's: whoever reads or writes there as if it were
+the host's is killed by SIGSEGV. Unordered uses of the same bytes are a hazard, which is found
+whatever the timing: a rank that leaves one fails (`check`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 def SimBackend(
     store: Any, rank: int, size: int, timeout: timedelta, *, machine: str = "machine"
 ) -> Any:
-    """Make a backend for tensors on simulated devices, with NCCL's habits. All ranks have to.
+    """Make a backend for tensors on simulated devices, with NCCL's habits; all ranks have to.
 
     Besides what every backend has: ``calls()`` counts operations by name, ``hang_next()`` keeps the
-    next operation and all behind it from ever ending, ``fail_next()`` lets the next one fail, and
+    next operation and all after it from ever ending, ``fail_next()`` lets the next one fail, and
     ``get_error()`` says whether the communicator has failed.
 
     Args:
@@ -58,13 +58,13 @@ def SimBackend(
 
 
 def hazards() -> list[str]:
-    """Return what was found to be without order since the last call, in words."""
+    """Return what was found to be unordered since the last call, in words."""
     found: list[str] = load().hazards()
     return found
 
 
 def check() -> None:
-    """Raise if something was found; nothing in a process without the simulation."""
+    """Raise if a hazard was found; do nothing in a process without the simulation."""
     if loaded() and (found := hazards()):
         raise AssertionError(f"{len(found)} uses of memory without order:\n" + "\n".join(found))
 

@@ -24,9 +24,9 @@ SOURCES = Path(__file__).resolve().parent / "csrc"
 LIBRARY = "_C_sim.so"
 FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
 FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", f"-I{native_build.CSRC}"]
-# The CPU's loops are worth a compiler's time; the rest is not, kernels on a host's threads least.
+# The CPU's loops are worth a compiler's time; the rest is not, least of all kernels on threads.
 LOOPS, REST = ["-O1", "-DFC_CONTROLS"], ["-O0", "-DFC_CONTROLS"]
-# Instead, to time what hosts do: set before anything is built or loaded.
+# Set before anything is built or loaded, this optimizes all, to time what hosts do.
 OPTIMIZED = "SIM_OPTIMIZED"
 if os.environ.get(OPTIMIZED):
     LOOPS = REST = ["-O3"]
@@ -43,7 +43,7 @@ def missing() -> str:
 
 
 def folder() -> Path:
-    """Return where it is built: for each torch, Python and compiler its own."""
+    """Return where it is built: each torch, Python and compiler has its own folder."""
     import torch
 
     tag = f"torch{torch.__version__}-{sys.implementation.cache_tag}"
@@ -52,10 +52,10 @@ def folder() -> Path:
 
 
 def library() -> Path:
-    """Return the library's path; compiles what has changed, the first time more than a minute.
+    """Return the library's path; compile what has changed, the first time for over a minute.
 
     Raises:
-        RuntimeError: it does not compile; the compiler's words are in the text.
+        RuntimeError: it does not compile; the compiler's output is in the text.
     """
     place = folder()
     with native_build.locked(place):
@@ -72,7 +72,7 @@ def library() -> Path:
 
 
 def units() -> dict[str, list[Path]]:
-    """Return what is compiled together: the same headers, which take most of the time.
+    """Return what is compiled together: sources with the same headers, which take most of the time.
 
     Longest first, so that no processor waits for the last one.
     """

@@ -1,4 +1,4 @@
-"""``torch.sim``: what torch expects of the module of a device type. Not for use before load()."""
+"""``torch.sim``: what torch expects of a device type's module. Not for use before load()."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def synchronize(place: Place = None) -> None:
 
 
 def memory_allocated(place: Place = None) -> int:
-    """Return how many bytes torch has now."""
+    """Return how many bytes torch has allocated now."""
     count: int = native.memory_allocated(_index(place))
     return count
 
 
 def max_memory_allocated(place: Place = None) -> int:
-    """Return how many bytes torch had at most, since reset_peak_memory_stats()."""
+    """Return how many bytes torch had at most since reset_peak_memory_stats()."""
     count: int = native.max_memory_allocated(_index(place))
     return count
 
@@ -116,9 +116,9 @@ def stream(new: torch.Stream | None) -> Iterator[None]:
 
 @contextmanager
 def graph(stream: torch.Stream) -> Iterator[Any]:
-    """Capture what is given to a stream, and to those that it is joined with, into a graph.
+    """Capture what is given to a stream, and to those joined with it, into a graph.
 
-    It has ``replay()``, in the current stream.
+    The graph has ``replay()``, which runs in the current stream.
     """
     with stream:
         captured = native.CapturedGraph(stream.device_index, stream.stream_id)
@@ -132,7 +132,7 @@ def graph(stream: torch.Stream) -> Iterator[Any]:
 
 
 def sleep(microseconds: int) -> None:
-    """Give the current stream nothing to do, for so long."""
+    """Keep the current stream idle for that long."""
     here = current_stream()
     native.sleep(here.device_index, here.stream_id, microseconds)
 

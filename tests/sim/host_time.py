@@ -1,7 +1,7 @@
 """What the host does for an operation between devices, in microseconds of its processor.
 
 On simulated devices that do nothing, so that what remains is the code which launches, compiled as a
-release is, with what the simulated runtime and torch's allocator there take for memory, streams and
+release is, plus what the simulated runtime and torch's allocator there take for memory, streams and
 events. Through ``Backend.allreduce`` and its like from Python, where the bindings take about one
 microsecond, and through ``torch.distributed``::
 
@@ -35,7 +35,7 @@ import sim  # noqa: E402
 RESULT = ROOT / "benchmarks" / "results" / "device-host-time.json"
 # Elements of float32. In place, and in one round as well.
 SIZES = {"short": 64, "in rounds": 1 << 20, "in place": 1 << 20}
-GRADIENTS = 8  # of a list, apart; in place end to end
+GRADIENTS = 8  # of a list, separate; in place end to end
 Row = dict[str, str | int | float]
 
 
@@ -101,7 +101,7 @@ def _timed(world: World, calls: int, rounds: int) -> list[Row]:
     world.init("cpu:fastcomm,sim:fastcomm")
     dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))
     places: dict[str, Callable[..., torch.Tensor]] = {"in place": fastcomm.empty}
-    # Once there is memory of the group's, meetings look tensors up: those in place come last.
+    # Once the group has memory, meetings look tensors up: operations in place come last.
     operations = {
         size: functools.partial(_calls, world, count, places.get(size, torch.empty))
         for size, count in SIZES.items()

@@ -77,7 +77,7 @@ def _operations(
     outputs = list(wide.chunk(SIZE))
     offsets = [owner * count for owner in range(SIZE + 1)]
     cut, swapped = (ones(count // SIZE * SIZE) for _ in range(2))
-    # End to end; apart, where they are of torch's memory.
+    # End to end; separate if they are in torch's memory.
     grads = list(empty(count).fill_(1.0).split([count // 2, count - count // 2]))
     if not fastcomm.is_shared(grads[0]):
         grads = [grad.clone() for grad in grads]
@@ -117,7 +117,7 @@ def _captured(world: World) -> list[tuple[str, str, str, str, int, int, str, int
     ordinary = functools.partial(torch.empty, device=device)
     short, once, thrice = (_operations(count, world.rank, ordinary) for count in counts)
     rows: list[tuple[str, str, str, str, int, int, str, int]] = []
-    # Once there is such memory, a meeting that opens looks ranks' tensors up: it comes last.
+    # Once there is such memory, an opening meeting looks ranks' tensors up: it comes last.
     for name, (root, call) in once.items():
         found = [_kinds(world, stream, each) for each in (short[name][1], call, thrice[name][1])]
         whose = "all" if root < 0 else "root" if root == world.rank else "others"

@@ -19,8 +19,8 @@ from sim import build
 def load() -> Any:
     """Build the library if need be, and give torch the device type "sim" and ``torch.sim``.
 
-    The library is ``fastcomm._C`` from then on: nothing native may have been loaded before. Returns
-    the simulation's own module. For the life of the process: torch forgets no device type.
+    From then on the library is ``fastcomm._C``: nothing native may have been loaded before. Returns
+    the simulation's own module. This lasts as long as the process: torch forgets no device type.
     """
     import torch
 
@@ -74,7 +74,7 @@ def _let_autograd_end() -> None:
     deadline = time.monotonic() + 5
     asleep = 0
     while asleep < 3 and time.monotonic() < deadline:
-        time.sleep(0.002)  # lets the GIL go
+        time.sleep(0.002)  # releases the GIL
         asleep = asleep + 1 if all(map(_sleeps, Path("/proc/self/task").iterdir())) else 0
 
 
@@ -82,5 +82,5 @@ def _sleeps(task: Path) -> bool:
     try:
         name, _, state = (task / "stat").read_text().rpartition(")")
     except OSError:
-        return True  # it has ended
+        return True  # the thread has ended
     return "(pt_autograd" not in name or state.split()[0] == "S"

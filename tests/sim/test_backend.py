@@ -1,4 +1,4 @@
-"""The backend in NCCL's place: what it computes, how it is refused, aborted, kept waiting."""
+"""The backend in NCCL's place: what it computes, and how it is refused, aborted, kept waiting."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _init(world: World) -> tuple[torch.device, Any]:
 
 
 def _parts(rank: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """What a rank has for each of two."""
+    """Return what a rank has for each of two."""
     return [torch.arange(6).add(10 * rank + 3 * peer).to(dtype).view(3, 2) for peer in range(2)]
 
 
@@ -163,7 +163,7 @@ def _asynchronous(world: World) -> None:
     works.append(backend.broadcast([torch.ones(2, device=device)]))
     future = works[1].get_future().then(lambda done: done.value()[0].sum().item())
     assert future.wait() == 2
-    assert works[0].is_completed() and data.tolist() == [2] * 3  # it is before the other
+    assert works[0].is_completed() and data.tolist() == [2] * 3  # it comes before the other
     assert works[0].get_future().value()[0].data_ptr() == data.data_ptr()
     backend.shutdown()
 

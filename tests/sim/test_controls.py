@@ -1,8 +1,8 @@
-"""Negative controls: what orders the work of several devices, each left out once and reported.
+"""Negative controls: each rule that orders several devices' work is left out once, and reported.
 
 Every case does something with the product on simulated devices, without a hazard. Then one rule is
-left out, in C++ by ``FC_CONTROL`` (csrc/core/control.h), in Python by putting nothing in a
-function's place, and the simulation has to report it, whatever the timing.
+left out, in C++ by ``FC_CONTROL`` (csrc/core/control.h), in Python by replacing a function with
+nothing, and the simulation has to report it, whatever the timing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _synchronize() -> None:
 
 
 class _On:
-    """All of these streams are current."""
+    """Makes all of these streams current."""
 
     def __init__(self, streams: list[torch.Stream]) -> None:
         self.streams = streams
@@ -122,14 +122,14 @@ def _staged_again() -> None:
 def _used_elsewhere(
     use: Callable[[list[Tensors]], object], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Use tensors on side streams, and let them go."""
+    """Use tensors on side streams, and free them."""
     lists = _lists(dtype)
     _synchronize()
     with _On(_sides()):
         kept = use(lists)
         del lists
     for device in range(3):
-        torch.zeros(4, device=f"sim:{device}")  # the launch from which on the memory is another's
+        torch.zeros(4, device=f"sim:{device}")  # from this launch on the memory is another's
     del kept
 
 
@@ -204,13 +204,13 @@ def _model() -> nn.Module:
 
 
 def _launch_everywhere() -> None:
-    """Launch something in all current streams: memory that they got back is theirs from then on."""
+    """Launch something in all current streams: from then on memory that they got back is theirs."""
     for device in range(3):
         torch.zeros(4, device=f"sim:{device}")
 
 
 def _train(**options: Any) -> None:
-    """Train on side streams, without a wait of the host that would hide what is missing."""
+    """Train on side streams, without a host wait that would hide what is missing."""
     import fastcomm
 
     model = _model()
@@ -228,7 +228,7 @@ def _train(**options: Any) -> None:
 
 
 class _OnItsOwnStream(nn.Module):
-    """Every replica computes on a stream that the others do not know."""
+    """A module whose replicas each compute on a stream that the others do not know."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ def _nothing(*_: object, **__: object) -> list[torch.Stream]:
 
 
 def _without(module: str, *names: str) -> Callable[[], None]:
-    """Return what puts nothing in the place of functions."""
+    """Return a call that replaces functions with nothing."""
 
     def leave_out() -> None:
         import importlib
@@ -425,7 +425,7 @@ def _case(_: World, name: str) -> list[str]:
     case, left_out, _pattern = CONTROLS[name]
     if callable(left_out):
         left_out()
-    with contextlib.suppress(AssertionError):  # wrong numbers may come of it, by chance
+    with contextlib.suppress(AssertionError):  # wrong numbers may result, by chance
         case()
     _synchronize()
     return sim.hazards()

@@ -80,7 +80,7 @@ def _values(_: World) -> None:
     torch.add(numbers, 1, out=numbers)
     assert numbers.tolist() == [1, 2, 3, 4, 5, 6]
     numbers -= 1
-    # Whose kernel resizes what it writes to on the way.
+    # Its kernel resizes what it writes to on the way.
     assert nn.functional.mse_loss(numbers, numbers + 2).item() == 4
     turned = torch.view_as_complex(numbers.view(3, 2)).conj()
     assert turned.is_conj() and turned.cpu().tolist() == [0 - 1j, 2 - 3j, 4 - 5j]
@@ -150,7 +150,7 @@ def test_the_host_does_not_reach_the_memory_of_a_device() -> None:
 
 def _much_memory(_: World) -> None:
     sim.load()
-    for _step in range(40):  # 40 GiB, of which one is there at a time
+    for _step in range(40):  # 40 GiB, of which one is held at a time
         assert torch.empty(2**28, device="sim")[-1:].fill_(3).item() == 3
     kept = [torch.full((each,), each, device="sim") for each in range(1, 300)]
     assert all(tensor.eq(each).all() for each, tensor in enumerate(kept, 1))
@@ -217,7 +217,7 @@ def test_training_gives_the_bits_of_the_cpu() -> None:
 
 
 class _Reader(nn.Module):
-    """What has operators of its own on devices, or another form there than torch's Meta says."""
+    """Modules with their own operators on devices, or other forms there than torch's Meta says."""
 
     def __init__(self) -> None:
         super().__init__()

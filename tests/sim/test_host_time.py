@@ -1,4 +1,4 @@
-"""What times hosts runs; its figures come from ``python tests/sim/host_time.py``."""
+"""The program that times hosts runs; figures come from ``python tests/sim/host_time.py``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Tests of one process with several devices, on simulated ones: in a process of their own, since
-torch forgets no device type.
+"""Tests of one process with several devices, on simulated ones, in their own process.
 
-A GPU runs the same tests by ``pytest -m accelerator``.
+torch forgets no device type. A GPU runs the same tests by ``pytest -m accelerator``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Uses of memory without order: each kind is reported, in every run, and what is ordered is not."""
+"""Unordered uses of memory: each kind is reported, in every run, and ordered uses are not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _written_on_another_device(side: torch.Stream, ordered: bool) -> object:
         tensor.add_(1)
         copy = tensor.to("sim:2")  # in the side stream
     if not ordered:
-        tensor.add_(1)  # in the default stream, which the copy knows nothing of
+        tensor.add_(1)  # in the default stream, which is not ordered with the copy
     return tensor, copy
 
 
@@ -131,7 +131,7 @@ def _case(_: World, name: str, ordered: bool) -> list[str]:
             return []
         del kept
         torch.sim.synchronize(1)
-        sim.hazards()  # what comes of it when the memory is used again
+        sim.hazards()  # what results when the memory is used again
     return found
 
 
@@ -181,7 +181,7 @@ def test_a_rank_that_leaves_a_hazard_fails() -> None:
 def _queues(_: World) -> bool:
     native = sim.load()
     streams = [torch.sim.Stream(3) for _ in range(2)]
-    gate = native.Gate(3, streams[0].stream_id)  # everything behind it in the same queue waits too
+    gate = native.Gate(3, streams[0].stream_id)  # everything after it in the same queue waits too
     with streams[1]:
         late = torch.ones(1, device="sim:3")
     done = torch.sim.Event()
@@ -235,7 +235,7 @@ def _graph(_: World) -> None:
         _order(stream, side)
         with side:
             value.add_(1)
-        value.mul(2)  # knows nothing of the side
+        value.mul(2)  # not ordered with the side stream
         _order(side, stream)
     assert any("aten::mul" in text for text in sim.hazards())
 

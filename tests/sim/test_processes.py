@@ -1,7 +1,7 @@
-"""Simulated devices' memory that several processes have mapped, as tensors of torch.
+"""Simulated devices' memory that several processes have mapped, as torch tensors.
 
-Each kind of order between processes is left out once, and reported in every run: what is looked at
-is which flags and messages a process has read, not who was faster.
+Each kind of order between processes is left out once, and reported in every run: what counts is
+which flags and messages a process has read, not who was faster.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import sim
 pytestmark = pytest.mark.usefixtures("simulated")
 
 BYTES = 4096
-FLAGS = 64  # bytes in front: a flag of each rank, who alone stores it
+FLAGS = 64  # bytes in front: a flag for each rank, which alone stores it
 
 
 class Mail:
-    """Messages between hosts, which order nothing unless they are asked to."""
+    """Messages between hosts, which order nothing unless asked to."""
 
     def __init__(self, world: World) -> None:
         self.store = dist.FileStore(os.path.join(world.directory, "mail"), world.size)
@@ -39,7 +39,7 @@ class Mail:
         return [self.store.get(f"{self.meetings}/{r}") for r in range(self.world.size)]
 
     def meet(self, ordered: bool) -> None:
-        """Wait for all ranks; ordered: all are behind what the others have waited for."""
+        """Wait for all ranks; ordered: all come after what the others have waited for."""
         native = sim.load()
         for text in self.exchange(native.host_message()):
             if ordered:
@@ -48,17 +48,17 @@ class Mail:
 
 @dataclass
 class Window:
-    """A rank's memory, as another one has it mapped: its flags, and its numbers."""
+    """A rank's memory as another has it mapped: flags, and numbers."""
 
     memory: torch.Tensor
 
     def flag(self, rank: int) -> torch.Tensor:
-        """The flag that a rank stores here."""
+        """Return the flag that a rank stores here."""
         return self.memory[:FLAGS].view(torch.int32)[rank : rank + 1]
 
     @property
     def numbers(self) -> torch.Tensor:
-        """As float32."""
+        """Return the numbers as float32."""
         return self.memory[FLAGS:].view(torch.float32)
 
 
@@ -76,7 +76,7 @@ def open_windows(world: World, mail: Mail) -> list[Window]:
 
 
 def close_windows(windows: list[Window], mail: Mail) -> None:
-    """Wait, let go of the others' memory, and only when all have done so of this rank's own."""
+    """Wait, release the others' memory, and, only when all have done so, this rank's own."""
     torch.sim.synchronize(mail.world.rank)
     own = windows[mail.world.rank]
     windows.clear()
@@ -85,11 +85,12 @@ def close_windows(windows: list[Window], mail: Mail) -> None:
 
 
 def _pass_around(world: World, steps: int, left_out: str) -> list[float]:
-    """Each rank writes its neighbour's numbers, which that one sums up; on two streams.
+    """Let each rank write its neighbour's numbers, which that one sums up; on two streams.
 
-    ``left_out``: "ready": the reader does not wait for the writer's flag; "event": it waits in
-    another stream than it reads in; "free": the writer does not wait until the last numbers have
-    been read. Then hosts meet at every turn, so that who comes first is settled, and nothing else.
+    ``left_out``: "ready": the reader does not wait for the writer's flag; "event": it waits in a
+    different stream from the one it reads in; "free": the writer does not wait until the last
+    numbers have been read. Then hosts meet at every turn, which settles who comes first, and
+    nothing else.
     """
     native = sim.load()
     mail = Mail(world)
@@ -148,7 +149,7 @@ def test_a_missing_order_is_reported(left_out: str, does: str, earlier: str) -> 
 
 
 def _by_message(world: World, ordered: bool) -> Any:
-    """Rank 0 writes and waits; then rank 1 reads, whom a message has told."""
+    """Let rank 0 write and wait; then rank 1 reads, told by a message."""
     mail = Mail(world)
     windows = open_windows(world, mail)
     if world.rank == 0:
@@ -217,7 +218,7 @@ def _refused(world: World) -> list[str]:
 
 
 def test_what_is_refused() -> None:
-    """As CUDA refuses it: a process's own handle, a device without access, no handle."""
+    """Refuse as CUDA does: a process's own handle, a device without access, no handle."""
     for own, unreached, none in run_ranks(2, _refused, environment={"SIM_LINKS": "0-1 none"}):
         assert "invalid device context" in own
         assert "peer access is not supported" in unreached

@@ -1,4 +1,4 @@
-"""What several ranks train to, in one process: each rank's gradient apart, then their mean."""
+"""What several ranks train to, in one process: each rank's gradient, then their mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Uneven(nn.Module):
-    """Shapes that do not divide: rows fewer than ranks, channels_last, a scalar; one is frozen."""
+    """Shapes that do not divide: fewer rows than ranks, channels_last, a scalar; one is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def give_mean(
 ) -> list[tuple[torch.Tensor, ...]]:
     """Give parameters the mean of the gradients of the ranks' losses, and return those.
 
-    The sum is the tree's, divided behind it, as fastcomm does it. Stock DDP divides before it,
+    The sum is the tree's, divided afterwards, as fastcomm does it. Stock DDP divides before it,
     which changes no bit where the number of ranks is a power of two.
     """
     of_ranks = [torch.autograd.grad(loss, parameters) for loss in losses]

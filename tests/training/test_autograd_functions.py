@@ -1,4 +1,4 @@
-"""torch.distributed.nn: collectives that autograd knows have the values and gradients of Gloo."""
+"""torch.distributed.nn: collectives known to autograd have Gloo's values and gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _broadcast(x: torch.Tensor, rank: int, size: int) -> Tensors:
 
 
 def _gather(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    """Zeros where nothing arrives; every rank must go backward."""
+    """Gather; zeros where nothing arrives; every rank must go backward."""
     return list(dist_nn.gather(x, dst=1))
 
 
@@ -34,7 +34,7 @@ def _scatter(x: torch.Tensor, rank: int, size: int) -> Tensors:
 
 
 def _reduce(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    """Where nobody asked for the sum there may be a part of it, which is finite."""
+    """Reduce; a rank that did not ask for the sum may hold a part of it, which is finite."""
     found = dist_nn.reduce(x, dst=1)
     return [found if rank == 1 else (0 * found).abs()]
 
@@ -54,7 +54,7 @@ def _all_to_all(x: torch.Tensor, rank: int, size: int) -> Tensors:
 
 
 def _all_to_all_single(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    """Rank r sends r + 1 rows to everybody, of the same x."""
+    """Send r + 1 rows of the same x from rank r to everybody."""
     rows = x[:1].repeat(size * (rank + 1), 1)
     out = torch.empty(size * (size + 1) // 2, x.shape[1])
     sizes = [peer + 1 for peer in range(size)]
@@ -92,5 +92,5 @@ def _call(world: World) -> dict[str, Tensors]:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_values_and_gradients_of_gloo(size: int) -> None:
-    """Where torch scatters over Gloo, it has all_to_all of lists here."""
+    """Where torch scatters over Gloo, it uses all_to_all of lists here."""
     run_alike(size, _call, near=Near())

@@ -1,7 +1,7 @@
-"""Attention over a sequence that ranks have parts of: keys and values go round, or are gathered.
+"""Attention over a sequence divided among ranks: keys and values go round, or are gathered.
 
-torch's own ring attention has no CPU kernel, over Gloo neither; what cuts the sequence, and puts it
-together again, is torch's.
+torch's own ring attention has no CPU kernel, not even over Gloo; what cuts the sequence and puts it
+together again is torch's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tensors = list[torch.Tensor]
 
 
 def _next(world: World, both: torch.Tensor) -> torch.Tensor:
-    """Pass keys and values on, and take the other neighbour's, in one batch."""
+    """Pass keys and values to one neighbour, and take the other's, in one batch."""
     arrived = torch.empty_like(both)
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     sent = dist.P2POp(dist.isend, both, after)
@@ -34,7 +34,7 @@ def _next(world: World, both: torch.Tensor) -> torch.Tensor:
 
 
 def _ring(world: World, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Each part's attention by its weight, which the logarithm of its sum of exponentials is."""
+    """Weight each part's attention by its logarithm of the sum of exponentials."""
     both, outs, weights = torch.stack([k, v]), [], []
     for turn in range(world.size):
         scores = q @ both[0].transpose(-1, -2) / math.sqrt(q.shape[-1])

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
 def _in_group(group: dist.ProcessGroup, rank: int) -> list[Any]:
-    """What the ranks of a group are, by a collective of each kind that groups are made for."""
+    """Return the ranks of a group, by a collective of each kind that groups are made for."""
     size = dist.get_world_size(group)
     total = torch.tensor([rank + 0.25, 1.0])
     dist.all_reduce(total, group=group)
@@ -27,7 +27,7 @@ def _in_group(group: dist.ProcessGroup, rank: int) -> list[Any]:
 
 
 def _slices(world: World) -> dict[str, Any]:
-    """Of 2 x 2 ranks: rows, columns, both as one, and a mesh that is made of a group."""
+    """Slice 2 x 2 ranks: rows, columns, both as one, and a mesh made from a group."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
     found: dict[str, Any] = {"coordinate": mesh.get_coordinate()}
     for name in ("rows", "columns"):
@@ -46,7 +46,7 @@ def test_slices_of_a_mesh() -> None:
 
 
 def _other_orders(world: World) -> list[Any]:
-    """Ranks in an order of their own, and a mesh without the first rank."""
+    """Use ranks in another order, and a mesh without the first rank."""
     turned = DeviceMesh("cpu", [2, 0, 1])
     some = DeviceMesh("cpu", [1, 2])
     found = [turned.get_local_rank(), _in_group(turned.get_group(), world.rank)]

@@ -37,7 +37,7 @@ def _placed(mesh: DeviceMesh, placement: Placement, rank: int) -> DTensor:
 
 
 def _redistribute(world: World) -> dict[str, Any]:
-    """Between all placements, asynchronously, too; a gradient goes the same way back."""
+    """Redistribute between all placements, also asynchronously; gradients go the same way back."""
     mesh = init_device_mesh("cpu", (world.size,))
     found: dict[str, Any] = {}
     for source, target in itertools.product(PLACEMENTS, TARGETS):
@@ -69,7 +69,7 @@ def _two_dimensions(world: World) -> dict[str, Any]:
 
 
 def _operations(world: World) -> dict[str, Any]:
-    """What torch derives from placements: products, sums, norms, gradients of them."""
+    """Do what torch derives from placements: products, sums, norms, and their gradients."""
     mesh = init_device_mesh("cpu", (world.size,))
     a, b = (distribute_tensor(_whole(), mesh, [Shard(dim)]) for dim in (0, 1))
     product = (a @ b.t()).full_tensor()

@@ -1,7 +1,7 @@
 """FullyShardedDataParallel: every strategy trains as over Gloo, and as one process does.
 
-Not what torch itself refuses without an accelerator: parameters that are offloaded, as it pins
-their memory, and sync_module_states.
+Left out is what torch refuses without an accelerator: offloaded parameters, as it pins their
+memory, and sync_module_states.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_every_variant_trains_as_over_gloo(variant: str, size: int) -> None:
 
 
 def _accumulate(world: World) -> dict[str, Any]:
-    """Two batches a step: the first one within no_sync(), which keeps whole gradients."""
+    """Take two batches per step: the first within no_sync(), which keeps whole gradients."""
     model = _wrapped(world, "full shard")
     optimizer = sgd(model.parameters())
     losses = []

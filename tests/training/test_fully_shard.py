@@ -113,7 +113,7 @@ WAYS: dict[str, Callable[[FSDPModule, bool], None]] = {
 
 
 def _accumulate(way: str, world: World, shape: str) -> dict[str, Any]:
-    """Two batches a step; what is kept between them depends on the way."""
+    """Take two batches per step; what is kept between them depends on the way."""
     model = _sharded(_mesh(world, shape), {})
     assert isinstance(model, FSDPModule)
     optimizer = sgd(model.parameters())

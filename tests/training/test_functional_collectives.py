@@ -46,7 +46,7 @@ def _reduce_scatter(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGr
 
 
 def _all_to_all(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    """Evenly, and with rank r sending r + peer rows, rank 0 none to itself."""
+    """Exchange evenly, and with rank r sending r + peer rows, rank 0 none to itself."""
     given = [rank + peer for peer in range(size)]
     rows = torch.arange(2.0 * sum(given)).view(-1, 2) + 100 * rank
     return [
@@ -56,7 +56,7 @@ def _all_to_all(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup)
 
 
 def _permute(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    """To the next rank, and in reverse; torch permutes tensors of one dimension alone."""
+    """Permute to the next rank, and in reverse; torch only permutes one-dimensional tensors."""
     x = x.view(-1)
     return [
         funcol.permute_tensor(x, [(peer + 1) % size for peer in range(size)], group),
@@ -78,7 +78,7 @@ def _coalesced(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) 
 
 
 def _gradients(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    """Through those that autograd knows."""
+    """Take gradients through the collectives that autograd knows."""
     x = x.clone().requires_grad_()
     parts = [
         funcol.all_gather_tensor_autograd(x, 0, group),
@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[torch.Tensor, int, int, dist.ProcessGroup], Tensors]]
 def _call(name: str, world: World) -> Tensors:
     x = torch.randn(2 * world.size, 3 * world.size)
     found = CALLS[name](x, world.rank, world.size, dist.group.WORLD)
-    return [value + 0 for value in found]  # of what is waited for at its first use
+    return [value + 0 for value in found]  # each is waited for at its first use
 
 
 def _call_all(world: World) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _five(x: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _compiled(world: World) -> Tensors:
-    """The graph is traced for real; no kernels are generated, which takes ten times as long."""
+    """Trace the graph for real; generate no kernels, which would take ten times as long."""
     x = torch.randn(world.size, 3)
     group = dist.group.WORLD
     assert group is not None

@@ -12,7 +12,7 @@ from support.ranks import World, run_ranks
 
 
 def _thing(rank: int) -> dict[str, Any]:
-    """Larger with the rank: buffers are as long as the longest."""
+    """Return an object that grows with the rank: buffers are as long as the longest."""
     return {"rank": rank, "text": "é" * 500 * rank, "tensor": torch.arange(100 * rank)}
 
 
@@ -58,7 +58,7 @@ def _broadcast_object_list(world: World) -> list[Any]:
 
 
 def _send_object_list(world: World) -> list[Any]:
-    """Around a ring; the even ones send first, but for the last."""
+    """Send around a ring; even ranks send first, except the last."""
     before, after = (world.rank - 1) % world.size, (world.rank + 1) % world.size
     found: list[Any] = [None, None]
     if world.rank % 2 == 0 and world.rank != world.size - 1:
@@ -71,7 +71,7 @@ def _send_object_list(world: World) -> list[Any]:
 
 
 def _in_a_subgroup(world: World) -> list[Any]:
-    """Ranks in reverse, without the first: what is sent is named by its rank in the world."""
+    """Use ranks in reverse, without the first: source ranks are numbered as in the world."""
     members = list(range(1, world.size))
     group = dist.new_group(members)
     if world.rank == 0:

@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer that steps within DDP's communication hook, while gradients still come.
+"""ZeroRedundancyOptimizer stepping in DDP's communication hook while gradients still arrive.
 
 torch refuses this over Gloo, where it may hang. Here the parameters must be those of a plain
 optimizer to the bit: the sums are the same, and a step is the same wherever it is taken.
@@ -14,7 +14,7 @@ from support.small_models import blocks, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 3
-# The first backward passes of a bucketed model take no steps: torch learns the buckets from them.
+# The first backward passes of a bucketed model take no steps: torch learns the buckets then.
 WITHOUT_STEP = {False: 2, True: 3}  # static_graph
 SGD = {"lr": 0.2, "momentum": 0.9}
 
@@ -29,7 +29,7 @@ Trained = tuple[list[float], list[torch.Tensor]]
 
 
 def _ddp(static_graph: bool) -> DistributedDataParallel:
-    """Several buckets, so that a step is taken for one while others are reduced."""
+    """Return a DDP with several buckets, so that one is stepped while others are reduced."""
     return DistributedDataParallel(
         blocks(), bucket_cap_mb=0.0005, gradient_as_bucket_view=True, static_graph=static_graph
     )

@@ -38,7 +38,7 @@ def _loss(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _whole(count: int) -> tuple[list[float], list[list[torch.Tensor]]]:
-    """The model in one piece: the loss of each step, and at last the parameters of each layer."""
+    """Train the model in one piece: return each step's loss, and each layer's final parameters."""
     layers = _layers(count)
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -60,7 +60,7 @@ def _step(schedule: Any, first: bool, last: bool, batch: tuple[Any, Any]) -> lis
 
 
 def _pipeline(name: str, world: World) -> dict[str, Any]:
-    """Train, and return the losses of microbatches, and of each layer here the parameters."""
+    """Train, and return the losses of microbatches, and the parameters of each layer here."""
     kind = getattr(pipelining, name)
     each = 2 if issubclass(kind, PipelineScheduleMulti) else 1
     count = each * world.size

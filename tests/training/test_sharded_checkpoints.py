@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint of sharded models: others read what was saved."""
+"""torch.distributed.checkpoint of sharded models: other setups read what was saved."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _save(world: World, way: str, folder: str, async_save: bool) -> Any:
     whole = _whole(model, optimizer)
     if async_save:
         written = dcp.async_save(state, checkpoint_id=folder, process_group=dist.new_group())
-        _steps(world, model, optimizer)  # while it is written
+        _steps(world, model, optimizer)  # while the checkpoint is written
         written.result()
     else:
         dcp.save(state, checkpoint_id=folder)
@@ -125,5 +125,5 @@ def _device_of_a_tensor_without_a_part_here(world: World) -> str:
 
 @pytest.mark.xfail(reason="torch takes what is not named gloo for a backend of CUDA", strict=True)
 def test_a_sharded_tensor_without_a_part_here_is_on_the_cpu() -> None:
-    """What FSDP makes without a mesh, of parameters with fewer rows than there are ranks."""
+    """FSDP makes these without a mesh, of parameters with fewer rows than there are ranks."""
     assert run_ranks(3, _device_of_a_tensor_without_a_part_here) == ["cpu"] * 3

@@ -36,7 +36,7 @@ NEAR = Near(1e-4, 1e-5)
 
 
 def _split(model: Blocks, mesh: DeviceMesh, sequence: bool) -> Blocks:
-    """Layers by columns, then by rows; with ``sequence`` the rest by the second dimension."""
+    """Split layers by columns, then by rows; with ``sequence`` the rest by the second dimension."""
     for block in model.blocks:
         plan: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         if sequence:
@@ -66,7 +66,7 @@ def _whole(model: nn.Module) -> dict[str, Any]:
 
 
 def _train(of: str, world: World) -> dict[str, Any]:
-    """All ranks have the same batches: they are parts of one."""
+    """Train; all ranks have the same batches, since they are parts of one."""
     model = _split(blocks(), init_device_mesh("cpu", (world.size,)), of == "sequences")
     return {"losses": train(model, range(STEPS)), "parameters": _whole(model)}
 
@@ -92,7 +92,7 @@ def test_parts_of_layers(size: int, name: str) -> None:
 
 
 def _train_sharded(world: World) -> dict[str, Any]:
-    """Over 2 x 2 ranks: those of a column have the same batches."""
+    """Train over 2 x 2 ranks: those of a column have the same batches."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     model = _split(blocks(), mesh["tensor"], sequence=True)
     for module in (*model.blocks, model):
@@ -112,7 +112,7 @@ def test_parts_of_layers_that_are_sharded() -> None:
 
 
 def _loss_parallel(world: World) -> dict[str, Any]:
-    """The classes lie on different ranks while the cross entropy is computed."""
+    """Compute the cross entropy while the classes lie on different ranks."""
     mesh = init_device_mesh("cpu", (world.size,))
     torch.manual_seed(3)
     logits, target = torch.randn(6, 9), torch.randint(9, (6,))

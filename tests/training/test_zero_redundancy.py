@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer: each rank steps for a part of the parameters, and tells the others.
+"""ZeroRedundancyOptimizer: each rank steps a part of the parameters, and sends them to the others.
 
 The losses are those of a plain optimizer under DistributedDataParallel.
 """
@@ -16,7 +16,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 3
-# Options of the optimizer, or nothing for a plain one.
+# Options of the optimizer, or None for a plain one.
 OPTIMIZERS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "sharded": {},
@@ -49,7 +49,7 @@ def _steps(
 
 
 def _train(name: str, world: World, uneven: bool) -> dict[str, Any]:
-    """With ``uneven`` rank r has r batches more than the first one."""
+    """Train; with ``uneven`` rank r has r batches more than the first."""
     model = blocks()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
     optimizer = _make(ddp, OPTIMIZERS[name])
@@ -76,12 +76,12 @@ def test_losses_are_those_of_a_plain_optimizer(size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_uneven_inputs(size: int) -> None:
-    """As over Gloo: a rank that has ended steps with the last gradients that it saw itself."""
+    """As over Gloo, a rank that has ended steps with the last gradients that it saw itself."""
     run_alike(size, _train_all, True, near=Near(1e-3, 1e-4))
 
 
 def _go_on(world: World) -> list[Any]:
-    """The state goes to the last rank, which saves it; all load it and go on."""
+    """Send the state to the last rank, which saves it; all load it and go on."""
     ddp = DistributedDataParallel(blocks())
     optimizer: Any = _make(ddp, {})
     _steps(ddp, optimizer, range(world.rank, 2 * world.size, world.size))

@@ -1,4 +1,4 @@
-"""How devices of processes come to reach each other's memory, where not all ways work."""
+"""How devices of processes get to reach each other's memory where not all ways work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_DESCRIPTORS = {**NO_HANDLES, "SIM_DESCRIPTORS": "0", "SIM_FABRIC": "1"}
 
 
 def _sums(world: World) -> tuple[str, bool]:
-    """What explain says, and whether tensors can lie in memory that all have mapped."""
+    """Return what explain says, and whether tensors can lie in memory that all have mapped."""
     device = init(world)
     ordinary = torch.full((50000,), world.rank + 1.0, device=device)
     dist.all_reduce(ordinary)
@@ -60,7 +60,7 @@ def test_what_is_set_is_the_only_way() -> None:
 
 
 def _goes_while_it_is_read(world: World) -> list[float]:
-    """The last tensor of a group that has gone goes, and a stream has still to read it."""
+    """Free the last tensor of a group that is gone while a stream still has to read it."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     data = fastcomm.empty(50000, device=device).fill_(3.0)

@@ -87,7 +87,7 @@ def _again(world: World) -> None:
 
 
 def test_windows_go_back_to_the_segment() -> None:
-    """Room for three groups at most, at a time."""
+    """There is room for at most three groups at a time."""
     run_ranks(2, _again, environment={**PINNED, "FASTCOMM_SEGMENT_MB": "80"})
 
 

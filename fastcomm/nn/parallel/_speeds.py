@@ -17,7 +17,7 @@ _RESOLUTION = 1000  # weights are integers
 
 
 class Speeds:
-    """Rows per second of each replica's forward passes: the mean of the last and those before.
+    """Rows per second of each replica's forward passes: the last weighs as much as all before it.
 
     On devices the time is taken by events, and read once they have completed. Thread-safe.
     """

@@ -57,7 +57,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         RuntimeError: a device that is not here; a parameter or buffer that is not on the first.
 
     Attributes:
-        data_parallel: what runs the replicas, or None. With several, DDP's own attributes
+        data_parallel: what runs the replicas, or None. Where it is set, DDP's own attributes
             ``device_ids`` and ``output_device`` are None.
     """
 

@@ -1,6 +1,6 @@
-// What the product asks of a device beyond torch's generic classes (tensors/accelerator.h).
+// What the product needs from a device beyond torch's generic classes (tensors/accelerator.h).
 //
-//   SIM_UNMAPPED  "0-1, 2-3": torch's memory there cannot be mapped for the other device, as where
+//   SIM_UNMAPPED  "0-1, 2-3": torch's memory there cannot be mapped for the other device, as if
 //                 its allocator is not the caching one
 #pragma once
 

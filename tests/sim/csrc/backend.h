@@ -1,15 +1,17 @@
 // A c10d backend in NCCL's place: for tensors on simulated devices, with NCCL's habits as far as tests of what
 // stands beside NCCL or in front of it need them.
 //
-// - Works complete asynchronously and in order; what is pending when the communicator fails, fails with it, and
-//   so does everything later.
-// - A communicator comes to be at the first operation, and refuses two ranks on one device of one machine.
-// - A call that is not asynchronous returns no work; nor does a message in a block, whose end has the work.
+// - Works complete asynchronously and in order; what is pending when the communicator
+//   fails also fails, and so does everything later.
+// - A communicator is made at the first operation, and refuses two ranks on one device of one machine.
+// - A call that is not asynchronous returns no work; nor does a message in a block, whose end
+//   returns it.
 // - A rank that dies is waited for, until the group's timeout.
 // - What does not fit together between ranks is not noticed.
-// - Unlike NCCL it has no stream: it waits for the user's before it begins, and wait() is the host's.
-// The data goes through Gloo; of its operations only the plainest are used, as others differ between versions
-// of torch. Unlike NCCL it sums no numbers that Gloo does not sum, and knows no PREMUL_SUM.
+// - Unlike NCCL it has no stream: it waits for the user's before it begins, and wait() blocks the host.
+// The data goes through Gloo; only its plainest operations are used, as others differ between
+// versions of torch. Unlike NCCL it sums no numbers that Gloo does not sum, and knows no
+// PREMUL_SUM.
 #pragma once
 
 #include <Python.h>
@@ -25,7 +27,7 @@ namespace sim {
 
 constexpr const char* kBackendName = "simccl";
 
-/// Lets Python's lock go for as long as this lives, if the thread holds it.
+/// Releases the GIL for as long as this lives, if the thread holds it.
 class WithoutGil {
  public:
   WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -54,9 +56,9 @@ class SimBackend final : public ::c10d::Backend {
         line_(std::make_shared<Line>(rank)),
         communicators_(std::move(store), rank, size, std::move(machine)) {}
 
-  /// Gloo is left behind where it may still be at something: it would be waited for.
+  /// Gloo is left behind if it may still be busy: it would be waited for.
   ~SimBackend() override {
-    const WithoutGil no_gil;  // Gloo's threads may want it before they end
+    const WithoutGil no_gil;  // Gloo's threads may need it before they end
     abort();
     if (line_->unsettled()) gloo_.release();
     gloo_.reset();
@@ -68,11 +70,12 @@ class SimBackend final : public ::c10d::Backend {
     const std::lock_guard<std::mutex> lock(issue_mutex_);
     return calls_;
   }
-  /// The next operation is never done, nor is any behind it.
+  /// The next operation is never done, nor is any after it.
   void hang_next() { hang_next_ = true; }
   /// The next operation fails, and with it the communicator.
   void fail_next() { fail_next_ = true; }
-  /// Who asks whether the next operation is done gets an exception, as after a kernel that has crashed.
+  /// Asking whether the next operation is done raises an exception, as after a kernel that has
+  /// crashed.
   void spoil_next() { spoil_next_ = true; }
 
   const std::string getBackendName() const override { return kBackendName; }
@@ -109,7 +112,7 @@ class SimBackend final : public ::c10d::Backend {
     Pending all;
     all.work = new_work(OpType::COALESCED, std::move(coalesced_), ::c10d::kUnsetTimeout);
     all.hangs = line_->hung();
-    return line_->add(std::move(all));  // the works behind which it stands are done before it
+    return line_->add(std::move(all));  // the works before it are done first
   }
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override {
@@ -294,8 +297,8 @@ class SimBackend final : public ::c10d::Backend {
  private:
   static constexpr int kAll = Communicators::kAll;
 
-  /// Checks, then queues what `post` makes of a Pending: Gloo's operations over copies. Of a call that is not
-  /// `async` there is no work: it is done.
+  /// Checks, then queues what `post` makes of a Pending: Gloo's operations over copies. A call that
+  /// is not `async` has no work: it is done.
   template <class Post>
   WorkPtr issue(const char* name, OpType type, const Tensors& read, const Tensors& written,
                 Milliseconds timeout, bool async, const Post& post, int peer = kAll) {
@@ -359,7 +362,7 @@ class SimBackend final : public ::c10d::Backend {
                       "Expected one list of tensors, one for each rank");
   }
 
-  /// What is for each rank of a tensor whose rows are divided so; evenly where nothing is said.
+  /// Each rank's part of a tensor whose rows are divided thus; evenly if nothing is said.
   Tensors rows_of(const at::Tensor& copy, const at::Tensor& tensor,
                   std::vector<int64_t> splits) const {
     if (splits.empty()) splits.assign(getSize(), tensor.size(0) / getSize());
@@ -393,7 +396,7 @@ class SimBackend final : public ::c10d::Backend {
     sum_copy(pending, copy, op);
     give(pending, copy, tensor);
   }
-  /// The part of the sum that begins behind `before` elements.
+  /// The part of the sum that begins after `before` elements.
   void scatter_sum(Pending& pending, const at::Tensor& output, const at::Tensor& copy,
                    int64_t before, const ::c10d::ReduceOp& op) {
     sum_copy(pending, copy, op);
@@ -427,7 +430,7 @@ class SimBackend final : public ::c10d::Backend {
     TORCH_CHECK_TYPE(whole.scalar_type() == part.scalar_type(),
                      "output tensor must have the same type as input tensor");
   }
-  /// What is undefined is nothing.
+  /// Undefined tensors are skipped.
   void exchange(Pending& pending, const Tensors& sent, const Tensors& received) {
     const auto bytes = [](const Tensors& tensors, std::vector<int64_t>& splits) {
       Tensors parts;
@@ -454,7 +457,7 @@ class SimBackend final : public ::c10d::Backend {
   const std::shared_ptr<Line> line_;
   Communicators communicators_;
 
-  std::mutex issue_mutex_;  // operations reach Gloo in the order in which they are in the line
+  std::mutex issue_mutex_;  // operations reach Gloo in the order of the line
   std::map<std::string, int> calls_;
   std::atomic<uint64_t> sequence_{0};
   std::optional<c10::Device> last_device_;

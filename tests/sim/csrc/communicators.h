@@ -1,5 +1,6 @@
-// NCCL's communicators, as far as they refuse something: they come to be at the first operation on a device, with
-// all ranks, or with two for messages of theirs; and no two ranks of one may use the same device.
+// NCCL's communicators, as far as they refuse something: they are made at the first operation on a
+// device, with all ranks, or with two for their messages; and no two ranks of one may use the same
+// device.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,8 @@ class Communicators {
   Communicators(c10::intrusive_ptr<::c10d::Store> store, int rank, int size, std::string machine)
       : store_(std::move(store)), rank_(rank), size_(size), machine_(std::move(machine)) {}
 
-  /// Makes the communicator of a device, with all ranks or with this peer, unless it is there. Raises what the
-  /// line fails with meanwhile.
+  /// Makes the communicator of a device, with all ranks or with this peer, unless it exists. Raises
+  /// what the line fails with meanwhile.
   void join(c10::Device device, int peer, Milliseconds timeout, Line& line) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto members = members_with(peer);
@@ -58,7 +59,7 @@ class Communicators {
     return all;
   }
 
-  /// As Store::wait, but that a failure of the line ends it.
+  /// As Store::wait, except that a failure of the line ends it.
   void await(const std::vector<std::string>& keys, Milliseconds timeout, Line& line) {
     const auto deadline = Clock::now() + timeout;
     while (!store_->check(keys)) {

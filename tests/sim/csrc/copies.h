@@ -47,7 +47,7 @@ inline Tensors copies_of(const Tensors& tensors) {
   for (const auto& tensor : tensors) copies.push_back(copy_of(tensor));
   return copies;
 }
-/// The tensor gets the content of the copy in the end.
+/// Gives the tensor the content of the copy at the end.
 inline void give(Pending& pending, const at::Tensor& copy, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(copy.numel() == tensor.numel(), "output tensor of ", tensor.numel(),
                     " elements for ", copy.numel());
@@ -55,7 +55,7 @@ inline void give(Pending& pending, const at::Tensor& copy, const at::Tensor& ten
                    "output tensor must have the same type as input tensor");
   pending.results.emplace_back(copy, memory_of(tensor));
 }
-/// Copies that are given to these tensors.
+/// Copies whose content these tensors get.
 inline Tensors copies_for(Pending& pending, const Tensors& tensors) {
   auto copies = copies_of(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) give(pending, copies[i], tensors[i]);
@@ -63,7 +63,7 @@ inline Tensors copies_for(Pending& pending, const Tensors& tensors) {
 }
 
 inline at::Tensor bytes_of(const at::Tensor& copy) { return copy.view(at::kByte); }
-/// What sums are made of.
+/// The numbers that sums are made of.
 inline at::Tensor numbers_of(const at::Tensor& copy) {
   return copy.is_complex() ? at::view_as_real(copy).view({-1}) : copy;
 }

@@ -1,4 +1,4 @@
-// What torch asks of all devices: the current one, streams, events, generators, pinned memory.
+// What torch requires of all devices: the current one, streams, events, generators, pinned memory.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -117,7 +117,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static c10::Device at(int index) { return {kSim, static_cast<c10::DeviceIndex>(index)}; }
 };
 
-/// Operators that draw numbers run at once, so the CPU's generator has them in the program's order.
+/// Operators that draw numbers run at once, so the CPU's generator draws in the program's order.
 struct Generator final : at::CPUGeneratorImpl {
   explicit Generator(int index) {
     device_ = c10::Device(kSim, static_cast<c10::DeviceIndex>(index));

@@ -1,8 +1,8 @@
-// How operators run late: what comes out has its form now, by torch's Meta kernels; its numbers come
-// when the stream is there, by the CPU's kernels, over views of the devices' memory that keep
+// How operators run late: results get their form now, from torch's Meta kernels; their numbers come
+// when the stream gets there, from the CPU's kernels, over views of the devices' memory that keep
 // nothing alive.
 //
-// An operator that Meta cannot do (what comes out depends on the numbers), or that draws random
+// An operator that Meta cannot do (its results' form depends on the numbers), or that draws random
 // numbers, waits for its stream and runs at once.
 #pragma once
 
@@ -41,7 +41,7 @@ inline void add_accesses(Accesses& accesses, const at::Tensor& tensor, bool writ
   constexpr int64_t kMostRuns = 4096;
   int64_t runs = 1;
   for (size_t d = inner; d < dims.size(); ++d) runs *= dims[d].second;
-  if (runs > kMostRuns) {  // as if it were all of what lies between
+  if (runs > kMostRuns) {  // as if it were everything in between
     for (; inner < dims.size(); ++inner) run += dims[inner].first * (dims[inner].second - 1);
     runs = 1;
   }
@@ -116,7 +116,7 @@ class LateCall {
         stack_(stack),
         arguments_(torch::jit::last(*stack, count_).vec()) {}
 
-  /// The device of its tensors, which is one. Raises what CUDA raises where they differ.
+  /// The one device of its tensors. Raises what CUDA raises where they differ.
   int device() const {
     int found = -1;
     std::string other;
@@ -130,7 +130,7 @@ class LateCall {
         }
         return tensor;
       };
-      // Lists of many devices' tensors are no single call to a device.
+      // Lists of tensors on many devices are not a single call to a device.
       if (value.isTensorList() && is_foreach()) continue;
       map_tensors(value, look);
     }
@@ -179,7 +179,7 @@ class LateCall {
       }
     }
     if (!is_foreach()) return true;
-    for (const c10::IValue& value : arguments_) {  // of one device only
+    for (const c10::IValue& value : arguments_) {  // on one device only
       int device = -1;
       bool one = true;
       map_tensors(value, [&](const at::Tensor& tensor) {
@@ -192,11 +192,11 @@ class LateCall {
     return true;
   }
 
-  /// What comes out, as tensors without memory.
+  /// The results, as tensors without memory.
   bool ask_meta() {
     std::map<c10::TensorImpl*, at::Tensor> known;
     const auto to_meta = [&](const at::Tensor& tensor) {
-      if (tensor.is_cpu() && tensor.dim() == 0) return tensor;  // numbers, for Meta kernels too
+      if (tensor.is_cpu() && tensor.dim() == 0) return tensor;  // a number, for Meta kernels too
       at::Tensor& meta = known[tensor.unsafeGetTensorImpl()];
       if (!meta.defined()) {
         meta = at::empty_strided(tensor.sizes(), tensor.strides(),
@@ -274,8 +274,8 @@ class LateCall {
     }
   }
 
-  /// Gives what is called `out` memory of its own: some kernels resize it on the way. Returns pairs
-  /// of where it belongs and that.
+  /// Gives `out` arguments memory of their own: some kernels resize it on the way. Returns pairs of
+  /// destination and stand-in.
   static std::vector<std::pair<at::Tensor, at::Tensor>> stand_in_for_outs(
       const c10::FunctionSchema& schema, torch::jit::Stack& host) {
     std::vector<std::pair<at::Tensor, at::Tensor>> outs;
@@ -316,7 +316,7 @@ class LateCall {
   torch::jit::Stack meta_arguments_;
 };
 
-/// The CPU's kernels take the CPU's generators: they get such ones, and the devices' go on from where
+/// The CPU's kernels take the CPU's generators: they get such ones, and the devices' continue where
 /// these end.
 class LentGenerators {
  public:

@@ -1,8 +1,8 @@
-// What a SimBackend has been given and has not finished: works that end one behind the other.
+// What a SimBackend has been given and has not finished: works that end one after the other.
 //
-// An operation runs in Gloo, over copies on the host; a thread of the line waits for it and copies the results
-// to where the user looks. So nothing touches the user's memory once the line has failed, whatever Gloo still
-// does.
+// An operation runs in Gloo, over copies on the host; a thread of the line waits for it and copies
+// the results to the user's memory. So nothing touches the user's memory once the line has failed,
+// whatever Gloo still does.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -29,7 +29,7 @@ using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// An exception of torch's type for errors of communication.
+/// An exception of torch's type for communication errors.
 inline std::exception_ptr communication_error(const std::string& text) {
   try {
     C10_THROW_ERROR(DistBackendError, text);
@@ -38,7 +38,7 @@ inline std::exception_ptr communication_error(const std::string& text) {
   }
 }
 
-/// Complete when the data is there: the host waits, in the place of the user's stream.
+/// Complete when the data is there: the host waits, in place of the user's stream.
 class SimWork final : public ::c10d::Work {
  public:
   SimWork(int rank, ::c10d::OpType type, uint64_t sequence, Tensors outputs, c10::Device device,
@@ -50,7 +50,8 @@ class SimWork final : public ::c10d::Work {
         future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{device})) {}
 
-  /// Raises the operation's error; also when `timeout` passes, which leaves the operation as it is.
+  /// Raises the operation's error; also raises when `timeout` passes, which leaves the operation as
+  /// it is.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto done = [this] { return completed_; };
@@ -63,7 +64,7 @@ class SimWork final : public ::c10d::Work {
     if (exception_) std::rethrow_exception(exception_);
     return true;
   }
-  /// From here on isCompleted() raises what CUDA raises of every event once a kernel has crashed.
+  /// From here on isCompleted() raises what CUDA raises for every event once a kernel has crashed.
   void spoil() { spoilt_ = true; }
   bool isCompleted() override {
     TORCH_CHECK(!spoilt_, "CUDA error: device-side assert triggered");
@@ -93,10 +94,10 @@ class SimWork final : public ::c10d::Work {
 /// One operation in the line.
 struct Pending {
   c10::intrusive_ptr<SimWork> work;
-  std::vector<WorkPtr> inner;                              // Gloo's, all of which it takes
-  bool message = false;                                    // they are a send or a receive
-  bool hangs = false;                                      // it will not be done
-  std::vector<std::function<void()>> finish;               // on the copies, behind them
+  std::vector<WorkPtr> inner;                              // Gloo's; all of them are needed
+  bool message = false;                                    // the works are a send or a receive
+  bool hangs = false;                                      // it never completes
+  std::vector<std::function<void()>> finish;               // on the copies, after the works
   std::vector<std::pair<at::Tensor, at::Tensor>> results;  // copies, and the users' memory
 };
 
@@ -105,7 +106,7 @@ class Line : public std::enable_shared_from_this<Line> {
  public:
   explicit Line(int rank) : rank_(rank) {}
 
-  /// Raises the error with which it has failed.
+  /// Raises the error with which the line has failed.
   void require_healthy() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
@@ -114,7 +115,7 @@ class Line : public std::enable_shared_from_this<Line> {
     const std::lock_guard<std::mutex> lock(mutex_);
     return error_;
   }
-  /// What it is given from now on is not done, and nobody says so.
+  /// What the line is given from now on is silently not done.
   void hang() {
     const std::lock_guard<std::mutex> lock(mutex_);
     hung_ = true;
@@ -170,7 +171,7 @@ class Line : public std::enable_shared_from_this<Line> {
     changed_.wait_for(lock, timeout, [&] { return drained() || failure_ || hung_; });
   }
 
-  /// Whether Gloo may still be at something.
+  /// Whether Gloo may still be busy.
   bool unsettled() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return unsettled_;
@@ -266,7 +267,7 @@ class Line : public std::enable_shared_from_this<Line> {
   std::exception_ptr failure_;
   ::c10d::ErrorType error_ = ::c10d::ErrorType::SUCCESS;
   bool hung_ = false;
-  bool ending_ = false;  // one that is pending no more, and not complete yet
+  bool ending_ = false;  // a work is no longer pending, and not complete yet
   bool started_ = false;
   bool unsettled_ = false;
 };

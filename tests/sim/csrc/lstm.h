@@ -1,4 +1,5 @@
-// An LSTM's cell, for which torch has one fused operator on every device but the CPU: here by several.
+// An LSTM's cell, for which torch has one fused operator on every device but the CPU: here done by
+// several.
 #pragma once
 
 #include <ATen/Functions.h>

@@ -1,10 +1,10 @@
-// The devices' memory as torch's caching allocator for CUDA gives it out: a freed block belongs to
-// the stream that it was allocated for, and is that stream's again at once. So whoever used it on
-// another stream has to have ordered the two, or to have said so (recordStream).
+// The devices' memory, managed as by torch's caching allocator for CUDA: a freed block belongs to
+// the stream that it was allocated for, and can be reused there at once. So whoever used it on
+// another stream must have ordered the two, or have said so (recordStream).
 //
 // What is freed is overwritten by its stream's next launch, the earliest moment at which a GPU could
-// use it again; and since that is a use like any other, the shim's Order reports where somebody is
-// still at it. Bytes are counted for each device. Any thread may call.
+// use it again; and since that is a use like any other, the shim's Order reports where somebody
+// still uses it. Bytes are counted for each device. Any thread may call.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -69,7 +69,7 @@ class Memory final : public c10::DeviceAllocator {
     return {block->memory, block, &release, place};
   }
 
-  /// The stream's next launch comes: what it was given back is overwritten first.
+  /// Called before the stream's next launch: what the stream got back is overwritten first.
   void before_launch(const c10::Stream& stream) {
     if (is_captured(stream.device_index(), stream.id())) return;
     std::vector<Block*> mine;
@@ -94,7 +94,7 @@ class Memory final : public c10::DeviceAllocator {
     for (Block* block : mine) idle_[{block->device, block->stream}][block->bytes].push_back(block);
   }
 
-  /// Of memory that came from elsewhere, nothing.
+  /// Does nothing for memory that came from elsewhere.
   void record(const c10::DataPtr& data, const c10::Stream& stream) {
     if (data.get_context() == nullptr || data.get_deleter() != &release) return;
     auto* const block = static_cast<Block*>(data.get_context());
@@ -120,7 +120,7 @@ class Memory final : public c10::DeviceAllocator {
 
   void copy_data(void* to, const void* from, size_t bytes) const override;
   bool initialized() override { return true; }
-  /// Nothing is given back to the device, but what is large costs nothing until it is touched.
+  /// Nothing is given back to the device, but large memory costs nothing until it is touched.
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override { record(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
@@ -131,7 +131,7 @@ class Memory final : public c10::DeviceAllocator {
   static constexpr size_t kSmallest = 512;
   static constexpr size_t kMostPoison = size_t{1} << 20;
 
-  /// A block that other streams have used, until they have come past what they did with it.
+  /// A block that other streams have used, until they are past what they did with it.
   struct Awaited {
     Block* block;
     std::vector<cudaEvent_t> events;
@@ -163,7 +163,7 @@ class Memory final : public c10::DeviceAllocator {
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     const bool times_the_host = shim::Runtime::get().empty.load(std::memory_order_relaxed);
-    if (times_the_host) {  // nothing is overwritten, and whoever allocates finds it, as in a cache
+    if (times_the_host) {  // nothing is overwritten, and an allocation finds it, as in a cache
       idle_[{block->device, block->stream}][block->bytes].push_back(block);
     } else if (awaited.events.empty()) {
       freed_[{block->device, block->stream}].push_back(block);
@@ -172,7 +172,7 @@ class Memory final : public c10::DeviceAllocator {
     }
   }
 
-  /// Blocks whose other users are done are their stream's again.
+  /// Returns blocks whose other users are done to their stream.
   void reclaim() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (size_t i = 0; i < awaited_.size();) {
@@ -200,7 +200,7 @@ class Memory final : public c10::DeviceAllocator {
   size_t peak_[kDevices] = {};
 };
 
-/// Gives a stream work that uses this memory; an exception of it is kept for whoever waits.
+/// Gives a stream work that uses this memory; an exception from it is kept for whoever waits.
 inline void launch(const c10::Stream& stream, const char* what, std::vector<shim::Access> accesses,
                    std::function<void()> work) {
   const OnDevice on(stream.device_index());
@@ -230,7 +230,7 @@ inline void Memory::copy_data(void* to, const void* from, size_t bytes) const {
   copy_memory(to, from, bytes);
 }
 
-/// Gives a storage memory of another size, with what both have in common.
+/// Gives a storage memory of another size, keeping the common content.
 inline void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   const c10::DeviceGuard on(storage.device());
   auto made = Memory::get().allocate_on(storage.device().index(), bytes);
@@ -240,7 +240,7 @@ inline void resize_storage(c10::StorageImpl& storage, size_t bytes) {
 }
 
 /// Host memory that devices reach. It is given back once the copies that torch made of it are done;
-/// who uses it otherwise has to wait himself, and is reported where he does not.
+/// whoever uses it otherwise must wait, and is reported otherwise.
 class PinnedMemory final : public c10::Allocator {
  public:
   static PinnedMemory& get() {
@@ -264,7 +264,7 @@ class PinnedMemory final : public c10::Allocator {
     const std::lock_guard<std::mutex> lock(mutex_);
     return find(address) != blocks_.end();
   }
-  /// A stream works on it that need not be waited for.
+  /// Notes a stream that uses it and need not be waited for.
   void record(const void* address, const c10::Stream& stream) {
     const OnDevice on(stream.device_index());
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -96,8 +96,8 @@ inline at::Tensor as_strided(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return at::cpu::as_strided(tensor, sizes, strides, offset);
 }
 
-/// Between two devices as CUDA copies: in the source's stream, which waits for the other's, and it
-/// for that.
+/// Copies between two devices as CUDA does: in the source's stream, which waits for the other's,
+/// and the other for it.
 inline void copy_between(const at::Tensor& from, const at::Tensor& to) {
   const auto stream = current_stream(from.get_device()), other = current_stream(to.get_device());
   const auto order = [](const c10::Stream& first, const c10::Stream& second) {
@@ -130,8 +130,8 @@ inline at::Tensor without_keeping(const at::Tensor& tensor) {
   return view;
 }
 
-/// As CUDA: done when it returns, unless the caller does not want to block; then what is not pinned
-/// is read at once, and pinned memory when the stream is there.
+/// As CUDA: done when it returns, unless the caller does not want to block; then pageable memory is
+/// read at once, and pinned memory when the stream gets there.
 inline void copy_to_device(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto stream = current_stream(to.get_device());
   const bool late = non_blocking && from.is_pinned();
@@ -198,7 +198,7 @@ inline void convolution(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   run_operator(named("aten::convolution"), stack);
 }
 
-/// The CPU's operator has the bias's sizes behind the weight.
+/// The CPU's operator takes the bias's sizes after the weight.
 inline void convolution_backward(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const size_t first = stack->size() - 10;  // gradient, input, weight, stride, ...
   const auto weight = (*stack)[first + 2].toTensor();
@@ -239,7 +239,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_thnn_fused_lstm_cell_backward_impl", fused_lstm_cell_backward);
 }
 
-// The copy looks at these bits itself; torch would resolve them by a copy, which is this one.
+// The copy looks at these bits itself; torch would resolve them by a copy, which would be this one.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }

@@ -13,7 +13,7 @@
 
 namespace sim {
 
-/// What other processes open the tensor's memory by: all of it, so that it has to be whole.
+/// The handle by which other processes open the tensor's memory: all of it, so it has to be whole.
 inline std::string handle_of(const at::Tensor& tensor) {
   TORCH_CHECK(is_sim(tensor) && tensor.storage_offset() == 0, "sim: a handle is of whole memory");
   const OnDevice on(tensor.device().index());
@@ -23,7 +23,7 @@ inline std::string handle_of(const at::Tensor& tensor) {
 }
 
 /// The first `bytes` of what another process exports, mapped for a device until the tensor's memory
-/// is given back.
+/// is freed.
 inline at::Tensor open_handle(const std::string& text, int64_t bytes, int device) {
   cudaIpcMemHandle_t handle;
   TORCH_CHECK(text.size() == sizeof(handle.reserved), "sim: no handle");
@@ -50,7 +50,7 @@ inline uint32_t* flag_of(const at::Tensor& flag) {
   return reinterpret_cast<uint32_t*>(Arena::get().on_host(flag.const_data_ptr()));
 }
 
-/// The device's current stream stores a flag, behind what it was given before.
+/// The device's current stream stores a flag, after what it was given before.
 inline void store_flag(const at::Tensor& flag, uint32_t value) {
   launch(current_stream(flag.device().index()), "a flag is stored", {},
          [word = flag_of(flag), value] { fastcomm::store_flag(word, value); });

@@ -1,6 +1,6 @@
 // Streams and devices of the simulation, as torch names them, over the execution shim's
 // (csrc/core/shim): everything that is given to a stream is done later, on a thread of its hardware
-// queue, and the shim's Order looks whether it is in order with what uses the same memory.
+// queue, and the shim's Order checks that it is ordered with other uses of the same memory.
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
 //   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
@@ -8,9 +8,9 @@
 //                                reads go wrong while several streams are at work; slow: right, late
 //   SIM_IPC, SIM_DESCRIPTORS     0: no memory for other processes by handles, by descriptors
 //   SIM_FABRIC                   1: by fabric handles
-//   SIM_VMM                      0: none of the driver's memory
-//   SIM_PINNED                   0: no memory of the host's that was there before
-//   SIM_DELAY_US                 how long a piece of work may dawdle before it begins, at random
+//   SIM_VMM                      0: no memory from the driver
+//   SIM_PINNED                   0: no host memory that existed before
+//   SIM_DELAY_US                 how long a piece of work may be delayed before it begins, at random
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -89,7 +89,7 @@ inline void set_up_devices() {
   static_cast<void>(once);
 }
 
-/// Makes a device current, as the shim's functions want it.
+/// Makes a device current, as the shim's functions require.
 class OnDevice {
  public:
   explicit OnDevice(int device) : before_(shim::current_device) { shim::current_device = device; }
@@ -124,7 +124,7 @@ inline c10::Stream stream_of(int device, c10::StreamId id) {
 }
 inline c10::Stream current_stream(int device) { return stream_of(device, current_streams[device]); }
 
-/// What a piece of work has raised; it comes out of the next call that waits.
+/// What a piece of work has raised; the next call that waits raises it.
 class LateError {
  public:
   static void set(const std::string& text) {
@@ -159,7 +159,7 @@ inline void dawdle() {
   if (random() % 4 == 0) usleep(static_cast<useconds_t>(random() % most));
 }
 
-/// How many calls there were, for tests: operators that ran late, and such as had to wait.
+/// How many calls there were, for tests: operators that ran late, and those that had to wait.
 struct Counts {
   std::atomic<uint64_t> late{0};
   std::atomic<uint64_t> waited{0};

@@ -1,4 +1,4 @@
-"""Every Python that has this folder on its path has the simulated accelerator, from its start on.
+"""Every Python with this folder on its path has the simulated accelerator from its start.
 
 For programs that start ranks of their own: ``python tools/gpu_check.py --rehearse``.
 """
