@@ -235,8 +235,8 @@ def fused_reduce_add_coalesced(
 
     Args:
         inputs: a list for each replica, of equal lengths, shapes and dtypes: all on the CPU, or
-            each on one CUDA device, which may be the same; at most 16 lists there. Where the first's
-            device does not reach another's memory, the sums go through memory of the host.
+            each on one CUDA device, which may be the same; at most 16 lists there. Where the
+            first's device does not reach another's memory, the sums go through the host's memory.
         average: divide by the number of lists.
         scale: a factor.
         comm_dtype: terms and sums of fp32 are rounded to it, as between ranks.

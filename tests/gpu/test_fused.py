@@ -1,6 +1,6 @@
 """Replicas' gradients reduced in one pass on a GPU or simulated devices: the CPU's bits.
 
-The CPU's sums and norms have tests of their own (tests/package/test_fused.py). Two replicas may be
+The CPU's sums and norms have tests of their own (tests/package/gradients). Two replicas may be
 on one device.
 """
 

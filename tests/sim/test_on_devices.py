@@ -25,7 +25,7 @@ PLACE = re.compile(r"\bplace: (places\.)?Place\b|mark\.accelerator\b")
 def files() -> list[str]:
     """Return the files that have tests for accelerators."""
     tests = ROOT / "tests"
-    found = [*(tests / "package").glob("test_*.py"), *(tests / "gpu").glob("test_*.py")]
+    found = [*(tests / "package").rglob("test_*.py"), *(tests / "gpu").glob("test_*.py")]
     return sorted(str(path.relative_to(ROOT)) for path in found if PLACE.search(path.read_text()))
 
 

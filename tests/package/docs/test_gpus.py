@@ -12,7 +12,7 @@ import torch
 from support.direct import init
 from support.ranks import World, run_ranks
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/gpus.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs/examples/gpus.py"
 
 
 def _train(world: World) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -20,7 +20,7 @@ from torch import nn
 
 import fastcomm
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/mixed_precision.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs/examples/mixed_precision.py"
 WAYS = ["stock", "clipped", "sharded"]
 STEPS, BAD = 8, 3  # in step BAD gradients overflow, on one rank only
 

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 import fastcomm
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/checkpoints.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs/examples/checkpoints.py"
 EXAMPLE = runpy.run_path(str(SCRIPT))
 STEPS = 3
 

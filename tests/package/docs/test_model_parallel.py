@@ -18,7 +18,7 @@ from torch import nn
 
 import fastcomm
 
-SCRIPT = Path(__file__).resolve().parents[2] / "docs/examples/two_stages.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "docs/examples/two_stages.py"
 
 
 @pytest.fixture(scope="module")
