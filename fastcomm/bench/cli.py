@@ -76,6 +76,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     stem = f"bench-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     path = options.out / f"{stem}.jsonl" if options.out else options.json
     try:
+        if options.csv and options.csv != STDOUT:
+            write_csv(options.csv, [])  # what cannot be written is told before anything is measured
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
             if STDOUT not in (path, options.csv):

@@ -72,12 +72,9 @@ class RecordWriter:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as CSV into a new file, or to `STDOUT`: all columns that any of them has.
+    """Write rows as CSV into a file, or to `STDOUT`: all columns that any of them has.
 
     Lists, as of batches, are left out.
-
-    Raises:
-        FileExistsError: ``path`` exists already.
     """
     columns = [
         name
@@ -89,7 +86,7 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             file: TextIO = sys.stdout
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("x", encoding="utf-8", newline=""))
+            file = stack.enter_context(path.open("w", encoding="utf-8", newline=""))
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.release), 3])
 def test_sums_and_copies_are_right(ranks: int) -> None:
     rows: list[dict[str, Any]] = []
-    options = SweepOptions(OPS, SIZES, ("floor",), ranks=ranks, budget_s=1)
+    options = SweepOptions(OPS, SIZES, ("floor",), ranks=ranks, iterations=5)
     run_sweep(options, rows.append)  # compares every element, before and after each measurement
     assert len(rows) >= len(OPS) * (len(SIZES) - 1)
     assert all(row["checked"] and "left_out" not in row for row in rows), rows
@@ -30,7 +30,8 @@ def test_sums_and_copies_are_right(ranks: int) -> None:
 def test_a_single_copy_is_right() -> None:
     rows: list[dict[str, Any]] = []
     ops = ("all_reduce", "all_gather_into_tensor", "broadcast")
-    run_sweep(SweepOptions(ops, SIZES, ("single-copy",), ranks=3, budget_s=1), rows.append)
+    options = SweepOptions(ops, SIZES, ("single-copy",), ranks=3, iterations=5)
+    run_sweep(options, rows.append)
     refused = [row["left_out"] for row in rows if "left_out" in row]
     if refused and "process_vm_readv" in refused[0]:
         pytest.skip(refused[0])

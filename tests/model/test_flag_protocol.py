@@ -38,7 +38,7 @@ RUNS = {
     "two_in_place": f"-DN=2 {IN_PLACE}",
     "two_in_place_timeouts": f"-DN=2 {IN_PLACE} {EVERY_FAULT}",
     "two_read": f"-DN=2 {READS}",
-    "two_read_timeouts": f"-DN=2 {READS} {EVERY_FAULT}",
+    "two_read_timeouts": f"-DN=2 -DOPS=3 {READS} {EVERY_FAULT}",
     "two_fused": f"-DN=2 {kinds('TWO', 'FUSED', 'ONE', 'FUSED')}",
     "two_fused_first": f"-DN=2 {kinds('FUSED', 'CAST', 'FUSED', 'GATHER')}",
     "two_exchange": f"-DN=2 {EXCHANGES}",
