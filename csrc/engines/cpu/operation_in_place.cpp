@@ -32,6 +32,7 @@ void visit_reader(AnySchedule& schedule, const Visit& visit) {
 void Operation::locate(const Call& call) {
   header_.where = kNotShared;
   if (row_ == nullptr || !row_->may_be_in_place(call.bytes(), peers_.size())) return;
+  may_read_any_ = algorithm() == Algorithm::kByTable;
   const Reachable memory = row_->in_place->memory(call, peers_.rank(), peers_.size());
   if (memory.begin == nullptr) return;
   shared_bytes_ = memory.bytes;
