@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from fastcomm.bench.options import build_parser, check
+from fastcomm.bench.options import build_parser, check, check_places
 from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records, write_csv
 from fastcomm.bench.units import format_size
 
@@ -30,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
     options.quiet = options.quiet or STDOUT in (options.json, options.csv)
     if not shows:
         check(parser, options)
+    check_places(parser, options)
     needed = () if options.quiet and not (options.out or shows) else _NEEDED
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -85,9 +86,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
                     f"{summary_line(environment)}; {sweep.ranks} ranks, {', '.join(sweep.dtypes)}, "
                     f"{sweep.device}"
                 )
-            _measure(sweep, rows, writer, options.quiet)
-        if options.csv:
-            write_csv(options.csv, rows)
+            try:
+                _measure(sweep, rows, writer, options.quiet)
+            finally:  # as the records: what was measured stays, however it ends
+                if options.csv:
+                    write_csv(options.csv, rows)
     except OSError as error:
         print(f"bench cannot write: {error}", file=sys.stderr)
         return 2
@@ -98,8 +101,6 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         print("stopped; what was measured so far:", file=sys.stderr)
         if not options.quiet:
             print(_table(options, rows))
-        if options.csv:
-            write_csv(options.csv, rows)
         return 130
     if not options.quiet:
         print(_table(options, rows))

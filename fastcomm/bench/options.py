@@ -159,6 +159,10 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     if job and MPI in options.backends:
         parser.error(f"--backends {MPI}: its ranks are started by mpiexec, not by a job that runs")
+
+
+def check_places(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse files that exist, and folders that cannot be written to."""
     files = [path for path in (options.json, options.csv) if path and path != STDOUT]
     for folder in [*(path.parent for path in files), *([options.out] if options.out else [])]:
         if not os.access(_existing(folder), os.W_OK):

@@ -61,6 +61,9 @@ def test_rows_may_be_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["--table", str(path), "--ops", "barrier", "--csv", str(tmp_path / "a.csv")]) == 0
     (row,) = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
     assert row["op"] == "barrier"
+    with pytest.raises(SystemExit):  # results are never overwritten
+        main(["--table", str(path), "--csv", str(tmp_path / "a.csv")])
+    assert "never overwritten" in capsys.readouterr().err
 
 
 def test_a_plot_goes_where_it_is_wanted(tmp_path: Path, rows: list[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ class AllReduceAsync(AllReduce):
 
     def __init__(self, nbytes: int, dtype: torch.dtype, rank: int, size: int) -> None:
         super().__init__(nbytes, dtype, rank, size)
-        self.buffers = [self.empty(self.numel) for _ in range(self.repeats)]
+        self.buffers = [self.buffer, *(self.empty(self.numel) for _ in range(self.repeats - 1))]
 
     def bind(self, group: dist.ProcessGroup) -> Call:
         buffers = self.buffers
