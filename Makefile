@@ -14,7 +14,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
-CUDA_TORCH ?= torch==2.14.1
+CUDA_TORCH ?= $(shell sed -n '/^torch==/p' requirements/torch-newest.txt)
 ARGS ?=
 # What the programs for a GPU are compiled for, as in TORCH_CUDA_ARCH_LIST.
 GPU_ARCHITECTURES ?= 9.0

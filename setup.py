@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import cuda_toolkit  # noqa: E402
 import native_build  # noqa: E402
 import source_digest  # noqa: E402
+import torch_releases  # noqa: E402
 
 try:
     import torch
@@ -39,15 +40,21 @@ except ImportError as error:
     raise SystemExit(
         f"fastcomm is compiled against the PyTorch you use, and this Python has none ({error}).\n"
         "Build isolation hides an installed one. Type these two lines:\n"
-        '    pip install "torch>=2.11,<2.15" "setuptools>=64" ninja\n'
+        '    pip install "torch>=2.11" "setuptools>=64" ninja\n'
         "    pip install --no-build-isolation ."
     ) from None
 
-TORCH_RELEASE = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-if TORCH_RELEASE < (2, 11):
+if torch_releases.release(torch.__version__) < (2, 11):
     raise SystemExit(
         f"fastcomm needs torch 2.11 or later, found {torch.__version__}. Type:\n"
-        '    pip install "torch>=2.11,<2.15"'
+        '    pip install "torch>=2.11"'
+    )
+
+NEWEST_KNOWN_TORCH = torch_releases.newest_known()
+if torch_releases.is_newer(torch.__version__, NEWEST_KNOWN_TORCH):
+    print(
+        f"fastcomm: torch {torch.__version__} is newer than any that fastcomm has been tested with "
+        f"(up to {NEWEST_KNOWN_TORCH}); trying"
     )
 
 # torch looks for ninja on PATH only, and an environment that is not activated is not on it.
@@ -164,6 +171,8 @@ def build_info(version: str) -> str:
     record = {
         "FASTCOMM_VERSION": version,
         "TORCH_VERSION": str(torch.__version__),
+        "NEWEST_KNOWN_TORCH": NEWEST_KNOWN_TORCH,
+        "IS_NEWER_TORCH": torch_releases.is_newer(torch.__version__, NEWEST_KNOWN_TORCH),
         "CUDA_VERSION": torch.version.cuda if CUDA_HOME else None,
         "PYTHON_TAG": sys.implementation.cache_tag,
         "FLAVOUR": FLAVOUR,

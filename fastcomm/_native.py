@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -40,6 +41,9 @@ def load() -> ModuleType:
     Raises:
         NativeLibraryError: the library is missing, was built for another torch, CUDA or Python,
             or cannot be opened. The text says what to type.
+
+    Warns:
+        RuntimeWarning: once, of a torch that is newer than any that fastcomm was tested with.
     """
     loaded = sys.modules.get(_LIBRARY)
     if loaded is not None:
@@ -63,6 +67,7 @@ def load() -> ModuleType:
             f"fastcomm's native library does not load: {error}.\n{_REBUILD}"
         ) from error
     _tuning.tell(library)
+    _warn_of_a_newer_torch()
     return library
 
 
@@ -90,13 +95,25 @@ def _running_versions() -> dict[str, str | None]:
     except ImportError as error:
         raise NativeLibraryError(
             f"fastcomm needs torch, which does not import ({error}). Type:\n"
-            '    pip install "torch>=2.11,<2.15"'
+            '    pip install "torch>=2.11"'
         ) from error
     return {
         "torch": str(torch.__version__),
         "CUDA": torch.version.cuda,
         "Python": sys.implementation.cache_tag,
     }
+
+
+def _warn_of_a_newer_torch() -> None:
+    # Once per process, since the library is opened once. A record may be older than this line.
+    info = vars(importlib.import_module("fastcomm._build_info"))
+    if info.get("IS_NEWER_TORCH"):
+        warnings.warn(
+            f"fastcomm has been tested with torch up to {info['NEWEST_KNOWN_TORCH']}; this is "
+            f"{info['TORCH_VERSION']}. If something is wrong, try that one",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _built_versions() -> dict[str, str | None]:

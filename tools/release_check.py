@@ -34,7 +34,7 @@ import durations
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "release-check.json"
-# The gate has 3.11 with 2.13, and with 2.14 and CUDA.
+# The gate has 3.11 with 2.13, and with requirements/torch-newest.txt and CUDA.
 PAIRS = {"3.10": "torch==2.11.0", "3.12": "torch==2.12.0", "3.13": "torch==2.14.1"}
 TESTS = "tests/build tests/c10d tests/package"
 CUDA_PAIR = ("3.12", "torch==2.11.0")  # from the usual index, whose wheels have CUDA

@@ -1,4 +1,4 @@
-// The only place that looks at torch's version (2.11 to 2.14).
+// The only place that looks at torch's version (2.11 to 2.15).
 //
 // The backend overrides the old names of the virtual functions (_allgather_base,
 // _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and older
@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #if TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR < 11
-#error "fastcomm needs torch 2.11 or later: pip install 'torch>=2.11,<2.15'"
+#error "fastcomm needs torch 2.11 or later: pip install 'torch>=2.11'"
 #endif
 
 namespace fastcomm {
