@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.patience import ENDS
 
 from fastcomm.bench.cli import main
 from fastcomm.bench.options import DEFAULT_SIZES, build_parser
@@ -81,7 +82,7 @@ def test_a_job_that_runs_is_measured() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     command += ["-m", "fastcomm", "bench", "--ops", "all_reduce", "--backends", "fastcomm,gloo"]
     command += ["--sizes", "64", "--iterations", "5", "--csv", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert [(row["backend"], row["ranks"]) for row in rows] == [("fastcomm", "3"), ("gloo", "3")]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import ENDS
 
 import fastcomm
 from fastcomm.bench.launch import RankError
@@ -30,7 +31,7 @@ def run(script: str, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=ENDS,
         check=False,
     )
 

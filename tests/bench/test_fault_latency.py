@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from support import script
+from support.patience import ENDS
 
 pytestmark = pytest.mark.serial  # it measures
 
@@ -35,7 +36,7 @@ def test_every_kill_is_measured(tmp_path: Path) -> None:
     words = ["--ranks", "3", "--kills", "2", "--resident-gb", "0.01", "--json", str(out)]
     program = str(ROOT / "benchmarks" / "fault_latency.py")
     done = subprocess.run(
-        [sys.executable, program, *words], capture_output=True, text=True, timeout=120
+        [sys.executable, program, *words], capture_output=True, text=True, timeout=ENDS
     )
     # Exit status 1 means that the machine is too busy for the claim, which is not tested here.
     assert done.returncode in (0, 1), done.stderr

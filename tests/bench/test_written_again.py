@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 from support.script import ROOT
 
 OPERATIONS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all", "scatter")
@@ -17,7 +18,7 @@ def test_every_operation_has_a_row(tmp_path: Path) -> None:
     record = tmp_path / "rows.jsonl"
     command = [sys.executable, str(ROOT / "benchmarks" / "written_again.py"), "--json", str(record)]
     command += ["--sizes", "64KiB", "--rounds", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in record.read_text().splitlines()][1:]
     assert [row["op"] for row in rows] == list(OPERATIONS)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,7 +53,7 @@ def run_python(tmp_path: Path) -> Run:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=ENDS,
         )
 
     return run

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from support.patience import ENDS
 
 
 def load_tool(root: Path, name: str) -> ModuleType:
@@ -165,5 +166,5 @@ def test_machine_code_is_compressed_where_every_driver_unpacks_it(root, tmp_path
 
 def test_command_line(root, tmp_path):
     command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0 and "--cxxflags" in done.stdout

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.patience import ENDS
 from support.ranks import World, run_outcomes, run_ranks
 
 Future = Any
@@ -247,7 +248,7 @@ def _die_in_a_continuation(world: World) -> list[Caught]:
 
 
 def test_a_death_in_a_continuation_is_the_groups() -> None:
-    survivor = run_outcomes(2, _die_in_a_continuation, timeout=30)[0]
+    survivor = run_outcomes(2, _die_in_a_continuation)[0]
     assert survivor.error is None, survivor.error
     for caught in survivor.value:
         assert caught.kind == "PeerLostError", caught
@@ -407,7 +408,7 @@ def _die_while_the_lane_forms(world: World) -> Caught | None:
 
 
 def test_a_death_with_the_store_is_named_soon() -> None:
-    survivor = run_outcomes(2, _die_while_the_lane_forms, timeout=40)[1]
+    survivor = run_outcomes(2, _die_while_the_lane_forms)[1]
     assert survivor.error is None, survivor.error
     assert survivor.value.kind == "PeerLostError", survivor.value
     assert survivor.value.seconds < 10
@@ -454,7 +455,7 @@ def test_a_program_ends_while_a_continuation_runs(body: str) -> None:
         [sys.executable, "-c", _EXIT.format(body=body)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=ENDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -487,7 +488,7 @@ def test_a_program_ends_while_a_continuation_waits_for_a_peer(tmp_path: Path) ->
         )
         for rank in range(2)
     ]
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=ENDS)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
 
 

@@ -50,7 +50,7 @@ MORE = [pytest.param(size, marks=pytest.mark.release) for size in (4, 6, 7)]
 @pytest.mark.parametrize("size", [2, 3, 5, 8, *MORE])
 def test_the_bits_of_the_cpu(size: int) -> None:
     """Each type is tried with every other number of ranks."""
-    run_ranks(size, _bits, environment=SMALL, timeout=240)
+    run_ranks(size, _bits, environment=SMALL)
 
 
 def _pulled(world: World) -> None:
@@ -330,7 +330,7 @@ def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
 
 
 def test_a_rank_dies() -> None:
-    outcomes = run_outcomes(3, _fails, "death", timeout=40)
+    outcomes = run_outcomes(3, _fails, "death")
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error is None, outcome.error
         caught, waited, is_nan = outcome.value

@@ -94,11 +94,11 @@ def _bits(world: World) -> None:
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_bits_of_the_cpu(size: int) -> None:
     """Every type and layout, on the wire as they are and rounded; norms and flags too."""
-    run_ranks(size, _bits, environment=SMALL, timeout=240)
+    run_ranks(size, _bits, environment=SMALL)
 
 
 def test_the_bits_of_the_cpu_by_pinned_memory() -> None:
-    run_ranks(3, _bits, environment={**SMALL, "FASTCOMM_ROUTE": "pinned"}, timeout=240)
+    run_ranks(3, _bits, environment={**SMALL, "FASTCOMM_ROUTE": "pinned"})
 
 
 def _buckets(world: World) -> None:
@@ -247,7 +247,7 @@ def _sharded(world: World) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_sharded_optimizer_has_the_weights_of_the_cpu(size: int) -> None:
-    run_ranks(size, _sharded, environment=SMALL, timeout=240)
+    run_ranks(size, _sharded, environment=SMALL)
 
 
 def _several_places(world: World) -> list[list[float]]:
@@ -374,7 +374,7 @@ def _ddp(world: World) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_ddp_has_the_weights_of_the_cpu(size: int) -> None:
     """Through torch's reducer, whose hook gets a future of a device."""
-    run_ranks(size, _ddp, environment=SMALL, timeout=240)
+    run_ranks(size, _ddp, environment=SMALL)
 
 
 def _hooked(world: World) -> None:

@@ -69,7 +69,7 @@ def _splits(world: World) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_messages_of_any_size_arrive(size: int) -> None:
-    run_ranks(size, _splits, environment=SMALL, timeout=240)
+    run_ranks(size, _splits, environment=SMALL)
 
 
 def _uneven_gather(world: World) -> None:

@@ -45,12 +45,12 @@ def _train_all(
 @pytest.fixture(scope="module")
 def two_ranks() -> Any:
     backends = ["gloo", "fastcomm", "fastcomm"]
-    return run_ranks(2, _train_all, backends, list(VARIANTS), timeout=150)
+    return run_ranks(2, _train_all, backends, list(VARIANTS))
 
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Any:
-    return run_ranks(4, _train_all, ["fastcomm", "fastcomm"], list(VARIANTS), timeout=150)
+    return run_ranks(4, _train_all, ["fastcomm", "fastcomm"], list(VARIANTS))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -67,9 +67,7 @@ def _go_wrong(world: World, case: str, raised: str) -> Caught | None:
 
 
 def _first_error(case: str, raised: str) -> Caught:
-    first = run_outcomes(
-        2, _go_wrong, case, raised, environment=DETAIL, group_timeout=2, timeout=40
-    )[0]
+    first = run_outcomes(2, _go_wrong, case, raised, environment=DETAIL, group_timeout=2)[0]
     caught: Caught = first.value
     assert caught is not None, first.error
     return caught

@@ -228,7 +228,7 @@ def _hang(world: World, how: str) -> tuple[list[Caught], float]:
 
 
 def test_a_peer_dies_while_the_backend_hangs() -> None:
-    outcomes = run_outcomes(3, _hang, "death", timeout=30)
+    outcomes = run_outcomes(3, _hang, "death")
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error is None, outcome.error
         caught, waited = outcome.value
@@ -295,7 +295,7 @@ def _destroy_while_a_peer_dies(world: World) -> tuple[Caught, float]:
 
 
 def test_a_peer_dies_while_a_group_is_destroyed() -> None:
-    outcome = run_outcomes(2, _destroy_while_a_peer_dies, timeout=30)[0]
+    outcome = run_outcomes(2, _destroy_while_a_peer_dies)[0]
     assert outcome.error is None, outcome.error
     caught, seconds = outcome.value
     assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.patience import ENDS
+
 WORKER = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
@@ -52,7 +54,7 @@ def test_a_worker_that_dies_once(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=ENDS,
     )
     said = done.stdout
     assert done.returncode == 0, said + done.stderr

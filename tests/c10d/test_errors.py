@@ -73,7 +73,7 @@ def _die_in_front_of(world: World, way: str) -> Caught:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_lost_peer_is_the_same_error_every_way(way: str) -> None:
-    survivor = run_outcomes(2, _die_in_front_of, way, timeout=30)[0]
+    survivor = run_outcomes(2, _die_in_front_of, way)[0]
     assert survivor.error is None, survivor.error
     caught: Caught = survivor.value
     assert caught.kind == "PeerLostError"

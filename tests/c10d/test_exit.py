@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 
 pytestmark = pytest.mark.serial  # short times are compared
 
@@ -129,7 +130,7 @@ def _expect_quiet(processes: list[subprocess.Popen[str]], mode: str) -> None:
 def test_peers_hear_of_a_program_that_ends_before_it_has_ended(tmp_path: Path) -> None:
     processes = _start("ending", tmp_path, ENDING)
     try:
-        heard, raised = (process.communicate(timeout=60)[0] for process in processes)
+        heard, raised = (process.communicate(timeout=ENDS)[0] for process in processes)
     finally:
         for process in processes:
             process.kill()

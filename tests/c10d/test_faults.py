@@ -146,7 +146,7 @@ KILLS = [
 @pytest.mark.parametrize("how", KILLS)
 @pytest.mark.parametrize(("size", "victim"), [(2, 0), (4, 2)])
 def test_survivors_learn_who_died_and_go_on(size: int, victim: int, how: str) -> None:
-    outcomes = run_outcomes(size, _kill_one, victim, how, timeout=40)
+    outcomes = run_outcomes(size, _kill_one, victim, how)
     assert outcomes[victim].exitcode == -signal.SIGKILL
     for outcome in outcomes:
         if outcome.rank != victim:
@@ -195,7 +195,7 @@ def _lose_one_apart(world: World, victim: int) -> Caught | None:
 def test_a_death_in_another_pid_namespace(victim: int) -> None:
     if (reason := why_no_pids()) is not None:
         pytest.skip(reason)
-    caught = run_outcomes(2, _lose_one_apart, victim, timeout=20)[1 - victim].value
+    caught = run_outcomes(2, _lose_one_apart, victim)[1 - victim].value
     assert (caught.kind, caught.peer) == ("PeerLostError", victim), caught
     assert caught.seconds < 2
 

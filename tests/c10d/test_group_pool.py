@@ -66,7 +66,7 @@ RELEASE = [pytest.param(size, marks=pytest.mark.release) for size in range(4, 8)
 
 @pytest.mark.parametrize("size", [2, 3, *RELEASE])
 def test_the_bits_of_the_cpu(size: int) -> None:
-    run_ranks(size, _bits, environment=SMALL, timeout=240)
+    run_ranks(size, _bits, environment=SMALL)
 
 
 def _again(world: World) -> tuple[bool, bool, list[float]]:

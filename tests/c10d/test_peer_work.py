@@ -111,7 +111,7 @@ def _lose_one(world: World, how: str, hold: bool) -> tuple[list[Caught], float]:
 @pytest.mark.parametrize("hold", [False, True], ids=["", "forked holder"])
 @pytest.mark.parametrize("how", WAITS)
 def test_who_waits_learns_of_a_death(how: str, hold: bool) -> None:
-    outcomes = run_outcomes(3, _lose_one, how, hold, timeout=30)
+    outcomes = run_outcomes(3, _lose_one, how, hold)
     assert outcomes[1].exitcode == -signal.SIGKILL
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error is None, outcome.error

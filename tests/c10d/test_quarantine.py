@@ -109,7 +109,7 @@ def _one_is_late(world: World, asynchronous: bool, end: str) -> Caught | None:
 @pytest.mark.parametrize("end", ["leaves", "is killed"])
 def test_memory_is_kept_from_use_until_the_late_rank(end: str, asynchronous: bool) -> None:
     outcomes = run_outcomes(
-        3, _one_is_late, asynchronous, end, environment={"FASTCOMM_SEGMENT_MB": "32"}, timeout=40
+        3, _one_is_late, asynchronous, end, environment={"FASTCOMM_SEGMENT_MB": "32"}
     )
     killed = end == "is killed"
     assert outcomes[LATE].exitcode == (-signal.SIGKILL if killed else 0), outcomes[LATE]

@@ -186,7 +186,7 @@ def _come_and_go(world: World, groups: int) -> tuple[Usage, Usage]:
 
 @pytest.mark.parametrize("groups", [100, pytest.param(1000, marks=pytest.mark.release)])
 def test_groups_come_and_go(groups: int) -> None:
-    for before, after in run_ranks(2, _come_and_go, groups, timeout=240):
+    for before, after in run_ranks(2, _come_and_go, groups):
         assert after.kilobytes < before.kilobytes + 4 * groups + 1024, (before, after)
         assert after.descriptors <= before.descriptors + 4, (before, after)
         assert after.threads <= before.threads, (before, after)
@@ -212,7 +212,7 @@ def _many_at_once(world: World, count: int) -> dict[str, Any]:
 
 
 def test_200_groups_at_once() -> None:
-    for told in run_ranks(2, _many_at_once, 200, timeout=150):
+    for told in run_ranks(2, _many_at_once, 200):
         assert told["sums"] == {1.0}
         assert told["large"] == 2.0
         assert told["native"]

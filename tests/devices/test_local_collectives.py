@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 from support import programs
+from support.patience import ENDS
 from support.programs import SHIM, SHIM_BOUNDS, SHIM_BOUNDS_ALL, WATCHED, WATCHED_ALL
 
 BYTES = "shim_local_collectives_test"
@@ -69,7 +70,7 @@ def test_bytes_with_more_seeds(case: str, seed: int) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("case", LINKS)
 def test_no_data_race_on_any_link(case: str) -> None:
-    output = programs.check(programs.get(BYTES, WATCHED_ALL), case, "7", timeout=280)
+    output = programs.check(programs.get(BYTES, WATCHED_ALL), case, "7", timeout=ENDS)
     assert "ThreadSanitizer" not in output
 
 
@@ -85,4 +86,4 @@ def test_in_bounds_with_every_kernel(case: str) -> None:
 
 def check_bounds(build: programs.Build, case: str) -> None:
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
-    programs.check(programs.get(BYTES, build), case, "8", environment=environment, timeout=280)
+    programs.check(programs.get(BYTES, build), case, "8", environment=environment, timeout=ENDS)

@@ -19,8 +19,9 @@ from faults import operations
 from faults.operations import Bound
 from faults.report import EXTRA, Ended, Now, Result, Told
 from faults.schedule import WORLD, Op, Schedule, Step
+from support.patience import OPERATION
 
-FORMING = timedelta(seconds=60)
+FORMING = timedelta(seconds=OPERATION)
 
 
 def told(error: BaseException) -> Told:

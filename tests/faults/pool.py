@@ -25,6 +25,7 @@ import torch.distributed as dist
 from faults import rank as rank_module
 from faults.report import Ended, Fresh, Now, Run
 from faults.schedule import CONFIGURATIONS, DEADLY, Schedule
+from support.patience import ENDS
 
 _context = mp.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -33,7 +34,7 @@ _context.set_forkserver_preload(
 _starting = threading.Lock()  # multiprocessing's own lists are not thread-safe
 
 # Longer than any wait of a schedule, even on a busy machine.
-PATIENCE = 30.0
+PATIENCE = ENDS
 # What a process may hold beyond its first run's: connections to ranks that it had not met.
 GROWTH = {"descriptors": 10, "threads": 4}
 
@@ -64,7 +65,7 @@ class RankProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
-    def end(self, patience: float = 5.0) -> int | None:
+    def end(self, patience: float = ENDS) -> int | None:
         """Wait for a process that is to end by itself, kill it otherwise; return its status."""
         status = self._status_within(patience)
         self.process.kill()
@@ -232,7 +233,7 @@ def evidence_of(rank: int, player: RankProcess) -> str:
     if shutil.which("gdb") and os.environ.get("FC_FAULTS_GDB"):  # slow, with torch loaded
         command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            found = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
             parts.append(f"---- gdb\n{found.stdout}\n")
     player.signal(signal.SIGCONT)
     player.signal(signal.SIGUSR1)

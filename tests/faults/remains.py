@@ -11,7 +11,7 @@ def seen() -> set[str]:
     return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
 
 
-def left(before: set[str], patience: float = 5.0) -> list[str]:
+def left(before: set[str], patience: float = 60.0) -> list[str]:
     """Return what appeared since ``before`` and stays. Others may form groups meanwhile."""
     deadline = time.monotonic() + patience
     found = seen() - before

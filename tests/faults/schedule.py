@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from support.patience import OPERATION
+
 # One message from `source` to `root`; one from every rank to `root`, which receives from any rank;
 # one from every rank of a group to the next, as a batch.
 MESSAGES = ("message", "any_source", "batch")
@@ -27,7 +29,7 @@ CONFIGURATIONS = {
     "unit blocks": {"FASTCOMM_ONE_SHOT_BYTES": "4096", "FASTCOMM_BLOCK_BYTES": "204800"},
 }
 
-PATIENT = 60.0  # seconds: the timeout of a group in which nobody should be too late
+PATIENT = OPERATION  # seconds: the timeout of a group in which nobody should be too late
 WORLD = 0  # the index of the group of all ranks
 
 # The process of the victim ends.

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 
 pytestmark = pytest.mark.serial  # the time to an error is judged; /dev/shm is looked at
 
@@ -21,7 +22,7 @@ IN_RELEASES = 200
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 + 6 * max(SCHEDULES, IN_RELEASES))
+@pytest.mark.timeout(2 * ENDS + 20 * max(SCHEDULES, IN_RELEASES))
 @pytest.mark.parametrize(
     "schedules", [SCHEDULES, pytest.param(IN_RELEASES, marks=pytest.mark.release)]
 )
@@ -33,7 +34,7 @@ def test_every_fault_ends_in_the_right_exception(schedules: int) -> None:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=30 + 6 * schedules,
+        timeout=ENDS + 20 * schedules,
     )
     assert found.returncode == 0, found.stdout[-20000:] + found.stderr[-4000:]
     assert f'"schedules": {schedules}' in found.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 from support import gpu, programs
+from support.patience import ENDS
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +28,7 @@ def test_peers(case: str, seed: str, way: str) -> None:
     """2 to 4 processes, in rounds."""
     environment = {"FC_TEST_WINDOWS": way}
     program = gpu.programs()["peer_collectives"]
-    programs.check(program, case, seed, environment=environment, timeout=120)
+    programs.check(program, case, seed, environment=environment, timeout=ENDS)
 
 
 @every_way
@@ -35,7 +36,7 @@ def test_peers(case: str, seed: str, way: str) -> None:
 def test_peers_in_one_launch_and_in_place(settings: dict[str, str], way: str) -> None:
     environment = {"FC_TEST_WINDOWS": way, **settings}
     program = gpu.programs()["peer_collectives"]
-    programs.check(program, "bits", "3", environment=environment, timeout=120)
+    programs.check(program, "bits", "3", environment=environment, timeout=ENDS)
 
 
 @every_way
@@ -43,7 +44,7 @@ def test_peers_in_one_launch_and_in_place(settings: dict[str, str], way: str) ->
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_peers_of_a_rank_killed_with_kernels_at_work(case: str, seed: str, way: str) -> None:
     environment = {"FC_TEST_WINDOWS": way}
-    programs.check(gpu.programs()["peer_soak"], case, seed, environment=environment, timeout=120)
+    programs.check(gpu.programs()["peer_soak"], case, seed, environment=environment, timeout=ENDS)
 
 
 def _soak(case: str, way: str, ranks: int) -> None:

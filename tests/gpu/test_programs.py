@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 from support import gpu, nvcc, programs
+from support.patience import ENDS
 
 pytestmark = pytest.mark.gpu
 
 
-SANITIZED = 60.0  # seconds for one program under the sanitizer
+SANITIZED = ENDS  # seconds for one program under the sanitizer
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _sanitized(sanitizer: str, tool: str, name: str, case: str) -> subprocess.Co
 )
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_every_byte_on_a_device(name: str, case: str, seed: str) -> None:
-    programs.check(gpu.programs()[name], case, seed, timeout=120)
+    programs.check(gpu.programs()[name], case, seed, timeout=ENDS)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import native_build
 import pytest
 import torch
+from support.patience import ENDS
 from support.ranks import World, run_outcomes, run_ranks
 from torch import nn
 
@@ -258,7 +259,7 @@ def test_a_script_may_end_with_backward() -> None:
     )
     for _ in range(2):
         subprocess.run(
-            [sys.executable, "-c", script], cwd=TESTS, check=True, timeout=60, capture_output=True
+            [sys.executable, "-c", script], cwd=TESTS, check=True, timeout=ENDS, capture_output=True
         )
 
 

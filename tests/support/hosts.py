@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from support.patience import ENDS
+
 _CLONE_NEWNET = 0x40000000
 
 
@@ -38,7 +40,7 @@ class Host:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=10)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=ENDS)
 
 
 def why_no_hosts() -> str | None:

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 import native_build  # noqa: E402
+from support.patience import ENDS  # noqa: E402
 
 THREAD = "-fsanitize=thread"
 TSAN = ("-g1", THREAD, "-Wno-tsan")  # fences order the sleeping of doorbell.h only
@@ -375,7 +376,7 @@ def run(
     *arguments: str,
     control: str | None = None,
     environment: Mapping[str, str] | None = None,
-    timeout: float = 120,
+    timeout: float = ENDS,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; its output is in ``stdout``, sanitizers' reports too.
 

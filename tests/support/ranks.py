@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from support.patience import ENDS, OPERATION
+
 _context = mp.get_context("forkserver")
 # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
 # pytest: a rank imports its function's test file, which would cost a tenth of a second each time.
@@ -52,7 +54,7 @@ class World:
     size: int
     directory: str
     backend: str = "fastcomm"
-    timeout: timedelta = field(default_factory=lambda: timedelta(seconds=60))
+    timeout: timedelta = field(default_factory=lambda: timedelta(seconds=OPERATION))
 
     def init(self, backend: str | None = None, name: str = "store") -> None:
         """Call ``init_process_group`` over a file store that the ranks share."""
@@ -120,8 +122,8 @@ def run_outcomes(
     function: Callable[..., Any],
     *arguments: Any,
     environment: Mapping[str, str] | None = None,
-    timeout: float = 90,
-    group_timeout: float = 60,
+    timeout: float = ENDS,
+    group_timeout: float = OPERATION,
     backend: str = "fastcomm",
 ) -> list[Outcome]:
     """Run ``function(world, *arguments)`` on ``size`` ranks; never raises for what a rank does.

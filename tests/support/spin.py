@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 
 MODELS = Path(__file__).resolve().parents[1] / "model"
 MEMORY_MB = 1900
@@ -46,7 +47,7 @@ def need_spin() -> None:
             pytest.skip(f"{program} is missing: the models cannot be checked (Debian package spin)")
 
 
-def _run(command: Sequence[str], folder: Path, timeout: float = 60) -> str:
+def _run(command: Sequence[str], folder: Path, timeout: float = ENDS) -> str:
     result = subprocess.run(
         command,
         cwd=folder,
@@ -85,7 +86,7 @@ def search(
     _run([*pan, "-o", "pan", "pan.c"], folder)
     # By default the table of states is so large that clearing it takes longer than most searches.
     limits = ["-m100000", "-w22" if large else "-w20"]
-    output = _run(["./pan", *(["-l"] if cycles else []), *limits], folder, timeout=280)
+    output = _run(["./pan", *(["-l"] if cycles else []), *limits], folder, timeout=ENDS)
     result = Search(
         output,
         errors=_number(r"errors: (\d+)", output),

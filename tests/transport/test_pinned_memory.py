@@ -44,7 +44,7 @@ def _bits(world: World) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_the_bits_of_the_cpu(size: int) -> None:
-    run_ranks(size, _bits, environment={**PINNED, **SMALL}, timeout=240)
+    run_ranks(size, _bits, environment={**PINNED, **SMALL})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def _dies(world: World) -> tuple[list[Caught], bool]:
 
 
 def test_survivors_go_on() -> None:
-    outcomes = run_outcomes(3, _dies, environment=PINNED, timeout=40)
+    outcomes = run_outcomes(3, _dies, environment=PINNED)
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error is None, outcome.error
         caught, is_nan = outcome.value

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.patience import ENDS
 
 from fastcomm.__main__ import main
 from fastcomm._machine import tuning as _tuning
@@ -18,7 +19,7 @@ from fastcomm._machine import tuning as _tuning
 def _explained(folder: Path, **settings: str) -> str:
     environment = {**os.environ, "FASTCOMM_TUNING": "", "XDG_CACHE_HOME": str(folder), **settings}
     command = [sys.executable, "-m", "fastcomm", "explain", "all_reduce", "--size", "4K"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=ENDS)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import ENDS
 
 from fastcomm.__main__ import main
 
@@ -84,7 +85,7 @@ def test_a_bad_setting_is_named(name: str, value: str, words: str) -> None:
         env={**os.environ, name: value},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=ENDS,
         check=False,
     )
     assert result.returncode != 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.patience import ENDS
 
 from fastcomm._commands.run import instead_of
 
@@ -38,7 +39,7 @@ def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=ENDS,
     )
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
@@ -47,7 +48,7 @@ def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
 
 def test_without_a_script() -> None:
     command = [sys.executable, "-m", "fastcomm", "run"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert ended.returncode == 2 and "usage: fastcomm run" in ended.stderr
 
 

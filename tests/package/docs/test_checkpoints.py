@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from support.one_process import Uneven, give_mean, loss_of
+from support.patience import ENDS
 from support.ranks import World, run_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -203,7 +204,7 @@ def _run(folder: Path, way: str, ranks: int) -> list[tuple[str, str]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=ENDS,
     )
     assert ended.returncode == 0, ended.stderr
     return re.findall(r"step (\d+): loss (\S+)", ended.stdout)

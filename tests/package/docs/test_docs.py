@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import ENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +43,7 @@ def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_pat
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=ENDS,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -63,7 +64,7 @@ def test_an_example_runs_alone(page: str, name: str, code: str, tmp_path: Path) 
     (tmp_path / f"{name}.py").write_text(code)
     command = [sys.executable, f"{name}.py"]
     result = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=ENDS, check=False
     )
     assert result.returncode == 0, result.stderr
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.direct import init
+from support.patience import ENDS
 from support.ranks import World, run_ranks
 
 SCRIPT = Path(__file__).resolve().parents[3] / "docs/examples/gpus.py"
@@ -29,5 +30,5 @@ def test_devices_train_to_the_weights_of_the_cpu() -> None:
 
 def test_as_a_script() -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0 and "trained, weights sum to" in done.stdout, done.stderr[-3000:]

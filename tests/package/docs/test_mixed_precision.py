@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.one_process import give_mean
+from support.patience import ENDS
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from torch import nn
@@ -119,7 +120,7 @@ def test_the_script() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=ENDS,
     )
     assert ended.returncode == 0, ended.stderr
     lines = re.findall(r"rank (\d), (\w+): loss (\S+), then (\S+); scale (\d+)", ended.stdout)

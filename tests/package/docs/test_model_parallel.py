@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.patience import ENDS
 from support.places import ACCELERATOR
 from torch import nn
 
@@ -100,7 +101,7 @@ def test_the_script(ranks: int) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=ENDS,
     )
     assert ended.returncode == 0, ended.stderr
     sums = re.findall(r"sum of weights (-?\d+\.\d+)", ended.stdout)

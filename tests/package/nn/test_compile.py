@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.garbage import garbage_of
+from support.patience import ENDS
 from torch import nn
 from torch.nn import functional as F
 
@@ -445,4 +446,4 @@ def test_fastcomm_does_without_the_compiler() -> None:
         "dp(torch.ones(2, 2)).sum().backward(); "
         "assert 'torch._dynamo' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=ENDS)
