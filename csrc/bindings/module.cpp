@@ -21,6 +21,7 @@
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
+#include "ops/random_streams.h"
 #include "ops/tensor_access.h"
 #include "ops/tensor_lists.h"
 #include "tensors/accelerator.h"
@@ -194,6 +195,15 @@ void bind_lists(py::module_& module) {
              });
 }
 
+void bind_random(py::module_& module) {
+  py::class_<RandomPass, std::shared_ptr<RandomPass>>(module, "RandomPass")
+      .def(py::init([] { return std::make_shared<RandomPass>(); }))
+      .def("enter", &RandomPass::enter)
+      .def("leave", [](const RandomPass&) { RandomPass::leave(); })
+      .def("settle", &RandomPass::settle);
+  module.def("random_generator", random_generator);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -321,6 +331,7 @@ PYBIND11_MODULE(_C, module) {
   bind_explain(module, backend);
   bind_lists(module);
   bind_fused(module);
+  bind_random(module);
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);

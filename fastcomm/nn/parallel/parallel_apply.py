@@ -15,6 +15,7 @@ from torch._utils import ExceptionWrapper
 from fastcomm._devices.slots import CPU, Device, accelerator, index_of, slot
 from fastcomm.nn.parallel import _first_calls
 from fastcomm.nn.parallel._compile import traced, untraced
+from fastcomm.nn.parallel._random import Pass
 
 __all__ = ["get_a_var", "parallel_apply"]
 
@@ -80,7 +81,9 @@ def parallel_apply(
         devices: each module's device; that of the first tensor among its inputs by default.
 
     The threads have the caller's grad mode, inference mode, autocast settings, context variables,
-    and current streams on these devices.
+    and current streams on these devices. On the CPU the first one draws random numbers from the
+    caller's generator, and each other one from a stream of its own, which depends on the state of
+    that generator at the call: the same seed gives the same bits.
 
     Returns:
         What the modules returned.
@@ -105,10 +108,13 @@ def parallel_apply(
     settings = _ThreadContext()
     results: list[Any] = [None] * count
 
+    draws = Pass() if count > 1 else None
+
     def work(i: int) -> None:
         where = f"in replica {i} on device {'cpu' if places[i] == CPU else index_of(places[i])}"
         try:
-            with settings.enter(places[i], streams):
+            numbers = contextlib.nullcontext() if draws is None else draws.replica(i)
+            with settings.enter(places[i], streams), numbers:
                 positions = inputs[i] if isinstance(inputs[i], list | tuple) else (inputs[i],)
                 results[i] = modules[i](*positions, **kwargs_tup[i])
         except Exception:
@@ -116,10 +122,13 @@ def parallel_apply(
         except BaseException as error:
             results[i] = _Ended(error)
 
-    if count == 1:
+    if draws is None:
         work(0)
     else:
-        _in_threads(work, modules)
+        try:
+            _in_threads(work, modules)
+        finally:
+            draws.settle()
     for result in results:
         if isinstance(result, _Ended):
             raise result.by

@@ -1,0 +1,180 @@
+#include "ops/random_streams.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/library.h>
+
+#include <utility>
+
+namespace fastcomm {
+namespace {
+
+// A key that no tensor has and that torch uses in tests alone. In a thread that includes it, operators with a
+// generator among their arguments come to `draw` first; for all others the dispatcher skips it, at no cost.
+constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+/// Where a thread is in passes that may be nested.
+struct Seat {
+  std::shared_ptr<RandomPass> pass;
+  int64_t part;
+  bool key_before;
+  std::unique_ptr<Seat> outer;
+};
+
+thread_local std::unique_ptr<Seat> seat;
+
+bool is_generator(const c10::Type& type) {
+  if (const auto* optional = type.castRaw<c10::OptionalType>()) {
+    return is_generator(*optional->getElementType());
+  }
+  return type.kind() == c10::TypeKind::GeneratorType;
+}
+
+bool has_generator(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    if (is_generator(*argument.type())) return true;
+  }
+  return false;
+}
+
+/// Whether a call with these arguments draws on the CPU: a device that is named counts before those of tensors.
+bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> found;
+  for (const auto& argument : arguments) {
+    if (argument.isDevice()) return argument.toDevice().is_cpu();
+    if (!found && argument.isTensor() && argument.toTensor().defined()) {
+      found = argument.toTensor().device();
+    }
+  }
+  return !found || found->is_cpu();
+}
+
+/// Hands the thread's stream to an operator that would take torch's default generator.
+void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t begin = stack->size() - arguments.size();
+  // Modes see the call as it is. When they call the operator themselves, it comes here again; when they trace it,
+  // the graph must not hold a generator.
+  if (seat && !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
+      draws_on_cpu(c10::ArrayRef<c10::IValue>(stack->data() + begin, arguments.size()))) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!is_generator(*arguments[i].type())) continue;
+      c10::IValue& given = (*stack)[begin + i];
+      if (given.isNone() || !given.toGenerator().defined() ||
+          given.toGenerator() == at::detail::getDefaultCPUGenerator()) {
+        given = random_generator();
+      }
+    }
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
+/// Registers `draw` for all operators of torch that take a generator; once, at the first pass.
+void intercept() {
+  static const bool done = [] {
+    // Never destroyed: the dispatcher may be gone before.
+    auto* others =
+        new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, static_cast<uint32_t>(__LINE__));
+    others->fallback(torch::CppFunction::makeFallthrough());
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__,
+                                       static_cast<uint32_t>(__LINE__));
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      if (name.getNamespace() != std::optional<std::string_view>("aten")) continue;
+      const auto op = dispatcher.findSchema(name);
+      if (!op || !has_generator(op->schema())) continue;
+      const std::string full =
+          name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
+    }
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+RandomState read(at::Generator generator) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* own = generator.get<at::CPUGeneratorImpl>();
+  return {own->engine().data(), own->next_float_normal_sample(), own->next_double_normal_sample()};
+}
+
+bool same(const RandomState& a, const RandomState& b) {
+  return a.engine.seed_ == b.engine.seed_ && a.engine.left_ == b.engine.left_ &&
+         a.engine.next_ == b.engine.next_ && a.engine.state_ == b.engine.state_ &&
+         a.next_float == b.next_float && a.next_double == b.next_double;
+}
+
+/// SplitMix64.
+uint64_t mixed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+RandomPass::RandomPass() : own_(random_generator()), begin_(read(own_)) { intercept(); }
+
+void RandomPass::enter(int64_t part) {
+  const bool key_before = c10::impl::tls_is_dispatch_key_included(kKey);
+  seat = std::make_unique<Seat>(Seat{shared_from_this(), part, key_before, std::move(seat)});
+  const bool own_is_default = own_ == at::detail::getDefaultCPUGenerator();
+  c10::impl::tls_set_dispatch_key_included(kKey, part != 0 || !own_is_default);
+}
+
+void RandomPass::leave() {
+  TORCH_CHECK(seat, "RandomPass.leave() without enter() in this thread");
+  c10::impl::tls_set_dispatch_key_included(kKey, seat->key_before);
+  std::unique_ptr<Seat> outer = std::move(seat->outer);
+  seat = std::move(outer);
+}
+
+void RandomPass::settle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  bool drawn = false;
+  for (const auto& [part, stream] : streams_) drawn = drawn || !same(read(stream), derived(part));
+  if (!drawn || !same(read(own_), begin_)) return;
+  const std::lock_guard<std::mutex> generator_lock(own_.mutex());
+  own_.get<at::CPUGeneratorImpl>()->random();
+}
+
+at::Generator RandomPass::stream(int64_t part) {
+  if (part == 0) return own_;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  at::Generator& stream = streams_[part];
+  if (!stream.defined()) {
+    stream = at::detail::createCPUGenerator();
+    at::mt19937 engine;
+    engine.set_data(derived(part).engine);
+    stream.get<at::CPUGeneratorImpl>()->set_engine(engine);
+  }
+  return stream;
+}
+
+/// A full state of 624 words, not a seed: torch's engine uses 32 bits of a seed, and streams would meet.
+RandomState RandomPass::derived(int64_t part) const {
+  uint64_t hash = 0;
+  for (const uint32_t word : begin_.engine.state_) hash = mixed(hash ^ word);
+  hash = mixed(hash ^ static_cast<uint64_t>(begin_.engine.left_));
+  hash = mixed(hash ^ begin_.engine.next_);
+  // A kept normal number that is used up changes nothing else.
+  hash = mixed(hash ^ ((begin_.next_float ? 1U : 0U) | (begin_.next_double ? 2U : 0U)));
+  hash = mixed(hash ^ static_cast<uint64_t>(part));
+  RandomState result{begin_.engine, std::nullopt, std::nullopt};  // with the user's seed
+  for (uint32_t& word : result.engine.state_) {
+    hash = mixed(hash);
+    word = static_cast<uint32_t>(hash >> 32);
+  }
+  result.engine.left_ = 1;
+  result.engine.next_ = 0;
+  result.engine.seeded_ = true;
+  return result;
+}
+
+at::Generator random_generator() {
+  return seat ? seat->pass->stream(seat->part) : at::detail::getDefaultCPUGenerator();
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,212 @@
+"""Random numbers in replicas on CPU slots."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import fastcomm
+from fastcomm.nn.parallel import _random
+
+SLOTS = ["cpu", "cpu", "cpu"]
+MASK = (1 << 64) - 1
+
+
+def mixed(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def derived(state, part):
+    """The stream of a replica, from ADR 37, by nothing but torch's format of a state."""
+    words = state[:5040].view(torch.int64).tolist()
+    left, after = words[1] & 0xFFFFFFFF, words[2]
+    hash_ = 0
+    for word in words[3:627]:
+        hash_ = mixed(hash_ ^ word)
+    hash_ = mixed(hash_ ^ left)
+    hash_ = mixed(hash_ ^ after)
+    kept_double = words[3 + 624 + 3 - 0] & 0xFFFFFFFF if len(words) > 630 else 0
+    hash_ = mixed(hash_ ^ (int(bool(state[5052])) | 2 * int(bool(kept_double))))
+    hash_ = mixed(hash_ ^ part)
+    made = list(words)
+    for j in range(624):
+        hash_ = mixed(hash_)
+        made[3 + j] = hash_ >> 32
+    made[1] = 1 | (1 << 32)
+    made[2] = 0
+    result = torch.zeros_like(state)
+    result[: len(made) * 8] = torch.tensor(made).view(torch.uint8)
+    result[5016:] = 0
+    return result
+
+
+class Delayed(nn.Module):
+    """Draws in several ways, with pauses that differ from run to run."""
+
+    def __init__(self, reentrant=None, nested=False):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(64))
+        self.reentrant, self.nested = reentrant, nested
+
+    def draw(self, x):
+        time.sleep(random.random() / 1000)
+        y = F.dropout(x * self.w, 0.5)
+        time.sleep(random.random() / 1000)
+        return F.rrelu(y + torch.rand_like(y).round() * y, training=True)
+
+    def forward(self, x):
+        if self.reentrant is None:
+            return self.draw(x)
+        inner = self.draw
+        if self.nested:
+
+            def inner(x):
+                return checkpoint(self.draw, x, use_reentrant=self.reentrant)
+
+        return checkpoint(inner, x, use_reentrant=self.reentrant)
+
+
+def step(model, seed=3):
+    torch.manual_seed(seed)
+    model.zero_grad()
+    x = torch.ones(6, 64, requires_grad=True)
+    out = model(x)
+    out.sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+def equal(a, b):
+    return all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_one_seed_gives_the_same_bits(reentrant, nested):
+    model = fastcomm.nn.parallel.DataParallel(Delayed(reentrant, nested), SLOTS)
+    first = step(model)
+    assert all(equal(first, step(model)) for _ in range(20))
+    assert not equal(first, step(model, 4))
+    assert torch.equal(first[0], first[1])  # x and w are ones: the masks that the outputs have
+    assert torch.equal(first[0].sum(0), first[2])
+    parts = first[0].chunk(3)
+    assert not torch.equal(parts[0], parts[1]) and not torch.equal(parts[1], parts[2])
+
+
+def test_control_without_streams(monkeypatch):
+    class Nothing:
+        def replica(self, _):
+            return torch.no_grad.__new__(torch.enable_grad)
+
+        def settle(self):
+            pass
+
+    monkeypatch.setattr(_random.Pass, "replica", lambda self, i: torch.enable_grad())
+    model = fastcomm.nn.parallel.DataParallel(Delayed(False), SLOTS)
+    runs = [step(model) for _ in range(30)]
+    assert not all(equal(runs[0], run) and torch.equal(run[0], run[1]) for run in runs)
+
+
+def test_nothing_drawn_leaves_the_state():
+    model = fastcomm.nn.parallel.DataParallel(nn.Linear(4, 4), SLOTS)
+    before = torch.get_rng_state()
+    model(torch.ones(6, 4)).sum().backward()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_part_is_as_bare():
+    bare = Delayed()
+    torch.manual_seed(1)
+    expected = bare(torch.ones(1, 64)), torch.get_rng_state()
+    torch.manual_seed(1)
+    model = fastcomm.nn.parallel.DataParallel(bare, SLOTS)
+    assert equal(expected, (model(torch.ones(1, 64)), torch.get_rng_state()))
+
+
+def test_a_state_replays_a_pass():
+    model = fastcomm.nn.parallel.DataParallel(Delayed(), SLOTS)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first, second = model(torch.ones(6, 64)), model(torch.ones(6, 64))
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(first, model(torch.ones(6, 64)))
+    assert torch.equal(second, model(torch.ones(6, 64)))
+
+
+def test_only_a_later_replica_draws():
+    def nothing(x):
+        return x
+
+    draws = [fastcomm.nn.parallel.parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
+    draws += [fastcomm.nn.parallel.parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
+    assert not torch.equal(draws[0][1], draws[1][1])
+
+
+def serially(works, x):
+    """The same pass, one replica after the other, by the record."""
+    begin = torch.get_rng_state()
+    results = [works[0](x)]
+    own = torch.get_rng_state()
+    for i, work in list(enumerate(works))[1:]:
+        torch.set_rng_state(derived(begin, i))
+        results.append(work(x))
+    torch.set_rng_state(own)
+    return results
+
+
+LAYERS = [
+    lambda x: F.dropout(x, 0.3),
+    lambda x: F.rrelu(x, training=True),
+    lambda x: x + torch.rand_like(x),
+    lambda x: x * torch.bernoulli(torch.full_like(x, 0.5)),
+    lambda x: x + torch.randn(x.shape),
+    lambda x: x[torch.randperm(len(x))],
+    lambda x: x + torch.multinomial(torch.ones(8), 3)[0],
+    lambda x: F.alpha_dropout(x, 0.2, training=True),
+    lambda x: x + torch.randint(9, x.shape, generator=torch.default_generator),
+    lambda x: checkpoint(lambda y: F.dropout(y, 0.5), x, use_reentrant=False),
+    lambda x: x.clone().uniform_().add(x),
+    lambda x: x + torch.normal(x, 1.0),
+    lambda x: x * 2,
+]
+
+
+def random_models(seed):
+    chosen = random.Random(seed)
+    layers = [chosen.choice(LAYERS) for _ in range(chosen.randint(1, 6))]
+
+    def work(x):
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    works = [work] * chosen.randint(2, 4)
+    x = torch.linspace(-1, 1, 24).view(4, 6).requires_grad_()
+    torch.manual_seed(seed)
+    expected = serially(works, x)
+    torch.manual_seed(seed)
+    found = fastcomm.nn.parallel.parallel_apply(works, [x] * len(works))
+    assert equal(expected, found), seed
+    for a, b in zip(expected, found, strict=True):
+        (one,), (other,) = (torch.autograd.grad(v.sum(), x, allow_unused=True) for v in (a, b))
+        assert one is other is None or torch.equal(one, other), seed
+
+
+def test_random_models():
+    for seed in range(40):
+        random_models(seed)
+
+
+@pytest.mark.release
+def test_a_thousand_random_models():
+    for seed in range(1000):
+        random_models(seed)
