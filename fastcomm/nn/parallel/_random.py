@@ -35,7 +35,7 @@ class Pass:
 
     def __init__(self) -> None:
         if not isinstance(torch.random.default_generator, _OfThread):
-            torch.random.default_generator = _OfThread()  # type: ignore[assignment]
+            torch.random.default_generator = _OfThread()
         self._native = _library.RandomPass()
 
     @contextlib.contextmanager

@@ -61,7 +61,7 @@ class Delayed(nn.Module):
         time.sleep(random.random() / 1000)
         y = F.dropout(x * self.w, 0.5)
         time.sleep(random.random() / 1000)
-        return F.rrelu(y + torch.rand_like(y).round() * y, training=True)
+        return y + torch.rand_like(y).round() * y  # no rrelu: torch's own differ under checkpoint
 
     def forward(self, x):
         if self.reentrant is None:
@@ -102,13 +102,6 @@ def test_one_seed_gives_the_same_bits(reentrant, nested):
 
 
 def test_control_without_streams(monkeypatch):
-    class Nothing:
-        def replica(self, _):
-            return torch.no_grad.__new__(torch.enable_grad)
-
-        def settle(self):
-            pass
-
     monkeypatch.setattr(_random.Pass, "replica", lambda self, i: torch.enable_grad())
     model = fastcomm.nn.parallel.DataParallel(Delayed(False), SLOTS)
     runs = [step(model) for _ in range(30)]
