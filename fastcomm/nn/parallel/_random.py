@@ -7,8 +7,6 @@ library (csrc/ops/random_streams.h); here are the functions of ``torch.random``,
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,28 +23,14 @@ class _OfThread:
         return getattr(_library.random_generator(), name)
 
 
-class Pass:
-    """One pass through replicas.
+def begin_pass() -> Any:
+    """Begin a pass through replicas; returns the native library's ``RandomPass``.
 
-    The first replica draws from the generator of the thread that makes the pass. Each other one
-    has a stream derived from that generator's state at the beginning. If any of them has drawn,
-    the generator has another state at the end; else it is as it was.
+    Between ``enter(i)`` and ``leave()`` a thread draws as replica i: the first from the generator
+    of the thread that began the pass, each other one from a stream derived from that generator's
+    state. ``settle()`` ends the pass, after all replicas. If any has drawn, the generator has
+    another state then; else it is as it was.
     """
-
-    def __init__(self) -> None:
-        if not isinstance(torch.random.default_generator, _OfThread):
-            torch.random.default_generator = _OfThread()
-        self._native = _library.RandomPass()
-
-    @contextlib.contextmanager
-    def replica(self, number: int) -> Iterator[None]:
-        """Let this thread draw as that replica."""
-        self._native.enter(number)
-        try:
-            yield
-        finally:
-            self._native.leave()
-
-    def settle(self) -> None:
-        """End the pass, after all replicas."""
-        self._native.settle()
+    if not isinstance(torch.random.default_generator, _OfThread):
+        torch.random.default_generator = _OfThread()
+    return _library.RandomPass()

@@ -15,7 +15,7 @@ from torch._utils import ExceptionWrapper
 from fastcomm._devices.slots import CPU, Device, accelerator, index_of, slot
 from fastcomm.nn.parallel import _first_calls
 from fastcomm.nn.parallel._compile import traced, untraced
-from fastcomm.nn.parallel._random import Pass
+from fastcomm.nn.parallel._random import begin_pass
 
 __all__ = ["get_a_var", "parallel_apply"]
 
@@ -108,27 +108,31 @@ def parallel_apply(
     settings = _ThreadContext()
     results: list[Any] = [None] * count
 
-    draws = Pass() if count > 1 else None
+    numbers = begin_pass() if count > 1 else None
 
     def work(i: int) -> None:
         where = f"in replica {i} on device {'cpu' if places[i] == CPU else index_of(places[i])}"
         try:
-            numbers = contextlib.nullcontext() if draws is None else draws.replica(i)
-            with settings.enter(places[i], streams), numbers:
+            if numbers is not None:
+                numbers.enter(i)
+            with settings.enter(places[i], streams):
                 positions = inputs[i] if isinstance(inputs[i], list | tuple) else (inputs[i],)
                 results[i] = modules[i](*positions, **kwargs_tup[i])
         except Exception:
             results[i] = ExceptionWrapper(where=where)
         except BaseException as error:
             results[i] = _Ended(error)
+        finally:
+            if numbers is not None:
+                numbers.leave()
 
-    if draws is None:
+    if numbers is None:
         work(0)
     else:
         try:
             _in_threads(work, modules)
         finally:
-            draws.settle()
+            numbers.settle()
     for result in results:
         if isinstance(result, _Ended):
             raise result.by
