@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.patience import ENDS
 
 from fastcomm.bench import by_mpiexec
 from fastcomm.bench.launch import RankError, launch
@@ -70,7 +71,7 @@ def test_ranks_do_what_they_are_told() -> None:
         _sum_of_ranks,
         3,
         10,
-        timeout_s=60,
+        timeout_s=ENDS,
         on_message=lambda rank, text: seen.append((rank, text)),
         by_mpiexec=True,
     )
@@ -82,8 +83,8 @@ def test_ranks_do_what_they_are_told() -> None:
 def test_a_rank_that_raises_ends_all() -> None:
     begun = time.monotonic()
     with pytest.raises(RankError, match="not today"):
-        launch(_raise_on_one, 2, timeout_s=60, by_mpiexec=True)
-    assert time.monotonic() - begun < 120
+        launch(_raise_on_one, 2, timeout_s=ENDS, by_mpiexec=True)
+    assert time.monotonic() - begun < ENDS
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -91,10 +92,10 @@ def test_an_mpiexec_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPIEXEC_FAILS", "1")
     before = set(threading.enumerate())
     with pytest.raises(RuntimeError, match="mpiexec ended with 7"):
-        launch(_sum_of_ranks, 2, 1, timeout_s=60, by_mpiexec=True)
+        launch(_sum_of_ranks, 2, 1, timeout_s=ENDS, by_mpiexec=True)
     left = [each for each in set(threading.enumerate()) - before if not each.daemon]
     for each in left:
-        each.join(5)
+        each.join(ENDS)
     assert not any(each.is_alive() for each in left), left  # a program could not end
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import beside, programs
+from support.patience import ENDS
 
 FILE = "tests/coll/test_list_plan.py"
 
@@ -35,7 +36,7 @@ def test_a_serial_test_waits_for_it_and_it_ends_with_the_tests(
     try:
         with beside.building(str(lock), False, [FILE]):
             assert not _is_free(lock)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + ENDS
             while not begun.exists():
                 assert time.monotonic() < deadline, beside.LOG.read_text()
                 time.sleep(0.01)

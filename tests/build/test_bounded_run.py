@@ -10,6 +10,7 @@ from pathlib import Path
 
 import bounded_run
 import pytest
+from support.patience import ENDS, SOON
 
 PYTHON = sys.executable
 SLEEPER = "import time; time.sleep(300)"
@@ -55,16 +56,21 @@ def _family(tmp_path: Path) -> list[int]:
 
 def test_what_ends_by_itself(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['WORD']); print('bad', file=sys.stderr); sys.exit(7)"
-    ended, said = _run(tmp_path, code, 60)
-    assert (ended.status, ended.left) == (7, 0) and ended.seconds < 60
+    ended, said = _run(tmp_path, code, ENDS)
+    assert (ended.status, ended.left) == (7, 0)
     assert sorted(said.split()) == ["bad", "told"]
 
 
 def test_what_runs_too_long_is_killed_with_all_it_started(tmp_path: Path) -> None:
     bystander = subprocess.Popen([PYTHON, "-c", SLEEPER])
     try:
-        ended, said = _run(tmp_path, FAMILY, 3, str(tmp_path / "pids"), "300")
-        assert ended.status is None and 3 <= ended.seconds < 30 and "all there" in said
+        for limit in (3, 12, 48):  # whichever is enough for the family to start
+            (tmp_path / "pids").unlink(missing_ok=True)
+            ended, said = _run(tmp_path, FAMILY, limit, str(tmp_path / "pids"), "300")
+            assert ended.status is None and limit <= ended.seconds < limit + SOON
+            if "all there" in said:
+                break
+        assert "all there" in said
         family = _family(tmp_path)
         assert len(family) == 3 and not any(map(_alive, family))
         assert bystander.poll() is None
@@ -74,7 +80,7 @@ def test_what_runs_too_long_is_killed_with_all_it_started(tmp_path: Path) -> Non
 
 
 def test_what_is_left_behind_is_killed_and_counted(tmp_path: Path) -> None:
-    ended, _ = _run(tmp_path, FAMILY, 60, str(tmp_path / "pids"), "0")
+    ended, _ = _run(tmp_path, FAMILY, ENDS, str(tmp_path / "pids"), "0")
     assert (ended.status, ended.left) == (0, 3)
     assert not any(map(_alive, _family(tmp_path)))
 
@@ -93,11 +99,11 @@ with open({str(tmp_path / "log")!r}, "w") as log:
 """
     tools = str(Path(bounded_run.__file__).parent)
     caller = subprocess.Popen([PYTHON, "-c", code], env={**os.environ, "PYTHONPATH": tools})
-    log, deadline = tmp_path / "log", time.monotonic() + 60
+    log, deadline = tmp_path / "log", time.monotonic() + ENDS
     while not (log.exists() and "all there" in log.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     caller.terminate()
-    assert caller.wait(30) == 3
+    assert caller.wait(ENDS) == 3
     assert len(_family(tmp_path)) == 3 and not any(map(_alive, _family(tmp_path)))
 
 

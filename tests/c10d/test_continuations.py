@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.patience import ENDS
+from support.patience import ENDS, OPERATION, SOON
 from support.ranks import World, run_outcomes, run_ranks
 
 Future = Any
@@ -97,7 +97,7 @@ def _blocking(world: World) -> None:
     released = threading.Event()
 
     def block(future: Future) -> bool:
-        return released.wait(30)
+        return released.wait(ENDS)
 
     blocked = _reduced(1.0).then(block)
     behind = _reduced(1.0).then(lambda future: released.is_set())
@@ -109,7 +109,7 @@ def _blocking(world: World) -> None:
         assert _reduced(1.0, size, other).then(lambda future: 7).wait() == 7
     assert not blocked.done()
     assert not behind.done()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 2 * SOON
     time.sleep(max(0.0, 1 - (time.monotonic() - start)))
     dist.barrier()
     released.set()
@@ -157,7 +157,7 @@ def _kinds_of_futures(world: World) -> None:
     assert future.then(lambda done: threading.get_ident()).wait() == thread
     called = threading.Event()
     future.add_done_callback(lambda done: called.set())
-    assert called.wait(10)
+    assert called.wait(ENDS)
     # torch's own callback on one of our futures.
     both = torch.futures.collect_all([_reduced(1.0), _reduced(2.0)])
     assert [f.value()[0][0].item() for f in both.wait()] == [world.size, 2 * world.size]
@@ -203,7 +203,7 @@ def _waits_for_later_ones(world: World) -> bool:
     ready = threading.Event()
 
     def wait(future: Future) -> bool:
-        assert ready.wait(30)
+        assert ready.wait(ENDS)
         torch.futures.collect_all(later).wait()
         return True
 
@@ -279,9 +279,11 @@ def _never_called(world: World) -> Caught | None:
     dist.barrier()
     if world.rank == 1:
         _reduced(1.0).then(lambda done: None).wait()
-        time.sleep(4)
+        world.hear("given up")
         return None
-    return catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
+    caught = catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
+    world.tell("given up")
+    return caught
 
 
 def test_a_continuation_of_one_rank_alone_times_out() -> None:
@@ -373,7 +375,7 @@ def _forked_alone(world: World) -> int:
     _reduced(1.0).then(lambda done: None).wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(int(ENDS))
         value = _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait()
         os._exit(7 if value == 1 else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -398,7 +400,7 @@ def _die_while_the_lane_forms(world: World) -> Caught | None:
         with open(port) as file:
             store = dist.TCPStore("127.0.0.1", int(file.read()), 2, is_master=False)
     dist.init_process_group(
-        "fastcomm", store=store, rank=world.rank, world_size=2, timeout=timedelta(seconds=60)
+        "fastcomm", store=store, rank=world.rank, world_size=2, timeout=timedelta(seconds=OPERATION)
     )
     future = _reduced(1.0)
     future.wait()
@@ -411,7 +413,7 @@ def test_a_death_with_the_store_is_named_soon() -> None:
     survivor = run_outcomes(2, _die_while_the_lane_forms)[1]
     assert survivor.error is None, survivor.error
     assert survivor.value.kind == "PeerLostError", survivor.value
-    assert survivor.value.seconds < 10
+    assert survivor.value.seconds < SOON
 
 
 def _destroyed_meanwhile(world: World) -> None:
@@ -421,11 +423,11 @@ def _destroyed_meanwhile(world: World) -> None:
 
     def block(future: Future) -> None:
         started.set()
-        released.wait(30)
+        released.wait(ENDS)
 
     child = _reduced(1.0).then(block)
     after = _reduced(1.0).then(lambda done: 5)
-    assert started.wait(30)
+    assert started.wait(ENDS)
     dist.destroy_process_group()
     released.set()
     child.wait()
@@ -448,9 +450,10 @@ print("end", flush=True)
 """
 
 
-@pytest.mark.parametrize("body", ["time.sleep(0.5) or print('late', flush=True)", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    "body", ["time.sleep(0.5) or print('late', flush=True)", "time.sleep(600)"]
+)
 def test_a_program_ends_while_a_continuation_runs(body: str) -> None:
-    start = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", _EXIT.format(body=body)],
         capture_output=True,
@@ -461,7 +464,6 @@ def test_a_program_ends_while_a_continuation_runs(body: str) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == (["end", "late"] if "late" in body else ["end"])
     assert ended.stderr == ""
-    assert time.monotonic() - start < 40
 
 
 _EXIT_WAITING = """
@@ -507,7 +509,7 @@ def _no_threads_left(world: World) -> None:
         world.init(name=f"again {turn}")
         _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
         dist.destroy_process_group()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + ENDS
     while _threads() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _threads() <= before

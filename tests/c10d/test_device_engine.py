@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from support import ranks
 from support.caught import Caught, catch
+from support.patience import SOON
 from support.ranks import World
 from torch.nn.parallel import DistributedDataParallel
 
@@ -209,7 +210,7 @@ def _hang(world: World, how: str) -> tuple[list[Caught], float]:
         if how == "death":
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(3)
+        world.hear("given up")
         return [], 0
     if how == "nobody waits":
         work: Any = dist.all_reduce(x, async_op=True)
@@ -221,9 +222,10 @@ def _hang(world: World, how: str) -> tuple[list[Caught], float]:
         caught = [catch(dist.all_reduce, x)]
     waited = time.monotonic() - begun
     caught += [catch(dist.all_reduce, x), catch(dist.all_reduce, torch.ones(2))]
+    world.tell("given up")
     assert x.tolist() == [world.size] * 4
     dist.destroy_process_group()
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 2 * SOON
     return caught, waited
 
 
@@ -233,7 +235,7 @@ def test_a_peer_dies_while_the_backend_hangs() -> None:
         assert outcome.error is None, outcome.error
         caught, waited = outcome.value
         assert [(one.kind, one.peer) for one in caught] == [("PeerLostError", 1)] * 3, caught
-        assert caught[0].operation == "all_reduce" and waited < 2.3
+        assert caught[0].operation == "all_reduce" and waited < SOON
         assert outcome.exitcode == 0
 
 
@@ -243,7 +245,7 @@ def test_a_timeout(how: str) -> None:
     assert {one.kind for one in caught} == {"CollectiveTimeoutError"}, caught
     # Noticed by our watch or by the backend's own, whose timeout was set together with ours.
     assert re.search("simccl: (did not end within 1500 ms|.*Watchdog caught)", caught[0].text)
-    assert caught[0].operation == "all_reduce" and 1.4 < waited < 2.9
+    assert caught[0].operation == "all_reduce" and 1.4 < waited < SOON
 
 
 def _another_group(world: World) -> list[float]:
@@ -253,7 +255,7 @@ def _another_group(world: World) -> list[float]:
     _made[0].hang_next()
     threading.Timer(0.3, dist.group.WORLD._get_backend(device).abort).start()
     caught = catch(dist.all_reduce, x)
-    assert caught.kind == "GroupPoisonedError" and caught.seconds < 2, caught
+    assert caught.kind == "GroupPoisonedError" and caught.seconds < SOON, caught
     dist.destroy_process_group()
     world.init("cpu:fastcomm,sim:fastcomm", name="another")
     dist.all_reduce(x)
@@ -299,7 +301,7 @@ def test_a_peer_dies_while_a_group_is_destroyed() -> None:
     assert outcome.error is None, outcome.error
     caught, seconds = outcome.value
     assert (caught.kind, caught.peer) == ("PeerLostError", 1), caught
-    assert seconds < 2.3
+    assert seconds < SOON
 
 
 def _fail_natively(world: World) -> list[Caught]:
@@ -376,11 +378,12 @@ def _expire(world: World) -> Caught | None:
     x = torch.ones(4, device=device)
     dist.all_reduce(x)
     if world.rank == 1:
-        time.sleep(0.5)
+        world.hear("expired")
         dist.all_reduce(x)
         return None
     work: Any = dist.all_reduce(x, async_op=True)
     caught = catch(work.wait, timedelta(milliseconds=100))
+    world.tell("expired")
     work.wait()
     assert x.tolist() == [4] * 4
     return caught

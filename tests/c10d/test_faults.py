@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.patience import ENDS, SOON
 from support.pids import fork_apart, why_no_pids
 from support.ranks import Outcome, World, run_outcomes
 from torch.utils.data import DataLoader
@@ -161,10 +162,10 @@ def _check_survivor(outcome: Outcome, size: int, victim: int) -> None:
     assert first.kind == "PeerLostError", first
     assert (first.rank, first.world_size, first.peer) == (outcome.rank, size, victim)
     assert str(told["pid"]) in first.text
-    assert told["delay"] < 1, f"told after {told['delay']:.2f} s"
+    assert told["delay"] < SOON, f"told after {told['delay']:.2f} s"
     for later in told["again"]:
         assert (later.kind, later.peer) == ("PeerLostError", victim), later
-        assert later.seconds < 0.1
+        assert later.seconds < SOON
     assert told["sum"] == {float(sum(range(size - 1)))}
 
 
@@ -197,7 +198,7 @@ def test_a_death_in_another_pid_namespace(victim: int) -> None:
         pytest.skip(reason)
     caught = run_outcomes(2, _lose_one_apart, victim)[1 - victim].value
     assert (caught.kind, caught.peer) == ("PeerLostError", victim), caught
-    assert caught.seconds < 2
+    assert caught.seconds < SOON
 
 
 def _all_die(world: World, in_an_operation: bool) -> None:
@@ -229,7 +230,7 @@ def test_killing_every_rank_leaves_nothing(transport: str, in_an_operation: bool
         3, _all_die, in_an_operation, environment={"FASTCOMM_TRANSPORT": transport}
     )
     assert [outcome.exitcode for outcome in outcomes] == [-signal.SIGKILL] * 3
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + ENDS
     while _left_behind() - before and time.monotonic() < deadline:
         time.sleep(0.05)  # another test run on this machine may form a group at this moment
     assert _left_behind() <= before

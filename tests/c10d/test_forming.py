@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 
 
@@ -26,16 +27,20 @@ def _with_size(world: World, sizes: list[int]) -> tuple[Caught, float]:
 @pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [3, 3, 4], [3, 2, 3]])
 def test_ranks_of_different_world_sizes_are_told(sizes: list[int]) -> None:
     """They are told long before the timeout; then the same processes form a right group."""
-    for caught, total in run_ranks(len(sizes), _with_size, sizes, group_timeout=60):
+    for caught, total in run_ranks(len(sizes), _with_size, sizes):
         assert caught.kind == "CollectiveArgumentError", caught
         assert "ValueError" in caught.bases
         assert "give every rank the same world size" in caught.text
-        assert caught.seconds < 20, caught
+        assert caught.seconds < SOON, caught
         assert total == len(sizes)
 
 
 def _without_the_last(world: World) -> Caught | None:
-    return catch(world.init) if world.rank < world.size - 1 else None
+    if world.rank == world.size - 1:
+        return None
+    world.tell(f"rank {world.rank} is here")
+    world.hear(f"rank {1 - world.rank} is here")
+    return catch(lambda: world.init(forming=world.timeout))
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
@@ -43,7 +48,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert told[2] is None
     for caught in told[:2]:
         assert caught.kind == "CollectiveTimeoutError", caught
-        assert caught.seconds < 10, caught
+        assert caught.seconds < SOON, caught
     assert "ranks 2 did not arrive" in told[0].text
 
 
@@ -57,9 +62,9 @@ def _one_without_descriptors(world: World, poor: int) -> Caught:
 
 @pytest.mark.parametrize("poor", [0, 2])
 def test_a_rank_without_descriptors_tells_the_others(poor: int) -> None:
-    for outcome in run_outcomes(3, _one_without_descriptors, poor, group_timeout=60):
+    for outcome in run_outcomes(3, _one_without_descriptors, poor):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
         assert f"rank {poor}: a group of 3 ranks needs" in outcome.value.text
         assert "ulimit -n" in outcome.value.text
-        assert outcome.value.seconds < 20
+        assert outcome.value.seconds < SOON

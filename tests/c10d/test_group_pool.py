@@ -14,6 +14,7 @@ import sim
 import torch
 import torch.distributed as dist
 from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
+from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
 from torch import nn
@@ -137,8 +138,8 @@ def test_who_asks_alone_waits_for_some_seconds_once() -> None:
     """A rank that asks after other operations is not met: the devices could not come to rest."""
     found = run_ranks(3, _alone)
     assert not any(first or data for first, data, _, _ in found)
-    assert 4.5 < found[1][2] < 20 and found[1][3] < 4, found
-    assert all(4.5 < found[rank][3] < 20 for rank in (0, 2)), found
+    assert 4.5 < found[1][2] < SOON and found[1][3] < 4, found
+    assert all(4.5 < found[rank][3] < SOON for rank in (0, 2)), found
 
 
 def _none(world: World) -> list[str]:

@@ -96,7 +96,7 @@ def _with_few_descriptors(world: World, spare: int) -> Any:
 @pytest.mark.parametrize("spare", [1, 6, 12, 20])
 def test_too_few_descriptors_are_an_error(spare: int) -> None:
     """And not the end of the process, which Gloo causes where it serves the group."""
-    for outcome in run_outcomes(3, _with_few_descriptors, spare, group_timeout=5):
+    for outcome in run_outcomes(3, _with_few_descriptors, spare):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
         assert "ulimit -n" in outcome.value.text, outcome.value

@@ -9,13 +9,14 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.patience import ENDS, OPERATION
 from support.ranks import World, run_outcomes, run_ranks
 
 
 def _after_a_busy_engine(world: World) -> None:
     """Leave a first message to an engine that is busy with another group."""
     world.init()
-    limit = timedelta(seconds=15)
+    limit = timedelta(seconds=OPERATION)
     others, ours = dist.new_group(timeout=limit), dist.new_group(timeout=limit)
     large, value = torch.full((1 << 19,), 3.0), torch.ones(4)
     if world.rank == 0:
@@ -47,7 +48,7 @@ def _polled(world: World) -> str:
         time.sleep(0.2)
         os._exit(3)
     work = dist.irecv(torch.zeros(2), 1)
-    end = time.monotonic() + 10
+    end = time.monotonic() + ENDS
     while not work.is_completed() and time.monotonic() < end:
         time.sleep(0.001)
     assert work.is_completed()

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.messages import exchange
+from support.patience import ENDS
 from support.ranks import World, run_ranks
 
 pytestmark = pytest.mark.serial  # short times are compared
@@ -79,10 +80,11 @@ def _many_at_once(world: World) -> None:
     if world.rank == 0:
         works = [dist.isend(_pattern(sizes[tag], tag), 1, tag=tag) for tag in range(count)]
         assert works[1].is_completed() and not works[0].is_completed()
+        world.tell("all is sent")
         for work in works:
             work.wait()
     else:
-        time.sleep(0.2)
+        world.hear("all is sent")
         for tag in reversed(range(count)):
             got = torch.zeros(sizes[tag])
             dist.recv(got, 0, tag=tag)
@@ -230,7 +232,7 @@ def _polled(world: World) -> None:
         got = torch.zeros(2)
         work = dist.irecv(got, 0)
         assert work is not None
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + ENDS
         while not work.is_completed():
             assert time.monotonic() < deadline
         assert got.tolist() == [1, 1]

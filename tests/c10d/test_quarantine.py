@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.patience import ENDS
 from support.ranks import World, run_outcomes, run_ranks
 from support.segment import holds
 
@@ -27,7 +28,7 @@ def _tell(world: World, what: str) -> None:
 
 
 def _hear(world: World, what: str, ranks: list[int]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + ENDS
     while not all(Path(world.directory, f"{what}-{rank}").exists() for rank in ranks):
         assert time.monotonic() < deadline, f"{what}: not from every one of {ranks}"
         time.sleep(0.005)
@@ -87,7 +88,7 @@ def _in_time(
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + ENDS
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
 

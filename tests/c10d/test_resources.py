@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.patience import ENDS
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -42,8 +43,8 @@ def _usage() -> Usage:
 
 
 def _settled(want: Usage, more_descriptors: int) -> Usage:
-    """Return the usage once other threads have closed what they close, or after ten seconds."""
-    deadline = time.monotonic() + 10
+    """Return the usage once other threads have closed what they close, or after minutes."""
+    deadline = time.monotonic() + ENDS
     while True:
         now = _usage()
         if now.descriptors <= want.descriptors + more_descriptors and now.threads <= want.threads:

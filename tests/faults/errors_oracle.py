@@ -10,7 +10,7 @@ from faults.report import EXTRA, Result, Run
 from faults.schedule import PATIENT, Schedule
 
 # An error is due at once. This many seconds are allowed where other programs keep cores busy.
-SLACK = 3.0
+SLACK = 30.0
 
 _NAMING = ("PeerLostError", "PeerLeftError", "CollectiveTimeoutError")
 NUMBERED = ("CollectiveMismatchError", *_NAMING)

@@ -179,7 +179,7 @@ def _late(run: Run, mine: bool, done: int, issued: int) -> Expectation:
         for result in ended.results
         if rank != victim and result.op == schedule.fault.at
     ]
-    too_late = bool(deadlines) and min(deadlines) < resumed - 0.25
+    too_late = bool(deadlines) and min(deadlines) < resumed - 0.6
     errors: tuple[Blame, ...] = (("CollectiveTimeoutError", victim),)
     if any(op.is_message and op.group == WORLD for op in schedule.ops):
         # A rank that waits for a message from one that waits for the victim may give up first.

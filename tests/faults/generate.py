@@ -237,8 +237,8 @@ def _soon(rng: random.Random) -> float:
 
 
 def _too_late(rng: random.Random, schedule: Schedule, fault: Fault) -> Schedule:
-    timeout = rng.uniform(0.4, 0.7)
-    fault = replace(fault, seconds=timeout + rng.uniform(0.3, 0.5))
+    timeout = rng.uniform(0.8, 1.2)
+    fault = replace(fault, seconds=timeout + rng.uniform(0.8, 1.2))
     return replace(schedule, fault=fault, timeout=timeout)
 
 

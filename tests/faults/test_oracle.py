@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from faults import fused_operations
+from faults.errors_oracle import SLACK
 from faults.expect import frontier
 from faults.operations import Bound
 from faults.oracle import judge
@@ -200,7 +201,7 @@ WRONG = {
     "another process": (killed, _set(0, 2, error=Told("PeerLostError", "", VICTIM, 1)), "name"),
     "another operation": (killed, _set(0, 2, error=lost(sequence=3)), "another operation"),
     "two causes": (killed, _set(0, 3, error=Told("PeerLostError", "", VICTIM, 9)), "before it"),
-    "slow news": (killed, _set(0, 2, ended=9.0), "late"),
+    "slow news": (killed, _set(0, 2, ended=9.0 + SLACK), "late"),
     "out of step": (killed, _far_apart, "too far apart"),
     "a timeout, not a mismatch": (
         mismatched, _set(0, 2, error=lost(kind="CollectiveTimeoutError")), "not one of",
@@ -211,7 +212,7 @@ WRONG = {
     ),
     "a mismatch on some": (mismatched, _set(VICTIM, 2, error=None), "was to fail"),
     "an early timeout": (late, _too_early, "before the timeout"),
-    "a late timeout": (late, _set(0, 2, ended=9.0), "late"),
+    "a late timeout": (late, _set(0, 2, ended=9.0 + SLACK), "late"),
     "a timeout that blames another": (
         late, _set(0, 2, error=Told("CollectiveTimeoutError", "", 2, 1)), "not one of",
     ),

@@ -11,6 +11,7 @@ from faults import pool
 from faults.oracle import judge
 from faults.pool import Lane
 from faults.schedule import Fault, Op, Schedule, Step, players
+from support.patience import ENDS
 
 OPS = (
     Op(0, "all_reduce", count=100),
@@ -78,8 +79,10 @@ def test_a_wrong_message_is_reported(lane: Lane) -> None:
 def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(
     lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "PATIENCE", 3.0)
-    run = lane.play(schedule(Fault("delay", 1, 1, seconds=100)))
+    usual = lane.play(schedule(Fault())).seconds
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "PATIENCE", max(3.0, 10 * usual))
+        run = lane.play(schedule(Fault("delay", 1, 1, seconds=600)))
     assert run.hung == [0, 1, 2]
     assert judge(run) == ["ranks [0, 1, 2] do not answer"]
     assert "_strike" in run.evidence  # where the victim sleeps
@@ -99,5 +102,5 @@ def test_a_status_is_read_by_one_thread_at_a_time(lane: Lane) -> None:
         ending.start()
         ending.join(0.5)
         assert statuses == [] and started.process._popen.returncode is None
-    ending.join(10)
+    ending.join(ENDS)
     assert statuses == [-9]

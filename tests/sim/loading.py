@@ -71,7 +71,7 @@ def _let_autograd_end() -> None:
     torch aborts the process where the interpreter ends meanwhile: on a device as fast as this one,
     scripts whose last line is a ``backward()`` would hit that every other time.
     """
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     asleep = 0
     while asleep < 3 and time.monotonic() < deadline:
         time.sleep(0.002)  # releases the GIL

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +27,12 @@ class Caught:
     peer: int | None = None
     operation: str | None = None
     sequence: int | None = None
+
+
+def interrupted_in(function: Callable[[], Any]) -> Any:
+    """Call ``function``, and send this process SIGINT 0.3 s later; to be called by `catch`."""
+    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    return function()
 
 
 def catch(function: Callable[..., Any], *arguments: Any, **options: Any) -> Caught:

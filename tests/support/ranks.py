@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-from support.patience import ENDS, OPERATION
+from support.patience import ENDS, OPERATION, until
 
 _context = mp.get_context("forkserver")
 # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
@@ -56,8 +57,17 @@ class World:
     backend: str = "fastcomm"
     timeout: timedelta = field(default_factory=lambda: timedelta(seconds=OPERATION))
 
-    def init(self, backend: str | None = None, name: str = "store") -> None:
-        """Call ``init_process_group`` over a file store that the ranks share."""
+    def init(
+        self,
+        backend: str | None = None,
+        name: str = "store",
+        forming: timedelta | None = None,
+    ) -> None:
+        """Call ``init_process_group`` over a file store that the ranks share.
+
+        A short timeout holds from then on: how long ranks take to start is not its subject, unless
+        ``forming`` gives a timeout for that.
+        """
         import torch.distributed as dist
 
         store = dist.FileStore(os.path.join(self.directory, name), self.size)
@@ -66,8 +76,19 @@ class World:
             store=store,
             rank=self.rank,
             world_size=self.size,
-            timeout=self.timeout,
+            timeout=forming or max(self.timeout, timedelta(seconds=OPERATION)),
         )
+        if forming is None and self.timeout < timedelta(seconds=OPERATION):
+            assert dist.group.WORLD is not None
+            dist.group.WORLD.set_timeout(self.timeout)
+
+    def tell(self, what: str) -> None:
+        """Let ranks go on that wait for this."""
+        Path(self.directory, f"told {what}").touch()
+
+    def hear(self, what: str) -> None:
+        """Wait until a rank has told this, however slow the machine is."""
+        until(Path(self.directory, f"told {what}").exists, f"nobody told: {what}")
 
     def join(self, kind: str, many: int) -> list[str]:
         """Join the default group, and return ``many`` devices of this rank's own.

@@ -60,7 +60,7 @@ inline void store_flag(const at::Tensor& flag, uint32_t value) {
 inline void await_flag(const at::Tensor& flag, uint32_t value) {
   launch(current_stream(flag.device().index()), "a flag is awaited", {},
          [word = flag_of(flag), value] {
-           const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+           const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
            while (!fastcomm::reached(fastcomm::load_flag(word), value)) {
              TORCH_CHECK(std::chrono::steady_clock::now() < end, "sim: nobody has stored ", value);
              usleep(50);
