@@ -81,16 +81,17 @@ def test_negative_control_is_reported(control: str) -> None:
 
 
 def test_tensor_that_is_taken_back_too_early_is_reported() -> None:
-    output = programs.run(
-        programs.get(RANDOM, WATCHED),
-        "random",
-        "1",
-        control="no_last_wait",
-        environment=READ_IN_PLACE,
-    ).stdout
-    assert programs.races(output)
-    for schedule in ("AllGather", "Broadcast", "ReduceScatter", "AllToAllV"):
-        assert schedule in output, schedule
+    """As a race, or as a use of what was freed: on one processor threads overlap in some seeds."""
+    program, output = programs.get(RANDOM, WATCHED), ""
+    wanted = ("SUMMARY: ThreadSanitizer", "AllGather", "Broadcast", "ReduceScatter", "AllToAllV")
+    for seed in range(1, 17):
+        output += programs.run(
+            program, "random", str(seed), control="no_last_wait", environment=READ_IN_PLACE
+        ).stdout
+        if all(word in output for word in wanted):
+            break
+    for word in wanted:
+        assert word in output, f"ThreadSanitizer missed it: {word}"
 
 
 @pytest.mark.parametrize("case", ["in_place", "read"])
