@@ -63,6 +63,12 @@ os.environ["PATH"] = os.pathsep.join(
 )
 
 
+if os.environ.get("FASTCOMM_DEBUG", "") not in ("", "0", "1"):
+    raise SystemExit(
+        f"fastcomm: FASTCOMM_DEBUG must be 0 or 1, not {os.environ['FASTCOMM_DEBUG']!r}"
+    )
+
+
 def choose_cuda_home() -> str | None:
     """Return the toolkit to compile CUDA sources with, None for the CPU-only flavour."""
     wish = os.environ.get("FASTCOMM_CUDA", "")

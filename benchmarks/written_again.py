@@ -27,12 +27,13 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 import fastcomm
+from fastcomm._commands import words
 from fastcomm.bench.cases.base import all_gather_single, reduce_scatter_single
 from fastcomm.bench.launch import launch
 from fastcomm.bench.rank import Rank
 from fastcomm.bench.records import RecordWriter
 from fastcomm.bench.timing import max_over_ranks
-from fastcomm.bench.units import format_size, parse_sizes
+from fastcomm.bench.units import format_size
 
 WAYS = ("slots", "in place")
 OPERATIONS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all", "scatter")
@@ -125,14 +126,17 @@ def _table(rows: list[dict[str, Any]], style: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--sizes", default="64KiB,256KiB,1MiB,4MiB,8MiB,16MiB,32MiB,64MiB")
+    parser.add_argument(
+        "--sizes", type=words.sizes, default="64KiB,256KiB,1MiB,4MiB,8MiB,16MiB,32MiB,64MiB"
+    )
     parser.add_argument("--ops", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--style", default="simple", help="of the table, as tabulate calls it")
     parser.add_argument("--json", type=Path, help="write rows here; the file must not exist")
     chosen = parser.parse_args(arguments)
-    sizes = parse_sizes(chosen.sizes)
-    rows = launch(_measure, chosen.ranks, sizes, chosen.ops, chosen.rounds, timeout_s=1200)[0]
+    rows = launch(_measure, chosen.ranks, chosen.sizes, chosen.ops, chosen.rounds, timeout_s=1200)[
+        0
+    ]
     print(_table(rows, chosen.style))
     if chosen.json:
         with RecordWriter(chosen.json, sys.argv) as writer:

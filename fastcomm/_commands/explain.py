@@ -7,14 +7,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from fastcomm._commands.common import positive
-from fastcomm.bench.units import parse_size
+from fastcomm._commands import words
+from fastcomm._commands.common import guarded, is_ready, positive
 
 REDUCTIONS = ("sum", "avg", "premul_sum", "product", "min", "max", "band", "bor", "bxor")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
+    return guarded("fastcomm explain", lambda: _explain(argv))
+
+
+def _explain(argv: Sequence[str]) -> int:
     import torch
 
     from fastcomm import explain
@@ -26,19 +30,34 @@ def main(argv: Sequence[str]) -> int:
         description="Which path an operation takes, and why.",
         epilog=f"Operations: {', '.join(operations)}.",
     )
-    parser.add_argument("operation", nargs="*", help="as all_reduce; none: all of them")
-    parser.add_argument("--size", type=_size, default=4, help="bytes a rank, as 64K or 25M (4)")
-    parser.add_argument("--dtype", default="float32", help="torch's name of the type (float32)")
-    parser.add_argument("--op", default="sum", choices=REDUCTIONS, help="reduction (sum)")
+    parser.add_argument(
+        "operation",
+        nargs="*",
+        type=lambda word: words.name_of(word, operations, "operation"),
+        help="as all_reduce; none: all of them",
+    )
+    parser.add_argument(
+        "--size", type=words.size, default=4, help="bytes a rank, as 64K or 25MB (4)"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=words.dtype,
+        default="float32",
+        help="torch's name of the type, or a short one as bf16 (float32)",
+    )
+    parser.add_argument(
+        "--op",
+        type=lambda word: words.name_of(word, REDUCTIONS, "reduction", words.REDUCTION_ALIASES),
+        default="sum",
+        metavar="REDUCTION",
+        help=f"{', '.join(REDUCTIONS)} (sum)",
+    )
     parser.add_argument("--world-size", type=positive, default=2, help="ranks of the group (2)")
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
     options = parser.parse_args(argv)
-    dtype = getattr(torch, options.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        parser.error(f"{options.dtype!r} is no dtype of torch")
-    unknown = [name for name in options.operation if name not in operations]
-    if unknown:
-        parser.error(f"no operation: {', '.join(unknown)}; known: {', '.join(operations)}")
+    if not is_ready("fastcomm explain"):
+        return 2
+    dtype = getattr(torch, options.dtype)
     for operation in options.operation or operations:
         told = explain(
             operation,
@@ -49,10 +68,3 @@ def main(argv: Sequence[str]) -> int:
         )
         print(json.dumps(asdict(told)) if options.json else told)
     return 0
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import runpy
@@ -9,7 +10,23 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-USAGE = "usage: fastcomm run {script.py | -m module} [argument ...]"
+from fastcomm._commands.common import is_ready
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of run, for its help: what follows the script's name is the script's."""
+    parser = argparse.ArgumentParser(
+        prog="fastcomm run",
+        usage="fastcomm run [-h] {script.py | -m module} [argument ...]",
+        description="Run a script as python would, with fastcomm in place of torch's own: "
+        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group takes "
+        "fastcomm where the script asks for gloo and, on a machine without GPUs, for nccl.",
+        epilog="For several ranks: torchrun --nproc-per-node 2 -m fastcomm run script.py",
+    )
+    parser.add_argument("script", nargs="?", metavar="script.py", help="the script to run")
+    parser.add_argument("-m", dest="module", metavar="module", help="or a module, as python -m")
+    parser.add_argument("argument", nargs="*", help="passed on to it, options too")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,12 +38,16 @@ def main(argv: Sequence[str]) -> int:
     """
     as_module = list(argv[:1]) == ["-m"]
     rest = list(argv[1:] if as_module else argv)
-    if not rest or rest[0] in ("-h", "--help"):
-        print(USAGE, file=sys.stdout if rest else sys.stderr)
-        return 0 if rest else 2
+    if not rest:
+        build_parser().error("-m needs a module" if as_module else "there is no script to run")
+    if rest[0].startswith("-"):
+        build_parser().parse_args(rest[:1])  # --help, or an option that is not there
+        build_parser().error(f"{rest[0]} is no script")
 
     if not as_module and not os.path.isfile(rest[0]):
         print(f"fastcomm run: there is no file {rest[0]}", file=sys.stderr)
+        return 2
+    if not is_ready("fastcomm run"):
         return 2
 
     import fastcomm

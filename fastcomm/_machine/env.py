@@ -11,15 +11,19 @@ import warnings
 from typing import Any
 
 from fastcomm import __version__, _native
-
-# Variables that native code does not read.
-_OTHERS = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_TUNING", "FASTCOMM_VERDICTS")
+from fastcomm._machine import settings
 
 
 @functools.cache
 def warn_of_unknown_settings() -> None:
-    """Warn of each FASTCOMM_ variable that nothing reads, mostly a typo; once per process."""
-    known = [*_native.load().environment(), *_OTHERS]
+    """Warn of each FASTCOMM_ variable that nothing reads, mostly a typo; once per process.
+
+    And of values that Python's settings cannot have. With native ones that is an error of the call
+    that reads them.
+    """
+    for wrong in settings.wrong_of_python():
+        warnings.warn(f"{wrong}; taken as not set", RuntimeWarning, stacklevel=2)
+    known = [*_native.load().environment(), *settings.OF_PYTHON]
     for name in sorted(os.environ):
         if name.startswith("FASTCOMM_") and name not in known:
             like = difflib.get_close_matches(name, known, 1)
@@ -36,7 +40,10 @@ def collect() -> dict[str, Any]:
     """Return versions, build, processor, CUDA devices and settings.
 
     Where several CUDA devices are visible, their access to each other's memory is tried, once per
-    process. Never raises: where the native library does not load, ``native`` says why.
+    process. Where the native library does not load, ``native`` says why.
+
+    Raises:
+        RuntimeError: a setting has a value that it cannot have.
     """
     found: dict[str, Any] = {
         "fastcomm": __version__,

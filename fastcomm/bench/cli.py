@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,6 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from fastcomm._commands.common import run
+from fastcomm._commands.words import name_of
 from fastcomm.bench.options import build_parser, check, check_places
 from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records, write_csv
 from fastcomm.bench.units import format_size
@@ -26,17 +27,19 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(argv)
-    shows = options.table or options.plot
     options.quiet = options.quiet or STDOUT in (options.json, options.csv)
+    needs = not options.quiet or options.out or options.table or options.plot
+    return run("fastcomm bench", _NEEDED if needs else (), lambda: _bench(parser, options, argv))
+
+
+def _bench(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str]
+) -> int:
+    shows = options.table or options.plot
     if not shows:
         check(parser, options)
     check_places(parser, options)
-    needed = () if options.quiet and not (options.out or shows) else _NEEDED
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
-        return 2
-    if needed and options.style not in _styles():
+    if (shows or not options.quiet) and options.style not in _styles():
         parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
     if shows:
         return _show(options)
@@ -158,7 +161,16 @@ def _show(options: argparse.Namespace) -> int:
     plot: Path | None = options.plot
     try:
         if options.table:
-            shown = [row for row in read_records(options.table).rows if _is_wanted(row, options)]
+            rows = read_records(options.table).rows
+            there = dict.fromkeys(
+                name for row in rows for name in (row["op"].partition("(")[0], row["op"])
+            )
+            options.ops = tuple(
+                name_of(op, there, "operation in the file")
+                for op in options.ops or ()
+                if options.ops != ("all",)
+            )
+            shown = [row for row in rows if _is_wanted(row, options)]
             if options.csv:
                 write_csv(options.csv, shown)
             else:
@@ -167,6 +179,9 @@ def _show(options: argparse.Namespace) -> int:
             picture = (options.out or plot.parent) / f"{plot.stem}.png"
             write_plot(read_records(plot), picture)
             print(f"wrote {picture}")
+    except argparse.ArgumentTypeError as error:
+        print(f"fastcomm bench: {error}", file=sys.stderr)
+        return 2
     except (OSError, ValueError) as error:
         print(f"cannot show it: {error}", file=sys.stderr)
         return 1

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastcomm._commands.common import run
 from fastcomm.bench.records import Records, read_records
 from fastcomm.bench.table import measured
 from fastcomm.bench.units import format_size
@@ -77,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if len(options.others) >= len(string.ascii_uppercase):
         parser.error(f"at most {len(string.ascii_uppercase)} files")
+    return run("fastcomm compare", ("tabulate",), lambda: _compare(options))
+
+
+def _compare(options: argparse.Namespace) -> int:
     paths = [options.first, *options.others]
     try:
         records = [read_records(path) for path in paths]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from fastcomm._commands import words
 from fastcomm._commands.common import positive, seconds
 from fastcomm.bench.records import STDOUT
-from fastcomm.bench.units import parse_sizes
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
 DEFAULT_SIZES = "8:64M:8"
@@ -26,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--sizes",
-        type=_sizes,
+        type=words.sizes,
         metavar="A,B,...",
         help="in bytes, with K, M, G for binary units; a range is MIN:MAX:FACTOR or MIN:MAX:+STEP; "
         f"with --table those to show ({DEFAULT_SIZES})",
@@ -46,10 +47,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dtype",
-        type=_names,
+        type=words.dtypes,
         default=("float32",),
         metavar="A,B,...",
-        help="types of elements, names in torch, measured in turns (float32)",
+        help="types of elements, torch's names or short ones as bf16, measured in turns (float32)",
     )
     parser.add_argument(
         "--device",
@@ -115,7 +116,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Fill in what depends on the machine; wrong options are one line and exit status 2."""
-    import torch
     import torch.distributed as dist
 
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
@@ -127,23 +127,26 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     options.ops = options.ops or _names(DEFAULT_OPS)
     if options.warm_up is None:
         options.warm_up = UNTIMED_PER_BATCH
-    wrong = [name for name in options.reduction if name not in REDUCTIONS]
-    if wrong or not options.reduction:
-        parser.error(f"--reduction {', '.join(wrong)}: known are {', '.join(REDUCTIONS)}")
-    options.sizes = options.sizes or _sizes(DEFAULT_SIZES)
+    options.sizes = options.sizes or words.sizes(DEFAULT_SIZES)
     if options.ops == ("all",):
         options.ops = tuple(CASES)
-    unknown = [op for op in options.ops if op not in CASES]
-    if unknown:
-        parser.error(f"unknown operation {', '.join(unknown)}; known: {', '.join(CASES)}")
-    wrong = [name for name in options.dtype if not isinstance(getattr(torch, name, 0), torch.dtype)]
-    if wrong or not options.dtype:
-        parser.error(f"--dtype {', '.join(wrong)}: torch has no such type")
+    known = sorted({*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED})
+    aliases = words.REDUCTION_ALIASES
+    try:
+        options.ops = _known(options.ops, CASES, "operation")
+        options.reduction = _known(options.reduction, REDUCTIONS, "reduction", aliases)
+        options.backends = _known(options.backends or (), known, "backend")
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    if not options.reduction:
+        parser.error(f"--reduction needs a name; known: {', '.join(REDUCTIONS)}")
     if options.device != "cpu":
         from fastcomm._devices.slots import served
 
         if options.device not in ("cuda", served()):
             parser.error(f"--device {options.device}: may be cpu or {served()}")
+        import torch
+
         module = torch.get_device_module(options.device)
         if not module.is_available():
             parser.error(f"--device {options.device}: torch finds no GPU here")
@@ -154,9 +157,6 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.ranks = job[1]
     options.ranks = options.ranks or 2
     options.backends = options.backends or _default_backends(options.device)
-    known = {*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED}
-    if unknown := [name for name in options.backends if name not in known]:
-        parser.error(f"no backend: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
     if job and MPI in options.backends:
         parser.error(f"--backends {MPI}: its ranks are started by mpiexec, not by a job that runs")
 
@@ -185,11 +185,13 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _sizes(text: str) -> list[int]:
-    try:
-        return parse_sizes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _known(
+    names: Sequence[str],
+    known: Collection[str],
+    what: str,
+    aliases: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    return tuple(words.name_of(name, known, what, aliases) for name in names)
 
 
 def _count(text: str) -> int:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastcomm._commands import words
 from fastcomm.bench.records import read_records
 from fastcomm.bench.table import backends_of, measured
-from fastcomm.bench.units import format_size, parse_sizes
+from fastcomm.bench.units import format_size
 
 Row = dict[str, Any]
 Sweep = list[Row]
@@ -95,12 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m fastcomm.bench.overview", description="Ratios of sweeps, one a file."
     )
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--sizes", default=DEFAULT_SIZES, help=DEFAULT_SIZES)
+    parser.add_argument("--sizes", type=words.sizes, default=DEFAULT_SIZES, help=DEFAULT_SIZES)
     parser.add_argument("--style", default="github", help="table style: simple, github, ...")
     options = parser.parse_args(argv)
     sweeps = read_sweeps(options.files)
-    sizes = parse_sizes(options.sizes)
-    print(format_overview(sweeps, sizes, options.style))
+    print(format_overview(sweeps, options.sizes, options.style))
     for sweep in sweeps:
         for op, size, value in slower(sweep):
             of_size = f" of {format_size(size)}" if size else ""

@@ -63,5 +63,7 @@ def parse_sizes(text: str) -> list[int]:
         elif words[2].startswith("+"):
             found.update(size_range(first, parse_size(words[1]), step=parse_size(words[2][1:])))
         else:
+            if not words[2].isdecimal():
+                raise ValueError(f"not a factor: {words[2]!r}; write for example 8:64M:8")
             found.update(size_range(first, parse_size(words[1]), int(words[2])))
     return sorted(found)

@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--timeout: at least {_STARTS_S} and two budgets; or nothing can end in time")
     needed = [*(["matplotlib"] if options.plot else ()), *(() if options.quiet else TABLES)]
     words = sys.argv[1:] if argv is None else argv
-    return run("check", needed, lambda: _check(options, ["fastcomm check", *words]))
+    return run("fastcomm check", needed, lambda: _check(options, ["fastcomm check", *words]))
 
 
 def _check(options: argparse.Namespace, command: list[str]) -> int:

@@ -66,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = sys.argv[1:] if argv is None else argv
     if options.forget:
-        return run("tune", (), forget)
+        return run("fastcomm tune", (), forget)
     needed = () if options.quiet else TABLES
-    return run("tune", needed, lambda: _tune(options, ["fastcomm tune", *words]))
+    return run("fastcomm tune", needed, lambda: _tune(options, ["fastcomm tune", *words]))
 
 
 def _tune(options: argparse.Namespace, command: list[str]) -> int:

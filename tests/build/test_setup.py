@@ -52,6 +52,12 @@ def test_impossible_flavour(root, tmp_path, wish, message):
     assert message in done.stderr
 
 
+def test_an_impossible_debug_flavour(root):
+    done = run([sys.executable, "setup.py", "--version"], root, FASTCOMM_DEBUG="yes")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1:] == ["fastcomm: FASTCOMM_DEBUG must be 0 or 1, not 'yes'"]
+
+
 def test_torch_chooses_the_language_standard(root):
     assert "-std" not in (root / "setup.py").read_text()
 

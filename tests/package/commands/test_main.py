@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from support.patience import ENDS
 
+import fastcomm
+from fastcomm import _native
 from fastcomm.__main__ import main
+from fastcomm._machine import settings
 
 
 def test_env_tells_versions_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +44,9 @@ def test_explain_prints_a_line_for_each_operation(capsys: pytest.CaptureFixture[
     all_reduce, reduce = capsys.readouterr().out.splitlines()
     assert all_reduce.startswith("all_reduce of 26214400 bytes: native, pipelined")
     assert reduce.startswith("reduce of 26214400 bytes: native, pipelined")
+    others = ["explain", "allreduce", "Reduce", "--size", "25MB", "--dtype", "bf16", "--op", "SUM"]
+    assert main(others) == 0
+    assert capsys.readouterr().out.splitlines() == [all_reduce, reduce]
     assert main(["explain", "all_reduce", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["algorithm"] == "one-shot"
 
@@ -49,10 +56,23 @@ def test_mistakes_are_answered_with_status_2(capsys: pytest.CaptureFixture[str])
         ("", "required: COMMAND"),
         ("explain all_reduce --dtype float33", "'float33' is no dtype"),
         ("explain gossip", "no operation: gossip; known: all_reduce, "),
-        ("explain --op avarage", "invalid choice"),
+        ("explain all_redcue", "no operation: all_redcue: did you mean all_reduce?"),
+        ("explain --op avarage", "no reduction: avarage: did you mean average?"),
+        ("explain --dtype bfloat61", "did you mean bfloat16?"),
         ("explain --size many", "not a size: 'many'"),
+        ("explain --size 1.5M", "not a size: '1.5M'; write for example 8, 64K or 25M"),
         ("explain --world-size 0", "above 0"),
-        ("gossip", "invalid choice"),
+        ("gossip", "no command: gossip; known: env, explain, "),
+        ("explian", "no command: explian: did you mean explain?"),
+        ("run", "there is no script to run"),
+        ("run -m", "-m needs a module"),
+        ("run --fast script.py", "unrecognized arguments: --fast"),
+        ("bench --ops allredcue", "no operation: allredcue: did you mean all_reduce?"),
+        ("bench --dtype float33", "'float33' is no dtype of torch: did you mean float32?"),
+        ("bench --backends glooo", "no backend: glooo: did you mean gloo?"),
+        ("bench --reduction summ", "no reduction: summ: did you mean sum?"),
+        ("bench --sizes 8,25X", "not a size: '25X'"),
+        ("bench --sizes 1:8:x", "not a factor: 'x'"),
     ):
         with pytest.raises(SystemExit) as raised:
             main(words.split())
@@ -69,24 +89,121 @@ def test_the_help_of_explain_names_all_operations(capsys: pytest.CaptureFixture[
     assert "reduce_scatter_tensor" in text and "fused_all_reduce" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("FASTCOMM_TRANSPORT", "tcp", "may be one of auto, memfd, posix, gloo"),
-        ("FASTCOMM_SEGMENT_MB", "lots", "must be a whole number from 8 to"),
-        ("FASTCOMM_BLOCK_BYTES", "1", "must be a whole number from 4096 to"),
-    ],
-)
-def test_a_bad_setting_is_named(name: str, value: str, words: str) -> None:
-    import os
+COMMANDS = ("env", "explain", "check", "tune", "bench", "compare", "run")
 
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["--version"])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out == f"fastcomm {fastcomm.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([name, "--help"])
+    assert raised.value.code == 0
+    text = capsys.readouterr().out
+    usage, does, *rest = text.split("\n\n")
+    assert usage.startswith(f"usage: fastcomm {name} ")
+    assert len(does.split()) > 4 and ":" not in does.split()[0]
+    options = next(part for part in rest if part.startswith("options:"))
+    assert "-h, --help" in options
+
+
+def test_the_help_of_explain_needs_no_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FASTCOMM_TUNING", "nonesuch")
+    with pytest.raises(SystemExit) as raised:
+        main(["explain", "--help"])
+    assert raised.value.code == 0 and capsys.readouterr().err == ""
+
+
+# In a process of its own: one that has read settings does not read them again.
+WITH_BROKEN_SETTINGS = """
+import contextlib, io, json, os, sys, tempfile
+from fastcomm import _native
+from fastcomm._machine import settings
+import fastcomm
+from fastcomm import _native
+from fastcomm.__main__ import main
+from fastcomm._machine import settings
+
+script = os.path.join(tempfile.mkdtemp(), "script.py")
+open(script, "w").close()
+missing = script + ".jsonl"
+commands = (
+    ["env"], ["env", "--json"], ["explain"], ["explain", "all_reduce"], ["check"], ["tune"],
+    ["tune", "--forget"], ["bench"], ["bench", "--table", missing], ["bench", "--plot", missing],
+    ["compare", missing, missing], ["run", script],
+)
+answers = []
+for name in ("FASTCOMM_" + word for word in sys.argv[1].split(",")):
+    before = os.environ.pop(name, None)
+    for value in ("lots", "-7", "2.5", "99999999999999999999999"):
+        if value[0] == "9" and name == "FASTCOMM_READ_IN_PLACE_BYTES":
+            continue  # never, as good as
+        os.environ[name] = value
+        for command in commands:
+            said, printed = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
+                try:
+                    status = main(command)
+                except BaseException as error:
+                    status = repr(error)
+            heard = (status, said.getvalue(), printed.getvalue())
+            answers.append((command[0], f"{name}={value}", *heard))
+    del os.environ[name]
+    if before is not None:
+        os.environ[name] = before
+print(json.dumps(answers))
+"""
+
+
+def test_a_bad_setting_is_named() -> None:
+    names = sorted({*_native.load().environment(), *settings.OF_PYTHON})
+    listed = ",".join(name.removeprefix("FASTCOMM_") for name in names)
     result = subprocess.run(
-        [sys.executable, "-m", "fastcomm", "explain", "all_reduce"],
-        env={**os.environ, name: value},
+        [sys.executable, "-c", WITH_BROKEN_SETTINGS, listed],
         capture_output=True,
         text=True,
         timeout=ENDS,
         check=False,
     )
-    assert result.returncode != 0
-    assert f"{name}={value}" in result.stderr and words in result.stderr
+    assert result.returncode == 0, result.stderr
+    answers = json.loads(result.stdout)
+    assert {answer[0] for answer in answers} == set(COMMANDS)
+    assert {answer[1].partition("=")[0] for answer in answers} == set(names)
+    for command, setting, status, said, printed in answers:
+        told = f"{command} with {setting}: {status}, {said!r}"
+        assert status == 2 and printed == "" and said.count("\n") == 1, told
+        assert said.startswith(f"fastcomm {command}: {setting}: "), told
+        assert "may be one of " in said or "must be a whole number from " in said, told
+
+
+def test_a_bad_setting_has_no_traceback() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "fastcomm", "env"],
+        env={**os.environ, "FASTCOMM_SEGMENT_MB": "lots"},
+        capture_output=True,
+        text=True,
+        timeout=ENDS,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "fastcomm env: FASTCOMM_SEGMENT_MB=lots: must be a whole number from 8 to 1048576\n"
+    )
+
+
+def test_a_library_that_does_not_load_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise _native.NativeLibraryError("it is missing")
+
+    monkeypatch.setattr(_native, "load", fails)
+    assert main(["explain", "all_reduce"]) == 2
+    assert capsys.readouterr().err == "fastcomm explain: it is missing\n"

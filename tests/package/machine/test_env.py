@@ -34,6 +34,16 @@ def test_the_setting_is_shown() -> None:
     assert _native.load().environment()["FASTCOMM_PEER_ACCESS"] == expected
 
 
+def test_a_word_that_a_setting_of_python_cannot_be_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FASTCOMM_TUNING", "no")
+    env.warn_of_unknown_settings.cache_clear()
+    with pytest.warns(RuntimeWarning, match="FASTCOMM_TUNING=no: may be one of auto, off; taken"):
+        env.warn_of_unknown_settings()
+    env.warn_of_unknown_settings.cache_clear()
+
+
 def test_a_setting_that_nothing_reads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTCOMM_TRANSPROT", "posix")
     monkeypatch.setenv("FASTCOMM_CUDA", "0")  # the build reads it
