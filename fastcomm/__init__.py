@@ -71,16 +71,18 @@ _MODULE_OF = {
 __all__ = ["__version__", *_MODULE_OF]
 
 
-def __getattr__(name: str) -> object:
-    """Import the module that holds or bears a public name when it is first used (PEP 562)."""
-    if name in _MODULE_OF:
-        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
-        value: object = getattr(module, name)
-        globals()[name] = value
-        return value
-    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # to which it would say that any name is there
+
+    def __getattr__(name: str) -> object:
+        """Import the module that holds or bears a public name when it is first used (PEP 562)."""
+        if name in _MODULE_OF:
+            module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+            value: object = getattr(module, name)
+            globals()[name] = value
+            return value
+        if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

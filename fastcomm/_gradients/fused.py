@@ -61,7 +61,8 @@ class FusedResult:
         work: for a call with ``async_op=True``: the tensors are complete once it is.
     """
 
-    total_norm: torch.Tensor | None
+    # None is not in the type, or each use would have to rule it out: who asks for no norm knows it.
+    total_norm: torch.Tensor | Any
     found_inf: torch.Tensor
     partial_norms: torch.Tensor
     norm_type: float | None

@@ -30,7 +30,7 @@ def _is_cpu(device: Device) -> bool:
     return not isinstance(device, int) and torch.device(device).type == "cpu"
 
 
-def as_given(place: torch.device) -> Any:
+def as_given(place: torch.device) -> int | str:
     """Return a device as torch's attributes have it: a number; CPU slots by name."""
     return "cpu" if place == CPU else index_of(place)
 

@@ -76,6 +76,10 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     Thread-safe as the module is. Concurrent forward passes do not share replicas.
     """
 
+    # Numbers of devices, as torch has them; CPU slots are "cpu".
+    device_ids: list[int | str]
+    output_device: int | str
+
     _zeros = True  # a parameter that no replica used gets zeros; else no gradient
 
     def __init__(
