@@ -40,7 +40,7 @@ except ImportError as error:
     raise SystemExit(
         f"fastcomm is compiled against the PyTorch you use, and this Python has none ({error}).\n"
         "Build isolation hides an installed one. Type these two lines:\n"
-        '    pip install "torch>=2.11" "setuptools>=64" ninja\n'
+        '    pip install "torch>=2.11" "setuptools>=70.1" ninja\n'
         "    pip install --no-build-isolation ."
     ) from None
 
@@ -190,4 +190,5 @@ def build_info(version: str) -> str:
     return "\n".join(lines + [f"{name} = {value!r}" for name, value in record.items()]) + "\n"
 
 
-setup(ext_modules=[extension()], cmdclass={"build_ext": BuildNative})
+# Here: in pyproject.toml older setuptools refuse an expression, and newer ones anything else.
+setup(license="BSD-3-Clause", ext_modules=[extension()], cmdclass={"build_ext": BuildNative})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_without_torch_the_two_lines_are_printed(root):
     done = run([sys.executable, "-c", WITHOUT_TORCH], root)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-2:] == [
-        '    pip install "torch>=2.11" "setuptools>=64" ninja',
+        '    pip install "torch>=2.11" "setuptools>=70.1" ninja',
         "    pip install --no-build-isolation .",
     ]
     assert "Traceback" not in done.stderr
@@ -68,6 +69,31 @@ def test_torch_is_no_build_requirement(root):
     assert "setuptools" in requirements and "torch" not in requirements
 
 
+def test_the_source_distribution_has_its_licence_and_what_its_pages_link_to(root, tmp_path):
+    # What sdist packs is what egg_info lists, without packing it.
+    words = ["setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    done = run([sys.executable, *words], root, FASTCOMM_CUDA="0")
+    assert done.returncode == 0, done.stderr
+    described = (tmp_path / "fastcomm.egg-info" / "PKG-INFO").read_text()
+    head = described.partition("\n\n")[0].splitlines()
+    assert {"License: BSD-3-Clause", "License-File: LICENSE"} <= set(head)
+    listed = (tmp_path / "fastcomm.egg-info" / "SOURCES.txt").read_text().splitlines()
+    packed = {os.path.normpath(root / path) for path in listed}
+    folders = {str(parent) for path in packed for parent in Path(path).parents}
+    pages = [Path(path) for path in sorted(packed) if path.endswith(".md")]
+    assert {root / "README.md", root / "LICENSE", root / "CONTRIBUTING.md"} <= set(
+        map(Path, packed)
+    )
+    missing = []
+    for page in pages:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+            if "://" not in link:
+                target = os.path.normpath(page.parent / link)
+                missing += [] if target in packed | folders else [f"{page.name}: {link}"]
+    assert not missing
+
+
 @pytest.mark.slow
 def test_wheel_works_away_from_the_sources(root, tmp_path, run_python):
     target = tmp_path / "site"
@@ -77,6 +103,7 @@ def test_wheel_works_away_from_the_sources(root, tmp_path, run_python):
     assert done.returncode == 0, done.stdout + done.stderr
     present = {path.name for path in (target / "fastcomm").iterdir()}
     assert {"py.typed", "_build_info.py"} <= present
+    assert len(list(next(target.glob("fastcomm-*.dist-info")).rglob("LICENSE"))) == 1
     code = (
         "import fastcomm; from fastcomm import _native; print(_native.load().__file__);"
         "from importlib.metadata import version; print(version('fastcomm') == fastcomm.__version__)"
