@@ -220,16 +220,17 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return ReplicaOutputs([output], [device], [size], self.dim)
 
     def _settle_buffers(self, replicas: Sequence[Module]) -> None:
-        """Give the module's floating-point buffers the mean of the replicas'."""
-        if self.buffer_policy != "mean" or len(replicas) == 1:
-            return
+        """Give the module's buffers the mean of the replicas'; of integers, the first one's."""
+        if self.buffer_policy != "mean" or replicas[0] is self.module:
+            return  # a single replica of several devices has buffers of its own
         with torch.no_grad():
             places = zip(*(replica.buffers() for replica in replicas), strict=True)
             for own, place in zip(self.module.buffers(), places, strict=True):
                 terms = [buffer.to(own.device) for buffer in place]
                 if all(torch.equal(term, own) for term in terms):
                     continue  # as in evaluation
-                own.copy_(torch.stack(terms).mean(0) if own.is_floating_point() else terms[0])
+                averaged = own.is_floating_point() or own.is_complex()
+                own.copy_(torch.stack(terms).mean(0) if averaged else terms[0])
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

@@ -324,6 +324,55 @@ def test_buffers(place: Place) -> None:
         DataParallel(first, two, buffers="last")  # type: ignore[arg-type]
 
 
+class Notes(nn.Module):
+    """Every kind of buffer, each written in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("real", torch.zeros(2))
+        self.register_buffer("imaginary", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("seen", torch.tensor(False))
+        self.register_buffer("none", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.real.copy_(x.sum(0))
+            self.imaginary.copy_(1j * x.sum(0))
+            self.count += 1
+            self.seen.fill_(True)
+        return x
+
+
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+def test_buffers_of_batches_with_fewer_parts_than_devices(place: Place, buffers: Any) -> None:
+    for rows, devices in ((0, 2), (1, 1), (1, 2), (1, 3), (2, 3), (3, 3)):
+        module = Notes().to(place.first)
+        parallel = DataParallel(module, place.devices(devices), buffers=buffers)
+        x = torch.arange(1.0, 1 + 2 * rows).view(rows, 2)
+        for step in (1, 2):
+            parallel(x)
+            parts = x.split(1) if rows else [x]
+            mean = torch.stack([part.sum(0) for part in parts]).mean(0)
+            wanted = mean if buffers == "mean" else parts[0].sum(0)
+            assert torch.equal(module.real.cpu(), wanted), (rows, devices)
+            assert torch.equal(module.imaginary.cpu(), 1j * wanted), (rows, devices)
+            assert int(module.count) == step
+            assert bool(module.seen) and module.none is None
+        parallel.eval()(x)
+        assert int(module.count) == 2
+
+
+def test_running_statistics_of_a_batch_with_one_part(place: Place) -> None:
+    x, wanted = torch.randn(1, 3, 5, 5), nn.BatchNorm2d(3)
+    wanted(x)
+    for buffers in ("first", "mean", "sync_batchnorm"):
+        module = nn.BatchNorm2d(3).to(place.first)
+        DataParallel(module, place.devices(2), buffers=buffers)(x)  # type: ignore[arg-type]
+        for ours, theirs in zip(module.buffers(), wanted.buffers(), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs)
+
+
 def test_chunks_by_measured_speed(place: Place) -> None:
     """The second replica takes three times as long for a row."""
 
