@@ -255,6 +255,8 @@ def scatter(
         RuntimeError: no device; sizes that do not fit; ``out`` together with what it replaces.
         IndexError: no such dimension.
     """
+    if tensor.is_complex():  # the pairs of its real view are no dimension of it
+        dim = _wrapped(dim, tensor)
     tensor = _as_real(tensor)
     if out is not None:
         return _scatter_out(tensor, devices, chunk_sizes, dim, out)
@@ -358,7 +360,8 @@ def gather(
         RuntimeError: no tensor; shapes that do not fit; ``out`` together with ``destination``.
         IndexError: no such dimension.
     """
-    values = [_as_real(tensor) for tensor in tensors]
+    given = list(tensors)
+    values = [_as_real(tensor) for tensor in given]
     if out is not None and destination is not None:
         raise RuntimeError(
             "'destination' must not be specified when 'out' is specified, "
@@ -373,7 +376,7 @@ def gather(
         )
     if not values:
         raise RuntimeError("Expected at least one tensor to gather from")
-    dim = _wrapped(dim, values[0])
+    dim = _wrapped(dim, given[0])  # of its real view the last one holds the pairs
     expected = list(values[0].shape)
     for i, value in enumerate(values):
         if value.dim() != len(expected):
@@ -422,7 +425,7 @@ def empty_cache() -> None:
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         raise RuntimeError(UNINITIALIZED)
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:

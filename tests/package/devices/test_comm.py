@@ -276,6 +276,20 @@ def test_complex_tensors_are_pairs_of_reals(place: Place) -> None:
     assert torch.equal(comm.gather([x, y], destination="cpu"), torch.cat([real, real]))
 
 
+@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_dimensions_are_those_of_the_complex_tensor(place: Place, dim: int, lazy: bool) -> None:
+    x, two = torch.randn(4, 6, 5, dtype=torch.complex64), place.devices(2)
+    x = x.conj() if lazy else x
+    chunks = comm.scatter(place.put(x), two, dim=dim)
+    wanted = [torch.view_as_real(chunk.resolve_conj()) for chunk in x.chunk(2, dim)]
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(chunks, wanted, strict=True))
+    joined = comm.gather([place.put(x), place.put(x)], dim, place.first)
+    assert torch.equal(joined.cpu(), torch.view_as_real(torch.cat([x, x], dim).resolve_conj()))
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        comm.scatter(place.put(x), two, dim=3)
+
+
 def test_reduce_add(place: Place) -> None:
     x, y = (torch.randn(5, 5).to(device) for device in place.devices(2))
     assert torch.equal(comm.reduce_add((x, y)).cpu(), x.cpu() + y.cpu())
