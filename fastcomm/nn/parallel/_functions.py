@@ -106,7 +106,8 @@ class ReduceAddCoalesced(Function):
         lists = [inputs[i : i + count] for i in range(0, len(inputs), count)]
         ctx.sources = [values[0].device for values in lists]
         reals = [
-            [torch.view_as_real(v) if v.is_complex() else v for v in values] for values in lists
+            [torch.view_as_real(v.resolve_conj()) if v.is_complex() else v for v in values]
+            for values in lists
         ]
         return tuple(as_before(comm.reduce_add_coalesced(reals, destination), lists[0]))
 

@@ -192,7 +192,9 @@ class _BroadcastBuffers:
     def refresh(self, tensors: list[torch.Tensor]) -> tuple[Copies, int]:
         """Return copies that share the lasting memory, and how many bytes were written to it."""
         count = len(self._devices) - 1
-        reals = [torch.view_as_real(t) if t.is_complex() else t.detach() for t in tensors]
+        reals = [
+            torch.view_as_real(t.resolve_conj()) if t.is_complex() else t.detach() for t in tensors
+        ]
         with torch.inference_mode(False):  # what lasts must also serve training
             if self._devices[0] != CPU:
                 written = self._refresh_devices(reals)

@@ -373,6 +373,22 @@ def test_running_statistics_of_a_batch_with_one_part(place: Place) -> None:
             torch.testing.assert_close(ours.cpu(), theirs)
 
 
+class Conjugated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.w.conj()).real
+
+
+def test_gradients_of_lazily_conjugated_tensors() -> None:
+    x, module = torch.randn(4, 2, dtype=torch.complex64).conj(), Conjugated()
+    (wanted,) = torch.autograd.grad(module(x).sum(), module.w)
+    (found,) = torch.autograd.grad(DataParallel(module, TWO)(x).sum(), module.w)
+    torch.testing.assert_close(found, wanted)
+
+
 def test_chunks_by_measured_speed(place: Place) -> None:
     """The second replica takes three times as long for a row."""
 
