@@ -70,6 +70,7 @@ py::dict environment_dict() {
   result["FASTCOMM_DEVICE_BLOCKS"] = env.device_blocks;
   result["FASTCOMM_DEVICE_RESULTS"] = env.device_results;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
+  result["FASTCOMM_WAIT_WARNING_S"] = env.wait_warning_s;
   return result;
 }
 
@@ -301,26 +302,28 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "agree",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
-         const std::string& problem) {
+         const std::string& problem, const std::string& label) {
         StoreBootstrap bootstrap(store);
+        bootstrap.label = label;
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
         return agree(bootstrap, rank, size, "", deadline_after(timeout), problem).nonce;
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("problem"),
-      py::call_guard<py::gil_scoped_release>());
+      py::arg("label"), py::call_guard<py::gil_scoped_release>());
 
   module.def(
       "create_backend",
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
-         const c10::intrusive_ptr<::c10d::Store>& lane_store, py::object kept) {
+         const c10::intrusive_ptr<::c10d::Store>& lane_store, py::object kept,
+         const std::string& label) {
         const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
         std::shared_ptr<void> alive = held(std::move(kept));
         const py::gil_scoped_release released;
         return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, lane_store,
-                                                    std::move(alive));
+                                                    std::move(alive), label);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
-      py::arg("lane_store"), py::arg("kept"));
+      py::arg("lane_store"), py::arg("kept"), py::arg("label"));
 
   module.def("shared_empty", [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
     return shared_empty(sizes, dtype);

@@ -39,16 +39,18 @@ class WithoutGil {
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
-                                 std::shared_ptr<void> kept)
+                                 std::shared_ptr<void> kept, const std::string& label)
     : ::c10d::Backend(rank, size),
       kept_(std::move(kept)),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
       continuations_(Continuations::create()) {
   translating([&] {
     StoreBootstrap bootstrap(store);
+    bootstrap.label = label;
     Formed formed = form_group(bootstrap, rank, size, deadline_after(timeout));
     traits_ = std::move(formed.traits);
     if (formed.group == nullptr) return;
+    formed.group->set_label(label);
     auto native = c10::make_intrusive<NativeEngine>(std::move(formed.group), options_, lane_store,
                                                     continuations_);
     native_ = native.get();

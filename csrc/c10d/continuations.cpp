@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/thread_name.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -168,6 +169,7 @@ bool Continuations::drained(Deadline deadline) {
 }
 
 void Continuations::run() {
+  name_thread("fc-continue");
   t_running = this;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {

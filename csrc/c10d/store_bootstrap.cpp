@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/wait_warning.h"
 
 namespace fastcomm {
 
@@ -38,7 +39,26 @@ bool StoreBootstrap::has(const std::string& key) {
 /// Waits as the store does, or checks again and again where it has to look around.
 bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
   constexpr Milliseconds kLongestPause{10};
+  WaitWarning warning;
+  const auto warn = [&] {
+    warning.look(Clock::now(), label, [&](Clock::duration so_far) {
+      return concat("creating a group ", waited(so_far), " for '", key,
+                    "' in the store: a rank did not arrive, or ended");
+    });
+  };
   if (!look_around_) {
+    // The store waits in one piece, but for the one look at the clock that the warning takes.
+    const auto after = wait_warning_after();
+    if (after < Clock::duration::max() && Clock::now() + after < deadline) {
+      const auto first = Clock::now() + after;
+      try {
+        store_->wait({key}, std::chrono::ceil<Milliseconds>(after));
+        return true;
+      } catch (const std::exception&) {
+        if (Clock::now() < first) throw;
+        warn();
+      }
+    }
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     try {
       store_->wait({key}, std::max(left, Milliseconds(1)));
@@ -51,6 +71,7 @@ bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
   auto pause = std::chrono::microseconds(100);
   while (!has(key)) {
     if (Clock::now() > deadline) return false;
+    warn();
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(pause * 2, kLongestPause);
   }

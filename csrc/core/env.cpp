@@ -29,6 +29,17 @@ int64_t number(const char* name, int64_t fallback, Limits limits) {
   return value;
 }
 
+double duration(const char* name, double fallback) {
+  constexpr double kMost = 1e6;
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(text, &end);
+  FC_CHECK(*end == '\0' && value >= 0 && value <= kMost, name, "=", text,
+           ": must be a number of seconds from 0 to ", kMost);
+  return value;
+}
+
 }  // namespace
 
 Environment parse_environment() {
@@ -53,6 +64,7 @@ Environment parse_environment() {
   env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, kDeviceBlocksLimits));
   env.device_results = choice("FASTCOMM_DEVICE_RESULTS", {"auto", "push", "pull"});
   env.spin_us = number("FASTCOMM_SPIN_US", -1, {-1, 1000 * 1000});
+  env.wait_warning_s = duration("FASTCOMM_WAIT_WARNING_S", 30);
   return env;
 }
 

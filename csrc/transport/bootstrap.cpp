@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/wait_warning.h"
 
 namespace fastcomm {
 
@@ -98,6 +99,14 @@ std::string welcome_all(Bootstrap& store, int size, const std::string& nonce, st
   const auto soon = [&] { deadline = std::min(deadline, Clock::now() + std::chrono::seconds(2)); };
   if (!refusal.empty()) soon();
   auto pause = std::chrono::microseconds(100);
+  const auto names_of_missing = [&] {
+    std::string names;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!arrived[rank]) names += concat(names.empty() ? "" : ", ", rank);
+    }
+    return names;
+  };
+  WaitWarning warning;
   for (int missing = size - 1; missing > 0;) {
     for (int rank = 1; rank < size; ++rank) {
       if (arrived[rank]) continue;
@@ -120,14 +129,14 @@ std::string welcome_all(Bootstrap& store, int size, const std::string& nonce, st
     if (missing == 0) break;
     if (Clock::now() > deadline) {
       if (!refusal.empty()) return refusal;
-      std::string names;
-      for (int rank = 0; rank < size; ++rank) {
-        if (!arrived[rank]) names += concat(names.empty() ? "" : ", ", rank);
-      }
       throw Error(ErrorCode::kTimeout,
-                  concat("creating a group of ", size, " ranks timed out: ranks ", names,
-                         " did not arrive; start them, or raise timeout="));
+                  concat("creating a group of ", size, " ranks timed out: ranks ",
+                         names_of_missing(), " did not arrive; start them, or raise timeout="));
     }
+    warning.look(Clock::now(), store.label, [&](Clock::duration so_far) {
+      return concat("creating a group of ", size, " ranks ", waited(so_far), ": ranks ",
+                    names_of_missing(), " did not arrive; start them");
+    });
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::microseconds(5000));
   }

@@ -11,6 +11,8 @@ namespace fastcomm {
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
+  /// What a warning of a long wait begins with.
+  std::string label = "fastcomm: ";
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual bool has(const std::string& key) = 0;
   /// Waits for the key. Raises Error(kTimeout) naming it at `deadline`.

@@ -53,7 +53,9 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
     # about processes that are gone.
-    name = _agree(native, dist.PrefixStore("fastcomm/first/", options.store), rank, size, timeout)
+    label = _label(options)
+    first = dist.PrefixStore("fastcomm/first/", options.store)
+    name = _agree(native, first, rank, size, timeout, label)
     # For what continuations of futures issue from other threads (csrc/c10d/native/lanes.h).
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
@@ -63,6 +65,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         _seconds(timeout),
         dist.PrefixStore(f"fastcomm/{name:x}/", connection),
         base,
+        label,
     )
     if not backend.native:
         whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
@@ -102,7 +105,17 @@ def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Stor
     return base, connection
 
 
-def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta) -> int:
+def _label(options: Any) -> str:
+    """Return what a warning of the group begins with: torch's prefix of a rank, and the group."""
+    members = list(options.global_ranks_in_group)
+    rank = members[options.group_rank] if members else options.group_rank
+    of_ranks = f" of ranks {members}" if members else ""
+    return f"[rank{rank}]: fastcomm: group {options.group_id!r}{of_ranks}: "
+
+
+def _agree(
+    native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta, label: str
+) -> int:
     """Raise on every rank unless all ranks come, for a group of one size, and can take part.
 
     Returns a number that all ranks have in common, and that no other group has.
@@ -113,7 +126,7 @@ def _agree(native: Any, store: dist.Store, rank: int, size: int, timeout: timede
     name = 0
     if size > 1:
         try:
-            name = native.agree(store, rank, size, _seconds(timeout), problem)
+            name = native.agree(store, rank, size, _seconds(timeout), problem, label)
         except dist.DistError:
             if not problem:
                 raise  # else the store got no descriptor, which is the same problem

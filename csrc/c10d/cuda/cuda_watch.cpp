@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "c10d/exception.h"
+#include "core/thread_name.h"
 
 namespace fastcomm {
 CudaWatch::CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) { enlist(); }
@@ -39,6 +40,7 @@ void CudaWatch::rouse() {
 }
 
 void CudaWatch::run() {
+  name_thread("fc-device");
   // What this thread lets go of belongs to that device; others get no context of this process.
   const DeviceGuard guard(group_->device());
   std::unique_lock<std::mutex> lock(mutex_);

@@ -11,6 +11,7 @@
 #include "c10d/delegate/wait_slices.h"
 #include "c10d/exception.h"
 #include "c10d/hooks.h"
+#include "core/thread_name.h"
 
 namespace fastcomm {
 namespace {
@@ -93,6 +94,7 @@ void DelegateWork::run_aside(std::function<void()> body) {
   }
   const auto run = [held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this),
                     body = std::move(body), caller = at::ThreadLocalState(), stream] {
+    name_thread("fc-aside");
     const auto error = caught([&] {
       const at::ThreadLocalStateGuard as_the_caller(caller);
       const c10::OptionalStreamGuard in_its_stream(stream);
@@ -217,6 +219,11 @@ void DelegateWork::look_around(Deadline deadline) {
              {});
     throw;
   }
+  warning_.look(Clock::now(), "fastcomm: ", [&](Clock::duration so_far) {
+    return call_.delegate->front(call_.subject) +
+           concat(waited(so_far), " for ", call_.delegate->kind().name,
+                  ", which does not say for which rank. See what the other ranks are doing");
+  });
   if (Clock::now() > deadline && !isCompleted()) {
     throw Error(ErrorCode::kTimeout, call_.delegate->front(call_.subject) +
                                          "wait() reached its timeout; the operation goes on");

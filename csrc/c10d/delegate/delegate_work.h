@@ -12,6 +12,7 @@
 #include "c10d/continuations.h"
 #include "c10d/delegate/delegate.h"
 #include "core/clock.h"
+#include "core/wait_warning.h"
 
 namespace fastcomm {
 
@@ -68,6 +69,7 @@ class DelegateWork final : public ::c10d::Work {
   void wait_on_device(Deadline deadline);
   void wait_in_slices(Deadline deadline);
   void look_around(Deadline deadline);
+  WaitWarning warning_;  // of this operation, since it was issued
   /// Once; what comes later is dropped. `error` is the backend's own, or ours.
   void complete(const std::exception_ptr& error, const c10::IValue& value);
   void ended(const std::exception_ptr& error, const c10::IValue& value = {});

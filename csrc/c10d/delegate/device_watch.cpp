@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "c10d/hooks.h"
+#include "core/thread_name.h"
 namespace fastcomm {
 DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {
   enlist();
@@ -74,6 +75,7 @@ void DeviceWatch::drain() {
 }
 
 void DeviceWatch::run() {
+  name_thread("fc-devicewatch");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !watched_.empty(); });

@@ -4,6 +4,8 @@
 #include <system_error>
 #include <thread>
 
+#include "core/thread_name.h"
+
 namespace fastcomm {
 
 WaitSlices& WaitSlices::instance() {
@@ -40,6 +42,7 @@ void WaitSlices::remove(::c10d::Work& work) {
 }
 
 void WaitSlices::run() {
+  name_thread("fc-gloo-slices");
   constexpr int kIdleSlices = 100;  // then it sleeps: it is not to be woken for every wait
   int idle = 0;
   std::unique_lock<std::mutex> lock(mutex_);

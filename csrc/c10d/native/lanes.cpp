@@ -111,10 +111,12 @@ Lanes::Lane Lanes::form_communicator(const std::string& name, Milliseconds timeo
   };
   StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), store_),
                            look_around);
+  bootstrap.label = ordinary_->label();
   look_around();
   Formed formed =
       form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
   if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_not_native);
+  formed.group->set_label(ordinary_->label());
   return std::move(formed.group);
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/wait_warning.h"
 #include "engines/cpu/operation.h"
 #include "engines/cpu/point_to_point.h"
 #include "transport/wait.h"
@@ -46,6 +47,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Transport& transport() const { return *peers_; }
   int rank() const { return peers_->rank(); }
   int size() const { return peers_->size(); }
+  /// What a warning of this group begins with: "[rank0]: fastcomm: group '2': ". Set before the first operation.
+  void set_label(std::string label) { label_ = std::move(label); }
+  const std::string& label() const { return label_; }
   /// Operations issued so far.
   uint64_t sequence() const { return sequence_; }
 
@@ -149,6 +153,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Failure departure_of_all(const Subject& subject) const;
   /// The timeout of a queued operation; `operation` is the head of the queue.
   std::optional<Failure> overdue(const Operation& operation) const;
+  /// What is said of `late`, which waits behind `head` or is that: "not arrived: rank 1 ...".
+  std::string missing_in(const Operation& late, const Operation& head,
+                         const std::vector<int>& peers) const;
+  /// Says whom the operation waits for, once it has stood still for long.
+  void warn_of_wait(const Operation& operation);
   /// Who is dead, gone or failed, whatever it had done before.
   std::optional<Failure> blame(const Subject& subject, uint64_t leavers = ~uint64_t{0}) const;
   Failure death_of(int peer, const Subject& subject) const;
@@ -181,6 +190,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> watched_{false},
       active_{false};      // by the progress thread; since it looked last
   Deadline idle_since_{};  // the progress thread's own
+
+  std::string label_;
+  /// Where the first operation stood when somebody looked around. Only under drive_, which look-arounds hold.
+  struct Standstill {
+    Standstill(uint64_t number, uint32_t at) : sequence(number), step(at) {}
+    uint64_t sequence;
+    uint32_t step;
+    WaitWarning warning;
+  };
+  std::optional<Standstill> standstill_;
+  uint64_t warned_before_ = 0;  // of operations before this number; under drive_
 
   std::mutex drive_;
   mutable std::mutex state_;

@@ -28,6 +28,7 @@ void Communicator::examine() {
         fail(*found, finished);
       } else {
         goes_on = operation->awaited_peer() < 0;
+        if (!goes_on) warn_of_wait(*operation);
       }
     }
   }
@@ -114,21 +115,44 @@ std::optional<Communicator::Failure> Communicator::overdue(const Operation& oper
     }
   }
   if (late == nullptr) return std::nullopt;
+  const std::vector<int> peers = operation.late();
+  const int peer = peers.empty() ? -1 : peers.front();
+  return Failure{ErrorCode::kTimeout, peer,
+                 where(*late, peer) + concat("Timed out waiting ", late->timeout().count(), "ms; ",
+                                             missing_in(*late, operation, peers),
+                                             ". See what they are doing, or raise timeout=")};
+}
+
+std::string Communicator::missing_in(const Operation& late, const Operation& head,
+                                     const std::vector<int>& peers) const {
   // The names first: peers are told as much of this as a control block has room for, and calls may be long.
   std::string names, progress;
-  const std::vector<int> peers = operation.late();
   for (const int peer : peers) {
     names += concat(names.empty() ? "" : ", ", peers_->describe(peer));
-    progress += concat("; ", operation.progress_of(peer));
+    progress += concat("; ", head.progress_of(peer));
   }
-  const int peer = peers.empty() ? -1 : peers.front();
-  const std::string behind =
-      late.get() == &operation ? "" : concat(", queued after ", operation.describe());
-  return Failure{ErrorCode::kTimeout, peer,
-                 where(*late, peer) + concat("Timed out waiting ", late->timeout().count(),
-                                             "ms; not arrived: ", names,
-                                             ". The call: ", late->describe(), behind, progress,
-                                             ". See what they are doing, or raise timeout=")};
+  const std::string behind = &late == &head ? "" : concat(", queued after ", head.describe());
+  return concat("not arrived: ", names, ". The call: ", late.describe(), behind, progress);
+}
+
+void Communicator::warn_of_wait(const Operation& operation) {
+  const uint64_t sequence = operation.header().sequence;
+  if (sequence < warned_before_) return;
+  // A long operation whose steps go on is slow, not stuck: each step has its own time.
+  const uint32_t step = operation.step();
+  if (!standstill_ || standstill_->sequence != sequence || standstill_->step != step) {
+    standstill_.emplace(sequence, step);
+    return;
+  }
+  standstill_->warning.look(Clock::now(), label_, [&](Clock::duration so_far) {
+    warned_before_ = sequence + 1;
+    const std::vector<int> peers = operation.late();
+    const int64_t limit = operation.timeout().count();
+    return where(operation, peers.empty() ? -1 : peers.front()) +
+           concat(waited(so_far), "; ", missing_in(operation, operation, peers),
+                  ". See what they are doing; ",
+                  limit <= 0 ? "there is no timeout" : concat("the timeout is ", limit, " ms"));
+  });
 }
 
 Communicator::Failure Communicator::told_by(int peer, const Subject& subject) const {

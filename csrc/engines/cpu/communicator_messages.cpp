@@ -135,6 +135,7 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
   const auto start = Clock::now();
   const Deadline limit = timeout.count() <= 0 ? Deadline::max() : start + timeout;
   auto looked_around = start, asked = start;
+  WaitWarning warning(start);
   const auto check = [&] {
     looked_around = Clock::now();
     examine();
@@ -149,6 +150,13 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
       }
     }
     const Subject subject{call.name(), sequence_};
+    warning.look(looked_around, label_, [&](Clock::duration so_far) {
+      return where(subject, call.peer) +
+             concat(operation.describe(), " ", waited(so_far), ": ",
+                    messages_.progress_of(operation), ". Look what the peer is doing; ",
+                    limit == Deadline::max() ? "there is no timeout"
+                                             : concat("the timeout is ", timeout.count(), " ms"));
+    });
     if (looked_around > limit) {
       const std::string what = concat(operation.describe(), " did not end within ", timeout.count(),
                                       " ms: ", messages_.progress_of(operation));

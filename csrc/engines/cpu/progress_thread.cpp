@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/thread_name.h"
 #include "engines/cpu/communicator.h"
 #include "transport/wait.h"
 
@@ -122,6 +123,7 @@ void ProgressThread::start() {
 }
 
 void ProgressThread::run(Shared& shared) {
+  name_thread("fc-progress");
   // A spinning progress thread would take the core from the computation that it is to overlap with.
   const WaitPolicy policy{std::chrono::microseconds(0), std::chrono::microseconds(50)};
   for (;;) {

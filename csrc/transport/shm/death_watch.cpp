@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/thread_name.h"
 
 namespace fastcomm {
 
@@ -63,6 +64,7 @@ void DeathWatch::watch(Fd pidfd, std::shared_ptr<std::atomic<bool>> dead) {
 void DeathWatch::prune() { shared_->signal(); }
 
 void DeathWatch::run(const std::shared_ptr<Shared>& shared) {
+  name_thread("fc-deathwatch");
   std::vector<pollfd> entries;
   for (;;) {
     entries.assign(1, pollfd{shared->wake.get(), POLLIN, 0});

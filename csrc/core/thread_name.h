@@ -1,0 +1,15 @@
+// Names of threads, as ps -T, top -H, gdb and py-spy show them.
+#pragma once
+
+#include <pthread.h>
+
+namespace fastcomm {
+
+/// Names the calling thread. A longer name than the kernel keeps does not compile.
+template <size_t kSize>
+void name_thread(const char (&name)[kSize]) {
+  static_assert(kSize <= 16, "at most 15 characters");
+  pthread_setname_np(pthread_self(), name);
+}
+
+}  // namespace fastcomm
