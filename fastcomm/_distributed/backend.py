@@ -68,14 +68,15 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         label,
     )
     if not backend.native:
-        whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
-        backend.delegate_to(dist.ProcessGroupGloo(whole, rank, size, timeout=timeout))
         if rank == 0:
             logger.warning(
                 "this group of %d ranks runs on Gloo, not on shared memory: %s",
                 size,
                 backend.why_not_native,
             )
+        # After the warning: where Gloo finds no way to a rank, it says so after minutes.
+        whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
+        backend.delegate_to(dist.ProcessGroupGloo(whole, rank, size, timeout=timeout))
     return backend
 
 
