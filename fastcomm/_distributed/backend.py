@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import resource
 from datetime import timedelta
@@ -13,12 +12,11 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from fastcomm import _native, errors
+from fastcomm._distributed import gloo
 from fastcomm._machine import env
 
 if TYPE_CHECKING:
     from fastcomm._C import FastcommBackend
-
-logger = logging.getLogger("fastcomm")
 
 
 def create(options: Any, backend_options: object) -> FastcommBackend:
@@ -68,15 +66,9 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         label,
     )
     if not backend.native:
-        if rank == 0:
-            logger.warning(
-                "this group of %d ranks runs on Gloo, not on shared memory: %s",
-                size,
-                backend.why_not_native,
-            )
-        # After the warning: where Gloo finds no way to a rank, it says so after minutes.
         whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
-        backend.delegate_to(dist.ProcessGroupGloo(whole, rank, size, timeout=timeout))
+        why = backend.why_not_native
+        backend.delegate_to(gloo.form(base, whole, rank, size, timeout, why))
     return backend
 
 

@@ -113,6 +113,60 @@ def test_two_hosts_run_on_gloo_and_say_so(hosts: list[Host], size: int) -> None:
     assert not any(report["log"] for report in reports[1:])
 
 
+def _without_interface(world: World, hosts: list[Host], port: int) -> list[list[str]]:
+    """Form groups over stores of several kinds, and return what happened in which order."""
+    log = _Log()
+    own = hosts[world.rank * 2 // world.size]
+    own.enter(name_interface=False)
+    inner = dist.ProcessGroupGloo
+
+    class Recorded(inner):  # type: ignore[misc, valid-type]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            log.lines.append("Gloo connects")
+            super().__init__(*arguments, **named)
+
+    dist.ProcessGroupGloo = Recorded  # type: ignore[misc]
+    told = []
+    at_home = "localhost" if own is hosts[0] else hosts[0].address
+    masters = ["file", hosts[0].address, at_home, hosts[0].address6]
+    for number, master in enumerate(master for master in masters if master):
+        log.lines.clear()
+        if master == "file":
+            os.environ["MASTER_ADDR"] = hosts[0].address
+            world.init()
+        else:
+            os.environ.pop("MASTER_ADDR", None)
+            store = dist.TCPStore(
+                master, port + number, world.size, world.rank == 0, timeout=world.timeout
+            )
+            named = {"rank": world.rank, "world_size": world.size, "timeout": world.timeout}
+            dist.init_process_group(world.backend, store=store, **named)
+        dist.all_reduce(torch.ones(3))
+        part = dist.new_group([0, world.size - 1])  # with ranks of both
+        if part is not dist.GroupMember.NON_GROUP_MEMBER:
+            total = torch.ones(3)
+            dist.all_reduce(total, group=part)
+            assert total.tolist() == [2.0] * 3
+        told.append(list(log.lines))
+        dist.barrier()
+        dist.destroy_process_group()
+    return told
+
+
+def test_two_hosts_find_each_other_without_the_name_of_an_interface(hosts: list[Host]) -> None:
+    told = run_ranks(3, _without_interface, hosts, 29560, group_timeout=30)
+    groups = len(told[0])
+    assert told[1] == [["Gloo connects"]] * groups
+    assert told[2] == [["Gloo connects"] * 2] * groups
+    for lines in told[0]:
+        assert lines[1::2] == ["Gloo connects"] * 2  # so each warning came before
+        for warning, apart in zip(lines[::2], ("rank 2", "rank 1"), strict=True):
+            for part in ("fastcomm: this group", f"{apart} on another host", "GLOO_SOCKET_IFNAME"):
+                assert part in warning, warning
+            assert hosts[0].address in warning or hosts[0].address6 in warning
+            assert hosts[1].address in warning or hosts[1].address6 in warning
+
+
 def _with_transport(world: World, transports: list[str]) -> dict[str, Any]:
     os.environ["FASTCOMM_TRANSPORT"] = transports[world.rank % len(transports)]
     log = _Log()

@@ -26,9 +26,14 @@ class Host:
     namespace: str
     interface: str
     address: str
+    address6: str
 
-    def enter(self) -> None:
-        """Move the calling thread, and those it starts later, to this host."""
+    def enter(self, *, name_interface: bool = True) -> None:
+        """Move the calling thread, and those it starts later, to this host.
+
+        Args:
+            name_interface: set GLOO_SOCKET_IFNAME, as a user would.
+        """
         descriptor = os.open(f"/run/netns/{self.namespace}", os.O_RDONLY)
         try:
             libc = ctypes.CDLL(None, use_errno=True)
@@ -36,11 +41,18 @@ class Host:
                 raise OSError(ctypes.get_errno(), f"setns to {self.namespace}")
         finally:
             os.close(descriptor)
-        os.environ["GLOO_SOCKET_IFNAME"] = self.interface
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        if name_interface:
+            os.environ["GLOO_SOCKET_IFNAME"] = self.interface
 
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=ENDS)
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine's kernel knows IPv6."""
+    return os.path.exists("/proc/net/if_inet6")
 
 
 def why_no_hosts() -> str | None:
@@ -63,7 +75,12 @@ def why_no_hosts() -> str | None:
 def two_hosts() -> Iterator[list[Host]]:
     """Create two connected hosts; they are gone afterwards, whatever happens."""
     hosts = [
-        Host(f"fc{os.getpid()}{end}", f"fc{os.getpid()}{end}", f"10.207.13.{number}")
+        Host(
+            f"fc{os.getpid()}{end}",
+            f"fc{os.getpid()}{end}",
+            f"10.207.13.{number}",
+            f"fd00:207:13::{number}" if has_ipv6() else "",
+        )
         for number, end in ((1, "a"), (2, "b"))
     ]
     try:
@@ -74,6 +91,9 @@ def two_hosts() -> Iterator[list[Host]]:
         _ip("-n", first.namespace, "link", "add", first.interface, *cable)
         for host in hosts:
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+            if host.address6:
+                at = [f"{host.address6}/64", "dev", host.interface, "nodad"]
+                _ip("-n", host.namespace, "address", "add", *at)
             _ip("-n", host.namespace, "link", "set", host.interface, "up")
             _ip("-n", host.namespace, "link", "set", "lo", "up")
         yield hosts

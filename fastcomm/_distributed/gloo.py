@@ -1,0 +1,183 @@
+"""The Gloo group that does everything where ranks do not all share memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+logger = logging.getLogger("fastcomm")
+
+_NO_PORT = 9  # nothing is sent
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank lies, as it tells the others.
+
+    Attributes:
+        network: the same for ranks that reach each other by a loopback interface.
+        host: the host's name, for people.
+        addresses: its own addresses on the way to the group's store, at most one of a family.
+        chosen: the user's GLOO_SOCKET_IFNAME, "" if there is none.
+    """
+
+    network: str
+    host: str
+    addresses: list[str]
+    chosen: str
+
+
+def form(
+    base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta, why: str
+) -> dist.ProcessGroupGloo:
+    """Form the Gloo group; collective. The group's first rank warns, before Gloo connects.
+
+    Gloo alone takes the interface that the host's name resolves to, which is a loopback interface
+    on many machines: no other host reaches that. So where ranks lie on several hosts, each takes
+    the interface on its way to the store, unless the user has set GLOO_SOCKET_IFNAME.
+
+    Args:
+        base: the store behind `store`; if it is a TCPStore, its host is where the others are.
+        store: the group's own.
+        timeout: the group's.
+        why: why the group is not on shared memory; for the warning.
+    """
+    places = _exchange(base, store, rank, size, timeout)
+    several = len({place.network for place in places}) > 1
+    own = places[rank]
+    address = own_address(rank, places) if several and not own.chosen else None
+    if rank == 0:
+        hosts = f". {describe(places, address)}" if several else ""
+        # Before Gloo: where that finds no way to a rank, it says so after minutes.
+        logger.warning(
+            "fastcomm: this group of %d ranks runs on Gloo, not on shared memory: %s%s",
+            size,
+            why,
+            hosts,
+        )
+    if address is None:
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options: Any = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._threads = 2  # for one device, as torch has it
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _exchange(
+    base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> list[Place]:
+    masters = [getattr(base, "host", None), os.environ.get("MASTER_ADDR")]
+    own = Place(
+        _network(),
+        socket.gethostname(),
+        addresses_towards(master for master in masters if master),
+        os.environ.get("GLOO_SOCKET_IFNAME", ""),
+    )
+    if size == 1:
+        return [own]
+    store.set(f"place/{rank}", json.dumps(asdict(own)))
+    keys = [f"place/{peer}" for peer in range(size)]
+    store.wait(keys, timeout)
+    return [Place(**json.loads(text)) for text in store.multi_get(keys)]
+
+
+def _network() -> str:
+    """Name this machine and, as containers have their own, the network namespace."""
+    names = [socket.gethostname()]
+    try:
+        names = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
+        names.append(os.readlink("/proc/self/ns/net"))
+    except OSError:
+        pass  # no /proc
+    return " ".join(names)
+
+
+def addresses_towards(hosts: Iterable[str]) -> list[str]:
+    """Return own addresses from which packets go to ``hosts``, at most one of a family.
+
+    Loopback addresses are left out, such as 127.0.1.1, which the host's own name has on Debian,
+    and those of one link only. Nothing is sent.
+    """
+    found: dict[int, str] = {}
+    for host in hosts:
+        try:
+            ways = socket.getaddrinfo(host, _NO_PORT, type=socket.SOCK_DGRAM)
+        except OSError:
+            continue
+        for family, kind, protocol, _, target in ways:
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.connect(target)
+                    address = ipaddress.ip_address(probe.getsockname()[0])
+            except (OSError, ValueError):
+                continue
+            if not (address.is_loopback or address.is_link_local or address.is_unspecified):
+                found.setdefault(address.version, str(address))
+    return [found[version] for version in sorted(found)]
+
+
+def own_address(rank: int, places: list[Place]) -> str | None:
+    """Return the address at which this rank's Gloo listens, None if none is known to be right.
+
+    All ranks take addresses of one family, IPv4 where every rank has one. The host of the store may
+    know itself by a loopback address only: it takes the address on its way to the other hosts.
+    """
+    known = [place.addresses for place in places if place.addresses and not place.chosen]
+    families = [{_version(address) for address in addresses} for addresses in known]
+    common = set.intersection(*families) if families else set()
+    family = min(common, default=None)
+    own = places[rank]
+    others = [
+        address for place in places if place.network != own.network for address in place.addresses
+    ]
+    for addresses in (own.addresses, addresses_towards(others)):
+        for address in addresses:
+            if family in (None, _version(address)):
+                return address
+    return None
+
+
+def _version(address: str) -> int:
+    return ipaddress.ip_address(address).version
+
+
+def describe(places: list[Place], address: str | None) -> str:
+    """Say which ranks lie on which host, and what Gloo uses of the first rank's."""
+    hosts: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        hosts.setdefault(place.network, []).append(rank)
+    parts: list[str] = []
+    for ranks in hosts.values():
+        place = places[ranks[0]]
+        another = "on another host, " if parts else "on "
+        at = f" ({', '.join(place.addresses)})" if place.addresses else ""
+        parts.append(f"{_ranks(ranks)} {another}{place.host}{at}")
+    if places[0].chosen:
+        uses = f"Gloo uses GLOO_SOCKET_IFNAME={places[0].chosen} here"
+    elif address is not None:
+        uses = (
+            f"Gloo uses the interface with the address {address} here; "
+            "set GLOO_SOCKET_IFNAME to the name of another one, if that is wrong"
+        )
+    else:
+        uses = (
+            "no address is known at which the other hosts reach this one: if Gloo does not "
+            "connect, set GLOO_SOCKET_IFNAME to the name of the network interface, on every host"
+        )
+    return f"The ranks lie on {len(hosts)} hosts: {'; '.join(parts)}. {uses}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
