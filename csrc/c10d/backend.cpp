@@ -43,6 +43,7 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
     : ::c10d::Backend(rank, size),
       kept_(std::move(kept)),
       options_(c10::make_intrusive<Options>(kBackendName, timeout)),
+      label_(label),
       continuations_(Continuations::create()) {
   translating([&] {
     StoreBootstrap bootstrap(store);
@@ -116,7 +117,7 @@ uint64_t FastcommBackend::getSequenceNumberForGroup() {
 void FastcommBackend::delegate_to(BackendPtr whole) {
   delegate_ = whole;
   cpu_ = c10::make_intrusive<DelegateEngine>(std::move(whole), gloo_delegate(), options_,
-                                             continuations_);
+                                             continuations_, label_);
 }
 
 void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {

@@ -179,6 +179,7 @@ class FastcommBackend final : public ::c10d::Backend {
 
   std::shared_ptr<void> kept_;
   c10::intrusive_ptr<Options> options_;
+  const std::string label_;
   GroupTraits traits_;
   Continuations::Ptr continuations_;
   c10::intrusive_ptr<Engine> cpu_;

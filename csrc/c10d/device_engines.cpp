@@ -285,7 +285,8 @@ std::string DeviceEngines::made(Type& type, c10::Device device) {
     auto one =
         g_device_backends.make(device, store, host_.getRank(), host_.getSize(), options_->timeout);
     type.delegate = c10::make_intrusive<DelegateEngine>(
-        std::move(one.backend), device_delegate(one.name), options_, continuations_, host_.group());
+        std::move(one.backend), device_delegate(one.name), options_, continuations_,
+        host_.group()->label(), host_.group());
     return "";
   } catch (const std::exception&) {
     return concat("the backend for tensors on ", type_name(device),

@@ -102,7 +102,7 @@ def _label(options: Any) -> str:
     """Return what a warning of the group begins with: torch's prefix of a rank, and the group."""
     members = list(options.global_ranks_in_group)
     rank = members[options.group_rank] if members else options.group_rank
-    of_ranks = f" of ranks {members}" if members else ""
+    of_ranks = f" of ranks {members}" if members else f" of all {options.group_size} ranks"
     return f"[rank{rank}]: fastcomm: group {options.group_id!r}{of_ranks}: "
 
 

@@ -36,6 +36,8 @@ def _wait_of(call: str) -> None:
         dist.all_reduce(tensor, async_op=True).wait()
     elif call == "recv":
         dist.recv(tensor, 2)
+    elif call == "send":  # more than goes without a receive
+        dist.send(torch.ones(100_000), 2)
     elif call == "monitored_barrier":
         fastcomm.monitored_barrier()
     elif call == "barrier":
@@ -44,7 +46,7 @@ def _wait_of(call: str) -> None:
         dist.all_reduce(tensor)
 
 
-_CALLS = ("all_reduce", "async", "barrier", "monitored_barrier", "recv")
+_CALLS = ("all_reduce", "async", "barrier", "monitored_barrier", "recv", "send")
 
 
 def _waits(world: World) -> tuple[list[str], set[str]]:
@@ -65,9 +67,14 @@ def _waits(world: World) -> tuple[list[str], set[str]]:
         if call == "recv":
             for rank in others:
                 dist.send(torch.ones(5), rank)
+        elif call == "send":
+            for rank in others:
+                dist.recv(torch.empty(100_000), rank)
         else:
             _wait_of(call)
-    pending = None
+    if os.environ.get("FASTCOMM_TRANSPORT") == "gloo":  # nobody looks for who does not wait
+        dist.barrier()
+        return _said(world, world.rank).splitlines(), set()
     before = {rank: _said(world, rank).count("has waited") for rank in others}
     dist.barrier()
     if late:
@@ -87,12 +94,24 @@ def test_each_kind_of_wait_is_said() -> None:
     for rank, (lines, names) in enumerate(told[:2]):
         said = [line for line in lines if "has waited" in line]
         assert all(line.startswith(f"[rank{rank}]: fastcomm: group ") for line in said), said
-        for word in ("creating a group", "all_reduce", "barrier", "recv"):
+        for word in ("creating a group", "all_reduce", "barrier", "recv", "send"):
             assert any(word in line for line in said), (word, said)
         calls = [line for line in said if "not arrived: rank 2" in line]
         assert len(calls) >= 4, said
         assert all("sequence" in line and "the timeout is 60000 ms" in line for line in calls)
         assert {"fc-progress", "fc-deathwatch"} <= names
+
+
+def test_each_kind_of_wait_is_said_on_gloo() -> None:
+    environment = {"FASTCOMM_WAIT_WARNING_S": "0.1", "FASTCOMM_TRANSPORT": "gloo"}
+    told = run_ranks(3, _waits, environment=environment)
+    for rank, (lines, _) in enumerate(told[:2]):
+        said = [line for line in lines if "for Gloo" in line]
+        for line in said:
+            assert line.startswith(f"[rank{rank}]: fastcomm: group '0' of all 3 ranks: "), line
+            assert "sequence" in line
+        for word in ("all_reduce", "barrier", "monitored_barrier", "recv", "send"):
+            assert any(f"{word}, sequence" in line for line in said), (word, said)
 
 
 def _silent(world: World) -> str:

@@ -40,17 +40,20 @@ class Delegate {
   };
 
   /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and it knows
-  /// who is to blame.
-  Delegate(::c10d::Backend& inner, DelegateKind kind, std::shared_ptr<Communicator> beside)
+  /// who is to blame. `label` is what warnings of the group begin with.
+  Delegate(::c10d::Backend& inner, DelegateKind kind, std::shared_ptr<Communicator> beside,
+           std::string label)
       : inner_(&inner),
         kind_(std::move(kind)),
         beside_(std::move(beside)),
+        label_(std::move(label)),
         rank_(inner.getRank()),
         size_(inner.getSize()) {}
 
   const DelegateKind& kind() const { return kind_; }
   /// nullptr where there is none.
   const std::shared_ptr<Communicator>& beside() const { return beside_; }
+  const std::string& label() const { return label_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "[rank 0 of 2, peer 1, recv, sequence 7] "
@@ -88,6 +91,7 @@ class Delegate {
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_
   const DelegateKind kind_;
   const std::shared_ptr<Communicator> beside_;
+  const std::string label_;
   const int rank_, size_;
 };
 

@@ -24,10 +24,11 @@ Options with_work(Options opts) {
 
 DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind,
                                c10::intrusive_ptr<Options> options,
-                               Continuations::Ptr continuations,
+                               Continuations::Ptr continuations, std::string label,
                                std::shared_ptr<Communicator> beside)
     : Engine(inner->getRank(), inner->getSize(), std::move(options), std::move(continuations)),
-      delegate_(std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside))),
+      delegate_(
+          std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside), std::move(label))),
       inner_(std::move(inner)),
       coalesces_(inner_->supportsCoalescing()) {
   static const bool watched = [] { return watch_for_forks(), true; }();

@@ -19,7 +19,8 @@ namespace fastcomm {
 class DelegateEngine final : public Engine {
  public:
   DelegateEngine(BackendPtr inner, DelegateKind kind, c10::intrusive_ptr<Options> options,
-                 Continuations::Ptr continuations, std::shared_ptr<Communicator> beside = nullptr);
+                 Continuations::Ptr continuations, std::string label,
+                 std::shared_ptr<Communicator> beside = nullptr);
   ~DelegateEngine() override;
 
   std::string name() const override { return delegate_->kind().name; }

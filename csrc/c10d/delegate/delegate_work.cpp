@@ -219,7 +219,7 @@ void DelegateWork::look_around(Deadline deadline) {
              {});
     throw;
   }
-  warning_.look(Clock::now(), "fastcomm: ", [&](Clock::duration so_far) {
+  warning_.look(Clock::now(), call_.delegate->label(), [&](Clock::duration so_far) {
     return call_.delegate->front(call_.subject) +
            concat(waited(so_far), " for ", call_.delegate->kind().name,
                   ", which does not say for which rank. See what the other ranks are doing");
