@@ -60,9 +60,10 @@ struct Call {
 
 /// The ranks called different operations.
 struct MismatchError : Error {
-  MismatchError(const std::string& message, std::string both)
-      : Error(ErrorCode::kMismatch, message), calls(std::move(both)) {}
+  MismatchError(const std::string& message, std::string both, int first_odd)
+      : Error(ErrorCode::kMismatch, message), calls(std::move(both)), odd(first_odd) {}
   std::string calls;  // briefly: a control block has little room
+  int odd;  // the first rank that called otherwise than most, -1 where no call is most ranks'
 };
 
 /// What peers compare: equal on every rank, or the ranks did not call the same operation.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,57 @@ def test_a_mismatch_is_the_same_error_every_way() -> None:
             assert caught.kind == "CollectiveMismatchError", caught
             assert (caught.rank, caught.world_size) == (rank, 3)
             assert (caught.operation, caught.sequence) == ("all_reduce", 1)
+
+
+# What most ranks call, and the odd one; what the message shows of each.
+_UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
+    "operation": (dist.all_reduce, lambda t: dist.broadcast(t, 0), "all_reduce(", "broadcast("),
+    "size": (dist.all_reduce, lambda t: dist.all_reduce(t[1:]), "8 elements", "7 elements"),
+    "dtype": (dist.all_reduce, lambda t: dist.all_reduce(t.int()), "float32", "int32"),
+    "root": (lambda t: dist.broadcast(t, 0), lambda t: dist.broadcast(t, 1), "root 0", "root 1"),
+    "reduction": (
+        dist.all_reduce,
+        lambda t: dist.all_reduce(t, op=dist.ReduceOp.MAX),
+        "all_reduce(sum",
+        "all_reduce(max",
+    ),
+}
+
+
+def _culprits(world: World) -> dict[tuple[str, int, tuple[int, ...]], Caught]:
+    """Play each disagreement in groups of 3 to 5 ranks, with one odd rank or two."""
+    told = {}
+    for number, (kind, (usual, unlike, _, _)) in enumerate(_UNLIKE.items()):
+        for size in (3, 4, 5):
+            for odd in ((number % size,), (1, 3)):
+                if world.rank >= size or odd[-1] >= size:
+                    continue
+                replace(world, size=size).init(name=f"{kind}{size}{odd}")
+                call = unlike if world.rank in odd else usual
+                told[kind, size, odd] = catch(call, torch.ones(8))
+                dist.destroy_process_group()
+    return told
+
+
+def test_every_rank_names_the_odd_one_among_several() -> None:
+    told_by = run_ranks(5, _culprits)
+    for (kind, size, odd), first in told_by[0].items():
+        _, _, usual, unlike = _UNLIKE[kind]
+        others = [rank for rank in range(size) if rank not in odd]
+        tie = len(others) == len(odd)
+        for rank in range(size):
+            caught = told_by[rank][kind, size, odd]
+            assert caught.kind == "CollectiveMismatchError", caught
+            assert caught.peer == (None if tie else odd[0]), (kind, size, odd, caught)
+            said, _, shown = caught.text.partition("] ")[2].partition(": ")
+            named = "rank 1" if odd == (1,) else "ranks 1, 3" if len(odd) == 2 else f"rank {odd[0]}"
+            assert (f"{named} is the odd" in said or f"{named} are the odd" in said) != tie, said
+            assert f"{named} called " in shown, shown
+            of_the_odd = shown[shown.index(f"{named} called ") :].partition("; ")[0]
+            of_the_others = shown.replace(of_the_odd, "")
+            assert unlike in of_the_odd, (kind, shown)
+            assert usual in of_the_others and unlike not in of_the_others, (kind, shown)
+            assert caught.text.partition("] ")[2] == first.text.partition("] ")[2]
 
 
 def test_the_classes_and_what_they_also_are() -> None:

@@ -54,6 +54,8 @@ void test_mismatch(uint64_t seed) {
       // Its own finding, with both calls, not hearsay.
       EXPECT(failure.text.find("No memory was touched") != std::string::npos, failure.text);
       EXPECT(failure.text.find("gave the group up") == std::string::npos, failure.text);
+      const std::string culprit = concat("peer ", size - 1, ", ");
+      EXPECT((failure.text.find(culprit) != std::string::npos) == (size > 2), failure.text);
       EXPECT(data == before, "memory was touched");
       auto later = world.at(rank).run(barrier_call(), kTimeout, nullptr);
       EXPECT(failure_of(*later).failed);

@@ -21,7 +21,7 @@ _CALLED = {
     "all_reduce_sparse": "all_reduce",
     "all_gather_coalesced": "all_gather_into_tensor_coalesced",
 }
-_CALLS = re.compile(r"rank (\d+) called (\w+)\(.*?; rank (\d+) called (\w+)\(", re.DOTALL)
+_CALLS = re.compile(r"(?:^|[;:\]] )ranks? ([\d, -]+) called (\w+)\(")
 
 
 def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> list[str]:
@@ -63,18 +63,15 @@ def judge_error(result: Result, expected: Expectation, run: Run, rank: int) -> l
 
 
 def _tells_both_calls(run: Run, text: str, members: tuple[int, ...]) -> bool:
-    """Tell whether a mismatch names two calls, one of them the victim's.
+    """Tell whether a mismatch names two calls, one of them the victim's and no one else's.
 
     Split sizes are compared as a sum over all ranks, which does not tell whose is wrong.
     """
-    calls = _CALLS.search(text)
-    if calls is None:
-        return False
-    named = {members[int(calls[1])]: calls[2], members[int(calls[3])]: calls[4]}
-    if "split sizes of the ranks do not fit" in text:
-        return len(named) == 2
-    victim = run.schedule.fault.victim
-    return len(named) == 2 and named.get(victim) in _called_by_victim(run.schedule)
+    calls = _CALLS.findall(text)
+    if len(calls) < 2 or "split sizes of the ranks do not fit" in text:
+        return len(calls) >= 2
+    victim = str(members.index(run.schedule.fault.victim))
+    return any(ranks == victim and op in _called_by_victim(run.schedule) for ranks, op in calls)
 
 
 def _called_by_victim(schedule: Schedule) -> tuple[str, ...]:

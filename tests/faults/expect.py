@@ -105,7 +105,7 @@ def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
     if group != where:
         return FINE
     if fault.kind == "mismatch":
-        return Expectation(issued, issued, (("CollectiveMismatchError", None),))
+        return Expectation(issued, issued, _unlike(victim))
     if fault.kind == "misfit":
         return _misfit(schedule, group)
     if fault.kind == "extra":
@@ -117,6 +117,11 @@ def _of_collectives(run: Run, rank: int, group: int) -> Expectation:
     if fault.kind in ("delay past timeout", "stop past timeout"):
         return _late(run, mine, done, issued)
     return FINE
+
+
+def _unlike(victim: int) -> tuple[tuple[str, int | None], ...]:
+    """Blame the victim, or nobody: of two ranks, for split sizes, or on a device."""
+    return (("CollectiveMismatchError", victim), ("CollectiveMismatchError", None))
 
 
 def _misfit(schedule: Schedule, group: int) -> Expectation:
@@ -135,7 +140,7 @@ def _misfit(schedule: Schedule, group: int) -> Expectation:
 
 def _extra(schedule: Schedule, rank: int, group: int, issued: int) -> Expectation:
     if schedule.fault.at < len(schedule.ops):
-        return Expectation(issued, issued, (("CollectiveMismatchError", None),))
+        return Expectation(issued, issued, _unlike(schedule.fault.victim))
     # The victim finds that somebody has left, and gives the group up. So do others that still wait
     # for messages, which have no order. Its collectives are over, so without messages nobody fails.
     if rank != schedule.fault.victim and not any(
@@ -149,7 +154,7 @@ def _skip(schedule: Schedule, rank: int, issued: int) -> Expectation:
     """The victim's next call meets the one it left out; without another call, it has left."""
     at, victim = schedule.fault.at, schedule.fault.victim
     if any(step.op > at for step in schedule.steps[victim]):
-        return Expectation(issued, issued, (("CollectiveMismatchError", None),))
+        return Expectation(issued, issued, _unlike(victim))
     return FINE if rank == victim else Expectation(issued, issued, (("PeerLeftError", victim),))
 
 

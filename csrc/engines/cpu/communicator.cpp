@@ -176,7 +176,8 @@ bool Communicator::poll_queue(Finished& finished, Clock::duration spin) {
     try {
       if (!poll_for(*operation, base_, spin)) return moved || operation->step() != step;
     } catch (const MismatchError& error) {
-      fail({error.code(), -1, where(*operation, -1) + error.what(), error.calls}, finished);
+      fail({error.code(), error.odd, where(*operation, error.odd) + error.what(), error.calls},
+           finished);
       return true;
     } catch (const Error& error) {
       fail({error.code(), -1, where(*operation, -1) + error.what()}, finished);

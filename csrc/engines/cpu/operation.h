@@ -100,7 +100,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// Every rank's buffer in `buffers`; false if one cannot be reached, or a list lies otherwise there.
   bool reach_all(char** buffers) const;
   void check_headers() const;
-  [[noreturn]] void raise_mismatch(int peer) const;
+  [[noreturn]] void raise_unlike() const;
+  [[noreturn]] void raise_unbalanced() const;
+  /// What a rank has called, from its header.
+  std::string call_of(int rank) const;
   uint32_t base() const { return base_.load(std::memory_order_relaxed); }
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }
