@@ -271,6 +271,14 @@ PYBIND11_MODULE(_C, module) {
            })
       // torch's new_group() calls it on non-members, where the default group is bound to a device.
       .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
+      // Instead of torch's, which would answer as to DDP's reducer: FSDP2 means what it says.
+      .def(
+          "allocate_tensor",
+          [](FastcommBackend& backend, long size, at::ScalarType dtype, at::Device device) {
+            return backend.allocate_elements(size, at::TensorOptions().dtype(dtype).device(device));
+          },
+          py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"),
+          py::call_guard<py::gil_scoped_release>())
       // fused_all_reduce, or with shards fused_reduce_scatter.
       .def("fused_reduce",
            [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,

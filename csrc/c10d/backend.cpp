@@ -212,6 +212,14 @@ at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef 
 }
 
 at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options) {
+  // DDP's reducer asks for the elements of its complex parameters, and lays views of real numbers,
+  // two for each, over what it gets.
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  if (!c10::isComplexType(dtype)) return allocate_elements(size, options);
+  return allocate_elements(2 * size, options.dtype(c10::toRealValueType(dtype)));
+}
+
+at::Tensor FastcommBackend::allocate_elements(long size, at::TensorOptions options) {
   if (options.device().is_cpu()) {
     try {
       return shared_empty({size}, c10::typeMetaToScalarType(options.dtype()));

@@ -142,6 +142,8 @@ class FastcommBackend final : public ::c10d::Backend {
   at::Tensor shared_empty_on(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
                              std::string& why);
   /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
+  at::Tensor allocate_elements(long size, at::TensorOptions options);
+  /// The same for DDP's reducer: of a complex dtype, twice as many real numbers.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
   // The life of the group.

@@ -335,3 +335,17 @@ def _resized(world: World) -> None:
 def test_a_tensor_that_grows_leaves_shared_memory() -> None:
     """As hooks of DDP do with its buckets."""
     run_ranks(2, _resized)
+
+
+def _asked_for(world: World) -> None:
+    """Ask for memory through Python, as FSDP2 does, and get what was asked for."""
+    world.init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.complex128):
+        tensor = backend.allocate_tensor(6, dtype=dtype, device=torch.device("cpu"))
+        assert tensor.dtype == dtype and tensor.shape == (6,)
+        assert fastcomm.is_shared(tensor)
+
+
+def test_memory_asked_of_the_backend_has_the_dtype_and_size_asked_for() -> None:
+    run_ranks(2, _asked_for)

@@ -34,6 +34,8 @@ class Dense(nn.Module):
 class Convolution(nn.Module):
     """With batch normalisation, whose buffers travel in every forward."""
 
+    statistics = True  # each rank's own after the last step
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -43,6 +45,30 @@ class Convolution(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x.view(-1, 1, 4, 8))
+
+
+class Complex(nn.Module):
+    """Complex parameters of both widths among real ones, and a complex buffer."""
+
+    statistics = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 40)
+        self.turn = nn.Parameter(0.1 * torch.randn(40, 30, dtype=torch.complex64))
+        self.shift = nn.Parameter(torch.randn(30, dtype=torch.complex64))
+        self.factor = nn.Parameter(torch.tensor(1 + 1j))
+        self.wide = nn.Parameter(torch.randn(30, dtype=torch.complex128))
+        self.last = nn.Linear(30, 10)
+        self.unused = nn.Linear(10, 10, dtype=torch.complex64)
+        self.use_all = True
+        self.register_buffer("mean", torch.randn(30, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(x).to(torch.complex64) @ self.turn + self.shift + self.mean
+        self.mean.mul_(0.9).add_(z.detach().mean(0), alpha=0.1)
+        y = self.last((z * self.factor * self.wide).abs().float())
+        return self.unused(y.to(torch.complex64)).abs() if self.use_all else y
 
 
 def _fp16(ddp: DistributedDataParallel) -> None:
@@ -79,6 +105,18 @@ VARIANTS: dict[str, Variant] = {
     "gradient_as_bucket_view": Variant({"gradient_as_bucket_view": True}),
     "no_sync": Variant(accumulate=True),
     "batch norm": Variant(model=Convolution),
+    "complex": Variant(model=Complex),
+    "complex, many buckets": Variant(
+        {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True}, Complex
+    ),
+    "complex, find_unused_parameters": Variant(
+        {"find_unused_parameters": True, "bucket_cap_mb": 0.01}, Complex, leave_one_out=True
+    ),
+    "complex, static_graph": Variant({"static_graph": True}, Complex),
+    "complex, no_sync": Variant(model=Complex, accumulate=True),
+    "complex, fp16 hook": Variant(model=Complex, hook=_fp16),
+    "complex, hook with then": Variant(model=Complex, hook=_then),
+    "complex, join": Variant(model=Complex, uneven=True),
     "bfloat16": Variant(dtype=torch.bfloat16),
     "fp16 hook": Variant(hook=_fp16),
     "hook with then": Variant(hook=_then),
@@ -90,7 +128,9 @@ VARIANTS: dict[str, Variant] = {
 def train(variant: Variant, rank: int) -> tuple[list[float], list[torch.Tensor]]:
     """Train over the default group; return the losses and the final parameters and buffers."""
     torch.manual_seed(7 + 1000 * rank)  # broadcast by DDP: rank 0's values count
-    model = variant.model().to(variant.dtype)
+    model = variant.model()
+    if variant.dtype != torch.float32:
+        model.to(variant.dtype)
     group = dist.new_group() if variant.own_group else None
     ddp = DistributedDataParallel(model, process_group=group, **variant.options)
     if variant.hook is not None:

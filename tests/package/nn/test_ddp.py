@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.ranks import World, run_ranks
+from support.training import Complex
 from torch import nn
 
 import fastcomm
@@ -80,6 +82,44 @@ def _like_stock(world: World) -> None:
 
 def test_trains_as_stock_ddp_does() -> None:
     run_ranks(2, _like_stock)
+
+
+def _complex(world: World) -> tuple[list[torch.Tensor], float]:
+    """Train with complex parameters: DDP gives hooks real gradients for them."""
+    world.init()
+    answers: list[tuple[list[torch.Tensor], float]] = []
+    for mode in MODES:
+        for options in ({}, {"comm_dtype": torch.bfloat16, "error_feedback": True}):
+            torch.manual_seed(3)
+            ddp = fastcomm.nn.parallel.DistributedDataParallel(
+                Complex(), bucket_cap_mb=0.01, max_norm=0.5, **mode, **options
+            )
+            plain = nn.parallel.DistributedDataParallel(copy.deepcopy(ddp.module), **mode)
+            for model in (ddp, plain):
+                model.zero_grad()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for step in range(2):
+                    optimizer.zero_grad()
+                    model(_batch(world.rank, step)[:, :32]).square().mean().backward()
+                    if model is plain:
+                        nn.utils.clip_grad_norm_(list(model.parameters()), 0.5)
+                    optimizer.step()
+            found = [p.detach().clone() for p in ddp.parameters()]
+            limits = {"rtol": 1e-1, "atol": 1e-2} if options else {"rtol": 1e-4, "atol": 1e-6}
+            for one, other in zip(found, plain.parameters(), strict=True):
+                torch.testing.assert_close(one, other.detach(), **limits)
+            norm = ddp.result().total_norm
+            assert norm is not None and norm.dtype == torch.float64  # one parameter is wide
+            answers.append((found, float(norm)))
+    return [t for found, _ in answers for t in found], sum(norm for _, norm in answers)
+
+
+def test_complex_parameters_with_and_without_a_native_path() -> None:
+    native = run_ranks(2, _complex)
+    over_gloo = run_ranks(2, _complex, environment={"FASTCOMM_TRANSPORT": "gloo"})
+    for parameters, norm in [*native, *over_gloo]:
+        assert norm == native[0][1]
+        assert all(torch.equal(a, b) for a, b in zip(parameters, native[0][0], strict=True))
 
 
 def _any_buckets(world: World) -> tuple[bytes, list[float]]:
