@@ -10,10 +10,10 @@ the whole process: backward passes and replicas run in threads of their own.
 from __future__ import annotations
 
 import contextlib
-import functools
+import copy
+import copyreg
 import sys
 import threading
-import warnings
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch.nn.parallel
 from fastcomm import comm
 from fastcomm.nn import parallel
 from fastcomm.nn.parallel import _functions, scatter_gather
+from fastcomm.nn.parallel.data_parallel import OPTIONS
 
 __all__ = ["DataParallel", "use"]
 
@@ -31,7 +32,14 @@ _THEIRS = torch.nn.DataParallel
 
 class _AsTheirs(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _THEIRS)
+        if cls is DataParallel:
+            return isinstance(instance, _THEIRS)
+        return super().__instancecheck__(instance)  # a class of the user's, derived from it
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return (
+            issubclass(other, _THEIRS) if cls is DataParallel else super().__subclasscheck__(other)
+        )
 
 
 class DataParallel(parallel.DataParallel[Any], metaclass=_AsTheirs):
@@ -39,22 +47,52 @@ class DataParallel(parallel.DataParallel[Any], metaclass=_AsTheirs):
 
     It is `DataParallel`, of which any ``torch.nn.DataParallel`` counts as an instance: a model may
     have been wrapped before.
+
+    It is pickled as torch's own, which plain torch loads without fastcomm, unless it has options
+    that torch's own has not. CPU slots are kept, but without fastcomm its module runs as it is.
     """
 
-    def __init__(self, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(module, device_ids, *args, **kwargs)
-        if device_ids is None and not self.device_ids:
-            _say_where_it_runs()
+    def __copy__(self) -> DataParallel:
+        other = type(self).__new__(type(self))
+        other.__setstate__(self.__getstate__())
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DataParallel:
+        other: DataParallel
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return other
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        known = {name: value for name, value in state.items() if name != "_slots"}
+        super().__setstate__({**known, "device_ids": state.get("_slots", state["device_ids"])})
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self) is not DataParallel:
+            return super().__reduce_ex__(protocol)
+        state = self.__getstate__()
+        if self._speeds is not None or any(state[k] != value for k, value in OPTIONS.items()):
+            return _RECONSTRUCT, (parallel.DataParallel, object, None), state
+        for name in (*OPTIONS, "_frames", "_speeds", "_cache"):
+            state.pop(name, None)
+        if "cpu" in self.device_ids:
+            state.update(device_ids=[], _slots=self.device_ids)
+        return _as_theirs(state)
 
 
-@functools.cache
-def _say_where_it_runs() -> None:
-    warnings.warn(
-        "torch finds no accelerator here, so DataParallel runs its module as it is. For replicas "
-        'on the CPU say where: DataParallel(module, device_ids=["cpu", "cpu"])',
-        RuntimeWarning,
-        stacklevel=3,
-    )
+# Where pickle looks for the class, and finds it while `use` is in effect.
+DataParallel.__module__ = _THEIRS.__module__
+_RECONSTRUCT: Any = copyreg._reconstructor  # type: ignore[attr-defined]
+
+
+def _as_theirs(state: dict[str, Any]) -> Any:
+    """Return a pickle of what torch's name of the class means where it is loaded."""
+    now = vars(sys.modules[_THEIRS.__module__])["DataParallel"]
+    return _RECONSTRUCT, (now, object, None), state
+
+
+def _reduce_theirs(instance: Any) -> Any:
+    return _as_theirs(instance.__dict__.copy())
 
 
 _COMM = [name for name in comm.__all__ if hasattr(torch.nn.parallel.comm, name)]
@@ -110,6 +148,8 @@ class use(contextlib.ContextDecorator):
             _depth += 1
             if _depth > 1:
                 return self
+            # The name in a pickle of theirs means ours meanwhile.
+            copyreg.pickle(_THEIRS, _reduce_theirs)
             for where, names in _PLACES.items():
                 module = sys.modules[where]
                 for name, ours in names:
@@ -129,6 +169,7 @@ class use(contextlib.ContextDecorator):
             _depth -= 1
             if _depth > 0:
                 return
+            copyreg.dispatch_table.pop(_THEIRS, None)
             for module, name, theirs, ours in reversed(_replaced):
                 if getattr(module, name) is ours:
                     setattr(module, name, theirs)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import random
 import sys
 import threading
+import warnings
+import zipfile
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +20,7 @@ from torch import nn
 import fastcomm
 from fastcomm import _use, comm
 from fastcomm.nn.parallel import _functions
+from fastcomm.nn.parallel._division import say_where_it_runs
 
 MODULES = [
     "torch.nn",
@@ -146,9 +152,69 @@ def test_the_name_of_data_parallel_is_ours_with_slots(where: str) -> None:
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
 def test_without_slots_it_is_said_once_that_the_module_runs_as_it_is() -> None:
-    _use._say_where_it_runs.cache_clear()
-    with fastcomm.use(), pytest.warns(RuntimeWarning) as told:
-        for _ in range(2):
-            nn.DataParallel(nn.Linear(2, 2))
-    assert len(told) == 1 and 'device_ids=["cpu", "cpu"]' in str(told[0].message)
-    assert str(told[0].filename) == __file__
+    ours = fastcomm.nn.parallel.DataParallel
+    makers: list[Callable[[nn.Module], Any]] = [
+        lambda model: nn.DataParallel(model),
+        lambda model: ours(model),
+        lambda model: ours(model, device_ids=[0, 1]),
+        lambda model: ours(model, loss_fn=nn.MSELoss()),
+    ]
+    for make in makers:
+        say_where_it_runs.cache_clear()
+        with fastcomm.use(), pytest.warns(RuntimeWarning) as told:
+            for _ in range(2):
+                make(nn.Linear(2, 2))
+        assert len(told) == 1 and 'device_ids=["cpu", "cpu"]' in str(told[0].message)
+        assert str(told[0].filename) == __file__
+    say_where_it_runs.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours(nn.Linear(2, 2), device_ids=[])
+        ours(nn.Linear(2, 2), device_ids=["cpu", "cpu"])
+    with pytest.raises(RuntimeError, match="for replicas on the CPU"):
+        fastcomm.nn.parallel.data_parallel(nn.Linear(2, 2), torch.ones(2, 2))
+
+
+def _saved(model: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    return stream.getvalue()
+
+
+def _loaded(saved: bytes) -> Any:
+    return torch.load(io.BytesIO(saved), weights_only=False)
+
+
+def test_whole_models_cross_the_border_of_use() -> None:
+    x, theirs = torch.randn(4, 3), nn.DataParallel(nn.Linear(3, 2), device_ids=[])
+    wanted, plain = theirs(x), _saved(theirs)
+    with fastcomm.use():
+        inside = _loaded(plain)
+        slots = nn.DataParallel(copy.deepcopy(theirs.module), device_ids=["cpu", "cpu"])
+        lossy = _use.DataParallel(nn.Linear(3, 2), ["cpu"], loss_fn=nn.MSELoss())
+        assert type(inside) is _use.DataParallel
+        for model in (inside, _loaded(_saved(theirs)), copy.deepcopy(theirs), copy.deepcopy(slots)):
+            assert isinstance(model, nn.DataParallel) and issubclass(type(model), nn.DataParallel)
+            assert torch.equal(model(x), wanted)
+        files = [_saved(inside), _saved(slots), _saved(theirs)]
+        kept = [_loaded(file) for file in files]
+        assert kept[1].device_ids == ["cpu", "cpu"]
+    files += [_saved(inside), _saved(slots)]
+    for file in files:
+        model = _loaded(file)
+        assert type(model) is nn.DataParallel and torch.equal(model(x), wanted)
+        with zipfile.ZipFile(io.BytesIO(file)) as parts:
+            pickled = [parts.read(n) for n in parts.namelist() if n.endswith("data.pkl")]
+        assert len(pickled) == 1 and b"fastcomm" not in pickled[0]
+    for model in (slots, *kept, copy.copy(slots), copy.deepcopy(slots)):
+        assert isinstance(model, nn.DataParallel) and torch.equal(model(x), wanted)
+    assert _loaded(_saved(lossy)).loss_fn is not None
+    assert type(copy.deepcopy(theirs)) is nn.DataParallel
+
+
+def test_a_class_derived_inside_has_only_its_own_instances() -> None:
+    with fastcomm.use():
+        mine: Any = type("Mine", (nn.DataParallel,), {})
+        assert isinstance(mine(nn.Linear(2, 2), []), mine)
+        assert not isinstance(nn.DataParallel(nn.Linear(2, 2), []), mine)
+        assert issubclass(mine, nn.DataParallel) and not issubclass(nn.DataParallel, mine)

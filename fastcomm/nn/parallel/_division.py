@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +27,24 @@ def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
     if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
         return []
     return slots(device_ids)
+
+
+@functools.cache
+def say_where_it_runs() -> None:
+    """Warn, once in a process and where the user's code is, that there will be no replicas."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        "torch finds no accelerator here, so DataParallel runs its module as it is. For replicas "
+        'on the CPU say where: DataParallel(module, device_ids=["cpu", "cpu"])',
+        RuntimeWarning,
+        stacklevel=level,
+    )
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("fastcomm.")
 
 
 def _is_cpu(device: Device) -> bool:

@@ -23,6 +23,7 @@ from fastcomm.nn.parallel._division import (
     check_placement,
     places_of,
     proportional,
+    say_where_it_runs,
     weighted,
 )
 from fastcomm.nn.parallel._losses import (
@@ -39,6 +40,10 @@ from fastcomm.nn.parallel.replicate import Replicator, replicate
 __all__ = ["DataParallel", "DataParallelCriterion", "ReplicaOutputs", "data_parallel"]
 
 T = TypeVar("T", bound=Module)
+
+
+# Attributes that torch's own has not, as they are where it does the same.
+OPTIONS = {"loss_fn": None, "chunk_sizes": None, "buffer_policy": "first", "gather_outputs": True}
 
 
 class DataParallel(torch.nn.DataParallel, Generic[T]):
@@ -62,7 +67,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     Args:
         module: with all parameters and buffers on ``device_ids[0]``.
         device_ids: devices, all of them by default; without an accelerator and without CPU slots
-            the module runs as it is.
+            the module runs as it is, after one warning in a process (none for an empty list).
         output_device: where results are gathered; ``device_ids[0]`` by default.
         dim: the dimension of the batch.
         loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
@@ -110,6 +115,8 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         )
         self.device_ids = [as_given(place) for place in places]
         if not places:
+            if device_ids is None or list(device_ids):
+                say_where_it_runs()
             return
         if self.chunk_sizes is not None:
             check_chunk_sizes(self.chunk_sizes, len(places))
@@ -238,6 +245,11 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
             state["_cache"] = None
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # What torch's own class has saved lacks what only this one has.
+        self.__dict__.update({**OPTIONS, "_speeds": None, "_cache": None, "_frames": Frames()})
+        super().__setstate__(state)
+
 
 @untraced
 def data_parallel(
@@ -265,7 +277,10 @@ def data_parallel(
         inputs = () if inputs is None else (inputs,)
     places = places_of(device_ids)
     if not places:
-        raise RuntimeError("no available devices were found")
+        raise RuntimeError(
+            "no available devices were found; for replicas on the CPU say where: "
+            'device_ids=["cpu", "cpu"]'
+        )
     target = places[0] if output_device is None else slot(output_device)
     check_placement(module, places[0])
     scattered, keywords = scatter_gather.scatter_kwargs(inputs, module_kwargs, places, dim)
