@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm._distributed import backend as _backend
+from fastcomm._distributed.copies import OfGroup
 from fastcomm._gradients.fused import (
     FusedResult,
     check_max_norm,
@@ -33,7 +34,7 @@ from fastcomm._gradients.fused import (
 __all__ = ["FusedState", "fused_hook"]
 
 
-class FusedState:
+class FusedState(OfGroup):
     """What `fused_hook` needs, and what it has found out in the last backward pass.
 
     Args:
@@ -53,6 +54,9 @@ class FusedState:
             them, and are clipped to ``max_norm`` times its scale. (If a scaler is not given, there
             is a warning where gradients are clipped: they would be clipped to ``max_norm`` and then
             divided by the scale.)
+
+    A copy has no result yet, and residuals of its own for its own parameters; a deep one has the
+    same ``grad_scaler``. It is pickled with the default group only.
     """
 
     def __init__(
@@ -81,6 +85,21 @@ class FusedState:
         self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
         self._results: list[FusedResult] = []
         self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
+
+    def _copied(self) -> dict[str, Any]:
+        found = {k: v for k, v in self.__dict__.items() if k not in ("process_group", "_places")}
+        # By number: a copy has other parameters.
+        left = [self._residuals.get(id(p)) for p in self.parameters]
+        return {**found, "_results": [], "_residuals": left}
+
+    def _shared(self) -> dict[str, Any]:
+        return {"grad_scaler": self.grad_scaler}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._places = {}
+        pairs = zip(self.parameters, state["_residuals"], strict=True)
+        self._residuals = {id(p): left.clone() for p, left in pairs if left is not None}
 
     def result(self) -> FusedResult:
         """Return the result of the last backward pass, once it is over.
@@ -113,7 +132,7 @@ class FusedState:
         for i, parameter in enumerate(bucket.parameters()):
             self._places[id(parameter)] = (len(self._results), i)
         buffer = bucket.buffer()
-        grads = bucket.gradients()
+        grads = _gradients_of(bucket)
         result = fused_all_reduce_(
             grads,
             self.process_group,
@@ -174,6 +193,21 @@ class FusedState:
         if not total.is_cpu or not limit / (total + 1e-6) >= 1:
             norm_type = 2.0 if self.norm_type is None else self.norm_type
             clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
+
+
+def _gradients_of(bucket: dist.GradBucket) -> list[torch.Tensor]:
+    """Return the bucket's gradients; for complex parameters as real numbers in one dimension.
+
+    Their bucket is of real numbers, two for each element, of which torch's list of gradients covers
+    the first half only.
+    """
+    parameters, buffer = bucket.parameters(), bucket.buffer()
+    if buffer.is_complex() or not any(p.is_complex() for p in parameters):
+        gradients: list[torch.Tensor] = bucket.gradients()
+        return gradients
+    sizes = [p.numel() * (2 if p.is_complex() else 1) for p in parameters]
+    parts: tuple[torch.Tensor, ...] = buffer.split(sizes)
+    return list(parts)
 
 
 @functools.cache

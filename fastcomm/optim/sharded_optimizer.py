@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm._distributed import backend as _backend
+from fastcomm._distributed.copies import OfGroup
 from fastcomm._gradients.fused import FusedResult, check_max_norm
 from fastcomm._gradients.shards import fused_reduce_scatter_, gather_shards_, row_offsets
 from fastcomm.optim._elementwise import refuse_others
@@ -17,7 +18,15 @@ from fastcomm.optim._elementwise import refuse_others
 __all__ = ["ShardedOptimizer"]
 
 
-class ShardedOptimizer(torch.optim.Optimizer):
+# What a copy has besides the group.
+_COPIED = (
+    *("defaults", "state", "param_groups", "optimizer"),
+    *("average", "scale", "comm_dtype", "max_norm", "norm_type", "skip_nonfinite"),
+    *("_rank", "_size", "_rows", "_offsets", "_unwrapped"),
+)
+
+
+class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
     """Reduce gradients, step on this rank's share of every parameter, and gather the parameters.
 
     A rank keeps state for its rows of each parameter (its first dimension, cut as DTensor's
@@ -110,6 +119,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer_class(groups, **defaults)
         self.defaults = self.optimizer.defaults
         self._take_settings()
+
+    def _copied(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in _COPIED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        OfGroup.__setstate__(self, {})
+        torch.optim.Optimizer.__setstate__(self, state)
+        self.result = None
+        self._mesh = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as for any optimizer; every rank has to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         loss_fn: as in `DataParallel`: ``ddp(*inputs, targets)`` is a vector with a loss
             for each replica, whose mean is that over the process's batch.
 
+    It is copied and pickled as torch's is: with the default process group only.
+
     Raises:
         ValueError: devices of several types; SyncBatchNorm, or an option for one device, with
             several.
@@ -94,6 +97,18 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             error_feedback=error_feedback,
             grad_scaler=grad_scaler,
         )
+        self.register_comm_hook(self.fused, fused_hook)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_comm_hooks": []}  # registered anew
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # The new reducer has yet to see its static graph; torch's copies forget that.
+        self._static_graph_delay_allreduce_enqueued = False
+        # A shallow copy, too, has a state of its own: it follows the buckets of its reducer.
+        self.fused = copy.copy(self.fused)
         self.register_comm_hook(self.fused, fused_hook)
 
     def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
