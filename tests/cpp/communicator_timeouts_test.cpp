@@ -41,6 +41,39 @@ void test_late(uint64_t) {
   }
 }
 
+/// A call that starts after a peer has given the group up raises, whatever is there already of what it needs.
+void test_too_late(uint64_t) {
+  constexpr int kSize = 3, kLate = 1;
+  std::vector<float> data(3 * 700000, 1.f);
+  const std::vector<Call> calls = {sum_call(data.data(), 0),          sum_call(data.data(), 2),
+                                   sum_call(data.data(), 1000),       sum_call(data.data(), 700000),
+                                   broadcast_call(data.data(), 5, 0), barrier_call()};
+  for (const Call& call : calls) {
+    for (const bool async : {false, true}) {
+      for (const bool of_another : {false, true}) {
+        RankWorld world(kSize);
+        // What the peers did before they gave up is enough for the late rank.
+        std::vector<float> others(call.count + 1, 1.f);
+        Call theirs = call;
+        theirs.input = theirs.output = others.data();
+        world.at(0).start(theirs, kTimeout, nullptr);
+        world.at(2).start(theirs, kTimeout, nullptr);
+        world.at(of_another ? 2 : 0).abort("it gave up");
+        Communicator& late = world.at(kLate);
+        std::shared_ptr<Operation> operation;
+        if (async) {
+          operation = late.start(call, kTimeout, nullptr);
+          late.wait(*operation, Deadline::max(), nullptr);
+        } else {
+          operation = late.run(call, kTimeout, nullptr);
+        }
+        EXPECT(failure_of(*operation).code == ErrorCode::kPoisoned,
+               "ended well: ", operation->describe());
+      }
+    }
+  }
+}
+
 /// A rank that hears of a timeout from a peer is told who is late, however long the calls' names are:
 /// a control block has no room for all of them.
 void test_told(uint64_t) {
@@ -120,6 +153,7 @@ int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
                    {{"late", test_late},
+                    {"too_late", test_too_late},
                     {"told", test_told},
                     {"held_up", test_held_up},
                     {"wait_timeout", test_wait_timeout}});

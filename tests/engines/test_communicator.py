@@ -25,7 +25,7 @@ FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
     *("start_is_short", "relayed", "no_thread"),
 ]
-TIMEOUT_CASES = ["late", "told", "held_up", "wait_timeout"]
+TIMEOUT_CASES = ["late", "too_late", "told", "held_up", "wait_timeout"]
 EVIDENCE_CASES = ["leave", "poison", "exit", "in_place", "read"]
 FAILING = [
     *((FAILURES, case) for case in FAILURE_CASES),
@@ -98,6 +98,12 @@ def test_tensor_that_is_taken_back_too_early_is_reported() -> None:
 def test_result_of_a_tensor_that_was_given_back_is_noticed(case: str) -> None:
     program = programs.get(EVIDENCE, WATCHED)
     done = programs.run(program, case, "1", control="no_second_look", environment=READ_IN_PLACE)
+    assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
+
+
+def test_call_after_the_group_was_given_up_is_noticed() -> None:
+    program = programs.get(TIMEOUTS, WATCHED)
+    done = programs.run(program, "too_late", "1", control="no_first_look")
     assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
 
 

@@ -173,6 +173,10 @@ bool Communicator::poll_queue(Finished& finished, Clock::duration spin) {
   auto operation = head();
   while (operation != nullptr) {
     const uint32_t step = operation->step();
+    if (const auto before = step == 0 ? given_up_before(*operation) : std::nullopt) {
+      fail(*before, finished);
+      return true;
+    }
     try {
       if (!poll_for(*operation, base_, spin)) return moved || operation->step() != step;
     } catch (const MismatchError& error) {

@@ -1,6 +1,7 @@
 // How a group of ranks fails: what shows that it cannot go on, who is to blame, and who is told.
 #include <thread>
 
+#include "core/control.h"
 #include "engines/cpu/communicator.h"
 #include "transport/fork.h"
 
@@ -98,6 +99,32 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
     }
     // A process that announced that it leaves, and then ended, has not died on this rank.
     if (left == 0 && lost) return death_of(peer, operation);
+  }
+  return std::nullopt;
+}
+
+// Whether the group was given up before this operation did anything: a rank that comes late may find every flag
+// that it needs, of peers that wait no longer. "Before" is what a user can know: a peer's error was raised, then
+// this call was made.
+//
+// fail() publishes the poison (release) and passes a full fence (wake_peers) before any error is raised, so the
+// mark is visible by then, not in a store buffer. The look cannot be done before the call: each of its loads comes
+// after the lock that the call took when it was queued, an acquire. Where the user has ordered the two (through a
+// store, a pipe), it happens before the look, and coherence alone obliges it to see the mark, which never goes
+// back. The look comes before the first step, which publishes that this rank is there: from then on a peer may give
+// up or go on, and the next operation's look decides. The peers' flags prove nothing either way: they were
+// published before the mark, so a load of it that follows an acquire of them need not see it.
+std::optional<Communicator::Failure> Communicator::given_up_before(const Subject& subject) const {
+  if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    // In this order, as in evidence(). Who left in good order has done its part of some operations.
+    const bool lost = peers_->lost(peer);
+    const ControlBlock& control = peers_->control_block(peer);
+    const bool left = control.left.load(std::memory_order_acquire) != 0;
+    if (control.poisoned.load(std::memory_order_acquire) != 0 || (lost && !left)) {
+      return blame(subject, 0);
+    }
   }
   return std::nullopt;
 }

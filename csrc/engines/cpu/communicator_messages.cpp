@@ -36,11 +36,8 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
                     "this is a child of fork(): a process group cannot be used here. Start workers "
                     "before init_process_group, with the spawn method, or keep them off the group");
   }
-  // A short message needs no answer: whether the peer has given the group up is checked here.
-  if (call.is_send &&
-      peers_->control_block(call.peer).poisoned.load(std::memory_order_acquire) != 0) {
-    give_up(told_by(call.peer, {call.name(), sequence_}));
-  }
+  // A short message needs no answer, and one that was sent before may lie there already.
+  if (const auto before = given_up_before({call.name(), sequence_})) give_up(*before);
   if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
