@@ -115,6 +115,14 @@ std::unique_ptr<Transport> find_peers(Bootstrap& bootstrap, int rank, int size, 
 }  // namespace
 
 Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
+  if (forked_from_endpoint()) {
+    throw Error(ErrorCode::kForked, concat("[rank ", rank, " of ", size,
+                                           "] this is a child of fork(), whose parent had used "
+                                           "shared memory: no process group can be "
+                                           "formed here. Fork before the parent's first "
+                                           "init_process_group, or start the processes with "
+                                           "the spawn or forkserver method"));
+  }
   Formed formed;
   auto peers = find_peers(bootstrap, rank, size, deadline, formed.traits);
   if (peers == nullptr) return formed;
