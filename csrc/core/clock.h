@@ -9,9 +9,13 @@ using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 using Milliseconds = std::chrono::milliseconds;
 
-/// The deadline `timeout` from now; a non-positive timeout means never.
-inline Deadline deadline_after(Milliseconds timeout) {
-  return timeout.count() <= 0 ? Deadline::max() : Clock::now() + timeout;
+/// The deadline `timeout` from `start`; a non-positive timeout, and one beyond what the clock counts (292
+/// years), mean never.
+inline Deadline deadline_after(Milliseconds timeout, Deadline start = Clock::now()) {
+  if (timeout.count() <= 0) return Deadline::max();
+  // Compared in milliseconds, since more of them may not fit the clock's nanoseconds.
+  const auto left = std::chrono::duration_cast<Milliseconds>(Deadline::max() - start);
+  return timeout >= left ? Deadline::max() : start + timeout;
 }
 
 inline double seconds(Clock::duration duration) {

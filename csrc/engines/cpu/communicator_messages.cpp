@@ -130,7 +130,7 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
                                    Deadline deadline, const std::function<void()>& interrupted) {
   const PeerCall& call = operation.call();
   const auto start = Clock::now();
-  const Deadline limit = timeout.count() <= 0 ? Deadline::max() : start + timeout;
+  const Deadline limit = deadline_after(timeout, start);
   auto looked_around = start, asked = start;
   WaitWarning warning(start);
   const auto check = [&] {
