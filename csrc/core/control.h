@@ -50,7 +50,7 @@ enum class Control : uint8_t {
   kLeaveEarly,  // a rank skips meetings in rounds that only others have (engines/cuda/pairs.h)
   kNoLastWait,  // a rank whose tensor is read takes it back before its peers have read it (coll/peer_tensors.h)
   kNoSecondLook,  // a reader of a peer's tensor does not check whether that peer gave up (engines/cpu/operation.h)
-  kNoFirstLook,   // a call does not check whether the group was given up before it (engines/cpu/communicator.h)
+  kNoFirstLook,  // a call does not check whether the group was given up before it (engines/cpu/communicator.h)
 };
 
 constexpr const char* kControlNames[] = {

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
@@ -43,3 +48,62 @@ def _be_late(world: World) -> Caught | None:
 def test_a_timeout_has_the_words_that_others_look_for() -> None:
     told = run_ranks(2, _be_late, group_timeout=1)[0]
     assert told.kind == "CollectiveTimeoutError" and "Timed out waiting 1000ms" in told.text, told
+
+
+def _gather() -> None:
+    dist.all_gather([torch.empty(100) for _ in range(2)], torch.ones(100))
+
+
+# Whatever rank 0 has done before it gives up is enough for rank 1.
+COLLECTIVES: dict[str, Callable[[], object]] = {
+    "short": lambda: dist.all_reduce(torch.ones(1_000)),
+    "long": lambda: dist.all_reduce(torch.ones(2_000_000)),
+    "asynchronous": lambda: dist.all_reduce(torch.ones(9), async_op=True).wait(),
+    "barrier": dist.barrier,
+    "all_gather": _gather,
+    "broadcast": lambda: dist.broadcast(torch.ones(9), 0),
+}
+
+
+def _give_up(case: str) -> None:
+    if case == "leave":
+        dist.all_reduce(torch.ones(9), async_op=True)
+        return dist.destroy_process_group()
+    dist.group.WORLD.set_timeout(timedelta(milliseconds=100))
+    if case == "recv":
+        dist.send(torch.ones(9), 1)
+    call = COLLECTIVES.get(case, lambda: dist.recv(torch.ones(9), 1, tag=5))
+    assert catch(call).kind == "CollectiveTimeoutError"
+
+
+def _come_too_late(world: World, cases: list[str]) -> dict[str, str]:
+    told = {}
+    calls = {
+        **COLLECTIVES,
+        "leave": COLLECTIVES["asynchronous"],
+        "send": lambda: dist.send(torch.ones(9), 0),
+        "recv": lambda: dist.recv(torch.ones(9), 0),
+    }
+    for case in cases:
+        world.init(name=f"store of {case}")
+        dist.barrier()
+        given_up = Path(world.directory, f"{case} is over")
+        if world.rank == 0:
+            _give_up(case)
+            given_up.touch()
+        else:
+            while not given_up.exists():
+                time.sleep(0.01)
+            try:
+                told[case] = catch(calls[case]).kind
+            except AssertionError:
+                told[case] = "ended well"
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return told
+
+
+def test_a_call_that_starts_after_a_peer_has_raised_raises() -> None:
+    late = dict.fromkeys((*COLLECTIVES, "send", "recv"), "CollectiveTimeoutError")
+    late["leave"] = "PeerLeftError"
+    assert run_ranks(2, _come_too_late, list(late)) == [{}, late]

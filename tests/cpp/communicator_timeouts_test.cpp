@@ -1,14 +1,10 @@
 // Ranks that are late: whom a timeout names, when it comes, and what it leaves as it is.
 //
 //   communicator_timeouts_test CASE SEED
-#include "check.h"
-#include "failure.h"
-#include "rank_world.h"
+#include "messages.h"
 
 namespace fastcomm::testing {
 namespace {
-
-constexpr auto kTimeout = Milliseconds(60000);
 
 /// The error comes on time and names who is late; `timeout` in ms.
 void test_late(uint64_t) {
@@ -41,34 +37,104 @@ void test_late(uint64_t) {
   }
 }
 
+/// A peer gives the group up in every way that there is, and the code that a call gets that comes after it.
+struct Way {
+  ErrorCode code;
+  std::function<void(RankWorld&, int giver, Operation& pending)> give_up;
+};
+
+const std::vector<Way>& ways() {
+  static const std::vector<Way> all = {
+      {ErrorCode::kPoisoned,
+       [](RankWorld& world, int giver, Operation&) { world.at(giver).abort("it gave up"); }},
+      {ErrorCode::kTimeout,
+       [](RankWorld& world, int giver, Operation& pending) {
+         world.at(giver).wait(pending, Deadline::max(), nullptr);
+       }},
+      {ErrorCode::kMismatch,
+       [](RankWorld& world, int giver, Operation&) {
+         std::vector<char> sent(8), wanted(4);
+         send(world.at(2 - giver), giver, 3, sent);
+         wait(world.at(giver), recv(world.at(giver), 2 - giver, 3, wanted));
+       }},
+      {ErrorCode::kPeerLost,
+       [](RankWorld& world, int giver, Operation&) { world.bells().dead[giver] = true; }},
+      {ErrorCode::kPeerLeft,
+       [](RankWorld& world, int giver, Operation&) { world.at(giver).leave(); }},
+  };
+  return all;
+}
+
+/// Ranks 0 and 2 call and send what is enough for rank 1, then one of them gives up. Rank 1 comes after that.
+class LateWorld {
+ public:
+  static constexpr int kSize = 3, kLate = 1;
+
+  LateWorld(const Way& way, Call call, int giver)
+      : data_(kSize, std::vector<float>(call.count + 1, 1.f)), small_(8), call_(call) {
+    const bool times_out = way.code == ErrorCode::kTimeout;
+    std::shared_ptr<Operation> pending;
+    for (const int peer : {0, 2}) {
+      send(world_.at(peer), kLate, 1, small_);
+      const auto started = world_.at(peer).start(
+          call_of(peer), times_out && peer == giver ? Milliseconds(20) : kTimeout, nullptr);
+      if (peer == giver) pending = started;
+    }
+    way.give_up(world_, giver, *pending);
+  }
+
+  Call call_of(int rank) {
+    Call call = call_;
+    if (call.kind != OpKind::kBarrier) call.input = call.output = data_[rank].data();
+    return call;
+  }
+  Communicator& late() { return world_.at(kLate); }
+
+ private:
+  std::vector<std::vector<float>> data_;  // outlive the operations
+  std::vector<char> small_;
+  Call call_;
+  RankWorld world_{kSize, 1, 0, ScratchLayout{}, Rings::kSome};
+};
+
 /// A call that starts after a peer has given the group up raises, whatever is there already of what it needs.
 void test_too_late(uint64_t) {
-  constexpr int kSize = 3, kLate = 1;
-  std::vector<float> data(3 * 700000, 1.f);
-  const std::vector<Call> calls = {sum_call(data.data(), 0),          sum_call(data.data(), 2),
-                                   sum_call(data.data(), 1000),       sum_call(data.data(), 700000),
-                                   broadcast_call(data.data(), 5, 0), barrier_call()};
+  std::vector<Call> calls = {broadcast_call(nullptr, 5, 0), barrier_call()};
+  for (const uint64_t count : {0, 2, 1000, 700000}) calls.push_back(sum_call(nullptr, count));
+  int number = 0;
   for (const Call& call : calls) {
-    for (const bool async : {false, true}) {
-      for (const bool of_another : {false, true}) {
-        RankWorld world(kSize);
-        // What the peers did before they gave up is enough for the late rank.
-        std::vector<float> others(call.count + 1, 1.f);
-        Call theirs = call;
-        theirs.input = theirs.output = others.data();
-        world.at(0).start(theirs, kTimeout, nullptr);
-        world.at(2).start(theirs, kTimeout, nullptr);
-        world.at(of_another ? 2 : 0).abort("it gave up");
-        Communicator& late = world.at(kLate);
-        std::shared_ptr<Operation> operation;
-        if (async) {
-          operation = late.start(call, kTimeout, nullptr);
-          late.wait(*operation, Deadline::max(), nullptr);
-        } else {
-          operation = late.run(call, kTimeout, nullptr);
-        }
-        EXPECT(failure_of(*operation).code == ErrorCode::kPoisoned,
-               "ended well: ", operation->describe());
+    for (const Way& way : ways()) {
+      for (const bool async : {false, true}) {
+        LateWorld world(way, call, number++ % 3 == 0 ? 0 : 2);
+        Communicator& late = world.late();
+        const Call own = world.call_of(LateWorld::kLate);
+        const auto operation =
+            async ? late.start(own, kTimeout, nullptr) : late.run(own, kTimeout, nullptr);
+        if (async) late.wait(*operation, Deadline::max(), nullptr);
+        const Failure failure = failure_of(*operation);
+        EXPECT(failure.failed, "ended well: ", operation->describe(), ", way ", &way - &ways()[0]);
+        EXPECT(!failure.failed || failure.code == way.code, failure.text);
+      }
+    }
+  }
+}
+
+/// Sends and receives, too, but for a peer that left in order: what it has sent arrives.
+void test_too_late_message(uint64_t) {
+  for (const Way& way : ways()) {
+    for (const bool is_send : {false, true}) {
+      for (const int peer : {0, 2}) {
+        constexpr int kGiver = 2;
+        std::vector<char> data(8);  // outlives the world
+        LateWorld world(way, sum_call(nullptr, 2), kGiver);
+        Communicator& late = world.late();
+        const Failure failure = failure_of_call(
+            late, [&] { return is_send ? send(late, peer, 1, data) : recv(late, peer, 1, data); });
+        const bool good = way.code == ErrorCode::kPeerLeft && !(is_send && peer == kGiver);
+        EXPECT(failure.failed || good, "ended well: ", is_send ? "send" : "recv", ", way ",
+               &way - &ways()[0]);
+        EXPECT(!failure.failed || !good, failure.text);
+        EXPECT(!failure.failed || failure.code == way.code, failure.text);
       }
     }
   }
@@ -154,6 +220,7 @@ int main(int argc, char** argv) {
   return run_cases(argc, argv,
                    {{"late", test_late},
                     {"too_late", test_too_late},
+                    {"too_late_message", test_too_late_message},
                     {"told", test_told},
                     {"held_up", test_held_up},
                     {"wait_timeout", test_wait_timeout}});

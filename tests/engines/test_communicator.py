@@ -25,7 +25,7 @@ FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
     *("start_is_short", "relayed", "no_thread"),
 ]
-TIMEOUT_CASES = ["late", "too_late", "told", "held_up", "wait_timeout"]
+TIMEOUT_CASES = ["late", "too_late", "too_late_message", "told", "held_up", "wait_timeout"]
 EVIDENCE_CASES = ["leave", "poison", "exit", "in_place", "read"]
 FAILING = [
     *((FAILURES, case) for case in FAILURE_CASES),
@@ -101,10 +101,11 @@ def test_result_of_a_tensor_that_was_given_back_is_noticed(case: str) -> None:
     assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
 
 
-def test_call_after_the_group_was_given_up_is_noticed() -> None:
-    program = programs.get(TIMEOUTS, WATCHED)
-    done = programs.run(program, "too_late", "1", control="no_first_look")
+@pytest.mark.parametrize("case", ["too_late", "too_late_message"])
+def test_call_after_the_group_was_given_up_is_noticed(case: str) -> None:
+    done = programs.run(programs.get(TIMEOUTS, WATCHED), case, "1", control="no_first_look")
     assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
+    assert not programs.races(done.stdout), done.stdout[:2000]
 
 
 @pytest.mark.parametrize("environment", [{}, READ_IN_PLACE], ids=["staged", "read in place"])

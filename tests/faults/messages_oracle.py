@@ -35,14 +35,28 @@ def must_fail(run: Run, rank: int, result: Result) -> bool:
     return fault.victim in players and fault.victim in needed(op, rank, players)
 
 
+def gives_up(result: Result) -> bool:
+    """Tell whether what a call raised means that its rank has given the group up.
+
+    A rank that leaves in order ends what it has pending, and peers may receive what it has sent.
+    """
+    return result.error is not None and "was destroyed" not in result.error.text
+
+
 def must_arrive(run: Run, rank: int, result: Result, before: list[Result]) -> bool:
     """Tell whether a short message was there for its receive, which looks before it fails.
 
-    ``before``: what the rank has issued in the group. While some of that is pending, the failure
-    may be known already.
+    Only a rank that leaves in order lets peers receive what it sent, and only until another rank
+    has given the group up. ``before``: what the rank has issued in the group. While some of that is
+    pending, the failure may be known already.
     """
     schedule, fault = run.schedule, run.schedule.fault
     op = schedule.ops[result.op]
+    others = [r for one, ended in run.ended.items() if one != rank for r in ended.results]
+    if fault.kind not in ("leave", "raise and leave", "quit", "raise") or any(
+        r.group == result.group and gives_up(r) and r.issued <= result.ended for r in others
+    ):
+        return False
     if op.kind != "message" or op.source != fault.victim or rank != op.root or op.is_long:
         return False
     called = next(step for step in schedule.steps[rank] if step.op == result.op)

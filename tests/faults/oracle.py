@@ -8,7 +8,7 @@ import re
 from faults.certain import ended_before
 from faults.errors_oracle import NUMBERED, SLACK, judge_error
 from faults.expect import Expectation, expectation
-from faults.messages_oracle import must_arrive, must_be_untouched, must_fail
+from faults.messages_oracle import gives_up, must_arrive, must_be_untouched, must_fail
 from faults.report import EXTRA, Ended, Result, Run, Told
 from faults.schedule import DEADLY
 
@@ -22,7 +22,7 @@ def judge(run: Run) -> list[str]:
         return wrong
     for rank, ended in run.ended.items():
         wrong += [f"rank {rank}: {text}" for text in _judge_rank(run, rank, ended)]
-    wrong += _in_step(run)
+    wrong += _in_step(run) + _after_a_failure(run)
     for rank, fresh in run.fresh.items():
         if fresh.trouble:
             wrong.append(f"rank {rank}, in the new group: {fresh.trouble}")
@@ -190,6 +190,29 @@ def _in_step(run: Run) -> list[str]:
         stuck = {rank: at for rank, at in first.items() if at < calls[rank]}
         if stuck and max(first.values()) > min(stuck.values()) + 1:
             wrong.append(f"group {group}: first failures too far apart: {first}")
+    return wrong
+
+
+def _after_a_failure(run: Run) -> list[str]:
+    """Check that no call ends well that was issued after another rank had raised in that group.
+
+    One that was under way by then may end either way.
+    """
+    wrong = []
+    for group in range(len(run.schedule.groups)):
+        results = [
+            (rank, result)
+            for rank, ended in run.ended.items()
+            for result in ended.results
+            if result.group == group
+        ]
+        for rank, result in results:
+            known = [r.ended for other, r in results if other != rank and gives_up(r)]
+            if not result.failed and result.issued > min(known, default=math.inf):
+                wrong.append(
+                    f"rank {rank}: operation {result.op} of group {group} ended well and was "
+                    "issued after another rank had raised there"
+                )
     return wrong
 
 

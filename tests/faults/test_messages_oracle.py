@@ -80,6 +80,14 @@ def killed(asynchronous: tuple[int, ...] = ()) -> Run:
     return played(plan, {0: (3, 4, 5, 6, 7), 2: (4, 5, 6, 7)}, LOST)
 
 
+def departed() -> Run:
+    """The victim leaves before operation 3: the same."""
+    left = f"[rank 0 of 3, peer 1, recv, sequence 1] rank 1 (pid {PID}) destroyed its process group"
+    told = Told("PeerLeftError", left, 1, 1)
+    plan = schedule(Fault("leave", 1, 3))
+    return played(plan, {0: (3, 4, 5, 6, 7), 2: (4, 5, 6, 7)}, told)
+
+
 def misfit() -> Run:
     """What rank 1 sends in operation 2 is longer than rank 0 expects, and short."""
     plan = schedule(Fault("misfit", 1, 2, other=replace(OPS[2], count=SHORT + 1)))
@@ -127,7 +135,7 @@ def _set(rank: int, op: int, **changes: object) -> Callable[[Run], None]:
     return change
 
 
-@pytest.mark.parametrize("make", [killed, misfit, one_too_many, left_alone])
+@pytest.mark.parametrize("make", [killed, departed, misfit, one_too_many, left_alone])
 def test_what_is_right_passes(make: Callable[[], Run]) -> None:
     assert judge(make()) == []
 
@@ -151,6 +159,7 @@ def _given_up(run: Run) -> None:
 
 
 FREE = {
+    "what the dead had sent": (killed, _set(0, 2, error=LOST)),
     "a message between others": (lambda: killed((3, 4)), _arrives_late),
     "a short send to nobody": (lambda: killed((3, 4)), _sent_early),
     "the last collective, and what lay there": (lambda: killed((1, 2)), _given_up),
@@ -171,9 +180,14 @@ def test_with_nothing_pending_the_last_collective_is_not_given_up() -> None:
     assert any("was to end well" in text for text in judge(run))
 
 
+def _lost_on_its_way(run: Run) -> None:
+    result = _result(run, 0, 2)
+    result.error = _result(run, 0, 3).error
+
+
 WRONG = {
     "wrong data": (killed, _set(0, 2, right=False), "a wrong result"),
-    "what lay there is lost": (killed, _set(0, 2, error=LOST), "was to end well"),
+    "what lay there is lost": (departed, _lost_on_its_way, "was to end well"),
     "what had ended before": (killed, _set(0, 0, error=LOST), "was to end well"),
     "a receive of what nobody has sent": (killed, _set(2, 5, error=None), "was to fail"),
     "a long send to nobody": (killed, _set(0, 3, error=None), "was to fail"),

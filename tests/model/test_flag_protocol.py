@@ -1,4 +1,4 @@
-"""The flag protocol, the doorbell and the hand-over between threads, checked over all their states.
+"""The flag protocol, what late calls find, the doorbell and the hand-over: over all their states.
 
 spin visits every state that a model has within its bounds. A model says at its top what it stands
 for and what it leaves out. Negative controls leave out one rule of the protocol each: the verifier
@@ -67,6 +67,8 @@ OTHER_RUNS = {
     "doorbell_notice": (DOORBELL, "-DNOTICE -DBOUNDED"),
     "hand_over": (HAND_OVER, ""),
 }
+LATE_CALL = "late_call.pml"
+LATE_CALLS = {"late_call_two": "-DN=2 -DOPS=3", "late_call_three": "-DN=3 -DOPS=2"}
 STUCK = "invalid end state"
 # What is left out, and a word of the condition that must break.
 CONTROLS = {
@@ -114,6 +116,9 @@ CONTROLS = {
     "no_fence_in_sleep": (DOORBELL, "-DNO_FENCE_IN_SLEEP", STUCK),
     "word_after_look": (DOORBELL, "-DWORD_AFTER_LOOK", STUCK),
     "notice_without_bound": (DOORBELL, "-DNOTICE", STUCK),
+    "no_first_look": (LATE_CALL, "-DNO_FIRST_LOOK", "too_late"),
+    "look_after_step_0": (LATE_CALL, "-DLOOK_AFTER_STEP_0", "well"),
+    "error_before_the_mark": (LATE_CALL, "-DERROR_FIRST", "too_late"),
     "no_hand_over": (HAND_OVER, "-DNO_HAND_OVER", STUCK),
     "no_fence_in_hand_over": (HAND_OVER, "-DNO_FENCE", STUCK),
     "no_ring_in_finish": (HAND_OVER, "-DNO_FINISH_RING", STUCK),
@@ -127,6 +132,7 @@ SEARCHES: dict[str, tuple[str, str, dict[str, bool]]] = {
     **{run: (PROTOCOL, macros, {"large": run not in SMALL}) for run, macros in RUNS.items()},
     **{run: (PROTOCOL, macros, {"cycles": True}) for run, macros in ENDING.items()},
     **{run: (model, macros, {}) for run, (model, macros) in OTHER_RUNS.items()},
+    **{run: (LATE_CALL, macros, {}) for run, macros in LATE_CALLS.items()},
     **{control: (model, macros, {}) for control, (model, macros, _) in CONTROLS.items()},
 }
 Searched = Callable[[str], spin.Search]
@@ -185,6 +191,11 @@ def test_every_run_ends(run: str, searched: Searched) -> None:
 
 @pytest.mark.parametrize("run", OTHER_RUNS)
 def test_no_wake_up_is_lost(run: str, searched: Searched) -> None:
+    check(run, searched(run))
+
+
+@pytest.mark.parametrize("run", LATE_CALLS)
+def test_no_call_after_a_failure_ends_well(run: str, searched: Searched) -> None:
     check(run, searched(run))
 
 

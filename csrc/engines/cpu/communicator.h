@@ -146,10 +146,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Failure> failure_of(const Operation& operation) const;
   std::optional<Failure> evidence(const Operation& operation) const;
-  /// Who has given the group up or died before the operation's first step, whatever it had done before.
+  /// Who has given the group up or died before a call begins, whatever it had done before.
   std::optional<Failure> given_up_before(const Subject& subject) const;
+  /// The same for the head of the queue, before its first step; then who has left. Under drive_.
+  std::optional<Failure> given_up_before(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.
   Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
+  /// Who has left without having ended the head of the queue; under drive_.
+  Failure departure_before_end(int peer, const Subject& subject) const;
   /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one is to blame
   /// only if it did not leave in good order.
   Failure departure_of_all(const Subject& subject) const;

@@ -79,6 +79,14 @@ Communicator::Failure Communicator::departure_of_all(const Subject& subject) con
                      "all other ranks destroyed their process groups, and none sent this message"};
 }
 
+Communicator::Failure Communicator::departure_before_end(int peer, const Subject& subject) const {
+  const uint64_t ended = peers_->control_block(peer).left.load(std::memory_order_acquire) - 1;
+  const bool called = reached(load_flag(peers_->view().flag(peer, 0)), base_ + 1);
+  return departure_of(peer, subject,
+                      concat(" after ", ended, " operations; this one ",
+                             called ? "had not ended there" : "was never called there"));
+}
+
 std::optional<Communicator::Failure> Communicator::evidence(const Operation& operation) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -92,11 +100,7 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
       if (operation.header().sequence >= control.first_failed) return told_by(peer, operation);
       continue;  // it has done its part of this one
     }
-    if (left != 0 && operation.awaits(peer)) {
-      return departure_of(
-          peer, operation,
-          concat(" after ", left - 1, " operations; this one was never called there"));
-    }
+    if (left != 0 && operation.awaits(peer)) return departure_before_end(peer, operation);
     // A process that announced that it leaves, and then ended, has not died on this rank.
     if (left == 0 && lost) return death_of(peer, operation);
   }
@@ -118,12 +122,25 @@ std::optional<Communicator::Failure> Communicator::given_up_before(const Subject
   if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    // In this order, as in evidence(). Who left in good order has done its part of some operations.
+    // In this order, as in evidence().
     const bool lost = peers_->lost(peer);
     const ControlBlock& control = peers_->control_block(peer);
     const bool left = control.left.load(std::memory_order_acquire) != 0;
     if (control.poisoned.load(std::memory_order_acquire) != 0 || (lost && !left)) {
       return blame(subject, 0);
+    }
+  }
+  return std::nullopt;
+}
+
+// A peer has ended no operation that this rank has not begun. So one that left in good order had not ended this one.
+std::optional<Communicator::Failure> Communicator::given_up_before(
+    const Operation& operation) const {
+  if (auto found = given_up_before(Subject(operation))) return found;
+  if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && peers_->control_block(peer).left.load(std::memory_order_acquire) != 0) {
+      return departure_before_end(peer, operation);
     }
   }
   return std::nullopt;

@@ -37,7 +37,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
                     "before init_process_group, with the spawn method, or keep them off the group");
   }
   // A short message needs no answer, and one that was sent before may lie there already.
-  if (const auto before = given_up_before({call.name(), sequence_})) give_up(*before);
+  if (const auto before = given_up_before(Subject{call.name(), sequence_})) give_up(*before);
   if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
