@@ -18,6 +18,11 @@ inline Deadline deadline_after(Milliseconds timeout, Deadline start = Clock::now
   return timeout >= left ? Deadline::max() : start + timeout;
 }
 
+/// The same for a wait whose timeout is given: one that is not positive has passed.
+inline Deadline deadline_of_wait(Milliseconds timeout) {
+  return timeout.count() <= 0 ? Clock::now() + timeout : deadline_after(timeout);
+}
+
 inline double seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }

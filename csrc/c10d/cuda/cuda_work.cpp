@@ -42,7 +42,7 @@ bool CudaWork::isCompleted() {
 }
 
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout != kNoTimeout) translating([&] { wait_on_host(Clock::now() + timeout); });
+  if (timeout != kNoTimeout) translating([&] { wait_on_host(deadline_of_wait(timeout)); });
   const bool settled = Work::isCompleted() || (flight_ != nullptr && flight_->ended_well());
   if (const auto error = settled ? nullptr : call_.group->failure()) end(error);
   if (const auto error = exception()) {

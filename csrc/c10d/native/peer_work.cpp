@@ -93,7 +93,7 @@ bool PeerWork::wait(std::chrono::milliseconds timeout) {
   if (!Work::isCompleted()) {
     translating([&] {
       const bool forever = timeout == kNoTimeout;
-      group_->wait(*operation_, timeout_, forever ? Deadline::max() : Clock::now() + timeout,
+      group_->wait(*operation_, timeout_, forever ? Deadline::max() : deadline_of_wait(timeout),
                    g_interrupt_check);
     });
   }

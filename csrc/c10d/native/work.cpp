@@ -54,7 +54,7 @@ bool NativeWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
     translating([&] {
       const bool forever = timeout == kNoTimeout;
-      group_->wait(*operation_, forever ? Deadline::max() : Clock::now() + timeout,
+      group_->wait(*operation_, forever ? Deadline::max() : deadline_of_wait(timeout),
                    g_interrupt_check);
     });
   }
