@@ -74,8 +74,8 @@ void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
 void intercept() {
   static const bool done = [] {
     // Never destroyed: the dispatcher may be gone before.
-    auto* others =
-        new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, static_cast<uint32_t>(__LINE__));
+    auto* others = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__,
+                                      static_cast<uint32_t>(__LINE__));
     others->fallback(torch::CppFunction::makeFallthrough());
     auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__,
                                        static_cast<uint32_t>(__LINE__));

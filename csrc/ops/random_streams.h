@@ -41,7 +41,7 @@ class RandomPass : public std::enable_shared_from_this<RandomPass> {
 
   at::Generator own_;
   RandomState begin_;
-  std::mutex mutex_;                         // of streams_
+  std::mutex mutex_;                          // of streams_
   std::map<int64_t, at::Generator> streams_;  // of parts that asked for theirs
 };
 
