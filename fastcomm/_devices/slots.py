@@ -39,21 +39,46 @@ def slot(device: Device | None) -> torch.device:
             current accelerator, or the CPU where there is none.
 
     Raises:
-        RuntimeError: an accelerator where there is none.
+        RuntimeError: a device that is not here, or is none.
+        TypeError: what is not a device.
         ValueError: a device that tensors cannot be computed on.
     """
     if device is None:
         return CPU if accelerator() is None else _accelerator_slot(None)
     if isinstance(device, int):
-        return CPU if device == -1 else _accelerator_slot(device)
+        return CPU if kind_of(device) == "cpu" else _accelerator_slot(device)
     found = torch.device(device)
-    if found.type == "cpu":
+    if kind_of(found) == "cpu":
         return CPU
-    if found.type == "meta":
-        raise ValueError("Expected a device with memory, but got: meta")
     if accelerator() is None:
         raise RuntimeError(f"device {found} was asked for, but torch finds no accelerator here")
-    return _accelerator_slot(found.index) if found.index is None else found
+    if found.type == accelerator():
+        return _accelerator_slot(found.index)
+    return found
+
+
+def kind_of(device: Device | None) -> str:
+    """Return a device's type, even of one that is not here.
+
+    Raises:
+        RuntimeError: what is no device.
+        TypeError: as in `slot`.
+        ValueError: as there.
+    """
+    if device is None:
+        return accelerator() or "cpu"
+    if isinstance(device, bool):
+        raise TypeError(f"a device is a number, a name or a torch.device, not {device}")
+    if isinstance(device, int):
+        if device < -1:
+            raise RuntimeError(
+                f"Expected non-negative device index, or -1 for the CPU, but got {device}"
+            )
+        return "cpu" if device == -1 else accelerator() or served()
+    kind: str = torch.device(device).type
+    if kind == "meta":
+        raise ValueError("Expected a device with memory, but got: meta")
+    return kind
 
 
 def check_list(devices: object) -> None:
@@ -87,6 +112,11 @@ def _accelerator_slot(index: int | None) -> torch.device:
             f"device {index} was asked for, but torch finds no accelerator here; "
             'replicas on the CPU are "cpu", once for each'
         )
-    if index is not None and index < 0:
-        raise RuntimeError(f"Expected non-negative device index, but got {index}")
-    return torch.device(kind, torch.accelerator.current_device_index() if index is None else index)
+    if index is None:
+        return torch.device(kind, torch.accelerator.current_device_index())
+    if not torch.compiler.is_compiling() and index >= torch.accelerator.device_count():
+        raise RuntimeError(
+            f"device {index} was asked for, but the devices of type {kind} here are "
+            f"{torch.accelerator.device_count()}"
+        )
+    return torch.device(kind, index)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.nn import Module, SyncBatchNorm
 
-from fastcomm._devices.slots import Device, accelerator, check_list, served, slots
+from fastcomm._devices.slots import Device, check_list, kind_of, slots
 from fastcomm.nn.parallel._division import check_placement
 from fastcomm.nn.parallel._losses import LossFunction
 from fastcomm.nn.parallel.data_parallel import DataParallel
@@ -55,9 +54,9 @@ def replicas_of(
     """
     check_list(device_ids)
     given = [] if device_ids is None else list(device_ids)
-    if loss_fn is None and len(given) < 2 and "cpu" not in map(_kind, given):
+    if loss_fn is None and len(given) < 2 and "cpu" not in map(kind_of, given):
         return None
-    kinds = sorted(set(map(_kind, given)))
+    kinds = sorted(set(map(kind_of, given)))
     if len(kinds) > 1:
         raise ValueError(f"device_ids must be of one type, but these are {' and '.join(kinds)}")
     for name in _NOT_WITH_REPLICAS:
@@ -72,10 +71,3 @@ def replicas_of(
     if places:
         check_placement(module, places[0])
     return Replicas(module, places, output_device, dim, loss_fn=loss_fn)
-
-
-def _kind(device: Device) -> str:
-    """Return a device's type, even of one that is not here."""
-    if isinstance(device, int):
-        return "cpu" if device == -1 else accelerator() or served()
-    return str(torch.device(device).type)

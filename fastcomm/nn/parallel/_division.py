@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fastcomm._devices.slots import CPU, Device, accelerator, check_list, index_of, slots
+from fastcomm._devices.slots import CPU, Device, accelerator, check_list, index_of, kind_of, slots
 from fastcomm.nn.parallel.scatter_gather import first_tensor
 
 
@@ -24,34 +24,12 @@ def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
             return []
         return [torch.device(kind, i) for i in range(torch.accelerator.device_count())]
     check_list(device_ids)
-    if accelerator() is None and not any(_is_cpu(device) for device in device_ids):
+    if accelerator() is None and "cpu" not in list(map(kind_of, device_ids)):
         return []
     return slots(device_ids)
 
 
-@functools.cache
-def say_where_it_runs() -> None:
-    """Warn, once in a process and where the user's code is, that there will be no replicas."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        "torch finds no accelerator here, so DataParallel runs its module as it is. For replicas "
-        'on the CPU say where: DataParallel(module, device_ids=["cpu", "cpu"])',
-        RuntimeWarning,
-        stacklevel=level,
-    )
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith("fastcomm.")
-
-
-def _is_cpu(device: Device) -> bool:
-    return not isinstance(device, int) and torch.device(device).type == "cpu"
-
-
-def as_given(place: torch.device) -> int | str:
+def as_given(place: torch.device) -> Any:
     """Return a device as torch's attributes have it: a number; CPU slots by name."""
     return "cpu" if place == CPU else index_of(place)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fastcomm._devices.slots import Device
+from fastcomm._devices.slots import Device, kind_of
 from fastcomm.nn.parallel import scatter_gather
 from fastcomm.nn.parallel._compile import Frames, untraced
 from fastcomm.nn.parallel._division import weighted
@@ -56,6 +56,8 @@ class DataParallelCriterion(Module):
     def __init__(self, criterion: LossFunction, output_device: Device | None = None) -> None:
         super().__init__()
         self.criterion = criterion
+        if output_device is not None:
+            kind_of(output_device)  # what is no device raises here
         self.output_device = output_device
         self._frames = Frames()
 

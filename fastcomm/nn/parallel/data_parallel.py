@@ -52,7 +52,8 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     Without further arguments it does what ``torch.nn.DataParallel`` does, with the same arguments,
     attributes, ``state_dict`` and errors. In addition:
 
-    - ``device_ids`` may be ``["cpu", "cpu"]``: replicas in the CPU's memory, in threads.
+    - ``device_ids`` may be ``["cpu", "cpu"]``: replicas in the CPU's memory, in threads. -1 is the
+      CPU, too, in every list of devices.
     - Replicas last from one forward pass to the next. On CPU slots their memory does too, and only
       what has changed is written.
     - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector

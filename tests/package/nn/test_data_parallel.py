@@ -557,3 +557,66 @@ def test_the_package_has_it() -> None:
 def test_devices_are_a_list(devices: Any) -> None:
     with pytest.raises(TypeError, match=r"devices are a list, such as \["):
         fastcomm.nn.parallel.DataParallel(nn.Linear(2, 2), devices)
+
+
+@pytest.mark.parametrize("ids", [[-1, -1], (-1, "cpu"), [torch.device("cpu"), "cpu:0"]])
+def test_minus_one_is_the_cpu_at_every_door(ids: Any) -> None:
+    net, x = small_net(), torch.randn(5, 6, dtype=torch.float64)
+    parallel = DataParallel(net, ids, output_device=-1)
+    assert parallel.device_ids == TWO and parallel.output_device == "cpu"
+    torch.testing.assert_close(parallel(x), net(x))
+    outputs = DataParallel(net, ids, gather_outputs=False)(x)
+    assert [len(output) for output in outputs] == [3, 2]
+    losses = DataParallelCriterion(nn.MSELoss(), -1)(outputs, torch.zeros(5, 3).double())
+    assert losses.shape == (2,)
+    torch.testing.assert_close(data_parallel(net, x, ids, -1), net(x))
+    parts = fastcomm.nn.parallel.scatter(x, ids)
+    replicas = fastcomm.nn.parallel.replicate(net, ids)
+    assert len(parts) == len(replicas) == 2
+    results = fastcomm.nn.parallel.parallel_apply(replicas, parts, devices=ids)
+    torch.testing.assert_close(fastcomm.nn.parallel.gather(results, -1), net(x))
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [
+        (-2, RuntimeError),
+        ("nonsense", RuntimeError),
+        ("meta", ValueError),
+        (1.5, TypeError),
+        (True, TypeError),
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, x, device: DataParallel(net, [device, device]),
+        lambda net, x, device: DataParallel(net, TWO, device),
+        lambda net, x, device: DataParallelCriterion(nn.MSELoss(), device),
+        lambda net, x, device: data_parallel(net, x, [device, device]),
+        lambda net, x, device: data_parallel(net, x, TWO, device),
+        lambda net, x, device: fastcomm.nn.parallel.scatter(x, [device, device]),
+        lambda net, x, device: fastcomm.nn.parallel.gather([x, x], device),
+        lambda net, x, device: fastcomm.nn.parallel.replicate(net, [device, device]),
+        lambda net, x, device: fastcomm.nn.parallel.parallel_apply([net], [x], devices=[device]),
+        lambda net, x, device: fastcomm.comm.broadcast(x, [device, device]),
+    ],
+)
+def test_what_is_no_device(call: Any, device: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call(small_net(), torch.randn(4, 6, dtype=torch.float64), device)
+
+
+@pytest.mark.accelerator
+def test_devices_that_are_not_here() -> None:
+    beyond = torch.accelerator.device_count()
+    for ids in ([beyond], [0, beyond]):
+        with pytest.raises(RuntimeError, match=f"device {beyond} was asked for, but"):
+            DataParallel(nn.Linear(2, 2), ids)
+
+
+def test_an_empty_list_of_devices() -> None:
+    """The module runs as it is, as in torch where it finds no accelerator."""
+    assert DataParallel(nn.Linear(2, 2), []).device_ids == []
+    with pytest.raises(RuntimeError, match="no available devices were found"):
+        data_parallel(nn.Linear(2, 2), torch.ones(2, 2), [])

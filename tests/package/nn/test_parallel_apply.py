@@ -179,6 +179,7 @@ def test_threads_enter_the_callers_streams(
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
     monkeypatch.setattr(torch.accelerator, "current_stream", current_stream)
     monkeypatch.setattr(torch.accelerator, "device_index", lambda i: _Entered(f"device {i}", log))
     meeting = threading.Barrier(len(devices))  # so that threads have different ids
