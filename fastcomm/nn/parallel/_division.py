@@ -66,9 +66,9 @@ def proportional(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def batch_size(arguments: Any, dim: int) -> int:
-    """Return the size of the first tensor along ``dim``; 1 without tensors."""
+    """Return the size of the first tensor that is cut along ``dim``; 1 without one."""
     tensor = first_tensor(arguments)
-    return 1 if tensor is None or tensor.dim() == 0 else tensor.size(dim)
+    return 1 if tensor is None else tensor.size(dim)
 
 
 def weighted(losses: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:

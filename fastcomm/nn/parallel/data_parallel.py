@@ -63,6 +63,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
     - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
       ``buffers="sync_batchnorm"`` lets every BatchNorm see the whole batch.
+    - Tensors without dimensions go whole to every replica.
     - Scalars become a vector without a warning, any ``dim`` works, results may be dataclasses.
 
     Args:

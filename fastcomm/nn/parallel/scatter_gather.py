@@ -7,13 +7,13 @@ chunk sizes, scalars without a warning.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from fastcomm._devices.slots import Device, slots
-from fastcomm.nn.parallel._functions import Gather, Scatter
+from fastcomm.nn.parallel._functions import Broadcast, Gather, Scatter
 
 __all__ = ["gather", "scatter", "scatter_kwargs"]
 
@@ -27,7 +27,8 @@ def scatter(
     """Cut every tensor in a nested structure into chunks, and build the structure for each device.
 
     Args:
-        inputs: tensors in tuples, named tuples, lists, dicts and dataclasses. Anything else is
+        inputs: tensors in tuples, named tuples, lists, dicts and dataclasses. One without
+            dimensions goes whole to every device, with its gradients summed. Anything else is
             handed to every device as it is.
         target_gpus: devices.
         dim: the dimension to cut. Tensors may differ in their size there.
@@ -44,9 +45,11 @@ def _scatter(
     value: Any, targets: Sequence[torch.device], dim: int, sizes: Sequence[int] | None
 ) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.dim() == 0 and targets:
+            return Broadcast.apply(targets, value.to(targets[0]))
         return Scatter.apply(targets, sizes, dim, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if not _holds_tensor(value):
+        if not any(True for _ in _tensors(value)):
             return [value for _ in targets]
         columns = _columns(_fields(value), targets, dim, sizes)
         return [_with_fields(value, fields) for fields in columns]
@@ -108,9 +111,10 @@ def scatter_kwargs(
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
     """Scatter positional and keyword arguments over the same number of devices.
 
-    Where one of the two holds no tensor it follows the other: a short batch has fewer chunks than
-    there are devices, and what is not cut must not create replicas without data. (torch pads with
-    empty arguments there, and calls replicas without the tensors they need.)
+    Where one of the two holds no tensor to be cut it follows the other: a short batch has fewer
+    chunks than there are devices, and what is not cut must not create replicas without data. (torch
+    pads with empty arguments there, and calls replicas without the tensors they need.) Tensors
+    without dimensions alone are for one device.
 
     Raises:
         ValueError: both hold tensors, which are cut into different numbers of parts.
@@ -123,14 +127,15 @@ def scatter_kwargs(
     cut = [
         len(parts)
         for parts, given in ((positions, inputs), (keywords, kwargs))
-        if parts and _holds_tensor(given)
+        if parts and first_tensor(given) is not None
     ]
     if len(set(cut)) > 1:
         raise ValueError(
             f"positional arguments were cut into {cut[0]} parts along dimension {dim}, keyword "
             f"arguments into {cut[1]}: their tensors must have the same size there"
         )
-    count = cut[0] if cut else max(len(positions), len(keywords))
+    whole = not cut and any(True for _ in _tensors((inputs, kwargs)))
+    count = cut[0] if cut else 1 if whole else max(len(positions), len(keywords))
     positions = list(positions[:count]) + [()] * (count - len(positions))
     keywords = list(keywords[:count]) + [{} for _ in range(count - len(keywords))]
     return tuple(positions), tuple(keywords)
@@ -138,20 +143,22 @@ def scatter_kwargs(
 
 def first_tensor(value: Any) -> torch.Tensor | None:
     """Return the first tensor that `scatter` would cut; None without one."""
-    if isinstance(value, torch.Tensor):
-        return value
+    return next((tensor for tensor in _tensors(value) if tensor.dim() > 0), None)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield what `scatter` would cut or copy."""
     parts: Iterable[Any] = ()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = _fields(value)
     elif isinstance(value, dict):
         parts = value.values()
     elif isinstance(value, tuple | list):
         parts = value
-    return next((found for part in parts if (found := first_tensor(part)) is not None), None)
-
-
-def _holds_tensor(value: Any) -> bool:
-    return first_tensor(value) is not None
+    for part in parts:
+        yield from _tensors(part)
 
 
 def gather(outputs: Any, target_device: Device, dim: int = 0) -> Any:

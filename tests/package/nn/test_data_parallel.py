@@ -620,3 +620,48 @@ def test_an_empty_list_of_devices() -> None:
     assert DataParallel(nn.Linear(2, 2), []).device_ids == []
     with pytest.raises(RuntimeError, match="no available devices were found"):
         data_parallel(nn.Linear(2, 2), torch.ones(2, 2), [])
+
+
+class Scales(nn.Module):
+    def forward(self, scale: torch.Tensor, x: torch.Tensor, **more: Any) -> torch.Tensor:
+        for values in more.values():
+            x = x * (values["scale"] if isinstance(values, dict) else values)
+        return scale * x
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("sizes", [None, [1, 3]])
+def test_0_dim_tensors_go_whole_to_every_replica(place: Place, dim: int, sizes: Any) -> None:
+    x = torch.arange(25.0).view(5, 5)
+    results = []
+    for call in (
+        Scales(),
+        DataParallel(Scales(), place.devices(2), "cpu", dim, chunk_sizes=sizes),
+        lambda *given, **more: data_parallel(
+            Scales(), given, place.devices(2), "cpu", dim, module_kwargs=more
+        ),
+    ):
+        scales = [torch.tensor(value, requires_grad=True) for value in (2.0, 3.0, 5.0)]
+        output = call(scales[0], x, a=scales[1], b={"scale": scales[2]})
+        assert output.shape == x.shape
+        results.append([output, *torch.autograd.grad(output.sum(), scales)])
+    for result in results[1:]:
+        assert all(map(torch.equal, result, results[0]))
+
+
+def test_losses_are_weighted_by_rows_beside_0_dim_tensors() -> None:
+    x, scale = torch.randn(5, 3), torch.tensor(2.0)
+    losses = DataParallel(Scales(), TWO, loss_fn=F.mse_loss)(scale, x, torch.zeros(5, 3))
+    torch.testing.assert_close(losses.mean(), (2 * x).square().mean())
+
+
+def test_0_dim_tensors_alone_make_one_replica(place: Place) -> None:
+    class Constant(nn.Module):
+        def forward(self, scale: torch.Tensor) -> torch.Tensor:
+            return scale * torch.ones(2, 3, device=scale.device)
+
+    two, scale = place.devices(2), torch.tensor(2.0)
+    wanted = 2 * torch.ones(2, 3)
+    assert torch.equal(DataParallel(Constant(), two)(scale).cpu(), wanted)
+    assert torch.equal(DataParallel(Constant(), two, chunk_sizes=[1, 2])(scale).cpu(), wanted)
+    assert torch.equal(data_parallel(Constant(), scale, two).cpu(), wanted)

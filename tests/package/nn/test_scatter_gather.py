@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.places import Place, examples
 
+import fastcomm
 from fastcomm.nn.parallel.scatter_gather import gather, quiet_gather, scatter, scatter_kwargs
 
 TWO = ["cpu", "cpu"]
@@ -119,6 +120,30 @@ def test_short_batches_bring_up_no_replica_without_data(place: Place, rows: int)
 def test_arguments_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match="cut into 1 parts along dimension 0, keyword"):
         scatter_kwargs((torch.ones(1),), {"y": torch.ones(4)}, TWO)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.complex64, torch.int64, torch.bool], ids=str
+)
+def test_0_dim_tensors_go_whole_to_every_device(place: Place, dtype: torch.dtype) -> None:
+    two, x = place.devices(2), torch.arange(4.0).view(2, 2)
+    derived = dtype.is_floating_point or dtype.is_complex
+    scale = torch.tensor(True, dtype=dtype, requires_grad=derived)
+    value = (scale, {"x": x, "scale": scale}, [scale], Pair(scale, x), Record(scale, "n"))
+    parts = scatter(value, two)
+    assert len(parts) == 2
+    found = []
+    for (alone, keyed, listed, named, record), device in zip(parts, two, strict=True):
+        scales = [alone, keyed["scale"], *listed, named.a, record.x]
+        assert all(s.device == device and s.dtype == dtype and s.dim() == 0 for s in scales)
+        assert all(s == scale.item() for s in scales) and len(named.b) == 1
+        found += scales
+    if derived:
+        torch.stack([(3 * s).to("cpu") for s in found]).sum().real.backward()
+        assert scale.grad == 30
+    with fastcomm.use():
+        assert len(torch.nn.parallel.scatter(scale, two)) == 2
+    assert len(scatter_kwargs((scale,), {"a": scale}, two)[1]) == 1
 
 
 def test_a_dataclass_without_tensors_is_handed_on_as_it_is() -> None:
