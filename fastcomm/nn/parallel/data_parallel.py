@@ -58,7 +58,10 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
       what has changed is written.
     - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
       with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
-      meet on one device: all that the first one holds besides is the gradients' sums.
+      meet on one device: all that the first one holds besides is the gradients' sums. The weights
+      are the rows of the first tensor that is cut. A loss that is a mean over something else, as
+      with ``ignore_index`` or class weights, differs from that of the whole batch: let the module
+      return sums (``reduction="sum"``) and counts, and divide once, the sums of both.
     - ``output_device`` may be any device.
     - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
@@ -73,12 +76,15 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         output_device: where results are gathered; ``device_ids[0]`` by default.
         dim: the dimension of the batch.
         loss_fn: called as ``loss_fn(output, targets)`` in each replica; its result is the mean over
-            the replica's part.
+            the rows of the replica's part.
         chunk_sizes: each device's part of a batch of their total size. Other batches are divided in
             the same proportion, by largest remainders. ``"measured"``: in proportion to the rows
             per second of each replica's forward passes so far.
         buffers: ``"first"``, ``"mean"`` or ``"sync_batchnorm"``.
         gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
+
+    ``forward`` raises ValueError where some tensors would be cut into fewer parts than others, be
+    they positional or keyword arguments: see `scatter`.
 
     Thread-safe as the module is. Concurrent forward passes do not share replicas.
     """
@@ -274,6 +280,7 @@ def data_parallel(
 
     Raises:
         RuntimeError: no device; a parameter or buffer on another device than the first.
+        ValueError: tensors that are cut into different numbers of parts, as in `scatter`.
     """
     if not isinstance(inputs, tuple):
         inputs = () if inputs is None else (inputs,)

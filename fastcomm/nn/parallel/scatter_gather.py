@@ -31,14 +31,41 @@ def scatter(
             dimensions goes whole to every device, with its gradients summed. Anything else is
             handed to every device as it is.
         target_gpus: devices.
-        dim: the dimension to cut. Tensors may differ in their size there.
+        dim: the dimension to cut. Tensors may differ in their size there, as in torch, if all of
+            them have the same number of parts, such as a batch and a table for each of its halves.
         chunk_sizes: how much of ``dim`` each device gets; equal chunks by default.
 
     Returns:
         A list with the structure for each device, a tuple for a single tensor, as in torch. Shorter
         than ``target_gpus`` where a tensor is too short to be cut into that many chunks.
+
+    Raises:
+        ValueError: tensors that are cut into different numbers of parts. (torch drops what is in
+            the later parts of the longer ones, and says nothing.)
     """
-    return _scatter(inputs, slots(target_gpus), dim, chunk_sizes)
+    targets = slots(target_gpus)
+    if chunk_sizes is None:
+        _check_parts(inputs, len(targets), dim)
+    return _scatter(inputs, targets, dim, chunk_sizes)
+
+
+def _check_parts(value: Any, count: int, dim: int) -> None:
+    """Raise ValueError where rows of one tensor would have no rows of another beside them."""
+    sizes = [tensor.size(dim) for tensor in _tensors(value) if tensor.dim() > 0]
+    parts = {size: _parts(size, count) for size in dict.fromkeys(sizes)}
+    for size, cut in parts.items():
+        if cut != parts[sizes[0]]:
+            raise ValueError(
+                f"tensors of {sizes[0]} and of {size} along dimension {dim} are cut into "
+                f"{parts[sizes[0]]} and {cut} parts for {count} devices: what is left over would "
+                "be lost. Give them the same size there; one that every replica is to have whole "
+                "can be expanded by a dimension of that size, or belong to the module"
+            )
+
+
+def _parts(size: int, count: int) -> int:
+    """Return how many chunks ``torch.chunk`` makes; of nothing, as many empty ones as asked."""
+    return -(-size // -(-size // count)) if size and count else count
 
 
 def _scatter(
@@ -117,25 +144,22 @@ def scatter_kwargs(
     without dimensions alone are for one device.
 
     Raises:
-        ValueError: both hold tensors, which are cut into different numbers of parts.
+        ValueError: tensors that are cut into different numbers of parts, as in `scatter`.
 
     Returns:
         The positional arguments of each device, and the keyword arguments of each.
     """
-    positions = scatter(inputs, target_gpus, dim, chunk_sizes) if inputs else []
-    keywords = scatter(kwargs, target_gpus, dim, chunk_sizes) if kwargs else []
-    cut = [
-        len(parts)
-        for parts, given in ((positions, inputs), (keywords, kwargs))
-        if parts and first_tensor(given) is not None
-    ]
-    if len(set(cut)) > 1:
-        raise ValueError(
-            f"positional arguments were cut into {cut[0]} parts along dimension {dim}, keyword "
-            f"arguments into {cut[1]}: their tensors must have the same size there"
-        )
-    whole = not cut and any(True for _ in _tensors((inputs, kwargs)))
-    count = cut[0] if cut else 1 if whole else max(len(positions), len(keywords))
+    targets = slots(target_gpus)
+    if chunk_sizes is None:
+        _check_parts((inputs, kwargs), len(targets), dim)
+    positions = _scatter(inputs, targets, dim, chunk_sizes) if inputs else []
+    keywords = _scatter(kwargs, targets, dim, chunk_sizes) if kwargs else []
+    counts = [len(parts) for parts in (positions, keywords) if parts]
+    tensors = list(_tensors((inputs, kwargs)))
+    if any(tensor.dim() > 0 for tensor in tensors):
+        count = min(counts)
+    else:
+        count = 1 if tensors else max(counts, default=0)
     positions = list(positions[:count]) + [()] * (count - len(positions))
     keywords = list(keywords[:count]) + [{} for _ in range(count - len(keywords))]
     return tuple(positions), tuple(keywords)

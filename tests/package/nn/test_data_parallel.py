@@ -665,3 +665,28 @@ def test_0_dim_tensors_alone_make_one_replica(place: Place) -> None:
     assert torch.equal(DataParallel(Constant(), two)(scale).cpu(), wanted)
     assert torch.equal(DataParallel(Constant(), two, chunk_sizes=[1, 2])(scale).cpu(), wanted)
     assert torch.equal(data_parallel(Constant(), scale, two).cpu(), wanted)
+
+
+def test_inputs_that_would_lose_rows(place: Place) -> None:
+    a, b, four = torch.ones(8, 2), torch.ones(5, 2), place.devices(4)
+    parallel = DataParallel(Several(), four)
+    for arguments, keywords in (((a, b, 1.0), {}), ((a,), {"b": b, "factor": 1.0})):
+        with pytest.raises(ValueError, match="of 8 and of 5 along dimension 0"):
+            parallel(*arguments, **keywords)
+        with pytest.raises(ValueError, match="of 8 and of 5 along dimension 0"):
+            data_parallel(Several(), arguments, four, module_kwargs=keywords)
+
+
+class Sums(nn.Module):
+    """A loss that is a mean over what is not ignored, as two sums."""
+
+    def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> Any:
+        return F.cross_entropy(logits, targets, reduction="sum"), (targets != -100).sum()
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+def test_sums_divided_once_are_the_mean_over_what_is_not_ignored(rows: int) -> None:
+    logits, targets = torch.randn(rows, 3, dtype=torch.float64), torch.arange(rows) % 3
+    targets[:3] = -100
+    sums, counts = DataParallel(Sums(), TWO)(logits, targets)
+    torch.testing.assert_close(sums.sum() / counts.sum(), F.cross_entropy(logits, targets))

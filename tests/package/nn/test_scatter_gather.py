@@ -117,9 +117,31 @@ def test_short_batches_bring_up_no_replica_without_data(place: Place, rows: int)
     assert scatter_kwargs((1,), {"a": 2}, TWO) == (((1,), (1,)), ({"a": 2}, {"a": 2}))
 
 
-def test_arguments_that_do_not_fit_together() -> None:
-    with pytest.raises(ValueError, match="cut into 1 parts along dimension 0, keyword"):
-        scatter_kwargs((torch.ones(1),), {"y": torch.ones(4)}, TWO)
+@pytest.mark.parametrize("rows", [(8, 5), (8, 1), (1, 8), (4, 3)])
+def test_tensors_that_would_lose_rows(rows: tuple[int, int]) -> None:
+    a, b = map(torch.ones, rows)
+    four = ["cpu"] * 4
+    match = f"of {rows[0]} and of {rows[1]} along dimension 0 are cut into"
+    for inputs, kwargs in (
+        ((a, b), {}),
+        ((a,), {"b": b}),
+        ((), {"a": a, "b": b}),
+        (({"a": a, "b": [b]},), None),
+        ((Record(a, "n", {"y": b}),), {}),
+        ((torch.tensor(1.0), Pair(a, b)), {}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            scatter_kwargs(inputs, kwargs, four)
+        with pytest.raises(ValueError, match=match):
+            scatter((inputs, kwargs), four)
+
+
+@pytest.mark.parametrize("rows", [(8, 7), (8, 4), (0, 8)])
+def test_tensors_of_other_lengths_lose_no_rows(rows: tuple[int, int]) -> None:
+    a, b = (torch.arange(count) for count in rows)
+    positions, keywords = scatter_kwargs((a,), {"b": b}, TWO)
+    assert torch.equal(torch.cat([part[0] for part in positions]), a)
+    assert torch.equal(torch.cat([part["b"] for part in keywords]), b)
 
 
 @pytest.mark.parametrize(
