@@ -15,6 +15,7 @@ from torch.nn import Module, SyncBatchNorm
 from fastcomm._devices.slots import Device, check_list, kind_of, slots
 from fastcomm.nn.parallel._division import check_placement
 from fastcomm.nn.parallel._losses import LossFunction
+from fastcomm.nn.parallel._members import modules_of
 from fastcomm.nn.parallel.data_parallel import DataParallel
 
 # These hook parameters or modules of which each process must have one.
@@ -62,7 +63,7 @@ def replicas_of(
     for name in _NOT_WITH_REPLICAS:
         if others.get(name) is not None:
             raise ValueError(f"{name} is for a process with one device and without loss_fn")
-    if len(given) > 1 and any(isinstance(child, SyncBatchNorm) for child in module.modules()):
+    if len(given) > 1 and any(isinstance(child, SyncBatchNorm) for child in modules_of(module)):
         raise ValueError(
             "SyncBatchNorm is for a process with one device: replicas of one process would call "
             "its collectives in any order"

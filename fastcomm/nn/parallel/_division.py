@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-import sys
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +9,7 @@ import torch
 from torch.nn import Module
 
 from fastcomm._devices.slots import CPU, Device, accelerator, check_list, index_of, kind_of, slots
+from fastcomm.nn.parallel._members import tensors_of
 from fastcomm.nn.parallel.scatter_gather import first_tensor
 
 
@@ -35,7 +32,7 @@ def as_given(place: torch.device) -> Any:
 
 
 def check_placement(module: Module, place: torch.device) -> None:
-    for tensor in itertools.chain(module.parameters(), module.buffers()):
+    for tensor in tensors_of(module):
         if tensor.device != place:
             raise RuntimeError(
                 "module must have its parameters and buffers "

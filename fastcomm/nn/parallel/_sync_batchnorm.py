@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fastcomm._devices import streams as _streams
 from fastcomm.nn.parallel._compile import untraced
 from fastcomm.nn.parallel._functions import Broadcast
+from fastcomm.nn.parallel._members import modules_of
 
 __all__ = ["Party", "synchronize"]
 
@@ -162,7 +163,7 @@ def synchronize(replicas: Sequence[Module]) -> Party:
     """Make the BatchNorms of these replicas meet in their next forward pass."""
     party = Party(len(replicas))
     for number, replica in enumerate(replicas):
-        for place, module in enumerate(replica.modules()):
+        for place, module in enumerate(modules_of(replica)):
             if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
                 if type(module).forward is not _BatchNorm.forward:
                     raise TypeError(

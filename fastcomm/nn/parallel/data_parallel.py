@@ -32,6 +32,7 @@ from fastcomm.nn.parallel._losses import (
     ReplicaOutputs,
     WithLoss,
 )
+from fastcomm.nn.parallel._members import buffers_of
 from fastcomm.nn.parallel._speeds import Speeds
 from fastcomm.nn.parallel._sync_batchnorm import Party, synchronize
 from fastcomm.nn.parallel.parallel_apply import get_a_var, parallel_apply
@@ -239,8 +240,8 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         if self.buffer_policy != "mean" or replicas[0] is self.module:
             return  # a single replica of several devices has buffers of its own
         with torch.no_grad():
-            places = zip(*(replica.buffers() for replica in replicas), strict=True)
-            for own, place in zip(self.module.buffers(), places, strict=True):
+            places = zip(*map(buffers_of, replicas), strict=True)
+            for own, place in zip(buffers_of(self.module), places, strict=True):
                 terms = [buffer.to(own.device) for buffer in place]
                 if all(torch.equal(term, own) for term in terms):
                     continue  # as in evaluation

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch.nn import Module
-from torch.nn.parallel.replicate import _replicatable_module
 
 from fastcomm import comm
 from fastcomm._devices.slots import CPU, Device, served, slots
 from fastcomm._distributed import backend as _backend
 from fastcomm.nn.parallel._compile import is_wrapper, rebind
 from fastcomm.nn.parallel._functions import Broadcast, as_before, handed_out, summed_back
+from fastcomm.nn.parallel._members import can_be_replicated, modules_of
 
 __all__ = ["Replicator", "replicate"]
 
@@ -68,7 +68,7 @@ class Replicator:
         share_buffers: bool = True,
         zeros: bool = True,
     ) -> None:
-        if not _replicatable_module(network):
+        if not can_be_replicated(network):
             raise RuntimeError(
                 "Cannot replicate network where python modules are children of ScriptModule"
             )
@@ -139,7 +139,7 @@ class Replicator:
         if not self.lasting or not self._copies:
             return False
         if any(
-            module._modules != children
+            not _are_same(module._modules, children)
             for module, children in zip(self._modules, self._children, strict=True)
         ):
             return False
@@ -153,7 +153,7 @@ class Replicator:
         return self._counts == [_references(copies) for copies in self._copies]
 
     def _build(self) -> None:
-        self._modules = list(self.network.modules())
+        self._modules = modules_of(self.network)
         self._children = [dict(module._modules) for module in self._modules]
         self._copies = [
             [_blank(module) if _is_common(module) else module for module in self._modules]
@@ -244,6 +244,14 @@ class _BroadcastOfUsed(Broadcast):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         return (None, *summed_back(ctx, ctx.needs_input_grad[1:], grads, zeros=False))
+
+
+def _are_same(now: dict[str, Module | None], before: dict[str, Module | None]) -> bool:
+    """Tell whether two tables hold the same children by the same names, in the same order."""
+    return len(now) == len(before) and all(
+        name == known and child is former
+        for (name, child), (known, former) in zip(now.items(), before.items(), strict=True)
+    )
 
 
 def _blank(module: Module) -> Module:

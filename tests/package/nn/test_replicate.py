@@ -14,6 +14,7 @@ from support.places import ACCELERATOR, Place
 from support.tree import same_bits, tree_sum
 from torch import nn
 
+import fastcomm
 from fastcomm.nn.parallel.replicate import Replicator, replicate
 
 TWO = ["cpu", "cpu"]
@@ -328,3 +329,57 @@ def test_scripted_modules_alone_and_inside() -> None:
             model.zero_grad()
             with torch.no_grad():
                 next(iter(model.parameters())).mul_(2)
+
+
+class ByType(nn.Linear):
+    """Compares by value, and so has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+
+class ByHash(ByType):
+    def __hash__(self) -> int:
+        return 1
+
+
+class Norm(nn.BatchNorm1d):
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+
+@pytest.mark.parametrize("kind", [ByType, ByHash])
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+def test_modules_that_compare_by_value(place: Place, kind: Any, buffers: Any) -> None:
+    torch.manual_seed(0)
+    children = [kind(4, 4), Norm(4), kind(4, 4), Norm(4)]
+    with torch.no_grad():
+        for norm in children[1::2]:
+            norm.weight.add_(1)
+    devices = place.devices(2)
+    for child in children:
+        child._apply(lambda t: t.to(devices[0]))
+    net = nn.Sequential(*children)
+    parallel = fastcomm.nn.parallel.DataParallel(net, devices, buffers=buffers)
+    x = torch.randn(6, 4).to(devices[0])
+    for step in range(3):
+        bare, norms = copy.deepcopy(net), children[1::2]
+        output = parallel(x)
+        if buffers == "sync_batchnorm":
+            torch.testing.assert_close(output, bare(x))
+        assert all(
+            not torch.equal(norm.running_mean, bare[i].running_mean) or buffers == "sync_batchnorm"
+            for i, norm in zip((1, 3), norms, strict=True)
+        )
+        output.square().sum().backward()
+        for child in children:
+            assert child.weight.grad is not None
+            child.weight.grad = None
+        children[step] = net[step] = type(children[step])(4, 4) if step != 1 else Norm(4)
+        children[step]._apply(lambda t: t.to(devices[0]))
+    replicas = replicate(net, devices)
+    for child, copied in zip(children, replicas[1], strict=True):
+        assert torch.equal(copied.weight.to(devices[0]), child.weight)
+    broken = nn.Sequential(kind(2, 2), kind(2, 2).to("meta"))
+    with pytest.raises(RuntimeError, match="found one of them on device: meta"):
+        fastcomm.nn.parallel.DataParallel(broken, ["cpu", "cpu"])(torch.ones(2, 2))
