@@ -146,6 +146,13 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         if not self.device_ids:
             return self._alone(inputs, kwargs)
         check_placement(self.module, self.src_device_obj)
+        try:
+            return self._divided(inputs, kwargs)
+        finally:
+            if self._cache is not None:
+                self._cache.release()
+
+    def _divided(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scattered, keywords = self.scatter(inputs, kwargs, self.device_ids)
         if not scattered and not keywords:  # no inputs: one replica has nothing to divide
             scattered, keywords = ((),), ({},)
@@ -323,8 +330,16 @@ class _ReplicaCache:
         if len(devices) != self._count or not self._lock.acquire(blocking=False):
             return Replicator(module, devices, lasting=False, **options).replicas(detach)
         try:
-            if self._known is None or self._known.network is not module:
+            if self._known is None or not self._known.is_for(module):
                 self._known = Replicator(module, devices, **options)
             return self._known.replicas(detach)
         finally:
             self._lock.release()
+
+    def release(self) -> None:
+        """Let go of what the replicas hold after a pass, unless somebody else has one."""
+        if self._known is not None and self._lock.acquire(blocking=False):
+            try:
+                self._known.release()
+            finally:
+                self._lock.release()

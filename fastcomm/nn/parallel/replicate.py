@@ -8,6 +8,7 @@ summed into the module's parameters in one pass.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ __all__ = ["Replicator", "replicate"]
 
 T = TypeVar("T", bound=Module)
 Copies = list[list[torch.Tensor]]  # by device, then by tensor
+Children = dict[str, weakref.ref[Module] | None]
 
 
 def replicate(network: T, devices: Sequence[Device], detach: bool = False) -> list[T]:
@@ -72,25 +74,34 @@ class Replicator:
             raise RuntimeError(
                 "Cannot replicate network where python modules are children of ScriptModule"
             )
-        self.network = network
+        self._network = weakref.ref(network)
         self.devices = slots(devices)
         kinds = {device.type for device in self.devices}
         self.lasting = lasting and (kinds == {"cpu"} or kinds == {served()})
         self.share_buffers = share_buffers
         self.zeros = zeros
         self.written_bytes = 0  # by the last call of replicas()
-        self._modules: list[Module] = []
-        self._children: list[dict[str, Module | None]] = []
+        self._modules: list[Module] = []  # between `replicas` and `release`
+        # A module that is replaced by another is not kept alive.
+        self._known: list[weakref.ref[Module]] = []
+        self._children: list[Children] = []
         self._copies: list[list[Module]] = []  # by device, then by module
         self._counts: list[list[int]] = []  # references to them while nobody else has one
+        self._empty = False  # nobody else has had one since `release`
         self._parameters = _BroadcastBuffers(self.devices)
         self._buffers = _BroadcastBuffers(self.devices)
+
+    def is_for(self, network: Module) -> bool:
+        """Tell whether it makes replicas of this module."""
+        return self._network() is network
 
     def replicas(self, detach: bool) -> list[Any]:
         """Return the replicas, with the module's present parameters, buffers and attributes."""
         if not self._usable():
             self._build()
-        self._forget()
+        if not self._empty:
+            self._forget()
+        self._empty = False
         parameters = _unique(module._parameters for module in self._modules)
         buffers = _unique(module._buffers for module in self._modules)
         derived = [b for b in buffers if b.requires_grad and not detach]
@@ -111,6 +122,17 @@ class Replicator:
         if self.lasting:
             self._counts = [_references(copies) for copies in self._copies]
         return [copies[0] for copies in self._copies]
+
+    def release(self) -> None:
+        """Let go of the module's tensors, and the replicas', unless somebody else has a replica.
+
+        Between passes the module's parameters are then its own, as if it had no replicas: who
+        replaces one frees it, and ``torch.utils.swap_tensors`` finds no other holder.
+        """
+        if self.lasting and not self._empty and self._are_ours():
+            self._forget()
+            self._modules = []
+            self._empty = True
 
     def _send(
         self, tensors: list[torch.Tensor], sent: _BroadcastBuffers | None, detach: bool
@@ -138,23 +160,37 @@ class Replicator:
         """Tell whether the replicas have the module's structure, and nobody else holds them."""
         if not self.lasting or not self._copies:
             return False
+        if self._empty:
+            found = [module for known in self._known if (module := known()) is not None]
+            if len(found) < len(self._known):
+                return False
+            self._modules = found
         if any(
             not _are_same(module._modules, children)
             for module, children in zip(self._modules, self._children, strict=True)
         ):
             return False
-        if any(
-            type(module) is not type(copy)
-            for copies in self._copies
-            for module, copy in zip(self._modules, copies, strict=True)
-        ):
+        kinds = list(map(type, self._modules))
+        if any(list(map(type, copies)) != kinds for copies in self._copies):
             return False
+        return self._empty or self._are_ours()
+
+    def _are_ours(self) -> bool:
         # Somebody may: a checkpoint, whose recomputation needs the replica as it was.
         return self._counts == [_references(copies) for copies in self._copies]
 
     def _build(self) -> None:
-        self._modules = modules_of(self.network)
-        self._children = [dict(module._modules) for module in self._modules]
+        network = self._network()
+        assert network is not None  # the caller has it
+        self._modules = modules_of(network)
+        self._known = [weakref.ref(module) for module in self._modules]
+        self._children = [
+            {
+                name: None if child is None else weakref.ref(child)
+                for name, child in module._modules.items()
+            }
+            for module in self._modules
+        ]
         self._copies = [
             [_blank(module) if _is_common(module) else module for module in self._modules]
             for _ in self.devices
@@ -246,10 +282,12 @@ class _BroadcastOfUsed(Broadcast):
         return (None, *summed_back(ctx, ctx.needs_input_grad[1:], grads, zeros=False))
 
 
-def _are_same(now: dict[str, Module | None], before: dict[str, Module | None]) -> bool:
+def _are_same(now: dict[str, Module | None], before: Children) -> bool:
     """Tell whether two tables hold the same children by the same names, in the same order."""
+    if not now and not before:
+        return True
     return len(now) == len(before) and all(
-        name == known and child is former
+        name == known and child is (None if former is None else former())
         for (name, child), (known, former) in zip(now.items(), before.items(), strict=True)
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -353,6 +355,7 @@ class Norm(nn.BatchNorm1d):
 def test_modules_that_compare_by_value(place: Place, kind: Any, buffers: Any) -> None:
     torch.manual_seed(0)
     children = [kind(4, 4), Norm(4), kind(4, 4), Norm(4)]
+    former: list[nn.Module] = []
     with torch.no_grad():
         for norm in children[1::2]:
             norm.weight.add_(1)
@@ -375,6 +378,7 @@ def test_modules_that_compare_by_value(place: Place, kind: Any, buffers: Any) ->
         for child in children:
             assert child.weight.grad is not None
             child.weight.grad = None
+        former.append(children[step])  # which then lives on
         children[step] = net[step] = type(children[step])(4, 4) if step != 1 else Norm(4)
         children[step]._apply(lambda t: t.to(devices[0]))
     replicas = replicate(net, devices)
@@ -383,3 +387,71 @@ def test_modules_that_compare_by_value(place: Place, kind: Any, buffers: Any) ->
     broken = nn.Sequential(kind(2, 2), kind(2, 2).to("meta"))
     with pytest.raises(RuntimeError, match="found one of them on device: meta"):
         fastcomm.nn.parallel.DataParallel(broken, ["cpu", "cpu"])(torch.ones(2, 2))
+
+
+@pytest.fixture
+def swapping() -> Iterator[None]:
+    """Converted parameters are swapped, not overwritten: torch refuses where others hold them."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.usefixtures("swapping")
+@pytest.mark.parametrize("rows", [1, 4])  # one replica, two
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+def test_parameters_are_the_modules_alone_between_passes(
+    place: Place, grad: bool, rows: int, buffers: Any
+) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
+    devices = place.devices(2)
+    net.to(devices[0])
+    parallel = fastcomm.nn.parallel.DataParallel(net, devices, buffers=buffers)
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        net.to(dtype)  # raises where somebody holds a parameter
+        x = torch.ones(rows, 3, dtype=dtype, device=devices[0])
+        with torch.set_grad_enabled(grad):
+            output = parallel(x)
+        torch.testing.assert_close(output, net(x))
+        if grad:
+            output.sum().backward()
+            net.zero_grad()
+        del output
+        weight = torch.nn.Parameter(torch.zeros_like(net[0].weight))
+        torch.utils.swap_tensors(net[0].weight, weight)
+        assert not net[0].weight.any()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_replaced_parameter_is_freed_at_once(place: Place, grad: bool) -> None:
+    net, devices = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), place.devices(2)
+    net.to(devices[0])
+    parallel = fastcomm.nn.parallel.DataParallel(net, devices)
+    with torch.set_grad_enabled(grad):
+        parallel(torch.ones(4, 3, device=devices[0]))
+    held = [weakref.ref(t) for t in (*net.parameters(), *net.buffers())]
+    net[0], net[1] = nn.Linear(3, 3), nn.BatchNorm1d(3)
+    assert not any(reference() is not None for reference in held)
+
+
+def test_what_holds_a_replica_has_it_whole_after_the_pass(place: Place) -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(self.inner)
+            return self.inner(x)
+
+    seen: list[nn.Module] = []
+    net, devices = Keeps().to(place.first), place.devices(2)
+    parallel = fastcomm.nn.parallel.DataParallel(net, devices)
+    x = torch.ones(4, 3, device=devices[0])
+    wanted = parallel(x)
+    for inner in seen:
+        rows = x.to(inner.weight.device)
+        torch.testing.assert_close(inner(rows).to(devices[0]), wanted)
+    seen.clear()
+    torch.testing.assert_close(parallel(x), wanted)
