@@ -8,6 +8,7 @@ module imports nothing heavy, loads no native code, and never lets an exception 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ NAME = "fastcomm"
 # A list: torch would walk through a string letter by letter. Listing the devices does not make
 # fastcomm their default backend; Gloo and NCCL keep that place.
 DEVICES = ["cpu", "cuda"]
+# Set by ``fastcomm run`` for the processes that its script starts through multiprocessing.
+RUN = "_FASTCOMM_RUN"
 
 
 def name_on(device_type: str) -> str:
@@ -37,6 +40,29 @@ def autoload() -> None:
         _register()
     except Exception as error:
         _warn(f"fastcomm could not register itself with torch.distributed: {error!r}")
+    if RUN in os.environ and _is_a_worker():
+        try:
+            _follow()
+        except Exception as error:
+            _warn(f"this worker of a 'fastcomm run' runs on plain torch: {error!r}")
+
+
+def _is_a_worker() -> bool:
+    """Tell whether multiprocessing has started this program, by spawn or as its fork server."""
+    server = "from multiprocessing.forkserver import main"
+    words = sys.orig_argv
+    return "--multiprocessing-fork" in words or any(word.startswith(server) for word in words)
+
+
+def _follow() -> None:
+    """Do in a worker what ``fastcomm run`` has done in its parent, once."""
+    del os.environ[RUN]  # before torch calls again from within; workers' children find it anew
+    try:
+        from fastcomm._commands.run import take_over
+
+        take_over()
+    finally:
+        os.environ[RUN] = "1"
 
 
 def _register() -> None:

@@ -10,23 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fastcomm._commands.common import is_ready
+from fastcomm import _register
 
-
-def build_parser() -> argparse.ArgumentParser:
-    """The command line of run, for its help: what follows the script's name is the script's."""
-    parser = argparse.ArgumentParser(
-        prog="fastcomm run",
-        usage="fastcomm run [-h] {script.py | -m module} [argument ...]",
-        description="Run a script as python would, with fastcomm in place of torch's own: "
-        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group takes "
-        "fastcomm where the script asks for gloo and, on a machine without GPUs, for nccl.",
-        epilog="For several ranks: torchrun --nproc-per-node 2 -m fastcomm run script.py",
-    )
-    parser.add_argument("script", nargs="?", metavar="script.py", help="the script to run")
-    parser.add_argument("-m", dest="module", metavar="module", help="or a module, as python -m")
-    parser.add_argument("argument", nargs="*", help="passed on to it, options too")
-    return parser
+USAGE = "usage: fastcomm run {script.py | -m module} [argument ...]"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,7 +20,8 @@ def main(argv: Sequence[str]) -> int:
 
     ``torch.nn.parallel`` and ``torch.cuda.comm`` are ours (see `fastcomm.use`), and
     ``init_process_group`` takes fastcomm where the script says gloo and, on a machine without GPUs,
-    where it says nccl. With GPUs a script that asks for NCCL gets it.
+    where it says nccl. With GPUs a script that asks for NCCL gets it. Workers that it starts by
+    multiprocessing or ``torch.multiprocessing`` follow, whatever the start method.
     """
     as_module = list(argv[:1]) == ["-m"]
     rest = list(argv[1:] if as_module else argv)
@@ -50,9 +37,8 @@ def main(argv: Sequence[str]) -> int:
     if not is_ready("fastcomm run"):
         return 2
 
-    import fastcomm
-
-    _take_over_gloo()
+    take_over()
+    os.environ[_register.RUN] = "1"
     if os.environ.get("RANK", "0") == "0":
         print(
             "fastcomm run: torch.nn.parallel and torch.cuda.comm are fastcomm's, "
@@ -60,14 +46,22 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
     sys.argv = rest
-    with fastcomm.use():
-        if as_module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(rest[0])))
-            runpy.run_path(rest[0], run_name="__main__")
+    if as_module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(rest[0])))
+        runpy.run_path(rest[0], run_name="__main__")
     return 0
+
+
+@functools.cache
+def take_over() -> None:
+    """Put fastcomm in place of torch's functions and of Gloo, for the rest of the process."""
+    from fastcomm._use import use
+
+    _take_over_gloo()
+    use().__enter__()
 
 
 def instead_of(backend: Any, *, has_cuda: bool) -> Any:

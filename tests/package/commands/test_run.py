@@ -89,3 +89,60 @@ def test_an_old_data_parallel_script_gets_the_slots_that_it_asks_for(tmp_path: P
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["replica", "with", "3"] * 2
+
+
+PARENT = """
+import multiprocessing, subprocess, sys
+import first, workers
+import torch.multiprocessing as mp
+
+if __name__ == "__main__":
+    store = sys.argv[1]
+    other = subprocess.Popen([sys.executable, "workers.py", store + "other"])
+    torchs = mp.start_processes(
+        first.work, (store + "torch", "torch spawn"), 1, join=False, start_method="spawn"
+    )
+    processes = []
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        processes.append(context.Process(target=workers.work, args=(0, store + method, method)))
+        processes[-1].start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    while not torchs.join():
+        pass
+    assert other.wait() == 0
+"""
+WORKERS = """
+import sys
+import torch
+import torch.cuda.comm
+import torch.distributed as dist
+from torch.nn import DataParallel
+
+def work(rank, store, name):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    ours = type(DataParallel) is not type
+    print(f"{name}: {dist.get_backend()} {torch.cuda.comm.gather.__module__} {ours}\\n", end="")
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    work(0, sys.argv[1], "other")
+"""
+
+
+def test_workers_follow_and_other_programs_do_not(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    (tmp_path / "workers.py").write_text(WORKERS)
+    (tmp_path / "first.py").write_text("import fastcomm" + WORKERS)
+    command = [sys.executable, "-m", "fastcomm", "run", "parent.py", str(tmp_path / "store")]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=ENDS)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == [
+        "forkserver: fastcomm fastcomm.comm True",
+        "other: gloo torch.nn.parallel.comm False",
+        "spawn: fastcomm fastcomm.comm True",
+        "torch spawn: fastcomm fastcomm.comm True",
+    ]
+    assert ended.stderr.count("fastcomm run: ") == 1
