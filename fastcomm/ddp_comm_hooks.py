@@ -85,6 +85,7 @@ class FusedState(OfGroup):
         self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
         self._results: list[FusedResult] = []
         self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
+        self._will_clip = False  # at the end of this backward pass
 
     def _copied(self) -> dict[str, Any]:
         found = {k: v for k, v in self.__dict__.items() if k not in ("process_group", "_places")}
@@ -98,6 +99,7 @@ class FusedState(OfGroup):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._places = {}
+        self._will_clip = False
         pairs = zip(self.parameters, state["_residuals"], strict=True)
         self._residuals = {id(p): left.clone() for p, left in pairs if left is not None}
 
@@ -126,9 +128,11 @@ class FusedState(OfGroup):
         return FusedResult(total, found_inf, parts, self.norm_type)
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if bucket.index() == 0:
+        # In a static graph's first step every bucket says that it is number 0 and not the last.
+        if id(bucket.parameters()[0]) in self._places:
             self._results.clear()
             self._places.clear()
+            self._will_clip = False
         for i, parameter in enumerate(bucket.parameters()):
             self._places[id(parameter)] = (len(self._results), i)
         buffer = bucket.buffer()
@@ -147,7 +151,8 @@ class FusedState(OfGroup):
         # A rank that is done, under join(), reduces buckets outside a backward pass and steps no
         # more.
         in_backward = torch._C._current_graph_task_id() != -1
-        if self.max_norm is not None and bucket.is_last() and in_backward:
+        if self.max_norm is not None and in_backward and self._is_over(bucket):
+            self._will_clip = True
             self._at_the_end(again=True)
         if result.work is not None:
             future: torch.futures.Future[torch.Tensor]
@@ -156,6 +161,14 @@ class FusedState(OfGroup):
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
+
+    def _is_over(self, bucket: dist.GradBucket) -> bool:
+        """Tell, once a pass, that this bucket is the last one."""
+        if self._will_clip:
+            return False
+        if bucket.is_last():
+            return True
+        return bucket.index() == 0 and all(id(p) in self._places for p in self.parameters)
 
     def _residuals_of(
         self, parameters: list[torch.Tensor], grads: list[torch.Tensor]
