@@ -120,8 +120,8 @@ RandomPass::RandomPass() : own_(random_generator()), begin_(read(own_)) { interc
 void RandomPass::enter(int64_t part) {
   const bool key_before = c10::impl::tls_is_dispatch_key_included(kKey);
   seat = std::make_unique<Seat>(Seat{shared_from_this(), part, key_before, std::move(seat)});
-  const bool own_is_default = own_ == at::detail::getDefaultCPUGenerator();
-  c10::impl::tls_set_dispatch_key_included(kKey, part != 0 || !own_is_default);
+  // In part 0, too: compiled code is guarded by the keys of its thread, and serves all parts.
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
 }
 
 void RandomPass::leave() {
