@@ -30,7 +30,7 @@ int64_t number(const char* name, int64_t fallback, Limits limits) {
 }
 
 double duration(const char* name, double fallback) {
-  constexpr double kMost = 1e6;
+  constexpr int kMost = 1000 * 1000;
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return fallback;
   char* end = nullptr;

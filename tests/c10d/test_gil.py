@@ -27,6 +27,8 @@ def _let_go_while_gloo_finishes(world: World) -> float:
         group_rank=world.rank,
         group_size=world.size,
         timeout=world.timeout,
+        group_id="0",
+        global_ranks_in_group=[],
     )
     backend = fastcomm_backend.create(options, None)
     tensor = torch.full((4,), float(world.rank))

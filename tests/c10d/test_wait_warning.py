@@ -98,7 +98,7 @@ def test_each_kind_of_wait_is_said() -> None:
             assert any(word in line for line in said), (word, said)
         calls = [line for line in said if "not arrived: rank 2" in line]
         assert len(calls) >= 4, said
-        assert all("sequence" in line and "the timeout is 60000 ms" in line for line in calls)
+        assert all("sequence" in line and "the timeout is " in line for line in calls)
         assert {"fc-progress", "fc-deathwatch"} <= names
 
 
