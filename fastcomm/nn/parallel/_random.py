@@ -13,14 +13,12 @@ import torch
 
 from fastcomm import _native
 
-_library = _native.load()
-
 
 class _OfThread:
     """Stands for the generator of the thread that uses it, in ``torch.random``."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_library.random_generator(), name)
+        return getattr(_native.load().random_generator(), name)
 
 
 def begin_pass() -> Any:
@@ -33,4 +31,4 @@ def begin_pass() -> Any:
     """
     if not isinstance(torch.random.default_generator, _OfThread):
         torch.random.default_generator = _OfThread()
-    return _library.RandomPass()
+    return _native.load().RandomPass()
