@@ -11,8 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastcomm import _register
+from fastcomm._commands.common import is_ready
 
-USAGE = "usage: fastcomm run {script.py | -m module} [argument ...]"
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of run, for its help: what follows the script's name is the script's."""
+    parser = argparse.ArgumentParser(
+        prog="fastcomm run",
+        usage="fastcomm run [-h] {script.py | -m module} [argument ...]",
+        description="Run a script as python would, with fastcomm in place of torch's own: "
+        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group takes "
+        "fastcomm where the script asks for gloo and, on a machine without GPUs, for nccl.",
+        epilog="For several ranks: torchrun --nproc-per-node 2 -m fastcomm run script.py",
+    )
+    parser.add_argument("script", nargs="?", metavar="script.py", help="the script to run")
+    parser.add_argument("-m", dest="module", metavar="module", help="or a module, as python -m")
+    parser.add_argument("argument", nargs="*", help="passed on to it, options too")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:

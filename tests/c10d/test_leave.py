@@ -152,7 +152,7 @@ def _wake(world: World, pid: int, given_up: bool) -> None:
     stat = Path(f"/proc/{pid}/stat")
     until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the rank stops")
     if given_up:
-        world.hear("given up")
+        world.hear("rank 0 gave up")
     else:
         time.sleep(1)
     os.kill(pid, signal.SIGCONT)
@@ -171,7 +171,9 @@ def _stopped(world: World, patience: float) -> Caught | list[float]:
         dist.group.WORLD.set_timeout(timedelta(seconds=patience))
     tensor = torch.full((4,), float(world.rank))
     if patience < 1:
-        return catch(dist.all_reduce, tensor)  # on rank 1, too: its call comes after the timeout
+        caught = catch(dist.all_reduce, tensor)  # on rank 1, too: its call comes after the timeout
+        world.tell(f"rank {world.rank} gave up")
+        return caught
     dist.all_reduce(tensor)
     return tensor.tolist()
 
@@ -183,7 +185,7 @@ def test_a_stopped_rank_is_late_and_not_dead() -> None:
 def test_a_stopped_rank_runs_into_the_timeout() -> None:
     told, late = run_ranks(2, _stopped, 0.5)
     assert {(one.kind, one.peer) for one in (told, late)} == {("CollectiveTimeoutError", 1)}
-    assert 0.5 <= told.seconds <= 0.55
+    assert 0.5 <= told.seconds < SOON
 
 
 def _short_wait(world: World) -> tuple[Caught | None, list[float]]:
@@ -217,13 +219,13 @@ def _interrupt(world: World, operation: str) -> Caught:
     tensor = torch.ones(4)
     call: Any = dist.barrier if operation == "barrier" else lambda: dist.all_reduce(tensor)
     if world.rank == 1:
-        time.sleep(0.8)
+        world.hear("interrupted")
         return catch(call)  # although the peer had done its part
-    Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
-    if operation != "wait":
-        return catch(call)
-    work = dist.all_reduce(tensor, async_op=True)
-    return catch(work.wait)
+    if operation == "wait":
+        call = dist.all_reduce(tensor, async_op=True).wait
+    caught = catch(interrupted_in, call)
+    world.tell("interrupted")
+    return caught
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "barrier", "wait"])

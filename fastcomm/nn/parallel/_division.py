@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +29,25 @@ def places_of(device_ids: Sequence[Device] | None) -> list[torch.device]:
     return slots(device_ids)
 
 
-def as_given(place: torch.device) -> Any:
+@functools.cache
+def say_where_it_runs() -> None:
+    """Warn, once in a process and where the user's code is, that there will be no replicas."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        "torch finds no accelerator here, so DataParallel runs its module as it is. For replicas "
+        'on the CPU say where: DataParallel(module, device_ids=["cpu", "cpu"])',
+        RuntimeWarning,
+        stacklevel=level,
+    )
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("fastcomm.")
+
+
+def as_given(place: torch.device) -> int | str:
     """Return a device as torch's attributes have it: a number; CPU slots by name."""
     return "cpu" if place == CPU else index_of(place)
 
