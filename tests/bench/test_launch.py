@@ -66,7 +66,7 @@ def test_time_runs_out() -> None:
 def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "from fastcomm.bench.launch import launch\nfrom support import bench_ranks\n"
-        f"launch(bench_ranks.raise_on_one, 1, {str(tmp_path)!r}, timeout_s=ENDS0)\n"
+        f"launch(bench_ranks.raise_on_one, 1, {str(tmp_path)!r}, timeout_s={ENDS})\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     parent = subprocess.Popen([sys.executable, "-c", code], env=environment)
