@@ -4,6 +4,8 @@
 //
 //   shim_ipc_order_test [CASE [SEED]]
 //   CASE: shadow | clocks | words | host
+#include <chrono>
+#include <random>
 #include <set>
 #include <string>
 #include <tuple>
@@ -207,8 +209,33 @@ void test_words(uint64_t) {
   run_ipc_ranks(2, body, /*hidden=*/true);
 }
 
+/// Memory that is unmapped in the moment in which a stream begins to use it, over and over: what the
+/// stream needs to say so is still there.
+void unmap_while_used(const IpcRank& self, uint64_t seed) {
+  std::mt19937_64 random(seed + self.rank);
+  const cudaStream_t stream = make_stream();
+  char* const own = device_memory(64);
+  set(own, 64, stream);
+  wait(stream);
+  cudaIpcMemHandle_t handle;
+  FC_CUDA(cudaIpcGetMemHandle(&handle, own), "a test");
+  const cudaIpcMemHandle_t theirs = self.exchange(handle)[1 - self.rank];
+  for (int round = 0; round < 300; ++round) {
+    void* peer = nullptr;
+    FC_CUDA(cudaIpcOpenMemHandle(&peer, theirs, cudaIpcMemLazyEnablePeerAccess), "a test");
+    set(static_cast<char*>(peer), 64, stream);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 30);
+    while (std::chrono::steady_clock::now() < until) continue;
+    FC_CUDA(cudaIpcCloseMemHandle(peer), "while it is used");
+    wait(stream);
+    EXPECT(!shim::Order::get().take_hazards().empty(), "round ", round);
+  }
+  self.meet();
+}
+
 /// What the host does wrong with memory that others have.
-void test_host(uint64_t) {
+void test_host(uint64_t seed) {
+  run_ipc_ranks(2, [&](const IpcRank& self) { unmap_while_used(self, seed); });
   run_ipc_ranks(2, [](const IpcRank& self) {
     const cudaStream_t stream = make_stream();
     char* const early = device_memory(100);
@@ -218,18 +245,23 @@ void test_host(uint64_t) {
     expect_hazards({{"the host exports 100 bytes", "has not waited"}}, "exported too early");
     wait(stream);
     const auto windows = windows_of(self, 1024, stream);
-    char* const peer = windows[1 - self.rank];
-    set(windows[self.rank] + 512, 1, stream);
-    set(peer, 1, stream);
-    FC_CUDA(cudaIpcCloseMemHandle(peer), "while it is used");
-    bool reported = false;  // what the stream has done by now is reported once more
-    for (const std::string& hazard : shim::Order::get().take_hazards()) {
-      reported = reported || hazard.find("the host frees 1 bytes") != std::string::npos;
+    char* const own = windows[self.rank];
+    // Unmapped and freed before a stream has come to its use, which still finds all that it needs.
+    const cudaStream_t second = make_stream();
+    for (char* const used : {windows[1 - self.rank], own}) {
+      char* const flag = used == own ? device_memory(1024) : own;
+      if (used == own) set(flag, 1024, second);
+      wait(second);
+      FC_LAUNCH(hear, dim3(1), dim3(1), stream, flag, 1u);
+      set(used + 16, 1, stream);
+      FC_CUDA(used == own ? cudaFree(used) : cudaIpcCloseMemHandle(used), "while it is used");
+      expect_hazards({{"the host frees 1 bytes"}}, used == own ? "freed" : "unmapped");
+      FC_LAUNCH(say_alone, dim3(1), dim3(1), second, flag, 1u, true);
+      wait(second);
+      wait(stream);
+      shim::Order::get().take_hazards();
+      self.meet();
     }
-    EXPECT(reported, "unmapped");
-    self.meet();
-    wait(stream);
-    self.meet();
   });
   run_ipc_ranks(2, [](const IpcRank& self) {
     const cudaStream_t stream = make_stream();

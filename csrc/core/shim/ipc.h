@@ -80,7 +80,7 @@ class Ipc {
         exports_.erase(memory);
         return cudaErrorMemoryAllocation;
       }
-      runtime.before_free(memory, [this, memory] { freed(memory); });
+      runtime.before_free(memory, [this, memory, bytes = found->bytes] { freed(memory, bytes); });
     }
     if (!Order::get().settled(memory, found->bytes)) {
       Order::get().add_hazards({concat("the host exports ", found->bytes, " bytes at ", memory,
@@ -126,7 +126,7 @@ class Ipc {
       auto& runtime = Runtime::get();
       open->second.shared->must_be_idle("unmaps");
       SharedMemories::remove(open->second.shared);
-      // What is still under way there is a hazard, and continues.
+      // What is still under way there is a hazard, and continues: memory and ledger stay.
       const bool idle = Order::get().settled(memory, open->second.bytes);
       runtime.forget(memory);
       const size_t within = reinterpret_cast<uintptr_t>(memory) % kPage;
@@ -134,6 +134,8 @@ class Ipc {
         const size_t length = pages(within + open->second.bytes);
         runtime.memory_source().unmap(open->second.memory - within, length);
         runtime.memory_source().release(open->second.memory - within, length);
+      } else {
+        LedgerMapping::keep(std::move(open->second.mapping));
       }
       imports_.erase(open);
       return cudaSuccess;
@@ -182,11 +184,13 @@ class Ipc {
     return true;
   }
 
-  /// Memory freed while another process has it keeps its ledger, which tells that process.
-  void freed(void* memory) {
+  /// Memory freed while another process has it keeps its ledger, which tells that process; and
+  /// while a stream of this one uses it, the ledger stays where it is.
+  void freed(void* memory, size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto there = exports_.find(memory);
     Ledger& ledger = *there->second.mapping->ledger();
+    const bool idle = Order::get().settled(memory, bytes);
     there->second.shared->must_be_idle("frees");
     SharedMemories::remove(there->second.shared);
     {
@@ -196,10 +200,11 @@ class Ipc {
     if (there->second.mapping->mapped_elsewhere()) {
       Order::get().add_hazards({concat("the host frees ", ledger.card.bytes, " bytes at ", memory,
                                        ", which another process has still mapped")});
-    } else {
+    } else if (idle) {
       ledger.card.generation.store(0, std::memory_order_release);
       ledgers_.give_back(there->second.text.slot);
     }
+    if (!idle) LedgerMapping::keep(std::move(there->second.mapping));
     exports_.erase(there);
   }
 

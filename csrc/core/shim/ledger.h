@@ -27,6 +27,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -131,6 +132,12 @@ class LedgerMapping {
   Ledger* ledger() const { return ledger_; }
   bool count() const { return lock(F_OFD_SETLK, F_RDLCK) == F_RDLCK; }
   bool mapped_elsewhere() const { return lock(F_OFD_GETLK, F_WRLCK) != F_UNLCK; }
+
+  /// For streams that have yet to look at it: mapped for good, and no longer counted.
+  static void keep(std::unique_ptr<LedgerMapping> mapping) {
+    mapping->lock(F_OFD_SETLK, F_UNLCK);
+    static_cast<void>(mapping.release());
+  }
 
  private:
   int lock(int command, short type) const {
