@@ -475,7 +475,9 @@ dist.all_reduce(torch.ones(4), async_op=True).get_future().then(
 if rank == 0:
     future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
     future.then(lambda done: dist.all_reduce(torch.ones(4)))
+    future.wait()
 else:
+    time.sleep(0.5)
     dist.all_reduce(torch.ones(4))
     time.sleep(6)
 """
