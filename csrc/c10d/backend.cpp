@@ -35,6 +35,14 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+/// What a warning of a part of a group begins with: the group's words, and which of its ranks.
+std::string label_of_part(const std::string& group, const std::vector<int>& ranks) {
+  std::string list;
+  for (const int rank : ranks) list += concat(list.empty() ? "" : ", ", rank);
+  const size_t at = std::min(group.find("group "), group.size());
+  return concat(group.substr(0, at), "ranks [", list, "] of ", group.substr(at));
+}
+
 }  // namespace
 
 FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
@@ -184,7 +192,8 @@ FastcommBackend::BackendPtr FastcommBackend::split(const c10::intrusive_ptr<::c1
   };
   auto part = c10::make_intrusive<FastcommBackend>(
       under("fastcomm/"), static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()),
-      opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_);
+      opts == nullptr ? options_->timeout : opts->timeout, under("fastcomm/lanes/"), kept_,
+      label_of_part(label_, ranks));
   if (!part->traits().native) {  // no one here could make another backend
     throw TorchError(ErrorCode::kSystem, concat("split_group: ", part->traits().why_not_native,
                                                 ". new_group() makes one over Gloo"));

@@ -28,7 +28,7 @@ class FastcommBackend final : public ::c10d::Backend {
   /// `kept` lives as long as this. Raises TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
-                  std::shared_ptr<void> kept, const std::string& label = "fastcomm: ");
+                  std::shared_ptr<void> kept, const std::string& label);
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }

@@ -114,6 +114,25 @@ def test_each_kind_of_wait_is_said_on_gloo() -> None:
             assert any(f"{word}, sequence" in line for line in said), (word, said)
 
 
+def _part_waits(world: World) -> str:
+    output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
+    os.dup2(output, 2)
+    world.init()
+    part = dist.group.WORLD.split_group([1, 2], None, None, "part")  # type: ignore[union-attr]
+    if world.rank == 2:
+        _until(lambda: "all_reduce" in _said(world, 1))
+    if world.rank != 0:
+        part.allreduce(torch.ones(5)).wait()
+    dist.barrier()
+    return _said(world, world.rank)
+
+
+def test_a_part_of_a_group_has_its_name_too() -> None:
+    said = run_ranks(3, _part_waits, environment={"FASTCOMM_WAIT_WARNING_S": "0.1"})[1]
+    begin = "[rank1]: fastcomm: ranks [1, 2] of group '0' of all 3 ranks: "
+    assert any(begin in line and "all_reduce" in line for line in said.splitlines()), said
+
+
 def _silent(world: World) -> str:
     output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
     os.dup2(output, 2)

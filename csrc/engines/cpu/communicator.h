@@ -146,8 +146,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Failure> failure_of(const Operation& operation) const;
   std::optional<Failure> evidence(const Operation& operation) const;
-  /// Who has given the group up or died before a call begins, whatever it had done before.
-  std::optional<Failure> given_up_before(const Subject& subject) const;
+  /// Who has given the group up or died before a call begins, whatever it had done before; and in
+  /// `who_left`, if not nullptr, a peer that left in good order.
+  std::optional<Failure> given_up_before(const Subject& subject, int* who_left = nullptr) const;
   /// The same for the head of the queue, before its first step; then who has left. Under drive_.
   std::optional<Failure> given_up_before(const Operation& operation) const;
   /// Who has left, seen with acquire, and `what` that is about.

@@ -118,7 +118,8 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
 // back. The look comes before the first step, which publishes that this rank is there: from then on a peer may give
 // up or go on, and the next operation's look decides. The peers' flags prove nothing either way: they were
 // published before the mark, so a load of it that follows an acquire of them need not see it.
-std::optional<Communicator::Failure> Communicator::given_up_before(const Subject& subject) const {
+std::optional<Communicator::Failure> Communicator::given_up_before(const Subject& subject,
+                                                                   int* who_left) const {
   if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -129,6 +130,7 @@ std::optional<Communicator::Failure> Communicator::given_up_before(const Subject
     if (control.poisoned.load(std::memory_order_acquire) != 0 || (lost && !left)) {
       return blame(subject, 0);
     }
+    if (left && who_left != nullptr && *who_left < 0) *who_left = peer;
   }
   return std::nullopt;
 }
@@ -136,14 +138,9 @@ std::optional<Communicator::Failure> Communicator::given_up_before(const Subject
 // A peer has ended no operation that this rank has not begun. So one that left in good order had not ended this one.
 std::optional<Communicator::Failure> Communicator::given_up_before(
     const Operation& operation) const {
-  if (auto found = given_up_before(Subject(operation))) return found;
-  if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank() && peers_->control_block(peer).left.load(std::memory_order_acquire) != 0) {
-      return departure_before_end(peer, operation);
-    }
-  }
-  return std::nullopt;
+  int who_left = -1;
+  auto found = given_up_before(Subject(operation), &who_left);
+  return found || who_left < 0 ? found : departure_before_end(who_left, operation);
 }
 
 std::optional<Communicator::Failure> Communicator::overdue(const Operation& operation) const {
