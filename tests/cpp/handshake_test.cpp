@@ -65,7 +65,7 @@ std::vector<Attack> attacks(const Hello& good, int segment, int pidfd, uint64_t 
   return all;
 }
 
-Hello good_hello(const Endpoint& endpoint) {
+Hello good_hello(Endpoint& endpoint) {
   Hello hello = endpoint.hello(kNonce);
   hello.magic = kMagic;
   hello.version = kProtocolVersion;

@@ -48,7 +48,7 @@ uint64_t backed(int fd) {
 
 void test_segment(uint64_t seed) {
   for (const char* kind : {"memfd", "posix"}) {
-    Segment segment(kind, kSegment);
+    Segment segment(kind, kSegment, kSegment);
     EXPECT(std::string(segment.kind()) == kind);
     EXPECT(backed(segment.fd()) <= 8192, "sparse");
     // Random allocations never overlap, are page-aligned, and coalesce when freed.
@@ -90,6 +90,31 @@ void test_segment(uint64_t seed) {
     EXPECT(!error_of([&] { segment.reserve(0, size_t{1} << 50); }).empty());
   }
   EXPECT(count_entries("/dev/shm", "fastcomm") == 0);
+}
+
+/// The size falls once, to no less than what is in use, and then stays.
+void test_settled(uint64_t) {
+  constexpr size_t kUsed = size_t{10} << 20;
+  for (const char* kind : {"memfd", "posix"}) {
+    for (const size_t most : {size_t{0}, kUsed / 2, kUsed + 4096 + 5, kSegment, SIZE_MAX}) {
+      Segment segment(kind, kSegment, 2 * kSegment);
+      const uint64_t used = segment.allocate(kUsed);
+      const size_t wanted =
+          std::min(kSegment, std::max(most, static_cast<size_t>(used) + kUsed)) / 4096 * 4096;
+      EXPECT(segment.settle(most) == wanted && segment.settle(4096) == wanted, kind, ' ', most);
+      const Mapping peer(segment.fd(), wanted, /*check_header=*/true);
+      segment.reserve(used, kUsed);
+      *segment.mapping().at(used + kUsed - 1) = 7;
+      EXPECT(*peer.at(used + kUsed - 1) == 7, "both see it");
+      if (std::string(kind) == "memfd") {
+        EXPECT(ftruncate(segment.fd(), 4096) != 0 && errno == EPERM, "sealed");
+      }
+      const size_t rest = wanted - used - kUsed;
+      if (rest != 0) EXPECT(segment.allocate(rest) == used + kUsed, "the rest");
+      const std::string text = error_of([&] { segment.allocate(1); });
+      EXPECT(text.find("ulimit -v") != std::string::npos, text);
+    }
+  }
 }
 
 void test_groups(uint64_t) {
@@ -220,6 +245,7 @@ int main(int argc, char** argv) {
   setenv("FASTCOMM_SEGMENT_MB", "64", 1);  // what kSegment says
   return run_cases(argc, argv,
                    {{"segment", test_segment},
+                    {"settled", test_settled},
                     {"groups", test_groups},
                     {"reuse", test_reuse},
                     {"churn", test_churn},

@@ -10,7 +10,7 @@ from support import programs
 from support.programs import BOUNDS, PLAIN
 
 GROUPS = "shm_test"
-GROUP_CASES = ["segment", "groups", "reuse", "churn", "no_endpoint", "stale"]
+GROUP_CASES = ["segment", "settled", "groups", "reuse", "churn", "no_endpoint", "stale"]
 ENDS = "shm_ends_test"
 END_CASES = ["death", "exit", "fork"]
 HANDSHAKE = "handshake_test"

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "transport/bootstrap.h"
 #include "transport/fork.h"
+#include "transport/shm/room.h"
 
 namespace fastcomm {
 namespace {
@@ -41,7 +42,7 @@ void check_pidfd(const Fd& fd) {
 
 Endpoint::Endpoint(const std::string& segment_kind)
     : id_{random_bits(), random_bits()},
-      segment_(segment_kind, environment().segment_bytes),
+      segment_(segment_kind, first_room(environment().segment_bytes), environment().segment_bytes),
       pidfd_(open_own_pidfd()),
       watch_(std::make_unique<DeathWatch>([this] { ring(doorbell()); })) {}
 
@@ -53,12 +54,12 @@ Endpoint& Endpoint::instance() {
   return *endpoint;
 }
 
-Hello Endpoint::hello(uint64_t nonce) const {
+Hello Endpoint::hello(uint64_t nonce) {
   Hello hello{};
   hello.pid = getpid();
   hello.id = id_;
   hello.nonce = nonce;
-  hello.segment_bytes = segment_.mapping().bytes();
+  hello.segment_bytes = segment_.settle(kNoLimit);
   return hello;
 }
 

@@ -38,7 +38,8 @@ class Endpoint {
   Doorbell& doorbell() { return segment_.mapping().header().doorbell; }
   /// A pidfd of this process, to hand to peers.
   int pidfd() const { return pidfd_.get(); }
-  Hello hello(uint64_t nonce) const;
+  /// What peers are told of this process; from the first one on the segment keeps its size.
+  Hello hello(uint64_t nonce);
 
   /// The process if a living group shares memory with it, else nullptr.
   std::shared_ptr<PeerProcess> find(const EndpointId& id);

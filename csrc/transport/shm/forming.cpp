@@ -1,7 +1,8 @@
 // Forming a group: the ranks agree on a nonce and on rank 0's configuration, then take four rounds
 // through the store, each one value a rank:
 //
-//   record     who this rank is, where its listening socket and window are, or why it has no memory
+//   record     who this rank is, where its listening socket and window are, how much of the others'
+//              memory it can map, or why it has none
 //   known      which of the others this process shares memory with already, from other groups
 //   reached    of the pairs that do not know each other, the higher rank connects to the lower and
 //              sends its descriptors; the value says which of its connections were made
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "transport/shm/room.h"
 #include "transport/shm/shm_transport.h"
 
 namespace fastcomm {
@@ -87,6 +89,22 @@ class Forming {
     auto* header = new (endpoint_->segment().mapping().at(window_)) WindowHeader{};
     header->nonce.store(nonce_);
     return window_;
+  }
+
+  /// What this rank can map of each segment, its own included.
+  uint64_t room() {
+    Segment& segment = endpoint_->segment();
+    return room_for_each(size_, segment.settled() ? 0 : segment.mapping().bytes());
+  }
+  /// The first group of a process settles the size of its segment: what all of the ranks can map.
+  void settle_segment(const std::vector<Record>& records) {
+    uint64_t most = kNoLimit;
+    for (const Record& record : records) most = std::min(most, record.room);
+    try {
+      endpoint_->segment().settle(most);
+    } catch (const Error& error) {
+      complaint_ = concat("rank ", rank_, ": ", error.what());
+    }
   }
 
   std::string known(const std::vector<Record>& records) {
@@ -240,6 +258,7 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
     try {
       record.id = endpoint->id();
       record.window = forming.open_window(scratch_bytes(config, size));
+      record.room = forming.room();
       listener = std::make_unique<Listener>();
       copy_text(record.listener, sizeof(record.listener), listener->name());
     } catch (const Error& error) {
@@ -261,6 +280,7 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
   }
   if (!result.reason.empty()) return result;  // the same on every rank: all read all records
 
+  forming.settle_segment(records);
   const auto known = rounds.exchange_masks("known", forming.known(records));
   const auto reached = rounds.exchange_masks("reached", forming.reach(records, known));
   const auto verdicts =

@@ -14,7 +14,7 @@
 
 namespace fastcomm {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 /// Names a process: random, so that a reused process id is not taken for an old peer.
 struct EndpointId {

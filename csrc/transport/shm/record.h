@@ -27,6 +27,7 @@ struct Record {
   int32_t pid;
   uint32_t version;
   uint64_t window;    // offset in the segment
+  uint64_t room;      // bytes of each segment that this rank can map
   char listener[64];  // empty: no shared memory here
   char why_not[256];
 };

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iterator>
 #include <new>
+#include <utility>
 
 #include "core/error.h"
 #include "transport/bootstrap.h"
@@ -17,7 +19,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // of what a peer gets
 
 Fd open_memfd(std::string& why_not) {
   Fd fd(memfd_create("fastcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -74,10 +76,10 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   FC_SYSCALL(base != MAP_FAILED, "mmap of a shared memory segment");
   base_ = static_cast<char*>(base);
-  madvise(base_, bytes_, MADV_DONTFORK);
+  madvise(base_, bytes, MADV_DONTFORK);
   if (check_header && (!readable(0, sizeof(SegmentHeader)) || header().magic != kSegmentMagic ||
                        header().bytes != bytes)) {
-    munmap(base_, bytes_);
+    munmap(base_, bytes);
     throw Error(ErrorCode::kSystem, "a peer's shared memory segment has no valid header");
   }
 }
@@ -91,12 +93,17 @@ bool Mapping::readable(uint64_t offset, size_t bytes) const {
 
 uint64_t Mapping::offset_of(const void* data, size_t bytes) const {
   const auto at = reinterpret_cast<uint64_t>(data) - reinterpret_cast<uint64_t>(base_);
-  return at <= bytes_ && bytes <= bytes_ - at ? at : kNotShared;
+  return at <= this->bytes() && bytes <= this->bytes() - at ? at : kNotShared;
 }
 
-Mapping::~Mapping() { munmap(base_, bytes_); }
+void Mapping::shrink(size_t bytes) {
+  FC_SYSCALL(munmap(base_ + bytes, this->bytes() - bytes) == 0, "munmap of shared memory");
+  bytes_.store(bytes, std::memory_order_relaxed);
+}
 
-Segment::Segment(const std::string& kind, size_t bytes) {
+Mapping::~Mapping() { munmap(base_, bytes()); }
+
+Segment::Segment(const std::string& kind, size_t bytes, size_t most) : most_(most) {
   std::string why_not;
   if (kind != "posix") {
     fd_ = open_memfd(why_not);
@@ -109,11 +116,33 @@ Segment::Segment(const std::string& kind, size_t bytes) {
   if (fd_.get() < 0) throw Error(ErrorCode::kSystem, "no shared memory:" + why_not);
   bytes = pages(bytes);
   FC_SYSCALL(ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0, "ftruncate of shared memory");
-  fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL);  // EINVAL for POSIX shared memory
-  reserve(0, kPage);
+  fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_GROW);  // EINVAL for POSIX shared memory
   mapping_ = std::make_unique<Mapping>(fd_.get(), bytes, false);
+  reserve(0, kPage);
   new (&mapping_->header()) SegmentHeader{kSegmentMagic, bytes, {}};
   free_[kPage] = bytes - kPage;
+}
+
+size_t Segment::settle(size_t most) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t bytes = mapping_->bytes();
+  if (std::exchange(settled_, true)) return bytes;
+  const auto last = free_.empty() ? free_.end() : std::prev(free_.end());
+  if (most < bytes && last != free_.end() && last->first + last->second == bytes) {
+    const uint64_t kept = std::max<uint64_t>(most / kPage * kPage, last->first);
+    last->second = kept - last->first;
+    if (last->second == 0) free_.erase(last);
+    mapping_->shrink(kept);
+    FC_SYSCALL(ftruncate(fd_.get(), static_cast<off_t>(kept)) == 0, "ftruncate of shared memory");
+    mapping_->header().bytes = kept;
+  }
+  fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL);  // EINVAL for POSIX shared memory
+  return mapping_->bytes();
+}
+
+bool Segment::settled() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return settled_;
 }
 
 uint64_t Segment::allocate(size_t bytes) {
@@ -130,8 +159,10 @@ uint64_t Segment::allocate(size_t bytes) {
   throw Error(
       ErrorCode::kSystem,
       concat("the shared memory segment of ", mapping_->bytes() >> 20, " MiB has no ", wanted,
-             " bytes in one piece left; destroy groups that are not used, or raise "
-             "FASTCOMM_SEGMENT_MB"));
+             " bytes in one piece left; destroy groups that are not used, or raise ",
+             mapping_->bytes() < most_
+                 ? "the limits of address space (ulimit -v) and of file sizes (ulimit -f)"
+                 : "FASTCOMM_SEGMENT_MB"));
 }
 
 void Segment::free(uint64_t offset, size_t bytes) {
@@ -159,6 +190,8 @@ void Segment::inherit(uint64_t offset, size_t bytes, bool inherited) {
 }
 
 void Segment::reserve(uint64_t offset, size_t bytes) {
+  FC_CHECK(offset <= mapping_->bytes() && bytes <= mapping_->bytes() - offset, "no ", bytes,
+           " bytes at ", offset, " of a segment of ", mapping_->bytes());
   // Whole pages, and none after the last: a sealed file does not grow.
   const uint64_t first = offset / kPage * kPage;
   const int error = posix_fallocate(fd_.get(), static_cast<off_t>(first),

@@ -1,12 +1,14 @@
 // One process's shared memory: a sealed memory file, its mapping, and who holds which part of it.
 //
-// The file is as large as the process may ever use (FASTCOMM_SEGMENT_MB) but sparse; reserve()
-// backs a part of it before use, so that running out of memory is an error and not a bus error. A
-// memfd has no name and is not bounded by the size of /dev/shm; where the kernel has none, a POSIX
+// The file is as large as the process may ever use (FASTCOMM_SEGMENT_MB, or less where limits of the
+// process are lower: transport/shm/room.h) but sparse; reserve() backs a part of it before use, so
+// that running out of memory is an error and not a bus error. Its size may fall once, before the
+// first peer gets it, to what all peers can map; from then on it is sealed. A memfd has no name and is not bounded by the size of /dev/shm; where the kernel has none, a POSIX
 // shared memory object is unlinked as soon as it is open. Either way nothing is left when the last
 // process is gone. Mappings are MADV_DONTFORK: a forked child has none.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -55,27 +57,37 @@ class Mapping {
   /// Whether a part can be read without a bus error, which a hole in a full file system, or missing
   /// huge pages, would raise. On kernels before Linux 5.14 the peer is trusted.
   bool readable(uint64_t offset, size_t bytes) const;
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   /// Where `bytes` at `data` lie in the segment, kNotShared if they do not.
   uint64_t offset_of(const void* data, size_t bytes) const;
+  /// Unmaps all after the first `bytes`, which nobody uses.
+  void shrink(size_t bytes);
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
 
  private:
   char* base_;
-  size_t bytes_;
+  // Changes once, in shrink(). Others may look up addresses meanwhile, of memory that stays mapped:
+  // they find the same with either size.
+  std::atomic<size_t> bytes_;
 };
 
 /// This process's segment. Thread-safe.
 class Segment {
  public:
-  /// `kind` is auto, memfd or posix. Raises Error(kSystem) with the reason of each kind tried.
-  Segment(const std::string& kind, size_t bytes);
+  /// `kind` is auto, memfd or posix. `most`: what the setting allows, for messages. Raises
+  /// Error(kSystem) with the reason of each kind tried.
+  Segment(const std::string& kind, size_t bytes, size_t most);
 
   int fd() const { return fd_.get(); }
   const char* kind() const { return kind_; }
   const Mapping& mapping() const { return *mapping_; }
 
-  /// Takes a page-aligned range. Raises Error(kSystem) naming FASTCOMM_SEGMENT_MB when it is full.
+  /// Before a peer gets the descriptor: gives up what is over `most` bytes and not in use, and seals
+  /// the file. Later calls change nothing. Returns the size.
+  size_t settle(size_t most);
+  bool settled();
+
+  /// Takes a page-aligned range. Raises Error(kSystem) naming what limits the segment when it is full.
   uint64_t allocate(size_t bytes);
   /// Gives a range back, and its memory to the system.
   void free(uint64_t offset, size_t bytes);
@@ -86,9 +98,11 @@ class Segment {
 
  private:
   const char* kind_ = "";
+  const size_t most_;
   Fd fd_;
   std::unique_ptr<Mapping> mapping_;
   std::mutex mutex_;
+  bool settled_ = false;
   std::map<uint64_t, uint64_t> free_;  // offset -> bytes, coalesced
 };
 
