@@ -18,6 +18,7 @@
 #include "core/env.h"
 #include "core/host_cache.h"
 #include "core/tuning.h"
+#include "engines/cpu/call_site.h"
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
@@ -53,6 +54,19 @@ std::string failure_of_program(bool at_the_end) {
   }
 }
 
+/// For messages alone, so none of its errors matter.
+std::string call_site_of_program() {
+  // Threads of torch's own run no code of the program.
+  if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return "";
+  const py::gil_scoped_acquire gil;
+  try {
+    const auto module = py::module_::import("fastcomm._distributed.call_site");
+    return py::cast<std::string>(module.attr("call_site")());
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 py::dict environment_dict() {
   const Environment& env = environment();
   py::dict result;
@@ -70,6 +84,7 @@ py::dict environment_dict() {
   result["FASTCOMM_DEVICE_BLOCKS"] = env.device_blocks;
   result["FASTCOMM_DEVICE_RESULTS"] = env.device_results;
   result["FASTCOMM_SPIN_US"] = env.spin_us;
+  result["FASTCOMM_CALL_SITES"] = env.call_sites ? "on" : "off";
   result["FASTCOMM_WAIT_WARNING_S"] = env.wait_warning_s;
   return result;
 }
@@ -210,6 +225,7 @@ void bind_random(py::module_& module) {
 PYBIND11_MODULE(_C, module) {
   g_interrupt_check = check_signals;
   g_failure = failure_of_program;
+  g_call_site = call_site_of_program;
   g_device_backends = device_backends();
 
   // A thread that enters from C++ an interpreter that is shutting down aborts the process.

@@ -51,4 +51,11 @@ std::string describe_call(const CallHeader& header, const char* detail) {
   return text + concat("), sequence ", header.sequence);
 }
 
+std::string describe_call(const CallNotice& notice) {
+  const std::string call =
+      describe_call(notice.header, has_detail(notice.header) ? notice.detail : "");
+  if (notice.site[0] == '\0') return call;
+  return concat(call, ", at ", std::string(notice.site, strnlen(notice.site, kSiteBytes)));
+}
+
 }  // namespace fastcomm

@@ -35,13 +35,17 @@ FC_HD bool same_call(const CallHeader& a, const CallHeader& b) {
 /// Room for the part of a call that its header does not state, in words; cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
 
-/// A header with that, as it lies in a control block: one for each parity of the operation. It is written
+/// Room for where the program called it, where that is asked for; cut off where it is longer.
+constexpr size_t kSiteBytes = 3 * kLineBytes;
+
+/// A header with these, as it lies in a control block: one for each parity of the operation. It is written
 /// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written
 /// again two operations later, when every rank has left the operation (the argument of
 /// coll/all_reduce.h for payload slots).
 struct CallNotice {
   alignas(kLineBytes) CallHeader header;
   alignas(kLineBytes) char detail[kDetailBytes];
+  alignas(kLineBytes) char site[kSiteBytes];  // written with FASTCOMM_CALL_SITES alone
 };
 static_assert(sizeof(CallNotice) == kNoticeBytes, "fits where the transport has room for it");
 

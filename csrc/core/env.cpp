@@ -64,6 +64,7 @@ Environment parse_environment() {
   env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, kDeviceBlocksLimits));
   env.device_results = choice("FASTCOMM_DEVICE_RESULTS", {"auto", "push", "pull"});
   env.spin_us = number("FASTCOMM_SPIN_US", -1, {-1, 1000 * 1000});
+  env.call_sites = choice("FASTCOMM_CALL_SITES", {"off", "on"}) == "on";
   env.wait_warning_s = duration("FASTCOMM_WAIT_WARNING_S", 30);
   return env;
 }

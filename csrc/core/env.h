@@ -25,6 +25,7 @@ struct Environment {
   // FASTCOMM_DEVICE_RESULTS: auto, push or pull: how slices of reductions get to the devices that want them
   std::string device_results = "auto";
   int64_t spin_us = -1;        // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
+  bool call_sites = false;     // FASTCOMM_CALL_SITES: off or on
   double wait_warning_s = 30;  // FASTCOMM_WAIT_WARNING_S: 0: never
 };
 

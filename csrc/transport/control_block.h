@@ -25,7 +25,7 @@ namespace fastcomm {
 constexpr uint64_t kNotShared = ~uint64_t{0};
 
 /// Room for what a rank says of an operation.
-constexpr size_t kNoticeBytes = 5 * kLineBytes;
+constexpr size_t kNoticeBytes = 8 * kLineBytes;
 
 /// Copies as much of a text as there is room for, without cutting a UTF-8 character: readers decode it.
 inline void cut_text(char* to, size_t room, const char* from) {

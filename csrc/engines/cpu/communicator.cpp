@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engines/cpu/call_site.h"
 #include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
 
@@ -66,9 +67,11 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
                     "this is a child of fork(): a process group cannot be used here. Start workers "
                     "before init_process_group, with the spawn method, or keep them off the group");
   }
+  std::string site = call_site();  // takes the interpreter's lock: before any of this group's
   {
     std::lock_guard<std::mutex> lock(state_);
-    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout);
+    operation = std::make_shared<Operation>(call, *peers_, traits_, sequence_.load(), timeout,
+                                            std::move(site));
     operation->on_finish = std::move(on_finish);
     if (failure_ != nullptr) {
       failure = failed_before(op_kind_name(call.kind));

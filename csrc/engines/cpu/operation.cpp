@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/caches.h"
+#include "core/env.h"
 #include "core/error.h"
 
 namespace fastcomm {
@@ -86,10 +87,11 @@ uint32_t publications(const AnySchedule& schedule) {
 }
 
 Operation::Operation(const Call& call, Transport& peers, const GroupTraits& group,
-                     uint64_t sequence, Milliseconds timeout)
+                     uint64_t sequence, Milliseconds timeout, std::string site)
     : peers_(peers),
       header_(make_header(call, sequence, static_cast<uint8_t>(algorithm_of(call, group)))),
       detail_(call.detail),
+      site_(std::move(site)),
       row_(row_of(call.kind, algorithm())),
       schedule_(schedule_of(call, peers.view(), group, algorithm(), row_, sequence)),
       executor_(peers.view(), peers.doorbells(), reduction_of(call),
@@ -149,6 +151,8 @@ bool Operation::poll_staged(uint32_t base) {
             if (has_detail(header_)) {
               cut_text(notice.detail, kDetailBytes, detail_.c_str());
             }
+            // Zero from the start: written where sites are asked for, be it to take one away.
+            if (environment().call_sites) cut_text(notice.site, kSiteBytes, site_.c_str());
             control.note_cpu();
           }
           const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
@@ -219,8 +223,7 @@ void Operation::check_headers() const {
 }
 
 std::string Operation::call_of(int rank) const {
-  const CallNotice& notice = notice_in(peers_.control_block(rank), header_.sequence);
-  return describe_call(notice.header, has_detail(notice.header) ? notice.detail : "");
+  return describe_call(notice_in(peers_.control_block(rank), header_.sequence));
 }
 
 // All headers are there and stay: every rank makes the same of them, whichever it is.
@@ -274,11 +277,11 @@ std::string Operation::progress_of(int peer) const {
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");
   if (header_.sequence == 0) return late + ", nor anything before";
-  // Every rank has entered the operation before: this rank saw their flags there. Its own header
-  // of that one stays until the next operation.
-  const CallNotice& last = notice_in(peers_.own_control_block(), header_.sequence - 1);
+  // Every rank has entered the operation before, and this rank saw its flag there, after the notice.
+  // The notice stays until the rank begins the next operation but one, which cannot be before this
+  // rank has entered the next.
   return concat(late, "; the last it called was ",
-                describe_call(last.header, has_detail(last.header) ? last.detail : ""));
+                describe_call(notice_in(peers_.control_block(peer), header_.sequence - 1)));
 }
 
 void Operation::finish(std::exception_ptr error) {

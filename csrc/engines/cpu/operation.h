@@ -26,7 +26,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   using OnFinish = std::function<void(const Operation&, const std::exception_ptr&)>;
 
   Operation(const Call& call, Transport& peers, const GroupTraits& group, uint64_t sequence,
-            Milliseconds timeout);
+            Milliseconds timeout, std::string site = "");
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
@@ -48,7 +48,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool direct() const { return (step() & kDirect) != 0; }
   Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
   /// The call, as messages show it.
-  std::string describe() const { return describe_call(header_, detail_.c_str()); }
+  std::string describe() const {
+    const std::string call = describe_call(header_, detail_.c_str());
+    return site_.empty() ? call : concat(call, ", at ", site_);
+  }
   /// What a peer that is awaited has done so far, as messages show it.
   std::string progress_of(int peer) const;
 
@@ -102,7 +105,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void check_headers() const;
   [[noreturn]] void raise_unlike() const;
   [[noreturn]] void raise_unbalanced() const;
-  /// What a rank has called, from its header.
+  /// What a rank has called, from its notice.
   std::string call_of(int rank) const;
   uint32_t base() const { return base_.load(std::memory_order_relaxed); }
   /// It publishes once, last, so that both schedules of a call end at the same flag.
@@ -111,6 +114,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Transport& peers_;
   CallHeader header_;
   std::string detail_;
+  std::string site_;         // where the program made the call, "" where nobody asked
   const AlgorithmRow* row_;  // nullptr where nothing is exchanged
   AnySchedule schedule_;
   std::unique_ptr<AnyDirect> direct_;  // touched by who polls only

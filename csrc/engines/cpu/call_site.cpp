@@ -1,0 +1,22 @@
+#include "engines/cpu/call_site.h"
+
+#include "coll/call_header.h"
+#include "core/env.h"
+
+namespace fastcomm {
+
+std::function<std::string()> g_call_site;
+
+std::string call_site() {
+  if (!environment().call_sites || !g_call_site) return "";
+  constexpr size_t kMost = kSiteBytes - 1;
+  const std::string dots = "...";
+  std::string site = g_call_site();
+  if (site.size() <= kMost) return site;
+  size_t begin = site.size() - (kMost - dots.size());
+  // Not in the middle of a UTF-8 character.
+  while (begin < site.size() && (static_cast<unsigned char>(site[begin]) & 0xC0) == 0x80) ++begin;
+  return dots + site.substr(begin);
+}
+
+}  // namespace fastcomm

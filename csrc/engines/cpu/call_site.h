@@ -1,0 +1,16 @@
+// Where in the program a call was made ("train.py:12"), for messages; where FASTCOMM_CALL_SITES asks for
+// it. Set once, from bindings/module.cpp.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace fastcomm {
+
+/// May take the interpreter's lock: the caller holds no other. "" where no program's code is running.
+extern std::function<std::string()> g_call_site;
+
+/// What it returns, if it is asked for, without the beginning where there is no room.
+std::string call_site();
+
+}  // namespace fastcomm
