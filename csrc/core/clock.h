@@ -18,9 +18,18 @@ inline Deadline deadline_after(Milliseconds timeout, Deadline start = Clock::now
   return timeout >= left ? Deadline::max() : start + timeout;
 }
 
-/// The same for a wait whose timeout is given: one that is not positive has passed.
+constexpr Milliseconds kCentury = std::chrono::hours(24 * 36500);
+
+/// The same for a wait whose timeout is given: one that is not positive has passed. Centuries in the past
+/// are Python's longest timedelta, which torch's conversion to microseconds has wrapped around.
 inline Deadline deadline_of_wait(Milliseconds timeout) {
-  return timeout.count() <= 0 ? Clock::now() + timeout : deadline_after(timeout);
+  if (timeout < -kCentury) return Deadline::max();
+  return timeout.count() <= 0 ? Clock::now() - Milliseconds(1) : deadline_after(timeout);
+}
+
+/// The same timeout for code that adds it to a clock without a look: never is a century.
+inline Milliseconds countable(Milliseconds timeout) {
+  return timeout.count() <= 0 || timeout > kCentury ? kCentury : timeout;
 }
 
 inline double seconds(Clock::duration duration) {

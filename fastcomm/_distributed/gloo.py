@@ -52,6 +52,7 @@ def form(
         timeout: the group's.
         why: why the group is not on shared memory; for the warning.
     """
+    timeout = _countable(timeout)
     places = _exchange(base, store, rank, size, timeout)
     several = len({place.network for place in places}) > 1
     own = places[rank]
@@ -72,6 +73,12 @@ def form(
     options._threads = 2  # for one device, as torch has it
     options._timeout = timeout
     return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _countable(timeout: timedelta) -> timedelta:
+    """Return a timeout that Gloo can add to its clock: a century where it is never."""
+    century = timedelta(days=36500)
+    return timeout if timedelta(0) < timeout < century else century
 
 
 def _exchange(

@@ -21,9 +21,8 @@
 namespace fastcomm {
 namespace {
 
-uint64_t nanoseconds(Milliseconds time) {
-  constexpr uint64_t kNever = uint64_t{1} << 62;
-  return time.count() <= 0 ? kNever : static_cast<uint64_t>(time.count()) * 1'000'000;
+uint64_t nanoseconds(Milliseconds timeout) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(countable(timeout)).count());
 }
 
 ErrorCode code_of_wait(WaitFailure why) {

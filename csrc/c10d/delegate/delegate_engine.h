@@ -31,7 +31,9 @@ class DelegateEngine final : public Engine {
   void abort() override;
   void abandon() override;
   bool coalescing() const override { return coalescing_.open(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { inner_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    inner_->setTimeout(countable(timeout));
+  }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;

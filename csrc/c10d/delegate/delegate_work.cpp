@@ -184,8 +184,7 @@ void DelegateWork::wait_on_device(Deadline deadline) {
 }
 
 void DelegateWork::wait_in_slices(Deadline deadline) {
-  const Deadline limit =
-      call_.timeout.count() <= 0 ? Deadline::max() : Clock::now() + call_.timeout;
+  const Deadline limit = deadline_after(call_.timeout);
   while (!isCompleted()) {
     bool done = false;
     if (const auto error = caught([&] { done = WaitSlices::wait(*inner_); })) {
