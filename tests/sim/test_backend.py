@@ -340,7 +340,7 @@ def test_the_watchdog_ends_what_takes_too_long() -> None:
 
 
 def _dies(world: World) -> float:
-    backend = _backend(world, timedelta(seconds=2))
+    backend = _backend(world, timedelta(seconds=6))
     data = torch.ones(2, device=f"sim:{world.rank}")
     backend.allreduce([data]).wait()
     if world.rank == 1:
