@@ -82,6 +82,12 @@ class World:
             assert dist.group.WORLD is not None
             dist.group.WORLD.set_timeout(self.timeout)
 
+    def set_variables(self) -> None:
+        """Set the environment variables that torchrun sets, which some programs look for."""
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        values = (self.rank, self.rank, self.size, self.size)
+        os.environ.update(zip(names, map(str, values), strict=True), OMP_NUM_THREADS="1")
+
     def tell(self, what: str) -> None:
         """Let ranks go on that wait for this."""
         Path(self.directory, f"told {what}").touch()
