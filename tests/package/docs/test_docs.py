@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from support.patience import ENDS
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LONGEST = 130  # lines of the front page
+OTHERS = ("accelerate", "transformers")  # an example that imports one needs it
 
 
 def examples() -> list[tuple[str, str, str]]:
@@ -29,12 +31,20 @@ TOGETHER = [example for example in examples() if "torchrun" in example[2].splitl
 ALONE = [example for example in examples() if example not in TOGETHER]
 
 
+def skip_without(code: str) -> None:
+    for name in OTHERS:
+        used = re.search(rf"^(from|import) {name}\b", code, re.MULTILINE)
+        if used and importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
 def test_there_are_examples() -> None:
     assert len(TOGETHER) >= 4 and len(ALONE) >= 2
 
 
 @pytest.mark.parametrize(("page", "name", "code"), TOGETHER, ids=[name for _, name, _ in TOGETHER])
 def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_path: Path) -> None:
+    skip_without(code)
     (tmp_path / f"{name}.py").write_text(code)
     (words,) = re.findall(r"started by: torchrun (.*)", code.splitlines()[0])
     result = subprocess.run(
@@ -47,14 +57,16 @@ def test_an_example_runs_under_torchrun(page: str, name: str, code: str, tmp_pat
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    # What two ranks print at once may share a line.
-    said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\n|$)", result.stdout))
+    # What two ranks print at once may share a line, also with the Trainer's {'eval_loss': ...}.
+    said = dict(re.findall(r"rank (\d): (.+?)(?=rank \d: |\{|\n|$)", result.stdout))
     ranks = int(words.split()[1])
     assert sorted(said) == [str(rank) for rank in range(ranks)], result.stdout
     if name == "mismatch":
         assert all("all_reduce, sequence 0" in text and "1000" in text for text in said.values())
     else:
         assert len(set(said.values())) == 1, result.stdout
+    if "get_backend()" in code:
+        assert all(text.startswith("fastcomm, ") for text in said.values()), result.stdout
 
 
 @pytest.mark.parametrize(("page", "name", "code"), ALONE, ids=[name for _, name, _ in ALONE])
