@@ -1,0 +1,113 @@
+"""A torch newer than the newest known one is told of once at build, and warned of once at load."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch_releases as releases
+
+# The version as torch tells it; everything else is the torch that is there.
+PRETEND = "import torch\ntorch.__version__ = {version!r}\n"
+BUILD = """
+import runpy, sys
+from pathlib import Path
+sys.argv = ["setup.py", "--version"]
+record = runpy.run_path("setup.py")["build_info"]("0.1.0")
+Path({record!r}).write_text(record)
+"""
+LOAD_TWICE = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from fastcomm import _native
+    _native.load()
+    _native.load()
+told = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+print(*(text for text in told if "fastcomm" in text), sep="\\n", end="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.15.0", (2, 15)),
+        ("2.13.0+cpu", (2, 13)),
+        ("2.16.0a0+git1234", (2, 16)),
+        ("3.0", (3, 0)),
+        ("2.16rc1", (2, 16)),
+    ],
+)
+def test_a_release_is_major_and_minor(version, expected):
+    assert releases.release(version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "newer"),
+    [
+        ("2.15.0", "2.15.0", False),
+        ("2.15.9+cu130", "2.15.0", False),
+        ("2.9.1", "2.15.0", False),
+        ("2.16.0.dev20260101", "2.15.0", True),
+        ("2.100.0", "2.15.0", True),
+        ("3.0.0", "2.15.0", True),
+        ("1.99.0", "2.15.0", False),
+    ],
+)
+def test_minors_are_compared_as_numbers_and_patches_not_at_all(version, known, newer):
+    assert releases.is_newer(version, known) is newer
+
+
+def test_the_newest_known_torch_is_the_one_that_is_required(tmp_path, monkeypatch):
+    known = releases.newest_known()
+    assert releases.release(known) >= (2, 11)
+    assert not releases.is_newer(known, known)
+    required = tmp_path / "torch-newest.txt"
+    required.write_text("# Why torch==1.0 is not it.\ntorch==7.8.9\n")
+    monkeypatch.setattr(releases, "_FILE", required)
+    assert releases.newest_known() == "7.8.9"
+
+
+def build(root: Path, version: str, record: Path) -> list[str]:
+    """Return what setup.py says of a version, once it has written the record of its build."""
+    code = PRETEND.format(version=version) + BUILD.format(record=str(record))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=os.environ | {"FASTCOMM_CUDA": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in (done.stdout + done.stderr).splitlines() if "torch" in line]
+
+
+def test_a_newer_torch_is_told_once_at_build_and_warned_of_once_at_load(
+    root, package_copy, run_python
+):
+    known = releases.newest_known()
+    version = f"{releases.release(known)[0] + 1}.0.0+cpu"
+    assert build(root, version, package_copy / "fastcomm" / "_build_info.py") == [
+        f"fastcomm: torch {version} is newer than any that fastcomm has been tested with "
+        f"(up to {known}); trying"
+    ]
+    (library,) = (root / "fastcomm").glob("_C*.so")
+    (package_copy / "fastcomm" / library.name).symlink_to(library)
+    done = run_python(PRETEND.format(version=version) + LOAD_TWICE, path=package_copy)
+    assert done.stdout.splitlines() == [
+        f"fastcomm has been tested with torch up to {known}; this is {version}. "
+        "If something is wrong, try that one"
+    ], done.stderr
+
+
+def test_a_known_torch_is_told_of_nowhere(root, package_copy, run_python):
+    version = releases.newest_known()
+    assert build(root, version, package_copy / "fastcomm" / "_build_info.py") == []
+    (library,) = (root / "fastcomm").glob("_C*.so")
+    (package_copy / "fastcomm" / library.name).symlink_to(library)
+    done = run_python(PRETEND.format(version=version) + LOAD_TWICE, path=package_copy)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
