@@ -59,7 +59,8 @@ def broadcast(
     """Copy a tensor to several devices.
 
     Args:
-        tensor: on any device; a complex one is taken as its real view, and stays real.
+        tensor: on any device; a complex one is taken as its real view, and stays real, except
+            for what in ``out`` is complex.
         devices: where to. On the tensor's own device the result is the tensor itself.
         out: instead of ``devices``, tensors of the same shape to copy to.
 
@@ -69,24 +70,25 @@ def broadcast(
     Raises:
         RuntimeError: both or neither of ``devices`` and ``out``; a shape in ``out`` that differs.
     """
-    tensor = _as_real(tensor)
+    real = _as_real(tensor)
     if (devices is None) == (out is None):
         raise RuntimeError(
             "Exactly one of 'devices' and 'out' must be specified, "
             f"but got devices={devices} and out={out}"
         )
     if devices is not None:
-        return tuple(_copy_to(tensor, target) for target in slots(devices))
+        return tuple(_copy_to(real, target) for target in slots(devices))
     assert out is not None
-    for i, target in enumerate(out):
-        if target.shape != tensor.shape:
+    values = [tensor if target.is_complex() else real for target in out]
+    for i, (target, value) in enumerate(zip(out, values, strict=True)):
+        if target.shape != value.shape:
             raise RuntimeError(
                 "Expected all output tensors to have same shape as the source tensor "
-                f"{list(tensor.shape)}, but output tensor at index {i} has shape "
+                f"{list(value.shape)}, but output tensor at index {i} has shape "
                 f"{list(target.shape)}"
             )
-    for target in out:
-        _copy_into(target, tensor)
+    for target, value in zip(out, values, strict=True):
+        _copy_into(target, value)
     return tuple(out)
 
 
@@ -240,7 +242,8 @@ def scatter(
     """Cut a tensor along one dimension, and send each chunk to a device.
 
     Args:
-        tensor: on any device; a complex one is taken as its real view.
+        tensor: on any device; a complex one is taken as its real view, unless all of ``out`` are
+            complex. One without dimensions cannot be cut.
         devices: where to. A chunk that is already there is a view.
         chunk_sizes: how much of ``dim`` each device gets; equal chunks by default, of which there
             may be fewer than devices.
@@ -255,9 +258,11 @@ def scatter(
         RuntimeError: no device; sizes that do not fit; ``out`` together with what it replaces.
         IndexError: no such dimension.
     """
-    if tensor.is_complex():  # the pairs of its real view are no dimension of it
-        dim = _wrapped(dim, tensor)
-    tensor = _as_real(tensor)
+    given, tensor = tensor, _as_real(tensor)
+    if given.is_complex():  # the pairs of its real view are no dimension of it
+        dim = _wrapped(dim, given)
+    if given.dim() == 0 or (out and all(target.is_complex() for target in out)):
+        tensor = given
     if out is not None:
         return _scatter_out(tensor, devices, chunk_sizes, dim, out)
     targets = slots(devices or ())
@@ -347,7 +352,8 @@ def gather(
     """Join tensors of several devices along one dimension.
 
     Args:
-        tensors: of one shape but for ``dim``; complex ones are taken as their real views.
+        tensors: of one shape but for ``dim``, and at least one dimension; complex ones are taken
+            as their real views, unless ``out`` is complex.
         dim: the dimension.
         destination: the device of the result. Default: the current accelerator, or the CPU where
             there is none.
@@ -377,6 +383,8 @@ def gather(
     if not values:
         raise RuntimeError("Expected at least one tensor to gather from")
     dim = _wrapped(dim, given[0])  # of its real view the last one holds the pairs
+    if given[0].dim() == 0 or (out is not None and out.is_complex()):
+        values = given
     expected = list(values[0].shape)
     for i, value in enumerate(values):
         if value.dim() != len(expected):

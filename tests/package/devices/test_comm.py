@@ -290,6 +290,46 @@ def test_dimensions_are_those_of_the_complex_tensor(place: Place, dim: int, lazy
         comm.scatter(place.put(x), two, dim=3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_what_has_no_dimensions_is_neither_cut_nor_joined(place: Place, dtype: torch.dtype) -> None:
+    x, two = place.put(torch.ones((), dtype=dtype)), place.devices(2)
+    with pytest.raises(RuntimeError, match="expects at least a 1-dimensional tensor"):
+        comm.scatter(x, two)
+    with pytest.raises(RuntimeError, match="expects at least a 1-dimensional tensor"):
+        comm.scatter(x, two, chunk_sizes=[1, 1])
+    with pytest.raises(RuntimeError, match="has incorrect shape"):
+        comm.scatter(x, out=[torch.empty(1, dtype=dtype)] * 2)
+    with pytest.raises(IndexError, match="tensor has no dimensions"):
+        comm.gather([x, x], destination=place.first)
+    with pytest.raises(IndexError, match="tensor has no dimensions"):
+        comm.gather([x, x], out=torch.empty(2, dtype=dtype))
+
+
+@pytest.mark.parametrize("lazy", ["x", "out", "both", "neither"])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_complex_out_takes_complex_numbers(place: Place, dim: int, lazy: str) -> None:
+    plain = torch.randn(4, 6, dtype=torch.complex64)
+    x = place.put(plain.conj() if lazy in ("x", "both") else plain)
+    wanted = x.cpu().resolve_conj()
+
+    def empty(*shape: int) -> torch.Tensor:
+        made = torch.zeros(*shape, dtype=torch.complex64, device=place.first)
+        return made.conj() if lazy in ("out", "both") else made
+
+    two = [empty(4, 6), torch.zeros(4, 6, 2)]  # each as it is
+    comm.broadcast(x, out=two)
+    assert torch.equal(two[0].cpu(), wanted)
+    assert torch.equal(two[1], torch.view_as_real(wanted))
+    parts = wanted.split([1, wanted.size(dim) - 1], dim)
+    chunks = comm.scatter(x, dim=dim, out=[empty(*part.shape) for part in parts])
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(chunks, parts, strict=True))
+    joined = comm.gather([x, x], dim, out=empty(*torch.cat([plain, plain], dim).shape))
+    assert torch.equal(joined.cpu(), torch.cat([wanted, wanted], dim))
+    for out in (empty(4, 6, 2), empty(4)):  # neither pairs of complex numbers nor fewer
+        with pytest.raises(RuntimeError, match="have same shape as the source tensor"):
+            comm.broadcast(x, out=[out])
+
+
 def test_reduce_add(place: Place) -> None:
     x, y = (torch.randn(5, 5).to(device) for device in place.devices(2))
     assert torch.equal(comm.reduce_add((x, y)).cpu(), x.cpu() + y.cpu())
