@@ -5,7 +5,6 @@
 #if defined(FC_DEVICES)
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/view_as_real.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -52,18 +51,13 @@ bool first_reaches_all(const std::vector<int>& devices) {
   return true;
 }
 
-/// Complex numbers as pairs.
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
-}
-
 /// The sums where the first device does not reach all terms, into `results`.
 void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& options, int device,
                 const TensorList& results) {
   std::vector<TensorList> travelling(terms.size());
   for (size_t k = 0; k < terms.size(); ++k) {
     for (const at::Tensor& term : terms[k]) {
-      const at::Tensor real = as_real(term);
+      const at::Tensor real = as_pairs(term);
       const bool narrow = options.wire && real.scalar_type() == at::kFloat;
       travelling[k].push_back(narrow ? real.to(*options.wire) : real);
     }
@@ -71,7 +65,7 @@ void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& opt
   const int divisor = options.spec.average ? static_cast<int>(terms.size()) : 1;
   const auto sums = sum_device_lists(travelling, device, divisor, options.spec.unscale);
   FC_CHECK(sums.has_value(), "fused_reduce_add_coalesced: no kernel reduces these gradients");
-  for (size_t i = 0; i < results.size(); ++i) as_real(results[i]).copy_((*sums)[i]);
+  for (size_t i = 0; i < results.size(); ++i) as_pairs(results[i]).copy_((*sums)[i]);
 }
 
 /// The sums and norms by one pass, read from where the terms lie.

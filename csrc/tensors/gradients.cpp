@@ -4,7 +4,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_complex.h>
-#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <cstring>
@@ -70,9 +69,9 @@ void check_apart(const TensorList& dense) {
 /// Its memory in order, complex numbers as pairs.
 at::Tensor as_dense(const at::Tensor& tensor) {
   const at::Tensor detached = tensor.detach();
-  const at::Tensor real =
-      detached.is_complex() ? at::view_as_real(detached.resolve_conj()) : detached.resolve_neg();
-  return real.is_non_overlapping_and_dense() ? real : real.contiguous();
+  // Without gaps first: what is lazy keeps its order of elements where it has none.
+  return as_resolved_pairs(detached.is_non_overlapping_and_dense() ? detached
+                                                                   : detached.contiguous());
 }
 
 }  // namespace
@@ -111,7 +110,10 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
 
 void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
   const at::Tensor& given = options_.residuals[index];
-  const at::Tensor residual = given.is_complex() ? at::view_as_real(given) : given;
+  FC_CHECK(!given.is_conj() && !given.is_neg(), "fused_all_reduce: the residual of ",
+           named(index, users_[index]),
+           " is lazily conjugated or negated, and would be written to: resolve it once");
+  const at::Tensor residual = as_pairs(given);
   FC_CHECK(residual.device() == dense_[index].device() && residual.scalar_type() == at::kFloat &&
                residual.sizes() == dense_[index].sizes() &&
                residual.strides() == dense_[index].strides(),

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <cstdint>
 #include <vector>
@@ -17,6 +18,16 @@ inline bool is_plain(const at::Tensor& tensor) {
          !tensor.is_neg() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
          tensor.is_non_overlapping_and_dense();
+}
+
+/// Complex numbers as pairs in the same memory, for writing to; not of a lazily conjugated tensor.
+inline at::Tensor as_pairs(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+/// Complex numbers as pairs, and nothing lazy: the same memory, unless the tensor was.
+inline at::Tensor as_resolved_pairs(const at::Tensor& tensor) {
+  return as_pairs(tensor.resolve_conj().resolve_neg());
 }
 
 /// The same values as plain memory.

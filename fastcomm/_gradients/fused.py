@@ -136,11 +136,11 @@ def fused_all_reduce_(
         norm_type: 1, 2, ``inf``, or None for no norm.
         residuals: for error feedback: one tensor of fp32 (of complex64 for a complex one, in native
             groups only) for each of ``grads``, with its shape and strides (contiguous where it has
-            gaps) and on its device, initially zero, and the same tensors from call to call. What
-            rounding to the type of the wire takes from this rank's gradient is kept there and added
-            to the next one. (The rounding of the sum is not fed back: only the rank that summed
-            knows what it takes, and which rank that is depends on the list.) Not read for gradients
-            that are not rounded.
+            gaps) and on its device, nothing lazy, initially zero, and the same tensors from call to
+            call. What rounding to the type of the wire takes from this rank's gradient is kept
+            there and added to the next one. (The rounding of the sum is not fed back: only the rank
+            that summed knows what it takes, and which rank that is depends on the list.) Not read
+            for gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
         timeout: instead of the group's; native groups only.

@@ -68,7 +68,7 @@ def terms_of(
     _check_residuals(tensors, residuals)
     terms = []
     for i, tensor in enumerate(tensors):
-        own = _in_order(tensor.detach().resolve_conj().resolve_neg())
+        own = _in_order(tensor.detach()).resolve_conj().resolve_neg()
         if comm_dtype is not None and own.dtype == torch.float32:
             own = _rounded(own, comm_dtype, _in_order(residuals[i]) if residuals else None)
         terms.append(own)
@@ -90,6 +90,8 @@ def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.
         alike = (residual.shape, residual.stride()) == (like.shape, like.stride())
         if tensor.is_complex() and tensor.dtype == torch.complex64:
             raise ValueError("error feedback for complex gradients needs a native group")
+        if residual.is_neg():
+            raise ValueError("a residual is lazily negated, and would be written to: resolve it")
         if residual.dtype != torch.float32 or not alike:
             raise ValueError(f"a residual is of float32 and like its gradient, not {residual}")
 

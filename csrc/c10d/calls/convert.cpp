@@ -11,6 +11,7 @@
 #include "c10d/compat.h"
 #include "core/error.h"
 #include "kernels/reduce_cpu.h"
+#include "tensors/plain_tensors.h"
 
 namespace fastcomm {
 
@@ -85,10 +86,6 @@ void require_reduction(const char* operation, const at::Tensor& tensor,
 
 namespace {
 
-at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor.resolve_neg();
-}
-
 /// On the host, pinned where possible.
 at::Tensor on_host(const at::Tensor& tensor) {
   static std::atomic<bool> pins{true};
@@ -110,7 +107,7 @@ Buffer::Buffer(const at::Tensor& tensor, Place place) : user_(tensor) {
   if (plain) {
     flat_ = tensor;
   } else {
-    const at::Tensor real = as_real(tensor.detach());
+    const at::Tensor real = as_resolved_pairs(tensor.detach());
     flat_ = (there ? real : on_host(real)).contiguous();
   }
   dtype_ = dtype_of(flat_.scalar_type());

@@ -8,7 +8,6 @@
 #if defined(FC_DEVICES)
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
@@ -32,8 +31,7 @@ Tensors rounded_with(const GradientTensors& gradients, const Tensors& residuals,
   for (size_t i = 0; i < residuals.size(); ++i) {
     if (gradients.gradients()[i].wire == gradients.gradients()[i].dtype) continue;
     const at::Tensor& gradient = gradients.dense()[i];
-    const at::Tensor residual =
-        residuals[i].is_complex() ? at::view_as_real(residuals[i]) : residuals[i];
+    const at::Tensor residual = as_pairs(residuals[i]);
     const at::Tensor value = gradient + residual;
     made[i] = at::empty_strided(gradient.sizes(), gradient.strides(), value.options().dtype(wire))
                   .copy_(value);
