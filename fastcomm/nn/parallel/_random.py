@@ -7,6 +7,8 @@ library (csrc/ops/random_streams.h); here are the functions of ``torch.random``,
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ class _OfThread:
 def begin_pass() -> Any:
     """Begin a pass through replicas; returns the native library's ``RandomPass``.
 
-    Between ``enter(i)`` and ``leave()`` a thread draws as replica i: the first from the generator
+    In `drawing` a thread draws as one of its replicas: the first from the generator
     of the thread that began the pass, each other one from a stream derived from that generator's
     state. ``settle()`` ends the pass, after all replicas. If any has drawn, the generator has
     another state then; else it is as it was.
@@ -32,3 +34,16 @@ def begin_pass() -> Any:
     if not isinstance(torch.random.default_generator, _OfThread):
         torch.random.default_generator = _OfThread()
     return _native.load().RandomPass()
+
+
+@contextlib.contextmanager
+def drawing(numbers: Any, part: int) -> Iterator[None]:
+    """Draw as a replica of a pass in this thread; without a pass, as before."""
+    if numbers is None:
+        yield
+        return
+    numbers.enter(part)
+    try:
+        yield
+    finally:
+        numbers.leave()

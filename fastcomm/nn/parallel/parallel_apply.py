@@ -15,7 +15,7 @@ from torch._utils import ExceptionWrapper
 from fastcomm._devices.slots import CPU, Device, accelerator, index_of, slot
 from fastcomm.nn.parallel import _first_calls
 from fastcomm.nn.parallel._compile import traced, untraced
-from fastcomm.nn.parallel._random import begin_pass
+from fastcomm.nn.parallel._random import begin_pass, drawing
 
 __all__ = ["get_a_var", "parallel_apply"]
 
@@ -113,18 +113,13 @@ def parallel_apply(
     def work(i: int) -> None:
         where = f"in replica {i} on device {'cpu' if places[i] == CPU else index_of(places[i])}"
         try:
-            if numbers is not None:
-                numbers.enter(i)
-            with settings.enter(places[i], streams):
+            with drawing(numbers, i), settings.enter(places[i], streams):
                 positions = inputs[i] if isinstance(inputs[i], list | tuple) else (inputs[i],)
                 results[i] = modules[i](*positions, **kwargs_tup[i])
         except Exception:
             results[i] = ExceptionWrapper(where=where)
         except BaseException as error:
             results[i] = _Ended(error)
-        finally:
-            if numbers is not None:
-                numbers.leave()
 
     if numbers is None:
         work(0)

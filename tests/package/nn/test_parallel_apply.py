@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import subprocess
 import sys
 import threading
@@ -133,6 +134,31 @@ def test_threads_are_on_their_devices_in_the_callers_streams(count: int) -> None
         found = parallel_apply([look] * count, inputs)
         assert found == [(device.index, sides, device) for device in devices]
     assert torch.accelerator.current_device_index() == before
+
+
+def test_a_replica_that_cannot_begin_to_draw_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        """A pass that replica 1 cannot enter; leaving is the library's own."""
+
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def enter(self, part: int) -> None:
+            if part == 1:
+                raise MemoryError("no seat")
+            self._real.enter(part)
+
+    module = importlib.import_module("fastcomm.nn.parallel.parallel_apply")
+    begin = module.begin_pass
+    monkeypatch.setattr(module, "begin_pass", lambda: Failing(begin()))
+    unseen: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", unseen.append)
+    with pytest.raises(MemoryError, match=r"(?s)in replica 1 on device cpu.*no seat"):
+        parallel_apply([_Look()] * 2, [torch.ones(2, 2)] * 2)
+    assert not unseen, "leave() raised too"
 
 
 @pytest.mark.parametrize("count", [1, 2])
