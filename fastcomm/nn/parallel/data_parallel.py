@@ -148,6 +148,10 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         check_placement(self.module, self.src_device_obj)
         try:
             return self._divided(inputs, kwargs)
+        except BaseException:
+            if self._cache is not None:
+                self._cache.drop()
+            raise
         finally:
             if self._cache is not None:
                 self._cache.release()
@@ -343,3 +347,11 @@ class _ReplicaCache:
                 self._known.release()
             finally:
                 self._lock.release()
+
+    def drop(self) -> None:
+        """Forget the replicas of a pass that failed, which die with the exception.
+
+        Its frames hold them, so that nobody can tell who else does.
+        """
+        with self._lock:
+            self._known = None

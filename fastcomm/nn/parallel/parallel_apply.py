@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -129,18 +130,39 @@ def parallel_apply(
         finally:
             numbers.settle()
     for result in results:
-        if isinstance(result, _Ended):
-            raise result.by
-        if isinstance(result, ExceptionWrapper):
-            result.reraise()
+        if isinstance(result, ExceptionWrapper | _Ended):
+            _reraise(result)
     return results
 
 
-@dataclass
 class _Ended:
     """A replica ended by something that is not an error: SystemExit, KeyboardInterrupt."""
 
-    by: BaseException
+    def __init__(self, by: BaseException) -> None:
+        self._by: BaseException | None = by
+
+    def reraise(self) -> None:
+        error, self._by = self._by, None
+        assert error is not None
+        raise error
+
+
+def _reraise(failed: ExceptionWrapper | _Ended) -> None:
+    """Raise a replica's exception, which no frame of its traceback holds.
+
+    Such a frame would keep the replicas, and what they computed, until the garbage is collected.
+    """
+    try:
+        failed.reraise()
+    except BaseException as error:
+        raise error.with_traceback(_of_replica(error))  # noqa: B904 (no other one)
+
+
+def _of_replica(error: BaseException) -> TracebackType | None:
+    """Return the traceback without its first two frames: `_reraise` and ``reraise``."""
+    begin = error.__traceback__
+    assert begin is not None and begin.tb_next is not None
+    return begin.tb_next.tb_next
 
 
 def _in_threads(work: Callable[[int], None], modules: Sequence[Any]) -> None:

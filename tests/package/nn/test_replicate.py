@@ -423,6 +423,46 @@ def test_parameters_are_the_modules_alone_between_passes(
         assert not net[0].weight.any()
 
 
+class _Refuses(nn.Module):
+    """Raises ``error``, if there is one, for a batch of so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+        self.error: type[BaseException] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.error is not None and len(x) == self.rows:
+            raise self.error("told to")
+        return x
+
+
+@pytest.mark.usefixtures("swapping")
+@pytest.mark.parametrize("rows", [2, 1])  # of the first replica, of the second
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
+def test_parameters_are_the_modules_alone_after_a_pass_that_failed(
+    place: Place, grad: bool, error: type[BaseException], rows: int, buffers: Any
+) -> None:
+    refuses = _Refuses(rows)
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), refuses, nn.Linear(3, 2)).eval()
+    devices = place.devices(2)
+    net.to(devices[0])
+    parallel = fastcomm.nn.parallel.DataParallel(net, devices, buffers=buffers)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        net.to(dtype)  # raises where somebody holds a parameter
+        x = torch.ones(3, 3, dtype=dtype, device=devices[0])
+        with torch.set_grad_enabled(grad):
+            refuses.error = error
+            with pytest.raises(error, match="told to"):
+                parallel(x)
+            weight = torch.nn.Parameter(torch.ones_like(net[0].weight))
+            torch.utils.swap_tensors(net[0].weight, weight)
+            refuses.error = None
+            torch.testing.assert_close(parallel(x), net(x))
+
+
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_replaced_parameter_is_freed_at_once(place: Place, grad: bool) -> None:
     net, devices = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), place.devices(2)
