@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
 import logging
 import os
 import socket
+import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -18,6 +20,8 @@ import torch.distributed as dist
 logger = logging.getLogger("fastcomm")
 
 _NO_PORT = 9  # nothing is sent
+_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR
+_LONGEST_NAME = 15  # of an interface
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Place:
     Attributes:
         network: the same for ranks that reach each other by a loopback interface.
         host: the host's name, for people.
-        addresses: its own addresses on the way to the group's store, at most one of a family.
+        addresses: its own addresses on the way to the group's store, at most one of a family; where
+            the user has named an interface, the one that Gloo takes of that.
         chosen: the user's GLOO_SOCKET_IFNAME, "" if there is none.
     """
 
@@ -84,13 +89,12 @@ def _countable(timeout: timedelta) -> timedelta:
 def _exchange(
     base: dist.Store, store: dist.Store, rank: int, size: int, timeout: timedelta
 ) -> list[Place]:
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "")
     masters = [getattr(base, "host", None), os.environ.get("MASTER_ADDR")]
-    own = Place(
-        _network(),
-        socket.gethostname(),
-        addresses_towards(master for master in masters if master),
-        os.environ.get("GLOO_SOCKET_IFNAME", ""),
-    )
+    addresses = addresses_of(chosen.partition(",")[0]) if chosen else []
+    if not addresses:
+        addresses = addresses_towards(master for master in masters if master)
+    own = Place(_network(), socket.gethostname(), addresses, chosen)
     if size == 1:
         return [own]
     store.set(f"place/{rank}", json.dumps(asdict(own)))
@@ -108,6 +112,26 @@ def _network() -> str:
     except OSError:
         pass  # no /proc
     return " ".join(names)
+
+
+def addresses_of(interface: str) -> list[str]:
+    """Return the address that Gloo takes of an interface: of IPv4 where it has one; or none."""
+    request = struct.pack("256s", interface.encode()[:_LONGEST_NAME])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            found = fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, request)
+        return [socket.inet_ntop(socket.AF_INET, found[20:24])]
+    except OSError:
+        pass
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        number, *_, name = line.split()
+        if name == interface:
+            return [str(ipaddress.IPv6Address(bytes.fromhex(number)))]
+    return []
 
 
 def addresses_towards(hosts: Iterable[str]) -> list[str]:
@@ -137,16 +161,22 @@ def addresses_towards(hosts: Iterable[str]) -> list[str]:
 def own_address(rank: int, places: list[Place]) -> str | None:
     """Return the address at which this rank's Gloo listens, None if none is known to be right.
 
-    All ranks take addresses of one family, IPv4 where every rank has one. The host of the store may
-    know itself by a loopback address only: it takes the address on its way to the other hosts.
+    All ranks take addresses of one family: that of the interfaces that users have named, else IPv4
+    where every rank has one. A rank without such an address on its way to the store takes the one
+    on its way to the other hosts, and to those interfaces; so does the host of the store, which may
+    know itself by a loopback address only.
     """
-    known = [place.addresses for place in places if place.addresses and not place.chosen]
-    families = [{_version(address) for address in addresses} for addresses in known]
+    known = [place for place in places if place.addresses]
+    deciding = [place for place in known if place.chosen] or known
+    families = [{_version(address) for address in place.addresses} for place in deciding]
     common = set.intersection(*families) if families else set()
     family = min(common, default=None)
     own = places[rank]
     others = [
-        address for place in places if place.network != own.network for address in place.addresses
+        address
+        for place in places
+        if place.network != own.network or place.chosen
+        for address in place.addresses
     ]
     for addresses in (own.addresses, addresses_towards(others)):
         for address in addresses:

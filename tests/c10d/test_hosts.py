@@ -167,6 +167,39 @@ def test_two_hosts_find_each_other_without_the_name_of_an_interface(hosts: list[
             assert hosts[1].address in warning or hosts[1].address6 in warning
 
 
+def _some_name_it(world: World, hosts: list[Host], named: list[int], port: int) -> list[str]:
+    """Form groups of two hosts' ranks, of which some alone name the interface."""
+    log = _Log()
+    hosts[world.rank * 2 // world.size].enter(name_interface=world.rank in named)
+    for number, master in enumerate(at for at in (hosts[0].address, hosts[0].address6) if at):
+        store = dist.TCPStore(
+            master, port + number, world.size, world.rank == 0, timeout=world.timeout
+        )
+        own = {"rank": world.rank, "world_size": world.size, "timeout": world.timeout}
+        dist.init_process_group(world.backend, store=store, **own)
+        for ranks in (list(range(world.size)), [0, 3], [1, 2], [0, 1, 3]):
+            part = dist.new_group(ranks)
+            if world.rank in ranks:
+                total = torch.full((3,), float(world.rank))
+                dist.all_reduce(total, group=part)
+                assert total.tolist() == [float(sum(ranks))] * 3, ranks
+        dist.barrier()
+        dist.destroy_process_group()
+    return log.lines
+
+
+@pytest.mark.parametrize("named", [[0], [3], [1, 2], [0, 1], [1, 2, 3]], ids=str)
+def test_some_ranks_alone_may_name_the_interface(hosts: list[Host], named: list[int]) -> None:
+    port = 29600 + 10 * sum(1 << rank for rank in named)
+    told = run_ranks(4, _some_name_it, hosts, named, port, group_timeout=30)
+    by_name = f"Gloo uses GLOO_SOCKET_IFNAME={hosts[0].interface} here"
+    for rank in (0, 1):  # the first of groups on two hosts
+        assert told[rank]
+        for warning in told[rank]:
+            assert (by_name in warning) == (rank in named), warning
+            assert rank in named or "Gloo uses the interface with the address" in warning
+
+
 def _with_transport(world: World, transports: list[str]) -> dict[str, Any]:
     os.environ["FASTCOMM_TRANSPORT"] = transports[world.rank % len(transports)]
     log = _Log()

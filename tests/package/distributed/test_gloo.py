@@ -26,9 +26,23 @@ def test_all_ranks_take_addresses_of_one_family(others: list[str], address: str)
     assert gloo.own_address(0, [_place("a", BOTH), _place("b", others)]) == address
 
 
-def test_what_the_user_has_chosen_elsewhere_does_not_count() -> None:
-    places = [_place("a", BOTH), _place("b", ["2001:db8::2"], "eth0")]
+def test_an_interface_that_the_user_has_chosen_elsewhere_decides_on_the_family() -> None:
+    places = [_place("a", BOTH), _place("b", ["2001:db8::2"], "eth0"), _place("c", ["192.0.2.3"])]
+    assert gloo.own_address(0, places) == "2001:db8::1"
+    places[1] = _place("b", [], "no interface")
     assert gloo.own_address(0, places) == "192.0.2.1"
+
+
+def test_an_interface_that_no_other_host_reaches_gives_no_address() -> None:
+    # Routes to 127.0.0.0/8 begin at loopback addresses, which no other host reaches.
+    places = [_place("a", ["2001:db8::1"]), _place("b", ["127.0.0.1"], "lo")]
+    assert gloo.own_address(0, places) is None
+
+
+def test_addresses_of_an_interface() -> None:
+    assert gloo.addresses_of("lo") == ["127.0.0.1"]
+    assert gloo.addresses_of("no-such") == gloo.addresses_of("") == []
+    assert gloo.addresses_of("a name that is longer than any") == []
 
 
 def test_no_address_is_said_and_gloo_chooses() -> None:
