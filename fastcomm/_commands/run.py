@@ -7,7 +7,7 @@ import functools
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastcomm import _register
@@ -20,8 +20,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="fastcomm run",
         usage="fastcomm run [-h] {script.py | -m module} [argument ...]",
         description="Run a script as python would, with fastcomm in place of torch's own: "
-        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group takes "
-        "fastcomm where the script asks for gloo and, on a machine without GPUs, for nccl.",
+        "torch.nn.parallel and torch.cuda.comm are fastcomm's, and init_process_group and "
+        "new_group take fastcomm where the script asks for gloo and, on a machine without GPUs, "
+        "for nccl.",
         epilog="For several ranks: torchrun --nproc-per-node 2 -m fastcomm run script.py",
     )
     parser.add_argument("script", nargs="?", metavar="script.py", help="the script to run")
@@ -34,9 +35,10 @@ def main(argv: Sequence[str]) -> int:
     """Run a script as ``python`` would, with fastcomm's primitives in place of torch's.
 
     ``torch.nn.parallel`` and ``torch.cuda.comm`` are ours (see `fastcomm.use`), and
-    ``init_process_group`` takes fastcomm where the script says gloo and, on a machine without GPUs,
-    where it says nccl. With GPUs a script that asks for NCCL gets it. Workers that it starts by
-    multiprocessing or ``torch.multiprocessing`` follow, whatever the start method.
+    ``init_process_group`` and ``new_group`` take fastcomm where the script says gloo and, on a
+    machine without GPUs, where it says nccl. With GPUs a script that asks for NCCL gets it. Workers
+    that it starts by multiprocessing or ``torch.multiprocessing`` follow, whatever the start
+    method.
     """
     as_module = list(argv[:1]) == ["-m"]
     rest = list(argv[1:] if as_module else argv)
@@ -103,12 +105,28 @@ def _take_over_gloo() -> None:
 
     if not dist.is_available():
         return
-    theirs = dist.init_process_group
+    init, new = dist.init_process_group, dist.new_group
 
-    @functools.wraps(theirs)
+    @functools.wraps(init)
     def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> Any:
         chosen = instead_of(backend, has_cuda=torch.cuda.is_available())
-        return theirs(chosen, *arguments, **options)
+        return init(chosen, *arguments, **options)
 
-    dist.init_process_group = init_process_group
-    dist.distributed_c10d.init_process_group = init_process_group
+    @functools.wraps(new)
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
+        if backend is not None:  # else that of the default group
+            backend = instead_of(backend, has_cuda=torch.cuda.is_available())
+        return new(ranks, timeout, backend, *arguments, **options)
+
+    _replace(init, init_process_group)
+    _replace(new, new_group)
+
+
+def _replace(theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
+    """Put a function in place of one of torch.distributed, in all of its modules that have it."""
+    for name, module in list(sys.modules.items()):
+        inside = f"{name}.".startswith("torch.distributed.")
+        if inside and vars(module).get(theirs.__name__) is theirs:
+            setattr(module, theirs.__name__, ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,51 @@ def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
     assert ended.stderr.count("fastcomm run: ") == 1 and len(ended.stderr.splitlines()) == 1
+
+
+GROUPS = """
+import sys
+import torch.distributed as dist
+from torch.distributed import new_group
+from torch.distributed.device_mesh import init_device_mesh
+
+def kind(group=None):
+    return dist.get_backend(group)
+
+mesh = init_device_mesh("cpu", (1,))  # asks for no backend, and makes the default group
+print("mesh", kind(), kind(mesh.get_group()))
+print("like the default group", kind(new_group()))
+print("by name", kind(new_group([0], backend="gloo")), kind(dist.new_group([0], None, "gloo")))
+print("by device", kind(dist.new_group(backend="cpu:gloo")))
+print("subgroups", kind(dist.new_subgroups(1, backend="gloo")[0]))
+listed, _ = dist.new_subgroups_by_enumeration([[0]], backend="gloo")
+print("listed", kind(listed))
+dist.destroy_process_group()
+"""
+
+
+def test_every_group_that_asks_for_gloo_is_fastcomms(tmp_path: Path) -> None:
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastcomm", "run", str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | places,
+        timeout=ENDS,
+    )
+    assert ended.returncode == 0, ended.stderr
+    asked_for_none, asked = ended.stdout.splitlines()[:2], ended.stdout.splitlines()[2:]
+    if not torch.cuda.is_available():
+        assert asked_for_none == ["mesh fastcomm fastcomm", "like the default group fastcomm"]
+    assert asked == [
+        "by name fastcomm fastcomm",
+        "by device cpu:fastcomm",
+        "subgroups fastcomm",
+        "listed fastcomm",
+    ]
 
 
 def test_without_a_script() -> None:
