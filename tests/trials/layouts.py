@@ -1,0 +1,153 @@
+"""Random layouts: memory, and a view of it that an operation is given."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from trials.values import FLOATS, bits, same
+
+import fastcomm
+
+Shape = tuple[int, ...]
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _offset(shape: Shape) -> tuple[int, View]:
+    count = math.prod(shape)
+    return count + 5, lambda base: base[3 : 3 + count].view(shape)
+
+
+def _strided(shape: Shape) -> tuple[int, View]:
+    return 2 * math.prod(shape) + 1, lambda base: base[1::2].view(shape)
+
+
+def _transposed(shape: Shape) -> tuple[int, View]:
+    axes = tuple(reversed(range(len(shape))))
+    return math.prod(shape), lambda base: base.view(shape[::-1]).permute(axes)
+
+
+def _sliced(shape: Shape) -> tuple[int, View]:
+    wide = (*shape[:-1], shape[-1] + 3)
+    return math.prod(wide), lambda base: base.view(wide)[..., 1 : 1 + shape[-1]]
+
+
+def _channels_last(shape: Shape) -> tuple[int, View]:
+    n, c, h, w = shape
+    return math.prod(shape), lambda base: base.view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+def _expanded(shape: Shape) -> tuple[int, View]:
+    one = (1, *shape[1:])
+    return math.prod(one), lambda base: base.view(one).expand(shape)
+
+
+def _conjugated(shape: Shape) -> tuple[int, View]:
+    return math.prod(shape), lambda base: base.view(shape).conj()
+
+
+def _negated(shape: Shape) -> tuple[int, View]:
+    return math.prod(shape), lambda base: torch._neg_view(base.view(shape))
+
+
+def _negated_gaps(shape: Shape) -> tuple[int, View]:
+    return 2 * math.prod(shape), lambda base: torch._neg_view(base[::2].view(shape))
+
+
+FORMS = {
+    "offset": _offset,
+    "strided": _strided,
+    "transposed": _transposed,
+    "sliced": _sliced,
+    "channels_last": _channels_last,
+    "expanded": _expanded,
+    "conjugated": _conjugated,
+    "negated": _negated,
+    "negated with gaps": _negated_gaps,
+}
+LAZY = ("negated", "negated with gaps")
+MEMORY = ["own", "own", "shared by torch", "fastcomm.empty"]
+
+
+@dataclass
+class Layout:
+    """How a tensor lies.
+
+    Attributes:
+        form: a name in `FORMS`, or "plain".
+        memory: one of `MEMORY`.
+        grad: whether the tensor requires a gradient.
+    """
+
+    form: str = "plain"
+    memory: str = "own"
+    grad: bool = False
+
+
+def drawn(
+    choice: random.Random, shape: Sequence[int], dtype: torch.dtype, written: bool, plain: float
+) -> Layout:
+    """Draw a layout that a tensor of this shape can have.
+
+    Args:
+        written: whether the operation writes the tensor, which rules out ``expand()``.
+        plain: the part of tensors that are plain.
+    """
+    if choice.random() < plain:
+        return Layout()
+    forms = ["plain", "offset", "strided"]
+    forms += ["transposed"] * (len(shape) > 1) + ["sliced"] * (len(shape) > 0)
+    forms += ["channels_last"] * 3 * (len(shape) == 4)
+    forms += ["expanded"] * (not written and len(shape) > 0)
+    forms += ["conjugated"] * 2 * dtype.is_complex
+    forms += ["negated", "negated with gaps"] * (dtype in FLOATS)
+    differentiable = dtype in FLOATS or dtype.is_complex
+    return Layout(
+        choice.choice(forms), choice.choice(MEMORY), differentiable and choice.random() < 0.2
+    )
+
+
+class Laid:
+    """A tensor in its memory, what it must be afterwards, and whether nothing else was touched."""
+
+    def __init__(self, values: torch.Tensor, layout: Layout) -> None:
+        shape = tuple(values.shape)
+        form = FORMS.get(layout.form)
+        count, self._view = form(shape) if form else (values.numel(), lambda b: b.view(shape))
+        if layout.memory == "fastcomm.empty":
+            self.base = fastcomm.empty(count, dtype=values.dtype)
+        else:
+            self.base = torch.empty(count, dtype=values.dtype)
+        if layout.memory == "shared by torch":
+            self.base.share_memory_()
+        bits(self.base).copy_(torch.arange(self.base.nbytes) % 2)  # also a bool
+        self.layout, self.wanted = layout, values
+        if layout.form == "expanded":  # all rows are the first
+            self._view(self.base)[:1].copy_(values[:1])
+            self.wanted = values[:1].expand(shape)
+        else:
+            self._view(self.base).copy_(values)
+        self.given = self._view(self.base).detach()
+        if layout.grad:
+            self.given.requires_grad_()
+        self._before = self.base.clone()
+
+    def trouble(self, wanted: torch.Tensor | None = None) -> str:
+        """Return what is wrong with it, if anything, where ``wanted`` is not what it was."""
+        wanted = self.wanted if wanted is None else wanted
+        if not same(self.given, wanted):
+            return f"{self.layout}: found {_shown(self.given)}, wanted {_shown(wanted)}"
+        if self.layout.form == "expanded":
+            return ""
+        bases = [self._before.clone(), self.base.clone()]
+        for base in bases:
+            self._view(base).copy_(wanted)
+        return "" if torch.equal(*map(bits, bases)) else f"{self.layout}: memory beside it changed"
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    return f"{plain[:8].tolist()}{'...' if len(plain) > 8 else ''} {tuple(tensor.shape)}"

@@ -1,0 +1,26 @@
+"""Random collectives against plain torch, and beside Gloo. `trials.collectives` replays one."""
+
+from __future__ import annotations
+
+import pytest
+from trials.collectives import FUTURE, TRIALS
+from trials.launch import launch
+
+LISTED = 5  # failures that are shown
+
+
+def _play(first: int, count: int) -> None:
+    found = launch(TRIALS, range(first, first + count))
+    assert not found.failures, "\n".join(found.failures[:LISTED])
+    assert sum(found.played.values()) > count
+    assert not [text for text in found.differences if FUTURE in text]
+
+
+def test_random_collectives() -> None:
+    _play(0, 300)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("thousand", range(3))
+def test_more_random_collectives(thousand: int) -> None:
+    _play(1000 * thousand, 1000)
