@@ -1,0 +1,35 @@
+"""Random training over fastcomm against the same over Gloo. `trials.training` replays one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from trials.launch import launch
+from trials.training import TRIALS, Ended, judge
+
+LISTED = 5  # failures that are shown
+
+
+def _play(first: int, count: int) -> None:
+    found = launch(TRIALS, range(first, first + count))
+    assert not found.failures, "\n".join(found.failures[:LISTED])
+    assert sum(found.played.values()) > count
+
+
+def test_the_judge_sees_one_bit() -> None:
+    state = [("w", torch.ones(3)), ("n", torch.tensor([1.0, float("nan")]))]
+    other = [("w", torch.tensor([1.0, 1.0, 1.0 + 2**-23])), state[1]]
+    assert not judge(Ended([0.5], state), Ended([0.5], state))
+    assert judge(Ended([0.5], other), Ended([0.5], state)).startswith("w:")
+    assert judge(Ended([0.5 + 2**-53], state), Ended([0.5], state)).startswith("losses")
+    assert judge(Ended([0.5], state[:1]), Ended([0.5], state)).startswith("values")
+
+
+def test_random_training() -> None:
+    _play(0, 60)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("hundred", range(10))
+def test_more_random_training(hundred: int) -> None:
+    _play(100 * hundred, 100)
