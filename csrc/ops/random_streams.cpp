@@ -13,6 +13,10 @@ namespace {
 // A key that no tensor has and that torch uses in tests alone. In a thread that includes it, operators with a
 // generator among their arguments come to `draw` first; for all others the dispatcher skips it, at no cost.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+// The same below dispatch modes: while a mode handles a call, torch leaves out what comes before modes. A thread
+// includes it for calls that draw, if modes of the user's see them, and for nothing else: since it belongs to
+// backends, torch takes it for one where it looks for kernels that serve all of them.
+constexpr auto kKeyBelowModes = c10::DispatchKey::CustomRNGKeyId;
 
 /// Where a thread is in passes that may be nested.
 struct Seat {
@@ -50,14 +54,30 @@ bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
   return !found || found->is_cpu();
 }
 
+/// Whether the user's modes are to see a call, and no graph is being traced, which must not hold a generator.
+bool modes_only_watch() {
+  using Modes = c10::impl::TorchDispatchModeTLS;
+  using Infra = c10::impl::TorchDispatchModeKey;
+  return Modes::any_modes_set(true) && !Modes::get_mode(Infra::FAKE) &&
+         !Modes::get_mode(Infra::PROXY) && !Modes::get_mode(Infra::FUNCTIONAL);
+}
+
+/// Calls an operator that draws, after this key; under modes, with the other one.
+void pass_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet after(c10::DispatchKeySet::FULL_AFTER, kKey);
+  if (seat && modes_only_watch()) {
+    const c10::impl::IncludeDispatchKeyGuard guard(kKeyBelowModes);
+    op.redispatchBoxed(keys & after, stack);
+  } else {
+    op.redispatchBoxed(keys & after, stack);
+  }
+}
+
 /// Hands the thread's stream to an operator that would take torch's default generator.
-void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void hand_out(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const size_t begin = stack->size() - arguments.size();
-  // Modes see the call as it is. When they call the operator themselves, it comes here again; when they trace it,
-  // the graph must not hold a generator.
-  if (seat && !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
-      draws_on_cpu(c10::ArrayRef<c10::IValue>(stack->data() + begin, arguments.size()))) {
+  if (seat && draws_on_cpu(c10::ArrayRef<c10::IValue>(stack->data() + begin, arguments.size()))) {
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!is_generator(*arguments[i].type())) continue;
       c10::IValue& given = (*stack)[begin + i];
@@ -67,26 +87,49 @@ void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
       }
     }
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
+void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  // Modes see the call as it is.
+  if (!c10::impl::TorchDispatchModeTLS::any_modes_set()) hand_out(op, stack);
+  pass_on(op, keys, stack);
+}
+
+void draw_below_modes(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
+  hand_out(op, stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKeyBelowModes),
+                     stack);
 }
 
 /// Registers `draw` for all operators of torch that take a generator; once, at the first pass.
 void intercept() {
   static const bool done = [] {
     // Never destroyed: the dispatcher may be gone before.
-    auto* others = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__,
-                                      static_cast<uint32_t>(__LINE__));
-    others->fallback(torch::CppFunction::makeFallthrough());
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__,
-                                       static_cast<uint32_t>(__LINE__));
+    const auto library_of = [](const char* space, c10::DispatchKey key) {
+      return new torch::Library(torch::Library::IMPL, space, key, __FILE__,
+                                static_cast<uint32_t>(__LINE__));
+    };
+    for (const auto key : {kKey, kKeyBelowModes}) {
+      library_of("_", key)->fallback(torch::CppFunction::makeFallthrough());
+    }
+    auto* library = library_of("aten", kKey);
+    auto* below_modes = library_of("aten", kKeyBelowModes);
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {
       if (name.getNamespace() != std::optional<std::string_view>("aten")) continue;
       const auto op = dispatcher.findSchema(name);
-      if (!op || !has_generator(op->schema())) continue;
+      if (!op) continue;
       const std::string full =
           name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
+      if (has_generator(op->schema())) {
+        library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
+        below_modes->impl(full.c_str(),
+                          torch::CppFunction::makeFromBoxedFunction<&draw_below_modes>());
+      } else if (op->hasTag(
+                     at::Tag::nondeterministic_seeded)) {  // such as rand(): calls the others
+        library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&pass_on>());
+      }
     }
     return true;
   }();

@@ -8,9 +8,7 @@ library (csrc/ops/random_streams.h); here are the functions of ``torch.random``,
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -40,42 +38,28 @@ def begin_pass() -> Any:
 
 
 def _let_higher_order_operators_pass() -> None:
-    """Have them fall through for the key of replicas' threads, now and those that come later.
+    """Have them fall through for the keys of replicas' threads, now and those that come later.
 
     They are operators of Python, such as ``torch.cond`` and flex attention, which the native
     library's registration for all operators does not reach.
     """
-    key = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
-    # A torch newer than any that is known may have other names: what needs no such operator runs.
-    getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []).append(key)
-    for operator in list(getattr(torch._ops, "_higher_order_ops", {}).values()):
-        operator.fallthrough(key)
+    for name in ("TESTING_ONLY_GenericMode", "CustomRNGKeyId"):
+        key = torch._C._dispatch_key_parse(name)
+        # A torch newer than any that is known may have other names: what needs no such operator
+        # runs.
+        getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []).append(key)
+        for operator in list(getattr(torch._ops, "_higher_order_ops", {}).values()):
+            operator.fallthrough(key)
 
 
 @contextlib.contextmanager
 def drawing(numbers: Any, part: int) -> Iterator[None]:
-    """Draw as a replica of a pass in this thread; without a pass, as before.
-
-    The thread has a context of its own (``contextvars``).
-    """
+    """Draw as a replica of a pass in this thread; without a pass, as before."""
     if numbers is None:
         yield
         return
-    _leave_first_calls_as_they_are()
     numbers.enter(part)
     try:
         yield
     finally:
         numbers.leave()
-
-
-def _leave_first_calls_as_they_are() -> None:
-    """Turn off, in this context, torch's check of compiled code in its first call.
-
-    It is a dispatch mode, under which operators draw from torch's default generator: the first call
-    would not have the numbers of later ones. It warns of custom operators that return their inputs.
-    """
-    config: Any = sys.modules.get("torch._functorch.config")
-    entry = getattr(config, "_config", {}).get("check_custom_op_aliasing")
-    if isinstance(getattr(entry, "user_override", None), ContextVar):
-        config.check_custom_op_aliasing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import random
 import time
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import fastcomm
 
@@ -100,6 +102,34 @@ def test_one_seed_gives_the_same_bits(reentrant, nested):
     assert torch.equal(first[0].sum(0), first[2])
     parts = first[0].chunk(3)
     assert not torch.equal(parts[0], parts[1]) and not torch.equal(parts[1], parts[2])
+
+
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Watched(Delayed):
+    """Draws under modes of the user's, one within another."""
+
+    def draw(self, x):
+        with Watch(), Watch():
+            return super().draw(x)
+
+
+class Selective(Delayed):
+    """Computes again but for products, which torch keeps by dispatch modes."""
+
+    def forward(self, x):
+        kept = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
+        return checkpoint(self.draw, x, use_reentrant=False, context_fn=kept)
+
+
+@pytest.mark.parametrize("kind", [Watched, Selective])
+def test_one_seed_gives_the_same_bits_under_dispatch_modes(kind):
+    first = step(fastcomm.nn.parallel.DataParallel(Delayed(), SLOTS))
+    model = fastcomm.nn.parallel.DataParallel(kind(), SLOTS)
+    assert all(equal(first, step(model)) for _ in range(10))
 
 
 def test_control_without_streams(monkeypatch):
