@@ -361,8 +361,13 @@ std::exception_ptr CudaGroup::failure() {
 }
 
 std::exception_ptr CudaGroup::failed_before(const char* operation) {
-  const auto error = failure();
-  if (error == nullptr) return nullptr;
+  auto error = failure();
+  if (error == nullptr) {
+    // Its kernels may find all that they need, of a peer that has given the group up since.
+    error = beside_->failure_before(operation);
+    if (error == nullptr) return nullptr;
+    note(error);
+  }
   tell();
   return come_after(error, operation);
 }

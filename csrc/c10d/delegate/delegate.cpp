@@ -116,6 +116,7 @@ std::exception_ptr Delegate::failure() {
 }
 
 std::exception_ptr Delegate::failed_before(const char* operation) {
+  if (beside_ != nullptr) static_cast<void>(beside_->failure_before(operation));
   failure();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ == nullptr || text_.empty()) return failure_;

@@ -66,6 +66,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   /// Why the group can no longer be used; nullptr while it can.
   std::exception_ptr failure() const;
+  /// The same for a call, `name`, that this object does not carry out: what a peer has done that gave the group up,
+  /// or died, is seen where it was raised before the call (given_up_before).
+  std::exception_ptr failure_before(const char* name);
   /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once a rank
   /// that it needs has been gone, dead or failed for a while, since `since`. What that rank did before may be
   /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits.

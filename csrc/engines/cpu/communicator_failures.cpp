@@ -143,6 +143,13 @@ std::optional<Communicator::Failure> Communicator::given_up_before(
   return found || who_left < 0 ? found : departure_before_end(who_left, operation);
 }
 
+std::exception_ptr Communicator::failure_before(const char* name) {
+  const auto known = failure();
+  if (known != nullptr) return known;
+  const auto before = given_up_before(Subject{name, sequence_});
+  return before ? give_up(*before) : nullptr;
+}
+
 std::optional<Communicator::Failure> Communicator::overdue(const Operation& operation) const {
   const auto now = Clock::now();
   std::shared_ptr<Operation> late;  // not always the head: each has a timeout of its own
