@@ -20,6 +20,7 @@ from faults.operations import Bound
 from faults.report import EXTRA, Ended, Now, Result, Told
 from faults.schedule import WORLD, Op, Schedule, Step
 from support.patience import OPERATION
+from torch._C._distributed_c10d import ErrorType
 
 FORMING = timedelta(seconds=OPERATION)
 
@@ -108,11 +109,20 @@ class Player:
                 self.pending[number] = (work, bound, result)
                 return
         except KeyboardInterrupt as error:
-            result.interrupted = time.monotonic()
-            result.error = told(error)
+            if self._was_struck(op, bound):
+                result.interrupted = time.monotonic()
+                result.error = told(error)
         except Exception as error:
             result.error = told(error)
         self._close(bound, result)
+
+    def _was_struck(self, op: Op, bound: Bound) -> bool:
+        """Tell whether an operation was under way when the signal was seen.
+
+        One that ends before the library looks at signals ends well: Python raises when it returns.
+        """
+        backend = self.groups[op.group]._get_backend(torch.device("cpu"))
+        return backend.get_error() != ErrorType.SUCCESS or not bound.is_right()
 
     def _wait_for(self, step: Step) -> None:
         expiring = self.is_victim and self.fault.kind == "expire" and step.op == self.fault.at
@@ -135,7 +145,8 @@ class Player:
                 work.wait()
                 self.interruptible = False
             except KeyboardInterrupt:
-                result.interrupted = time.monotonic()
+                if self._was_struck(self.schedule.ops[number], bound):
+                    result.interrupted = time.monotonic()
                 work.wait()
         except Exception as error:
             result.error = told(error)
