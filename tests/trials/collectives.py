@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from trials.case import Case, Spec
 from trials.launch import GROUPS, Played, Trials, command
-from trials.operations import Case, Spec, draw_spec, make_case
+from trials.operations import draw_spec, make_case
 
 FUTURE = "the future holds"
 

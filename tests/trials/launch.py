@@ -7,7 +7,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -111,15 +111,23 @@ def _play_all(world: World, trials: Trials, seeds: Iterable[int], folder: str) -
     return found
 
 
-def launch(trials: Trials, seeds: Iterable[int]) -> Found:
+def launch(
+    trials: Trials, seeds: Iterable[int], environment: Mapping[str, str] | None = None
+) -> Found:
     """Play trials, and return what all ranks found.
+
+    Args:
+        environment: settings of fastcomm on all ranks.
 
     Raises:
         RankFailedError: a rank died or did not end; names the last trial of each.
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
-            per_rank = run_ranks(RANKS, _play_all, trials, list(seeds), folder, timeout=HOURS)
+            per_rank = run_ranks(
+                RANKS, _play_all, trials, list(seeds), folder,
+                timeout=HOURS, environment=environment,
+            )  # fmt: skip
         except RankFailedError as error:
             last = [f"{path.name} was in {path.read_text()}" for path in Path(folder).iterdir()]
             raise RankFailedError("\n".join([str(error), *sorted(last)])) from None

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from faults.schedule import CONFIGURATIONS
 from trials.collectives import FUTURE, TRIALS
 from trials.launch import launch
 
 LISTED = 5  # failures that are shown
 
 
-def _play(first: int, count: int) -> None:
-    found = launch(TRIALS, range(first, first + count))
+# By default, and with other ways for tensors of these sizes: block by block, or read in place.
+SETTINGS: list[dict[str, str]] = [
+    *CONFIGURATIONS.values(),
+    {"FASTCOMM_READ_IN_PLACE_BYTES": "1", "FASTCOMM_BLOCK_BYTES": "4096"},
+]
+
+
+def _play(first: int, count: int, environment: dict[str, str] | None = None) -> None:
+    found = launch(TRIALS, range(first, first + count), environment)
     assert not found.failures, "\n".join(found.failures[:LISTED])
     assert sum(found.played.values()) > count
     assert not [text for text in found.differences if FUTURE in text]
@@ -21,6 +29,6 @@ def test_random_collectives() -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("thousand", range(3))
+@pytest.mark.parametrize("thousand", range(len(SETTINGS)))
 def test_more_random_collectives(thousand: int) -> None:
-    _play(1000 * thousand, 1000)
+    _play(1000 * thousand, 1000, SETTINGS[thousand])
