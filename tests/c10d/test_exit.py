@@ -142,7 +142,7 @@ def test_peers_hear_of_a_program_that_ends_before_it_has_ended(tmp_path: Path) -
             process.wait()
     at, kind, text = heard.split(maxsplit=2)
     assert kind == "PeerLeftError"
-    assert "failed with ValueError: a mistake after 1 operations; this one was never called" in text
+    assert "failed with ValueError: a mistake after 1 operation; this one was never called" in text
     assert "of two lines" not in text
     assert text.endswith("Look at its own output\n")
     assert float(at) - float(raised) < SOON

@@ -78,7 +78,7 @@ def test_a_long_text_is_cut_between_characters(padding: str) -> None:
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
 def test_an_exit_in_order_is_no_failure(error: SystemExit) -> None:
     told = run_ranks(2, _leave_because, error, False)[0]
-    assert "destroyed its process group after 1 operations" in told.text
+    assert "destroyed its process group after 1 operation;" in told.text
     assert told.text.endswith("never called there")
 
 
