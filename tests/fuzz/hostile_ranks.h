@@ -24,7 +24,7 @@ struct Message {
   bool valid;
 };
 
-inline Message introduction_of(const Endpoint& peer, const Descriptors& files, uint64_t nonce,
+inline Message introduction_of(Endpoint& peer, const Descriptors& files, uint64_t nonce,
                                Input& input) {
   Hello hello = peer.hello(nonce);
   hello.magic = kHelloMagic;
