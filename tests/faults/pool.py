@@ -166,13 +166,15 @@ class Lane:
         due: list[tuple[float, int]] = []
         deadline = time.monotonic() + PATIENCE
         # Signals too: a victim that has answered and is then stopped must be woken again.
-        while missing or due:
+        while True:
             now = time.monotonic()
             while due and due[0][0] <= now:
                 number = due.pop(0)[1]
                 players[run.schedule.fault.victim].signal(number)
                 if number == signal.SIGKILL:
                     run.killed_at = now
+            if not missing and not due:
+                return
             if now > deadline:
                 run.hung = sorted(missing)
                 return
