@@ -8,7 +8,7 @@ from types import FrameType
 
 import torch
 
-_LIBRARIES = tuple(f"{folder}/" for folder in (*torch.__path__, Path(__file__).parents[1]))
+_LIBRARIES = ("<frozen ", *(f"{path}/" for path in (*torch.__path__, Path(__file__).parents[1])))
 
 
 def call_site() -> str:
@@ -18,7 +18,7 @@ def call_site() -> str:
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen ")):
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -351,6 +351,12 @@ def test_a_rank_is_late() -> None:
     assert 0.9 < outcomes[0][1] < 1.6
 
 
+@pytest.mark.serial
+def test_a_late_call_that_is_begun_is_noticed() -> None:
+    _, (_, _, is_nan) = run_ranks(2, _fails, "late", environment={"FC_CONTROL": "no_first_look"})
+    assert is_nan
+
+
 def test_ranks_call_different_operations() -> None:
     for caught, waited, is_nan in run_ranks(2, _fails, "mismatch"):
         assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught

@@ -134,6 +134,8 @@ size_t Segment::settle(size_t most) {
     if (last->second == 0) free_.erase(last);
     mapping_->shrink(kept);
     FC_SYSCALL(ftruncate(fd_.get(), static_cast<off_t>(kept)) == 0, "ftruncate of shared memory");
+    // Plain: a peer reads it after it has received the descriptor, and the kernel orders what was
+    // written before a message was sent before its receipt.
     mapping_->header().bytes = kept;
   }
   fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL);  // EINVAL for POSIX shared memory
