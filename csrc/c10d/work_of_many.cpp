@@ -25,7 +25,7 @@ bool WorkOfMany::isSuccess() const {
 
 bool WorkOfMany::wait(std::chrono::milliseconds timeout) {
   const bool forever = timeout == kNoTimeout;
-  const Deadline deadline = forever ? Deadline::max() : deadline_of_wait(timeout);
+  const Deadline deadline = deadline_of_wait(timeout);
   for (const WorkPtr& work : works_) {
     if (forever) {
       work->wait();

@@ -20,11 +20,11 @@ inline Deadline deadline_after(Milliseconds timeout, Deadline start = Clock::now
 
 constexpr Milliseconds kCentury = std::chrono::hours(24 * 36500);
 
-/// The same for a wait whose timeout is given: one that is not positive has passed. Centuries in the past
-/// are Python's longest timedelta, which torch's conversion to microseconds has wrapped around.
+/// The same for Work::wait(): zero is torch's word for no timeout (kNoTimeout), a negative one has passed. Centuries
+/// in the past are Python's longest timedelta, which torch's conversion to microseconds has wrapped around.
 inline Deadline deadline_of_wait(Milliseconds timeout) {
-  if (timeout < -kCentury) return Deadline::max();
-  return timeout.count() <= 0 ? Clock::now() - Milliseconds(1) : deadline_after(timeout);
+  const bool passed = timeout.count() < 0 && timeout >= -kCentury;
+  return passed ? Clock::now() - Milliseconds(1) : deadline_after(timeout);
 }
 
 /// The same timeout for code that adds it to a clock without a look: never is a century.

@@ -150,7 +150,7 @@ bool DelegateWork::isCompleted() {
 
 bool DelegateWork::wait(std::chrono::milliseconds timeout) {
   if (on_device() || !isCompleted()) {
-    const Deadline deadline = timeout == kNoTimeout ? Deadline::max() : deadline_of_wait(timeout);
+    const Deadline deadline = deadline_of_wait(timeout);
     translating([&] {
       if (on_device()) return wait_on_device(deadline);
       in_slices() ? wait_in_slices(deadline) : wait_for_end(deadline);

@@ -91,11 +91,8 @@ bool PeerWork::isCompleted() {
 
 bool PeerWork::wait(std::chrono::milliseconds timeout) {
   if (!Work::isCompleted()) {
-    translating([&] {
-      const bool forever = timeout == kNoTimeout;
-      group_->wait(*operation_, timeout_, forever ? Deadline::max() : deadline_of_wait(timeout),
-                   g_interrupt_check);
-    });
+    translating(
+        [&] { group_->wait(*operation_, timeout_, deadline_of_wait(timeout), g_interrupt_check); });
   }
   if (const auto error = exception()) std::rethrow_exception(error);
   return !aborted_.load();

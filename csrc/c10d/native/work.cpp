@@ -52,11 +52,7 @@ void NativeWork::complete(const std::exception_ptr& error) {
 
 bool NativeWork::wait(std::chrono::milliseconds timeout) {
   if (!isCompleted()) {
-    translating([&] {
-      const bool forever = timeout == kNoTimeout;
-      group_->wait(*operation_, forever ? Deadline::max() : deadline_of_wait(timeout),
-                   g_interrupt_check);
-    });
+    translating([&] { group_->wait(*operation_, deadline_of_wait(timeout), g_interrupt_check); });
   }
   if (const auto error = exception()) std::rethrow_exception(error);
   return true;
