@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/utf8.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -32,7 +33,7 @@ inline void cut_text(char* to, size_t room, const char* from) {
   size_t length = std::strlen(from);
   if (length >= room) {
     length = room - 1;
-    while (length > 0 && (static_cast<unsigned char>(from[length]) & 0xC0) == 0x80) --length;
+    while (length > 0 && within_character(from[length])) --length;
   }
   std::memcpy(to, from, length);
   to[length] = '\0';

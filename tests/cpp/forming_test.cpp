@@ -4,6 +4,7 @@
 #include "transport/shm/forming.h"
 #include "coll/slot_sizes.h"
 #include "fork_world.h"
+#include "transport/shm/room.h"
 
 namespace fastcomm::testing {
 namespace {
@@ -73,6 +74,10 @@ void test_nonsense(uint64_t) {
   const auto config = [](uint64_t payload, uint64_t block, uint64_t ring = 16384) {
     return "+" + to_bytes(GroupConfig{payload, block, ring});
   };
+  Record cramped{};
+  cramped.version = kProtocolVersion;
+  cramped.room = kLeastRoom - 1;
+  std::strcpy(cramped.listener, "here");
   std::vector<Nonsense> all = {
       {"welcome/", "", 1},
       {"welcome/", "0123456789abcdef", 1},
@@ -95,6 +100,7 @@ void test_nonsense(uint64_t) {
       {"record/", "", 0},
       {"record/", std::string(sizeof(Record) - 1, 'x'), 0},
       {"record/", std::string(sizeof(Record) + 1, 'x'), 1},
+      {"record/", to_bytes(cramped), 1},
       {"known/", "", 0},
       {"known/", "0", 1},
       {"known/", "001", 0},

@@ -11,6 +11,7 @@
 #include "raw_socket.h"
 #include "transport/bootstrap.h"
 #include "transport/shm/forming.h"
+#include "transport/shm/room.h"
 #include "transport/shm/shm_transport.h"
 
 namespace fastcomm::testing {
@@ -94,6 +95,7 @@ class HostileStore final : public Bootstrap {
     record.pid = getpid();
     record.version = kProtocolVersion;
     record.window = actor.window;
+    record.room = kNoLimit;
     std::strncpy(record.listener, actor.listener->name().c_str(), sizeof(record.listener) - 1);
     auto* header =
         reinterpret_cast<WindowHeader*>(actor.endpoint.segment().mapping().at(actor.window));

@@ -26,6 +26,18 @@ class Block(nn.Module):
         return out
 
 
+class Residual(nn.Module):
+    """What a module adds to its input."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.inner(x)
+        return out
+
+
 class Blocks(nn.Module):
     """Two blocks and a head of five rows, which two and four ranks share unevenly."""
 

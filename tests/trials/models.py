@@ -91,15 +91,6 @@ class Odd(nn.Module):
         return x * self.scale + self.turned.sum(0) * 0.1 + self.nothing.sum()
 
 
-class Residual(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x)
-
-
 class Checkpointed(nn.Module):
     """Keeps no activations."""
 

@@ -69,7 +69,6 @@ class DelegateWork final : public ::c10d::Work {
   void wait_on_device(Deadline deadline);
   void wait_in_slices(Deadline deadline);
   void look_around(Deadline deadline);
-  WaitWarning warning_;  // of this operation, since it was issued
   /// Once; what comes later is dropped. `error` is the backend's own, or ours.
   void complete(const std::exception_ptr& error, const c10::IValue& value);
   void ended(const std::exception_ptr& error, const c10::IValue& value = {});
@@ -79,6 +78,7 @@ class DelegateWork final : public ::c10d::Work {
   const Call call_;
   const WorkPtr inner_;  // nullptr for one that failed before, or runs aside
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  WaitWarning warning_;                // of this operation, since it was issued
   std::atomic<bool> claimed_{false};   // by whoever completes this work
   std::atomic<bool> followed_{false};  // a thread waits for a send or a receive
   std::atomic<bool> aborted_{false};

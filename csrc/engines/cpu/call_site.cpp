@@ -2,6 +2,7 @@
 
 #include "coll/call_header.h"
 #include "core/env.h"
+#include "core/utf8.h"
 
 namespace fastcomm {
 
@@ -14,8 +15,7 @@ std::string call_site() {
   std::string site = g_call_site();
   if (site.size() <= kMost) return site;
   size_t begin = site.size() - (kMost - dots.size());
-  // Not in the middle of a UTF-8 character.
-  while (begin < site.size() && (static_cast<unsigned char>(site[begin]) & 0xC0) == 0x80) ++begin;
+  while (begin < site.size() && within_character(site[begin])) ++begin;
   return dots + site.substr(begin);
 }
 

@@ -6,6 +6,7 @@
 #include "core/control.h"
 #include "core/error.h"
 #include "transport/peer_view.h"
+#include "transport/shm/room.h"
 
 namespace fastcomm {
 namespace {
@@ -53,6 +54,8 @@ Record parse_record(const std::string& bytes, int peer) {
   std::memcpy(&record, bytes.data(), sizeof(record));
   record.listener[sizeof(record.listener) - 1] = '\0';
   record.why_not[sizeof(record.why_not) - 1] = '\0';
+  const bool shares = record.listener[0] != '\0' && record.version == kProtocolVersion;
+  require(!shares || record.room >= kLeastRoom, peer, "record");
   return record;
 }
 

@@ -9,8 +9,6 @@
 namespace fastcomm {
 namespace {
 
-constexpr uint64_t kLeast = uint64_t{8} << 20;  // less holds no group: its error says so
-
 uint64_t limit_of(int resource) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoLimit;
@@ -30,12 +28,12 @@ uint64_t address_space_left() {
 uint64_t first_room(uint64_t most) {
   const uint64_t left = address_space_left();
   const uint64_t room = std::min(left == kNoLimit ? left : left / 4, limit_of(RLIMIT_FSIZE));
-  return std::min(most, std::max(room, kLeast));
+  return std::min(most, std::max(room, kLeastRoom));
 }
 
 uint64_t room_for_each(int size, uint64_t own) {
   const uint64_t left = address_space_left();
-  return left == kNoLimit ? left : std::max((left + own) / 2 / static_cast<uint64_t>(size), kLeast);
+  return left == kNoLimit ? left : std::max((left + own) / 2 / static_cast<uint64_t>(size), kLeastRoom);
 }
 
 }  // namespace fastcomm

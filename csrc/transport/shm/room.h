@@ -8,6 +8,7 @@
 namespace fastcomm {
 
 constexpr uint64_t kNoLimit = UINT64_MAX;
+constexpr uint64_t kLeastRoom = uint64_t{8} << 20;  // less holds no group: its error says so
 
 /// What this process may still map; kNoLimit where nothing bounds it.
 uint64_t address_space_left();

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.small_models import Residual
 from torch import nn
 
 from fastcomm.nn.parallel import DataParallel
@@ -40,15 +41,6 @@ class Offset(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.offset + self.shift
-
-
-class Residual(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x)
 
 
 class Model(nn.Module):
