@@ -109,6 +109,7 @@ def test_wheel_works_away_from_the_sources(root, tmp_path, run_python):
         "from importlib.metadata import version; print(version('fastcomm') == fastcomm.__version__)"
     )
     done = run_python(code, path=target)
+    assert done.returncode == 0, done.stdout + done.stderr
     library, agrees = done.stdout.split()
     assert Path(library).parent == target / "fastcomm" and agrees == "True", done.stderr
 

@@ -65,7 +65,7 @@ def test_a_rank_is_late() -> None:
     outcomes = run_ranks(2, _fails, "late")
     for rank, (caught, _, is_nan) in enumerate(outcomes):
         assert {one.kind for one in caught} == {"CollectiveTimeoutError"}, caught
-        assert "rank 1 has not come" in caught[0].text
+        assert "rank 1 has not come" in caught[0].text and caught[0].peer == 1
         assert is_nan == (rank == 0)  # the late call is not begun
     assert 0.9 < outcomes[0][1] < SOON  # not the default, of half an hour
 
@@ -86,6 +86,7 @@ def test_ranks_call_different_reductions() -> None:
     for caught, waited, is_nan in run_ranks(3, _fails, "reduction"):
         assert {one.kind for one in caught} == {"CollectiveMismatchError"}, caught
         assert "all_reduce(max," in caught[0].text and "all_reduce(sum," in caught[0].text, caught
+        assert "rank 1 is the odd one" in caught[0].text and caught[0].peer == 1, caught
         assert is_nan and waited < SOON
 
 

@@ -296,7 +296,7 @@ def test_lists_that_differ_are_an_error(kind: str) -> None:
     """And their flag tells an optimizer that nobody else has told."""
     for caught, is_nan, found_inf in run_ranks(2, _mismatch, kind, environment=SMALL):
         assert caught.kind == "CollectiveMismatchError", caught
-        words = "5000 elements" if kind == "count" else "the same with tensors of other shapes"
+        words = "5000 elements" if kind == "count" else "with tensors of other shapes"
         assert "fused_all_reduce(avg, 50" in caught.text and words in caught.text, caught
         assert is_nan and found_inf == 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from sim.loading import load
+from support.patience import ENDS
 
 from fastcomm.check import Options, Path, report, run, speeds
 from fastcomm.check.checker import Sizes
@@ -21,12 +23,20 @@ HANDLE, PINNED = BETWEEN_DEVICES[0], BETWEEN_DEVICES[-1]
 Row = dict[str, Any]
 
 
-def _checked(path: Path, ranks: int, prepare: Any = None, timeout_s: float = 120) -> list[Row]:
+def _checked(path: Path, ranks: int, prepare: Any = None, timeout_s: float = ENDS) -> list[Row]:
     options = Options(budget_s=0.2, sizes=SIZES, prepare=prepare, timeout_s=timeout_s)
     seen: list[Row] = []
     rows = run(options, [(path, ranks)], seen.append)
     assert seen == rows and all(row["ranks"] == ranks for row in rows)
     return rows
+
+
+@functools.cache
+def _usual_s() -> float:
+    """Return how many seconds a path takes here and now."""
+    begun = time.monotonic()
+    assert {row["verdict"] for row in _checked(ON_THE_HOST[0], 2)} == {"ok"}
+    return time.monotonic() - begun
 
 
 def _spoil_a_gather() -> None:
@@ -78,7 +88,7 @@ def _raise_on_one_rank() -> None:
 
 
 def test_what_raises_on_one_rank_is_said_of_that_rank_and_ends_in_time() -> None:
-    rows = _checked(ON_THE_HOST[0], 2, _raise_on_one_rank, timeout_s=40)
+    rows = _checked(ON_THE_HOST[0], 2, _raise_on_one_rank, timeout_s=20 + 4 * _usual_s())
     (failed,) = [row for row in rows if row["verdict"] == "failed"]
     assert failed["operation"] == "scatter", rows
     # The other rank has waited for a quarter of the time, and says who has not come.
@@ -98,7 +108,7 @@ def _hang_beside_gloo() -> None:
 
 
 def test_a_stock_backend_that_hangs_leads_around_nothing() -> None:
-    rows = _checked(ON_THE_HOST[0], 2, _hang_beside_gloo, timeout_s=40)
+    rows = _checked(ON_THE_HOST[0], 2, _hang_beside_gloo, timeout_s=10 + 4 * _usual_s())
     assert [row["verdict"] for row in rows[:-1]] == ["ok"] * (len(rows) - 1)
     assert (rows[-1]["check"], rows[-1]["verdict"]) == ("speed", "failed")
     assert "no result in time" in rows[-1]["why"] and report.is_excused(rows[-1])

@@ -144,7 +144,7 @@ class Rank {
     return static_cast<WaitFailure>(load_flag(&collectives.record(channel).wait.failure));
   }
   std::string text(int channel = 0) const {
-    return describe_failure(collectives.record(channel), self.rank);
+    return describe_failure(collectives.record(channel), self.rank, self.size()).text;
   }
   void leave() {
     wait_for_all();

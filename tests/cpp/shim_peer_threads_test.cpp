@@ -125,7 +125,7 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
         Operations all = make(size, random);
         for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
         for (const Operation& each : all) check(rank, each, 0);
-        EXPECT(describe_failure(rank.collectives.record(0), own).empty(), "a failure");
+        EXPECT(describe_failure(rank.collectives.record(0), own, size).text.empty(), "a failure");
         rank.pool.leave(rank.hosts);
         rank.windows.leave(rank.hosts);
       });

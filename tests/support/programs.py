@@ -148,7 +148,7 @@ PEER_COLLECTIVES = (
     "csrc/kernels/cuda/indirect_reduce.cu",
     *(
         f"csrc/coll/{name}.cpp"
-        for name in ("call", "operations", "in_place", "all_to_all_v", "messages")
+        for name in ("call", "operations", "in_place", "all_to_all_v", "messages", "unlike")
     ),
     *(*CUDA_HOST, ERROR, "csrc/core/wait_warning.cpp", *CPU_LOOPS),
 )

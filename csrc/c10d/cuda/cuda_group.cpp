@@ -327,9 +327,9 @@ std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
 }
 
 std::exception_ptr CudaGroup::give_up(const char* operation, ErrorCode code,
-                                      const std::string& what) {
+                                      const std::string& what, int peer) {
   if (failed_.load(std::memory_order_acquire)) return noted();
-  return note(beside_->failed(operation, code, what));
+  return note(beside_->failed(operation, code, what, peer));
 }
 
 std::exception_ptr CudaGroup::recorded() {
@@ -348,8 +348,8 @@ std::exception_ptr CudaGroup::recorded() {
         std::this_thread::sleep_for(Milliseconds(1));
       }
     }
-    return give_up(op_kind_name(kind), code_of_wait(why),
-                   describe_failure(record, beside_->rank()) + advice(why));
+    const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size());
+    return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer);
   }
   return nullptr;
 }

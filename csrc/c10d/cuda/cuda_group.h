@@ -134,8 +134,10 @@ class CudaGroup {
   std::exception_ptr untold() { return told_ ? nullptr : failure(); }
   /// A caller has been told.
   void tell() { told_ = true; }
-  /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one.
-  std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what);
+  /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one. `peer`: the rank
+  /// at fault.
+  std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what,
+                             int peer = -1);
   /// The same, for a failure that the peers are told of elsewhere.
   std::exception_ptr note(const std::exception_ptr& error);
 

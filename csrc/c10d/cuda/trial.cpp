@@ -88,7 +88,8 @@ void Trial::run(int channel, uint64_t limit_ns) {
   if (problem != nullptr) std::rethrow_exception(problem);
   const MeetingRecord& record = collectives_.record(channel);
   if (load_flag(&record.wait.failure) != 0) {
-    throw Error(ErrorCode::kSystem, "a trial has failed: " + describe_failure(record, rank));
+    throw Error(ErrorCode::kSystem,
+                "a trial has failed: " + describe_failure(record, rank, size).text);
   }
   for (int turn = 0; turn < kTurns; ++turn) {
     at::Tensor expected = numbers(elements_, 0, turn);

@@ -74,9 +74,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits.
   std::exception_ptr stalled(const char* name, std::optional<Deadline>& since,
                              uint64_t leavers = ~uint64_t{0});
-  /// Gives the group up because `name` has failed, and returns why: a peer that died is to blame, whatever
-  /// `what` says, so the kernel gets some time to report the death.
-  std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what);
+  /// Gives the group up because `name` has failed, `peer` being at fault, and returns why: a peer that died is to
+  /// blame, whatever `what` says, so the kernel gets some time to report the death.
+  std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what,
+                            int peer = -1);
 
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
   /// `interrupted` as in run().

@@ -289,7 +289,8 @@ void Communicator::give_up_queue(Finished& finished) {
   queue_.clear();
 }
 
-std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const std::string& what) {
+std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const std::string& what,
+                                        int peer) {
   const Subject subject{name, sequence_};
   const auto until = Clock::now() + Milliseconds(100);
   auto found = blame(subject);
@@ -297,7 +298,7 @@ std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const 
     std::this_thread::sleep_for(Milliseconds(1));
     found = blame(subject);
   }
-  return give_up(found ? *found : Failure{code, -1, where(subject, -1) + what});
+  return give_up(found ? *found : Failure{code, peer, where(subject, peer) + what});
 }
 
 void Communicator::abort(const std::string& why) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "coll/unlike.h"
 #include "core/caches.h"
 #include "core/env.h"
 #include "core/error.h"
@@ -44,41 +45,6 @@ auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& vis
       },
       schedule);
 }
-
-/// "rank 3", "ranks 0-2, 5"
-std::string name_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t first = 0; first < ranks.size();) {
-    size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last == first + 1) last = first;  // "0, 1", not "0-1"
-    text += concat(first == 0 ? "" : ", ", ranks[first]);
-    if (last != first) text += concat("-", ranks[last]);
-    first = last + 1;
-  }
-  return text;
-}
-
-/// The calls of a mismatch, as messages show them: all, up to a number, and in brief for peers, the first two.
-class Told {
- public:
-  void add(const std::vector<int>& ranks, const std::string& call) {
-    constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 3;  // of two, a separator and zero
-    const std::string one = concat(name_ranks(ranks), " called ", call);
-    if (count_ < kShown) text_ += concat(count_ == 0 ? "" : "; ", one);
-    if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", one.substr(0, kRoom));
-    ++count_;
-  }
-  std::string text() const {
-    return count_ <= kShown ? text_ : concat(text_, "; and ", count_ - kShown, " other calls");
-  }
-  const std::string& brief() const { return brief_; }
-
- private:
-  static constexpr size_t kShown = 8;
-  std::string text_, brief_;
-  size_t count_ = 0;
-};
 
 }  // namespace
 
@@ -228,38 +194,15 @@ std::string Operation::call_of(int rank) const {
 
 // All headers are there and stay: every rank makes the same of them, whichever it is.
 void Operation::raise_unlike() const {
-  const auto header_of = [this](int rank) -> const CallHeader& {
-    return notice_in(peers_.control_block(rank), header_.sequence).header;
-  };
-  std::vector<std::vector<int>> alike;  // by the first of their ranks
+  std::vector<const CallHeader*> headers;
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    const auto known = std::find_if(alike.begin(), alike.end(), [&](const auto& ranks) {
-      return same_call(header_of(ranks[0]), header_of(rank));
-    });
-    known == alike.end() ? alike.push_back({rank}) : known->push_back(rank);
+    headers.push_back(&notice_in(peers_.control_block(rank), header_.sequence).header);
   }
-  const auto most = std::find_if(alike.begin(), alike.end(), [this](const auto& ranks) {
-    return 2 * ranks.size() > static_cast<size_t>(peers_.size());
-  });
-  std::vector<int> odd;
-  if (most != alike.end()) {
-    for (auto ranks = alike.begin(); ranks != alike.end(); ++ranks) {
-      if (ranks != most) odd.insert(odd.end(), ranks->begin(), ranks->end());
-    }
-    std::sort(odd.begin(), odd.end());
-    std::rotate(alike.begin(), most, most + 1);  // shown even where not all calls are
-    std::swap(alike[0], alike[1]);               // after the first odd one
-  }
-  const std::string culprit =
-      odd.empty() ? ""
-                  : concat(", and ", name_ranks(odd),
-                           odd.size() == 1 ? " is the odd one" : " are the odd ones");
-  Told told;
-  for (const auto& ranks : alike) told.add(ranks, call_of(ranks[0]));
-  throw MismatchError(concat("the ranks called different operations", culprit, ": ", told.text(),
+  const Unlike unlike = tell_unlike(headers, [this](int rank) { return call_of(rank); });
+  throw MismatchError(concat(unlike.text,
                              ". No memory was touched. Make every rank issue the same operations "
                              "in the same order with equal sizes and dtypes"),
-                      told.brief(), odd.empty() ? -1 : odd[0]);
+                      unlike.calls.brief(), unlike.odd);
 }
 
 void Operation::raise_unbalanced() const {

@@ -1,7 +1,10 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "engines/cuda/failure_text.h"
 
+#include <vector>
+
 #include "coll/call.h"
+#include "coll/unlike.h"
 #include "core/cuda_host.h"
 #include "core/error.h"
 #include "engines/cuda/pair_plan.h"
@@ -29,37 +32,50 @@ std::string pair_text(const CallHeader& own, int rank, const CallHeader& other, 
   return "";
 }
 
-std::string mismatch_text(const MeetingRecord& record, int rank) {
+DeviceFailure mismatch_of(const MeetingRecord& record, int rank, int size) {
   const int peer = record.wait.peer;
-  const std::string own = describe_call(record.own), other = describe_call(record.other);
-  if (same_call(record.own, record.other) && is_of_pairs(static_cast<OpKind>(record.own.kind))) {
-    return concat(own, ": ", pair_text(record.own, rank, record.other, peer));
+  const CallHeader& own = record.own;
+  const CallHeader& other = record.calls[peer];
+  if (same_call(own, other) && is_of_pairs(static_cast<OpKind>(own.kind))) {
+    return {concat(describe_call(own), ": ", pair_text(own, rank, other, peer)), -1};
   }
-  return concat(
-      "rank ", rank, " called ", own, ", rank ", peer, " called ",
-      other == own ? "the same with tensors of other shapes or types, or other options" : other);
+  std::vector<const CallHeader*> headers(size);
+  for (int each = 0; each < size; ++each) {
+    if (each == rank) headers[each] = &own;
+    if (record.called >> each & 1) headers[each] = &record.calls[each];
+  }
+  const Unlike unlike = tell_unlike(headers, [&](int each) {
+    const std::string call = describe_call(*headers[each]);
+    const bool looks_alike = each != rank && call == describe_call(own);
+    return looks_alike && !same_call(*headers[each], own)
+               ? call + " with tensors of other shapes or types, or other options"
+               : call;
+  });
+  return {unlike.text, unlike.odd};
 }
 
 }  // namespace
 
-std::string describe_failure(const MeetingRecord& record, int rank) {
+DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size) {
   // Acquire: the rest of the record is complete once this is there.
   const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
-  if (why == WaitFailure::kNone) return "";
+  if (why == WaitFailure::kNone) return {"", -1};
   const std::string call = describe_call(record.own);
   switch (why) {
     case WaitFailure::kNone:
-      return "";
+      break;
     case WaitFailure::kTimeout:
-      return concat(call, ": rank ", rank, " has waited in vain", missing_text(record));
+      return {concat(call, ": rank ", rank, " has waited in vain", missing_text(record)),
+              record.wait.peer};
     case WaitFailure::kAborted:
-      return concat(call, ": rank ", rank, " was told to give up");
+      return {concat(call, ": rank ", rank, " was told to give up"), -1};
     case WaitFailure::kMismatch:
-      return mismatch_text(record, rank);
+      return mismatch_of(record, rank, size);
     case WaitFailure::kPeerFailed:
-      return concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record));
+      return {concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record)),
+              record.wait.peer};
   }
-  return "";
+  return {"", -1};
 }
 
 }  // namespace fastcomm

@@ -7,7 +7,12 @@
 
 namespace fastcomm {
 
-/// "rank 2 has not come to all_reduce(...), sequence 7", as `rank` says it; "" if the record says nothing.
-std::string describe_failure(const MeetingRecord& record, int rank);
+struct DeviceFailure {
+  std::string text;  // "" if the record says nothing
+  int peer;          // the rank at fault, or -1
+};
+
+/// "all_reduce(...), sequence 7: rank 0 has waited in vain, rank 2 has not come", as `rank` of `size` says it.
+DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size);
 
 }  // namespace fastcomm

@@ -55,8 +55,10 @@ static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
 /// What a channel records, in host memory that the device has mapped. Zero before the first meeting.
 struct MeetingRecord {
   WaitRecord wait;
-  CallHeader own;    // of the operation that failed
-  CallHeader other;  // of kMismatch: what wait.peer has called
+  CallHeader own;  // of the operation that failed
+  // Of kMismatch: what each of the peers has called, where its bit is set.
+  CallHeader calls[kMaxDeviceRanks];
+  uint64_t called;
 };
 
 /// The ends of a channel. Pointers are device pointers. What ChannelState calls operations are meetings

@@ -133,7 +133,13 @@ class MeetingOf {
       seen = flag;
     }
     if (why == WaitFailure::kMismatch) {
-      record.other = line(args_.place.rank, blamed, target_)->call;
+      uint64_t called = 0;
+      for (int peer = 0; peer < args_.place.size; ++peer) {
+        if (peer == args_.place.rank || (missing >> peer & 1) != 0) continue;
+        record.calls[peer] = said_by(peer);
+        called |= uint64_t{1} << peer;
+      }
+      record.called = called;
     }
     record.own = blamed < 0 ? args_.call : said_.to(args_, blamed);
     record.wait.missing = missing;
