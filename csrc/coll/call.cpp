@@ -54,8 +54,7 @@ std::string describe_call(const CallHeader& header, const char* detail) {
 std::string describe_call(const CallNotice& notice) {
   const std::string call =
       describe_call(notice.header, has_detail(notice.header) ? notice.detail : "");
-  if (notice.site[0] == '\0') return call;
-  return concat(call, ", at ", std::string(notice.site, strnlen(notice.site, kSiteBytes)));
+  return call + at_site(std::string(notice.site, strnlen(notice.site, kSiteBytes)));
 }
 
 }  // namespace fastcomm

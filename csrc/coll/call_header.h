@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/call_site.h"
 #include "core/hd.h"
 #include "transport/control_block.h"
 
@@ -34,9 +35,6 @@ FC_HD bool same_call(const CallHeader& a, const CallHeader& b) {
 
 /// Room for the part of a call that its header does not state, in words; cut off where it is longer.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
-
-/// Room for where the program called it, where that is asked for; cut off where it is longer.
-constexpr size_t kSiteBytes = 3 * kLineBytes;
 
 /// A header with these, as it lies in a control block: one for each parity of the operation. It is written
 /// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written

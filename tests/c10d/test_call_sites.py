@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.direct import init
 from support.ranks import World, run_ranks
 
 ON = {"FASTCOMM_CALL_SITES": "on"}
@@ -62,6 +65,52 @@ def test_a_timeout_says_where_the_peer_made_its_last_call() -> None:
     caught = run_ranks(2, _too_late, group_timeout=2, environment=ON)[0]
     last = f"all_reduce(sum, float32, 4 elements), sequence 0, at {_line_of(' # of both')}"
     assert f"the last it called was {last}" in caught.text, caught.text
+
+
+def _unlike_messages(world: World) -> Caught:
+    world.init()
+    if world.rank == 0:
+        return catch(lambda: [dist.send(torch.ones(4), 1), dist.barrier()])
+    return catch(lambda: dist.recv(torch.ones(5), 0))  # of one more
+
+
+def test_a_message_that_does_not_fit_says_where_it_is_received() -> None:
+    for caught in run_ranks(2, _unlike_messages, environment=ON):
+        assert f"tag 0, at {_line_of(' # of one more')}" in caught.text, caught.text
+
+
+def _nobody_sends(world: World) -> Caught | None:
+    world.init()
+    if world.rank == 1:
+        world.hear("given up")
+        return None
+    caught = catch(lambda: dist.recv(torch.ones(5), 1))  # in vain
+    world.tell("given up")
+    return caught
+
+
+@pytest.mark.parametrize("way", ["auto", "gloo"])
+def test_a_receive_in_vain_says_where_it_is(way: str) -> None:
+    environment = {**ON, "FASTCOMM_TRANSPORT": way}
+    caught = run_ranks(2, _nobody_sends, group_timeout=2, environment=environment)[0]
+    assert caught is not None and caught.kind == "CollectiveTimeoutError", caught
+    assert f", at {_line_of(' # in vain')}" in caught.text, caught.text
+
+
+def _devices_differ(world: World) -> Caught:
+    device = init(world)
+    dist.all_reduce(torch.ones(4, device=device))
+    work: Any = dist.all_reduce(torch.ones(4 + world.rank, device=device), async_op=True)  # unlike
+    torch.sim.synchronize()
+    return catch(work.wait)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_mismatch_of_devices_says_where_the_rank_that_noticed_it_made_its_call() -> None:
+    """Devices do not tell each other where."""
+    call = r"rank (\d) called all_reduce\(sum, float32, [45] elements\), sequence \d+"
+    for caught in run_ranks(2, _devices_differ, environment=ON):
+        assert re.search(rf"{call}, at {re.escape(_line_of(' # unlike'))}", caught.text), caught
 
 
 def _long_names(world: World) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
+from support.direct import init
+from support.patience import until
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -19,15 +22,16 @@ def _said(world: World, rank: int) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _until(ready: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not ready():
-        assert time.monotonic() < end, "nothing was said"
-        time.sleep(0.01)
+def _keep_what_is_said(world: World) -> None:
+    output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
+    os.dup2(output, 2)
 
 
 def _until_more(world: World, before: dict[int, int]) -> None:
-    _until(lambda: all(_said(world, rank).count("has waited") > n for rank, n in before.items()))
+    until(
+        lambda: all(_said(world, rank).count("has waited") > n for rank, n in before.items()),
+        "warnings of all who wait",
+    )
 
 
 def _wait_of(call: str) -> None:
@@ -50,12 +54,11 @@ _CALLS = ("all_reduce", "async", "barrier", "monitored_barrier", "recv", "send")
 
 
 def _waits(world: World) -> tuple[list[str], set[str]]:
-    output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
-    os.dup2(output, 2)
+    _keep_what_is_said(world)
     others = range(world.size - 1)
     late = world.rank == world.size - 1
     if late:  # the group itself waits for it
-        _until(lambda: all("creating a group" in _said(world, rank) for rank in others))
+        until(lambda: all("creating a group" in _said(world, rank) for rank in others), "warnings")
     world.init()
     for call in _CALLS:
         before = {rank: _said(world, rank).count("has waited") for rank in others}
@@ -115,12 +118,11 @@ def test_each_kind_of_wait_is_said_on_gloo() -> None:
 
 
 def _part_waits(world: World) -> str:
-    output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
-    os.dup2(output, 2)
+    _keep_what_is_said(world)
     world.init()
     part = dist.group.WORLD.split_group([1, 2], None, None, "part")  # type: ignore[union-attr]
     if world.rank == 2:
-        _until(lambda: "all_reduce" in _said(world, 1))
+        until(lambda: "all_reduce" in _said(world, 1), "rank 1's warning")
     if world.rank != 0:
         part.allreduce(torch.ones(5)).wait()
     dist.barrier()
@@ -133,9 +135,33 @@ def test_a_part_of_a_group_has_its_name_too() -> None:
     assert any(begin in line and "all_reduce" in line for line in said.splitlines()), said
 
 
+def _device_waits(world: World) -> list[str]:
+    """Neither wait() nor the call itself waits for a device: a thread looks after it."""
+    _keep_what_is_said(world)
+    device = init(world)
+    dist.all_reduce(torch.ones(3, device=device))
+    torch.sim.synchronize()
+    if world.rank == 1:
+        until(lambda: "all_reduce" in _said(world, 0), "rank 0's warning")
+    dist.all_reduce(data := torch.ones(3, device=device))
+    assert data.tolist() == [2.0] * 3
+    return _said(world, world.rank).splitlines()
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_wait_of_a_device_is_said() -> None:
+    environment = {"FASTCOMM_WAIT_WARNING_S": "0.5", "FASTCOMM_CALL_SITES": "on"}
+    (line,) = [
+        line
+        for line in run_ranks(2, _device_waits, environment=environment)[0]
+        if "for its device" in line
+    ]
+    assert line.startswith("[rank0]: fastcomm: group '0' of all 2 ranks: [rank 0 of 2, all_reduce,")
+    assert re.search(r"has waited for \S+ s for its device, at .*test_wait_warning.py:\d+: ", line)
+
+
 def _silent(world: World) -> str:
-    output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
-    os.dup2(output, 2)
+    _keep_what_is_said(world)
     world.init()
     if world.rank == 1:
         time.sleep(0.5)

@@ -353,15 +353,18 @@ void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
   std::mt19937_64 of_rank(7 * call.count + own);
   if (call.kind == OpKind::kFusedAllReduce && of_rank() % 3 != 0) {
     cut(rank, operation, of_rank);
-    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    return;
   }
   if (call.kind == OpKind::kGatherShards) {
     cut_shards(rank, operation, of_rank);
-    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    return;
   }
   if (call.kind == OpKind::kAllToAll || call.kind == OpKind::kAllGatherUneven) {
     exchange(rank, operation, in_place);
-    return rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    rank.collectives.enqueue(call, channel, rank.streams[channel]);
+    return;
   }
   // All parts in one run, or each by itself.
   char* run = rank.in_pool.take(operation.inputs[own].size() * operation.inputs[own][0].size());

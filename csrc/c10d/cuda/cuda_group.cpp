@@ -12,6 +12,7 @@
 #include "c10d/cuda/trial.h"
 #include "c10d/exception.h"
 #include "coll/operations.h"
+#include "core/call_site.h"
 #include "core/env.h"
 #include "engines/cuda/failure_text.h"
 #include "kernels/cuda/multi_gradient.h"
@@ -64,7 +65,7 @@ std::string problem_in(const Body& body) {
 
 void Flight::block(const c10::Stream& waiting) {
   if (FC_LEFT_OUT(Control::kWaitForNone)) return;
-  if (capture != 0 && capture_of(waiting) != capture) return;
+  if (about.capture != 0 && capture_of(waiting) != about.capture) return;
   end_.block(waiting);
   if (waiting == caller_) let_go();
 }
@@ -154,6 +155,7 @@ CudaGroup::~CudaGroup() {
 }
 
 FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
+  std::string site = call_site();  // takes the interpreter's lock: before any of this group's
   const std::lock_guard<std::mutex> lock(submitting_);
   if (left_) {
     throw Error(ErrorCode::kPoisoned,
@@ -167,10 +169,11 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   order(caller, stream, capture);  // what it raises has enqueued nothing
   const OpKind kind = made.call.kind;
   std::exception_ptr error;
+  uint64_t number = 0;
   bool enqueued = false;
   try {
-    collectives_->enqueue(made.call, capture == 0 ? kEager : kCaptured, native_stream(stream),
-                          nanoseconds(timeout));
+    number = collectives_->enqueue(made.call, capture == 0 ? kEager : kCaptured,
+                                   native_stream(stream), nanoseconds(timeout));
     enqueued = true;
     const c10::StreamGuard in_its_order(stream);
     made.payload.write_back();
@@ -183,7 +186,8 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   FlightPtr flight;
   try {
     // Also for what was enqueued in part: its tensors are in use.
-    flight = std::make_shared<Flight>(kind, std::move(made.payload), caller, stream, capture);
+    flight = std::make_shared<Flight>(Flight::About{kind, number, capture, std::move(site)},
+                                      std::move(made.payload), caller, stream);
     // Users of that stream come after it already.
     if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
     if (capture != 0) {
@@ -295,7 +299,8 @@ void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint
   if (capture != 0) {
     captures_ = true;
     // From another capture: CUDA refuses to wait for it.
-    if (last_captured_ != nullptr && last_captured_->capture != capture) last_captured_.reset();
+    if (last_captured_ != nullptr && last_captured_->about.capture != capture)
+      last_captured_.reset();
     if (last_captured_ != nullptr && last_captured_->stream != stream)
       last_captured_->block(stream);
     return;
@@ -348,10 +353,19 @@ std::exception_ptr CudaGroup::recorded() {
         std::this_thread::sleep_for(Milliseconds(1));
       }
     }
-    const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size());
+    const std::string site = channel == kEager ? site_of(record.own.sequence) : "";
+    const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size(), site);
     return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer);
   }
   return nullptr;
+}
+
+std::string CudaGroup::site_of(uint64_t number) const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  for (const FlightPtr& flight : flights_) {
+    if (flight->about.number == number) return flight->about.site;
+  }
+  return "";
 }
 
 std::exception_ptr CudaGroup::failure() {
@@ -378,12 +392,13 @@ FlightPtr CudaGroup::oldest() const {
 }
 
 bool CudaGroup::is_over(Flight& flight) {
-  if (flight.ended_well() || flight.capture != 0) return true;  // no host sees what is replayed
+  if (flight.ended_well() || flight.about.capture != 0)
+    return true;  // no host sees what is replayed
   bool passed = false;
   // Calls that a capture on another thread would not tolerate.
   const BesideCaptures beside;
   if (const auto error = caught([&] { passed = flight.passed(); })) {
-    give_up(op_kind_name(flight.kind), ErrorCode::kSystem, what_of(error));
+    give_up(flight.name(), ErrorCode::kSystem, what_of(error));
     return true;  // a lost device does nothing any more
   }
   // After that: what an operation fails with is recorded before it has passed.
@@ -424,11 +439,25 @@ bool CudaGroup::look_at(const FlightPtr& waiting) {
       return false;
     }
     const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
-    const char* const name = op_kind_name(waiting == nullptr ? OpKind::kOther : waiting->kind);
+    const char* const name = waiting == nullptr ? op_kind_name(OpKind::kOther) : waiting->name();
     why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0);
   }
-  if (why != nullptr) note(why);
+  if (why != nullptr) {
+    note(why);
+  } else if (waiting != nullptr) {
+    warn_of_wait(*waiting);
+  }
   return true;
+}
+
+void CudaGroup::warn_of_wait(Flight& flight) {
+  flight.warning.look(Clock::now(), beside_->label(), [&](Clock::duration so_far) {
+    return message_front(beside_->rank(), beside_->size(), -1, flight.name(), flight.about.number) +
+           concat(
+               waited(so_far), " for its device", at_site(flight.about.site),
+               ": a rank has not called it, or what the streams were given before it takes long. "
+               "See what the other ranks are doing");
+  });
 }
 
 bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {

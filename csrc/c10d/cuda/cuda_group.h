@@ -29,6 +29,7 @@
 
 #include "c10d/calls/prepared.h"
 #include "c10d/cuda/group_pool.h"
+#include "core/wait_warning.h"
 #include "engines/cpu/communicator.h"
 #include "engines/cuda/peer_collectives.h"
 #include "transport/ipc/device_ways.h"
@@ -38,13 +39,19 @@ namespace fastcomm {
 /// An operation that was given to a stream. Thread-safe.
 class Flight {
  public:
-  /// `capture`: as capture_of the caller's device.
-  Flight(OpKind kind, Payload payload, const c10::Stream& caller, const c10::Stream& stream,
-         uint64_t capture)
+  /// What is known of the call: `number` as PeerCollectives::enqueue, `site` as call_site(), `capture` as
+  /// capture_of the caller's device.
+  struct About {
+    OpKind kind;
+    uint64_t number;
+    uint64_t capture;  // 0: none
+    std::string site;
+  };
+
+  Flight(About known, Payload payload, const c10::Stream& caller, const c10::Stream& stream)
       : since(Clock::now()),
-        kind(kind),
+        about(std::move(known)),
         stream(stream),
-        capture(capture),
         caller_(caller),
         held_(std::move(payload)) {
     end_.record(stream);
@@ -62,10 +69,12 @@ class Flight {
   /// Lets the tensors go.
   void let_go();
 
+  const char* name() const { return op_kind_name(about.kind); }
+
   const Deadline since;
-  const OpKind kind;
+  const About about;
   const c10::Stream stream;
-  const uint64_t capture;  // 0: none
+  WaitWarning warning{since};
 
  private:
   c10::Event end_{kAccelerator};
@@ -184,12 +193,15 @@ class CudaGroup {
   /// Lets `stream` wait for what the caller's had, and for the last operation.
   void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();
+  /// Where the program called the operation of that number; "" where nobody asked, or the device has done it.
+  std::string site_of(uint64_t number) const;
   std::exception_ptr noted() const;
   /// Takes out what is over; the caller lets it go.
   std::vector<FlightPtr> reap();
   /// look() for an operation that is not over.
   bool look_at(const FlightPtr& waiting);
   FlightPtr oldest() const;
+  void warn_of_wait(Flight& flight);
 
   const int device_;
   const Options options_;

@@ -87,7 +87,7 @@ FuturePtr CudaWork::make_future() {
     future->setError(error);
   } else if (flight_ == nullptr) {
     future->markCompleted(c10::IValue(call_.value));
-  } else if (flight_->capture != 0) {  // by an event of the same capture
+  } else if (flight_->about.capture != 0) {  // by an event of the same capture
     const c10::StreamGuard in_its_order(flight_->stream);
     future->markCompleted(c10::IValue(call_.value));
   } else {

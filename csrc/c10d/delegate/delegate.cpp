@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "c10d/exception.h"
+#include "core/call_site.h"
 
 namespace fastcomm {
 namespace {
@@ -99,6 +100,14 @@ std::string Delegate::front(const Subject& subject) const {
   return message_front(rank_, size_, subject.peer, subject.operation, subject.sequence);
 }
 
+void Delegate::look_at_wait(WaitWarning& warning, const Subject& subject) const {
+  warning.look(Clock::now(), label_, [&](Clock::duration so_far) {
+    return front(subject) + concat(waited(so_far), " for ", kind_.name,
+                                   ", which does not say for which rank", at_site(subject.site),
+                                   ". See what the other ranks are doing");
+  });
+}
+
 DelegateKind device_delegate(std::string name) {
   return {std::move(name), /*blocks=*/false, [](::c10d::Backend& inner) { inner.abort(); }};
 }
@@ -131,7 +140,9 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
   if (const auto first = failure()) return first;  // which has ended this one, too
   const std::string text = what_of(error);
   const ErrorCode code = code_in(text);
-  return give_up(subject, code, concat(kind_.name, ": ", without_place(text), advice(code)));
+  return give_up(
+      subject, code,
+      concat(kind_.name, ": ", without_place(text), at_site(subject.site), advice(code)));
 }
 
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "core/error.h"
+#include "core/wait_warning.h"
 #include "engines/cpu/communicator.h"
 
 namespace fastcomm {
@@ -37,6 +38,7 @@ class Delegate {
     const char* operation;
     int peer;  // -1: none
     uint64_t sequence;
+    std::string site = "";  // call_site()
   };
 
   /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and it knows
@@ -58,6 +60,8 @@ class Delegate {
   int size() const { return size_; }
   /// "[rank 0 of 2, peer 1, recv, sequence 7] "
   std::string front(const Subject& subject) const;
+  /// Says on standard error that an operation has been waited for, once that has taken long.
+  void look_at_wait(WaitWarning& warning, const Subject& subject) const;
 
   /// Why nothing can be submitted any more; nullptr while something can. Where the communicator beside it
   /// has failed, this has failed from here on, too.

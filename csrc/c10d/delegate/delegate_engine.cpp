@@ -2,6 +2,7 @@
 
 #include "c10d/exception.h"
 #include "c10d/work_of_many.h"
+#include "core/call_site.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -79,7 +80,7 @@ WorkPtr DelegateEngine::exchange(const char* name, int peer, const Tensors& tens
 
 DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
                                         const Tensors& outputs) const {
-  const Delegate::Subject subject{name, peer, sequence_};
+  const Delegate::Subject subject{name, peer, sequence_, call_site()};
   check_process([&] { return delegate_->front(subject); });
   return {delegate_, subject, type, outputs, options_->timeout, continuations_};
 }

@@ -11,6 +11,7 @@
 #include "c10d/delegate/wait_slices.h"
 #include "c10d/exception.h"
 #include "c10d/hooks.h"
+#include "core/call_site.h"
 #include "core/thread_name.h"
 
 namespace fastcomm {
@@ -197,13 +198,13 @@ void DelegateWork::wait_in_slices(Deadline deadline) {
     if (isCompleted()) return;  // else another thread is about to complete it
     look_around(deadline);
     if (Clock::now() > limit) {
-      complete(
-          call_.delegate->give_up(
-              call_.subject, ErrorCode::kTimeout,
-              concat(call_.delegate->kind().name, ": did not end within ", call_.timeout.count(),
-                     " ms. Look what the peer is doing, or raise timeout=; this process group "
-                     "cannot be used any more")),
-          {});
+      complete(call_.delegate->give_up(
+                   call_.subject, ErrorCode::kTimeout,
+                   concat(call_.delegate->kind().name, ": did not end within ",
+                          call_.timeout.count(), " ms", at_site(call_.subject.site),
+                          ". Look what the peer is doing, or raise timeout=; this process group "
+                          "cannot be used any more")),
+               {});
     }
   }
 }
@@ -218,11 +219,7 @@ void DelegateWork::look_around(Deadline deadline) {
              {});
     throw;
   }
-  warning_.look(Clock::now(), call_.delegate->label(), [&](Clock::duration so_far) {
-    return call_.delegate->front(call_.subject) +
-           concat(waited(so_far), " for ", call_.delegate->kind().name,
-                  ", which does not say for which rank. See what the other ranks are doing");
-  });
+  call_.delegate->look_at_wait(warning_, call_.subject);
   if (Clock::now() > deadline && !isCompleted()) {
     throw Error(ErrorCode::kTimeout, call_.delegate->front(call_.subject) +
                                          "wait() reached its timeout; the operation goes on");

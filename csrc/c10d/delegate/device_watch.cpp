@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "c10d/hooks.h"
+#include "core/call_site.h"
 #include "core/thread_name.h"
 namespace fastcomm {
 DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {
@@ -36,7 +37,7 @@ DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Millisec
                          ". Raise ulimit -u or the container's limit on processes"));
     }
   }
-  const auto entry = std::make_shared<Watched>(Watched{subject, timeout, Clock::now(), nullptr});
+  const auto entry = std::make_shared<Watched>(subject, timeout);
   watched_.push_back(entry);
   if (watched_.size() == 1) changed_.notify_one();
   return entry;
@@ -112,11 +113,13 @@ std::exception_ptr DeviceWatch::failure_of(const Seen& pending) {
   const auto now = Clock::now();
   for (const auto& [entry, work] : pending) {
     if (entry->timeout.count() <= 0 || now - entry->since < entry->timeout) continue;
-    return delegate_->give_up(
-        entry->subject, ErrorCode::kTimeout,
-        concat(delegate_->kind().name, ": did not end within ", entry->timeout.count(),
-               " ms. Look what the other ranks are doing, or raise timeout="));
+    return delegate_->give_up(entry->subject, ErrorCode::kTimeout,
+                              concat(delegate_->kind().name, ": did not end within ",
+                                     entry->timeout.count(), " ms", at_site(entry->subject.site),
+                                     ". Look what the other ranks are doing, or raise timeout="));
   }
+  const Entry& oldest = pending.front().first;  // the others are behind it
+  delegate_->look_at_wait(oldest->warning, oldest->subject);
   return nullptr;
 }
 

@@ -23,10 +23,14 @@ namespace fastcomm {
 class DeviceWatch final : public StoppedAtEnd {
  public:
   struct Watched {
-    Delegate::Subject subject;
-    Milliseconds timeout;
-    Deadline since;
+    const Delegate::Subject subject;
+    const Milliseconds timeout;
+    const Deadline since = Clock::now();
+    WaitWarning warning{since};
     c10::intrusive_ptr<DelegateWork> work;  // nullptr while it is being submitted
+
+    Watched(Delegate::Subject about, Milliseconds limit)
+        : subject(std::move(about)), timeout(limit) {}
   };
   using Entry = std::shared_ptr<Watched>;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/call_site.h"
 #include "core/error.h"
-#include "engines/cpu/call_site.h"
 #include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
 

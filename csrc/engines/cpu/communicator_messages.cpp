@@ -41,7 +41,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
   if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {
     give_up(departure_of(call.peer, {call.name(), sequence_}, " before this message was sent"));
   }
-  auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish));
+  auto operation = std::make_shared<PeerOperation>(call, std::move(on_finish), call_site());
   try {
     if (!messages_.post(operation)) {
       std::lock_guard<std::mutex> lock(state_);

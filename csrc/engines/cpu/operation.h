@@ -12,6 +12,7 @@
 #include "coll/call.h"
 #include "coll/schedules.h"
 #include "coll/select.h"
+#include "core/call_site.h"
 #include "core/clock.h"
 #include "kernels/span_cpu.h"
 #include "transport/transport.h"
@@ -48,10 +49,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool direct() const { return (step() & kDirect) != 0; }
   Algorithm algorithm() const { return static_cast<Algorithm>(header_.algorithm); }
   /// The call, as messages show it.
-  std::string describe() const {
-    const std::string call = describe_call(header_, detail_.c_str());
-    return site_.empty() ? call : concat(call, ", at ", site_);
-  }
+  std::string describe() const { return describe_call(header_, detail_.c_str()) + at_site(site_); }
   /// What a peer that is awaited has done so far, as messages show it.
   std::string progress_of(int peer) const;
 

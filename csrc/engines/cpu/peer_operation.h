@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "core/call_site.h"
 #include "core/error.h"
 #include "core/types.h"
 
@@ -38,14 +39,16 @@ class PeerOperation {
   /// Runs once, before done() holds, on whichever thread ends the operation, outside of every lock.
   using OnFinish = std::function<void(const PeerOperation&, const std::exception_ptr&)>;
 
-  PeerOperation(const PeerCall& call, OnFinish on_finish)
-      : call_(call), on_finish_(std::move(on_finish)) {}
+  /// `site`: where the program made the call, "" where nobody asked.
+  PeerOperation(const PeerCall& call, OnFinish on_finish, std::string site = "")
+      : call_(call), site_(std::move(site)), on_finish_(std::move(on_finish)) {}
   PeerOperation(const PeerOperation&) = delete;
   PeerOperation& operator=(const PeerOperation&) = delete;
 
   const PeerCall& call() const { return call_; }
   std::string describe() const {
-    return describe_message(call_.is_send, call_.dtype, call_.count, call_.peer, call_.tag);
+    return describe_message(call_.is_send, call_.dtype, call_.count, call_.peer, call_.tag) +
+           at_site(site_);
   }
   bool done() const { return done_.load(std::memory_order_acquire); }
   /// Once it is done: why it failed, or nullptr; who sent what was received, or -1.
@@ -66,6 +69,7 @@ class PeerOperation {
   }
 
   const PeerCall call_;
+  const std::string site_;
   OnFinish on_finish_;
   // Under PointToPoint's lock:
   uint32_t number_ = 0;  // of its announcement

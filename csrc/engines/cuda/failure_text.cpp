@@ -5,6 +5,7 @@
 
 #include "coll/call.h"
 #include "coll/unlike.h"
+#include "core/call_site.h"
 #include "core/cuda_host.h"
 #include "core/error.h"
 #include "engines/cuda/pair_plan.h"
@@ -32,12 +33,13 @@ std::string pair_text(const CallHeader& own, int rank, const CallHeader& other, 
   return "";
 }
 
-DeviceFailure mismatch_of(const MeetingRecord& record, int rank, int size) {
+DeviceFailure mismatch_of(const MeetingRecord& record, int rank, int size,
+                          const std::string& site) {
   const int peer = record.wait.peer;
   const CallHeader& own = record.own;
   const CallHeader& other = record.calls[peer];
   if (same_call(own, other) && is_of_pairs(static_cast<OpKind>(own.kind))) {
-    return {concat(describe_call(own), ": ", pair_text(own, rank, other, peer)), -1};
+    return {concat(describe_call(own), at_site(site), ": ", pair_text(own, rank, other, peer)), -1};
   }
   std::vector<const CallHeader*> headers(size);
   for (int each = 0; each < size; ++each) {
@@ -46,8 +48,8 @@ DeviceFailure mismatch_of(const MeetingRecord& record, int rank, int size) {
   }
   const Unlike unlike = tell_unlike(headers, [&](int each) {
     const std::string call = describe_call(*headers[each]);
-    const bool looks_alike = each != rank && call == describe_call(own);
-    return looks_alike && !same_call(*headers[each], own)
+    if (each == rank) return call + at_site(site);
+    return call == describe_call(own) && !same_call(*headers[each], own)
                ? call + " with tensors of other shapes or types, or other options"
                : call;
   });
@@ -56,11 +58,12 @@ DeviceFailure mismatch_of(const MeetingRecord& record, int rank, int size) {
 
 }  // namespace
 
-DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size) {
+DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size,
+                               const std::string& site) {
   // Acquire: the rest of the record is complete once this is there.
   const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
   if (why == WaitFailure::kNone) return {"", -1};
-  const std::string call = describe_call(record.own);
+  const std::string call = describe_call(record.own) + at_site(site);
   switch (why) {
     case WaitFailure::kNone:
       break;
@@ -70,7 +73,7 @@ DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size) 
     case WaitFailure::kAborted:
       return {concat(call, ": rank ", rank, " was told to give up"), -1};
     case WaitFailure::kMismatch:
-      return mismatch_of(record, rank, size);
+      return mismatch_of(record, rank, size, site);
     case WaitFailure::kPeerFailed:
       return {concat(call, ": rank ", record.wait.peer, " has given up", missing_text(record)),
               record.wait.peer};

@@ -12,7 +12,9 @@ struct DeviceFailure {
   int peer;          // the rank at fault, or -1
 };
 
-/// "all_reduce(...), sequence 7: rank 0 has waited in vain, rank 2 has not come", as `rank` of `size` says it.
-DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size);
+/// "all_reduce(...), sequence 7: rank 0 has waited in vain, rank 2 has not come", as `rank` of `size` says it,
+/// which made its call at `site`.
+DeviceFailure describe_failure(const MeetingRecord& record, int rank, int size,
+                               const std::string& site = "");
 
 }  // namespace fastcomm

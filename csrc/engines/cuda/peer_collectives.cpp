@@ -216,8 +216,8 @@ bool PeerCollectives::is_one_launch(const Call& call) const {
          (call.op == ReduceOp::kNone || reduces_short(call.dtype, call.op));
 }
 
-void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream,
-                              uint64_t timeout_ns) {
+uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream,
+                                  uint64_t timeout_ns) {
   const DeviceGuard guard(device_);
   const GridLimit limit(blocks_);
   Channel& own = channels_.at(channel);
@@ -246,7 +246,7 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   if (at_once) {
     run_at_once(call, header, own, bounds, stream);
     own.broken = false;
-    return;
+    return number;
   }
   if (in_pairs) run_pairs(call, header, sizes, own, bounds, stream);
   std::vector<CopySegment> fetch;
@@ -264,6 +264,7 @@ void PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t stream
   if (call.pieces != nullptr) spoil_pieces(own.place, *call.pieces, stream);
   if (gathers_shards(call)) spoil_shards(own.place, *call.shards, own.place.rank, stream);
   own.broken = false;
+  return number;
 }
 
 void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,

@@ -88,8 +88,9 @@ class PeerCollectives {
   /// device; memory of the call is that device's, and lives until the stream has passed. Can be captured in a
   /// graph. Raises Error, with nothing enqueued: no kernel for it (kUnsupported), memory that is not aligned to
   /// its elements, a channel in which a launch has failed (kInvalidArgument). A launch that fails (kSystem)
-  /// leaves the peers waiting for their bounds, and the channel is of no use any more.
-  void enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
+  /// leaves the peers waiting for their bounds, and the channel is of no use any more. Returns the sequence number
+  /// that it says to its peers, 0 for one that graphs replay.
+  uint64_t enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
   /// Whether such an operation is one launch, besides those that gather and scatter a message in pieces; the same
   /// on all ranks.
   bool is_one_launch(const Call& call) const;

@@ -163,7 +163,8 @@ def _check(
     theirs = _train(DataParallel(plain, TWO), plain, batches, [], None)
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)
-    assert threading.get_ident() not in counting.threads and len(counting.threads) >= 2
+    # One of the replicas' threads may have run them all, where others were slow to begin.
+    assert counting.threads and threading.get_ident() not in counting.threads
     return counts
 
 

@@ -1,6 +1,5 @@
-#include "engines/cpu/call_site.h"
+#include "core/call_site.h"
 
-#include "coll/call_header.h"
 #include "core/env.h"
 #include "core/utf8.h"
 
