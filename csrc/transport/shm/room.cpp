@@ -33,7 +33,8 @@ uint64_t first_room(uint64_t most) {
 
 uint64_t room_for_each(int size, uint64_t own) {
   const uint64_t left = address_space_left();
-  return left == kNoLimit ? left : std::max((left + own) / 2 / static_cast<uint64_t>(size), kLeastRoom);
+  return left == kNoLimit ? left
+                          : std::max((left + own) / 2 / static_cast<uint64_t>(size), kLeastRoom);
 }
 
 }  // namespace fastcomm
