@@ -1,8 +1,10 @@
 #include "c10d/continuations.h"
 
 #include <c10/util/Logging.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <system_error>
 #include <thread>
@@ -48,11 +50,13 @@ class Gate {
   bool closed_ = false;
 };
 
-/// Never destroyed: threads may outlive the static objects.
-Gate& gate() {
-  static auto* shared = new Gate;
-  return *shared;
-}
+/// Never destroyed: threads may outlive the static objects. A child of fork() has a new one, since a thread of
+/// its parent may have held the lock.
+std::atomic<Gate*> g_gate{new Gate};
+[[maybe_unused]] const int g_new_in_children =
+    pthread_atfork(nullptr, nullptr, [] { g_gate = new Gate; });
+
+Gate& gate() { return *g_gate; }
 
 /// Like the future's own wait(), without its synchronisation of this thread's streams.
 void wait_for(c10::ivalue::Future& future) {
@@ -92,11 +96,12 @@ Standing::~Standing() { t_place = std::move(before_); }
 
 Continuations::Place Continuations::here() {
   // A child of fork() may have been made in a continuation.
-  return t_place.depth == 0 || forked_from_endpoint() ? Place{} : t_place;
+  const bool forked = t_running == nullptr ? forked_from_endpoint() : t_running->forked();
+  return t_place.depth == 0 || forked ? Place{} : t_place;
 }
 
 Continuations::Ptr Continuations::of_this_thread(const Ptr& own) {
-  return t_running == nullptr || forked_from_endpoint() ? own : t_running->deeper();
+  return t_running == nullptr || t_running->forked() ? own : t_running->deeper();
 }
 
 Continuations::Place Continuations::next(const Ptr& own) {
@@ -104,11 +109,16 @@ Continuations::Place Continuations::next(const Ptr& own) {
   return place.depth == 0 ? Place{own, 1} : Place{place.group, place.depth + 1};
 }
 
+Continuations::Continuations() : made_in_(getpid()) {}
+
+bool Continuations::forked() const { return forked_from_endpoint() || made_in_ != getpid(); }
+
 Continuations::Ptr Continuations::create() { return Ptr(new Continuations); }
 Continuations::Ptr Continuations::deeper() { return made(deeper_); }
 Continuations::Ptr Continuations::relays() { return made(relays_); }
 
 Continuations::Ptr Continuations::made(Ptr& queue) {
+  if (forked()) return create();
   std::lock_guard<std::mutex> lock(mutex_);
   if (queue == nullptr) {
     queue = create();
@@ -118,14 +128,12 @@ Continuations::Ptr Continuations::made(Ptr& queue) {
 }
 
 void Continuations::add(FuturePtr awaited, Place place, Step step) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool forked = running_in_ != 0 && running_in_ != getpid();
-  if (forked || forked_from_endpoint() || gate().closed()) {  // no one would run it
-    lock.unlock();
+  if (forked() || gate().closed()) {  // no one would run it
     awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { run_logged(step); });
     return;
   }
-  if (running_in_ == 0) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!running_) {
     try {
       std::thread([self = shared_from_this()] { self->run(); }).detach();
     } catch (const std::system_error& error) {
@@ -133,13 +141,14 @@ void Continuations::add(FuturePtr awaited, Place place, Step step) {
                   concat("no thread can be started for continuations of futures: ", error.what(),
                          ". Raise ulimit -u or the container's limit on processes, or ulimit -v"));
     }
-    running_in_ = getpid();
+    running_ = true;
   }
   entries_.push_back({std::move(awaited), std::move(place), std::move(step)});
   changed_.notify_all();
 }
 
 void Continuations::close() {
+  if (forked()) return;
   Ptr deeper, relays;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -153,11 +162,12 @@ void Continuations::close() {
 }
 
 bool Continuations::drained(Deadline deadline) {
+  if (forked()) return true;
   Ptr deeper;
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!closed_) return false;
-    const auto over = [&] { return running_in_ == 0; };
+    const auto over = [&] { return !running_; };
     if (deadline == Deadline::max()) {
       changed_.wait(lock, over);
     } else if (!changed_.wait_until(lock, deadline, over)) {
@@ -175,7 +185,7 @@ void Continuations::run() {
   for (;;) {
     changed_.wait(lock, [&] { return !entries_.empty() || closed_; });
     if (entries_.empty()) {
-      running_in_ = 0;
+      running_ = false;
       changed_.notify_all();
       return;
     }

@@ -5,6 +5,9 @@
 // returned, however soon their operations end; where ranks attach in the same order, as they issue
 // operations, they continue in the same order.
 //
+// A child of fork() has no such thread, and a thread of its parent may have held a lock here when it was made: there
+// no lock of the parent's is taken, and steps run where their futures complete.
+//
 // What a continuation attaches runs on a further thread, one level deeper: the continuation may wait for
 // that, too. What it issues takes a lane (lanes.h).
 #pragma once
@@ -65,16 +68,19 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
     Step step;
   };
 
-  Continuations() = default;
+  Continuations();
+  /// Whether this is a child of the process that made it.
+  bool forked() const;
   Ptr deeper();
   Ptr made(Ptr& queue);
   void run();
 
+  const pid_t made_in_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> entries_;
   Ptr deeper_, relays_;
-  pid_t running_in_ = 0;  // the process with the thread, if there is one
+  bool running_ = false;  // there is a thread
   bool closed_ = false;
 };
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -384,6 +385,46 @@ def _forked_alone(world: World) -> int:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_group_of_one_continues_in_a_child() -> None:
     assert run_ranks(1, _forked_alone) == [7]
+
+
+def _forked_while_another_attaches(world: World) -> set[int]:
+    """Fork while threads of the parent are likely to hold the locks of continuations."""
+    world.init()
+    over = threading.Event()
+
+    def attach() -> None:
+        while not over.is_set():
+            [_reduced(1.0).then(lambda done: None) for _ in range(20)][-1].wait()
+
+    other = threading.Thread(target=attach)
+    other.start()
+    ends = []
+    reading, writing = os.pipe()
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(SOON))
+            os.write(writing, b".")
+            value = _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait()
+            os._exit(7 if value == 1 else 1)
+        # Before Python 3.12 a child may hang in fork() itself, at a lock of the other thread.
+        if select.select([reading], [], [], 5.0)[0]:
+            os.read(reading, 1)
+            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            if ends[-1] != 7:
+                break
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    over.set()
+    other.join()
+    assert len(ends) > 50 or ends[-1] != 7, "too few children began"
+    return set(ends)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_child_takes_no_lock_that_a_thread_of_its_parent_may_hold() -> None:
+    assert run_ranks(1, _forked_while_another_attaches) == [{7}]
 
 
 def _die_while_the_lane_forms(world: World) -> Caught | None:
