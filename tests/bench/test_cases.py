@@ -1,6 +1,7 @@
 import pytest
 import torch
 from support import bench_ranks
+from support.patience import ENDS
 
 from fastcomm import _C
 from fastcomm.bench.cases import CASES, pattern, pattern_sum
@@ -85,7 +86,7 @@ def test_sums_of_the_pattern_are_exact(dtype: torch.dtype) -> None:
 def test_checks_pass_and_see_an_operation_that_does_nothing(
     backend: str, dtypes: list[str]
 ) -> None:
-    ranks = launch(bench_ranks.check_cases, 2, backend, dtypes, timeout_s=60)
+    ranks = launch(bench_ranks.check_cases, 2, backend, dtypes, timeout_s=ENDS)
     for rank, found in enumerate(ranks):
         for (name, dtype), (good, broken) in found.items():
             assert good == 0, (name, dtype)

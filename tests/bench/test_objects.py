@@ -1,8 +1,9 @@
 from support import bench_ranks
+from support.patience import ENDS
 
 from fastcomm.bench.launch import launch
 
 
 def test_values_of_all_ranks_without_numpy() -> None:
     wanted = [["rank 0", 0.5, ""], ["rank 1", 1.5, "ü"], ["rank 2", 2.5, "üü"]]
-    assert launch(bench_ranks.gather_values, 3, timeout_s=60) == [wanted] * 3
+    assert launch(bench_ranks.gather_values, 3, timeout_s=ENDS) == [wanted] * 3

@@ -1,4 +1,5 @@
 from support import bench_ranks
+from support.patience import ENDS
 
 from fastcomm.bench.launch import launch
 from fastcomm.bench.timing import (
@@ -22,7 +23,7 @@ def test_every_call_is_timed() -> None:
 
 
 def test_ranks_agree_and_the_slowest_counts() -> None:
-    results = launch(bench_ranks.time_two, 2, timeout_s=60)
+    results = launch(bench_ranks.time_two, 2, timeout_s=ENDS)
     for chosen, slowest, samples in results:
         assert chosen == [10]  # rank 0's
         assert slowest == [1, 5]

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 from torch import nn
 
@@ -124,5 +125,5 @@ def _fused_or_not(world: World) -> Caught:
 
 def test_a_fused_reduction_does_not_pass_by_the_check() -> None:
     """Else both would wait for each other: one inside the check, one behind it."""
-    for caught in run_ranks(2, _fused_or_not, environment=DETAIL, group_timeout=20):
-        assert "Detected mismatch" in caught.text and caught.seconds < 10, caught
+    for caught in run_ranks(2, _fused_or_not, environment=DETAIL):
+        assert "Detected mismatch" in caught.text and caught.seconds < SOON, caught

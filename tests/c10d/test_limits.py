@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.mounts import NONE, SMALL, enter, shared_memory_folder, why_no_mounts
+from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 
 import fastcomm
@@ -195,7 +196,7 @@ def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str
         assert [error.kind for error in errors] == (
             [] if how == "empty" else ["GroupPoisonedError"]
         )
-        assert all(error.peer == 0 and error.seconds < 5 for error in errors), errors
+        assert all(error.peer == 0 and error.seconds < SOON for error in errors), errors
 
 
 def _use_up(world: World) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def main() -> int:
     command += [
         "-print_funcs=0",
         "-max_len=512",
-        "-timeout=20",
+        "-timeout=120",
         "-rss_limit_mb=4096",
         "-print_final_stats=1",
     ]

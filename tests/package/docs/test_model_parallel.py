@@ -62,7 +62,7 @@ def test_stages_overlap(example: dict[str, Any]) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
             if self.calls != self.skipped:  # the first stage is alone at first, the second at last
-                meeting.wait(timeout=20)
+                meeting.wait(timeout=ENDS)
             return x
 
     stages = example["TwoStages"](Waits(1), Waits(4), 4)
