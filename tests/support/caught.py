@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _ATTRIBUTES = ("rank", "world_size", "peer", "operation", "sequence")
@@ -30,8 +31,20 @@ class Caught:
 
 
 def interrupted_in(function: Callable[[], Any]) -> Any:
-    """Call ``function``, and send this process SIGINT 0.3 s later; to be called by `catch`."""
-    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    """Call ``function``, and send this process SIGINT once it has slept in there for 0.3 s.
+
+    To be called by `catch`, on the main thread. On a busy machine the call may begin late.
+    """
+    status = Path(f"/proc/self/task/{threading.main_thread().native_id}/stat")
+
+    def interrupt() -> None:
+        asleep = 0
+        while asleep < 10:
+            time.sleep(0.03)
+            asleep += status.read_text().rsplit(") ", 1)[1].startswith("S")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     return function()
 
 
