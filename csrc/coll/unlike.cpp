@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/utf8.h"
 
 namespace fastcomm {
 
@@ -23,7 +24,7 @@ void Told::add(const std::vector<int>& ranks, const std::string& call) {
   constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 3;  // of two, a separator and zero
   const std::string one = concat(name_ranks(ranks), " called ", call);
   if (count_ < kShown) text_ += concat(count_ == 0 ? "" : "; ", one);
-  if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", one.substr(0, kRoom));
+  if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", beginning_of(one, kRoom));
   ++count_;
 }
 
