@@ -1,5 +1,6 @@
 #include "core/host_cache.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -33,7 +34,13 @@ char* allocate(size_t bytes) {
 }  // namespace
 
 HostCache& HostCache::instance() {
-  static auto* shared = new HostCache;
+  static auto* const shared = [] {
+    auto* const made = new HostCache;
+    // A child of fork() goes on with the cache, which another thread may be using at that moment.
+    const auto unlock = [] { instance().mutex_.unlock(); };
+    pthread_atfork([] { instance().mutex_.lock(); }, unlock, unlock);
+    return made;
+  }();
   return *shared;
 }
 

@@ -3,7 +3,14 @@
 //   host_cache_test CASE SEED
 #include "core/host_cache.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 
@@ -66,11 +73,37 @@ void test_threads(uint64_t seed) {
   for (std::thread& thread : threads) thread.join();
 }
 
+/// A child that is made while a thread uses the cache does not wait for that thread.
+void test_fork(uint64_t) {
+  HostCache& cache = HostCache::instance();
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) cache.give(cache.take(64 * 1024));
+  });
+  for (int turn = 0; turn < 300; ++turn) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      cache.give(cache.take(64 * 1024));
+      _exit(7);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 7, "turn ", turn, ": status ", status);
+    if (!WIFEXITED(status)) break;
+  }
+  over = true;
+  other.join();
+}
+
 }  // namespace
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
   return run_cases(argc, argv,
-                   {{"reuse", test_reuse}, {"limits", test_limits}, {"threads", test_threads}});
+                   {{"reuse", test_reuse},
+                    {"limits", test_limits},
+                    {"threads", test_threads},
+                    {"fork", test_fork}});
 }
