@@ -388,13 +388,17 @@ def test_a_group_of_one_continues_in_a_child() -> None:
 
 
 def _forked_while_another_attaches(world: World) -> set[int]:
-    """Fork while threads of the parent are likely to hold the locks of continuations."""
+    """Fork while threads of the parent are likely to hold the locks of continuations.
+
+    The other thread issues no operation, which would take the locks of the group.
+    """
     world.init()
     over = threading.Event()
+    reduced = _reduced(1.0)
 
     def attach() -> None:
         while not over.is_set():
-            [_reduced(1.0).then(lambda done: None) for _ in range(20)][-1].wait()
+            [reduced.then(lambda done: None) for _ in range(20)][-1].wait()
 
     other = threading.Thread(target=attach)
     other.start()
