@@ -15,4 +15,4 @@ def test_what_does_nothing_is_measured_and_not_compared() -> None:
     rows: list[dict[str, Any]] = []
     run_sweep(SweepOptions(("all_reduce",), (64,), ("gloo", "fake"), budget_s=0.5), rows.append)
     assert [row["backend"] for row in rows] == ["gloo", "fake"]
-    assert rows[1]["median_us"] > 0  # its results would not pass a comparison
+    assert rows[1]["min_us"] < rows[0]["min_us"]  # the median is the scheduler's on a busy machine

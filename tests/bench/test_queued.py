@@ -22,4 +22,4 @@ def test_a_sample_that_came_late_on_one_rank_is_taken_again_on_all() -> None:
 def test_what_waits_for_the_device_takes_the_walls_clock() -> None:
     for _, clock, times, host, asked in launch(bench_ranks.time_queued, 2, 99, timeout_s=ENDS):
         assert clock == "wall" and len(times) == 4 and not host
-        assert max(asked) <= 200_000_000 and min(times) < 50_000_000
+        assert max(asked) <= 200_000_000 and all(time_ns < 50_000_000 for time_ns in times)

@@ -110,17 +110,21 @@ def test_a_new_group_after_a_failure() -> None:
     assert run_ranks(2, _once_more) == [[2.0] * 4] * 2
 
 
+def _said_while_leaving(world: World) -> str:
+    path = Path(world.directory, f"said by {world.rank}")
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+        dist.destroy_process_group()
+    return path.read_text()
+
+
 def _unseen(world: World) -> str:
     """Return what is said where nobody waits for an operation that has failed."""
     device = init(world)
     dist.all_reduce(torch.ones(2, device=device))
     dist.all_reduce(torch.ones(2 + world.rank, device=device), async_op=True)
     torch.sim.synchronize()
-    path = Path(world.directory, f"said by {world.rank}")
-    with path.open("w") as file:
-        os.dup2(file.fileno(), 2)
-        dist.destroy_process_group()
-    return path.read_text()
+    return _said_while_leaving(world)
 
 
 def test_a_failure_that_nobody_has_seen_is_said_at_the_end() -> None:
@@ -131,11 +135,7 @@ def test_a_failure_that_nobody_has_seen_is_said_at_the_end() -> None:
 def _ends_well(world: World) -> str:
     device = init(world)
     dist.all_reduce(torch.ones(2, device=device))
-    path = Path(world.directory, f"said by {world.rank}")
-    with path.open("w") as file:
-        os.dup2(file.fileno(), 2)
-        dist.destroy_process_group()
-    return path.read_text()
+    return _said_while_leaving(world)
 
 
 def test_a_group_that_ends_well_says_nothing() -> None:

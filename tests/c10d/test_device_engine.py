@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +247,23 @@ def test_a_timeout(how: str) -> None:
     # Noticed by our watch or by the backend's own, whose timeout was set together with ours.
     assert re.search("simccl: (did not end within 1500 ms|.*Watchdog caught)", caught[0].text)
     assert caught[0].operation == "all_reduce" and 1.4 < waited < SOON
+
+
+def _said_of_a_hang(world: World, how: str) -> str:
+    path = Path(world.directory, f"said by {world.rank}")
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+    _hang(world, how)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("how", ["late", "nobody waits"])
+def test_a_long_wait_is_said(how: str) -> None:
+    """Whether or not the host waits."""
+    environment = {**ELSEWHERE, "FASTCOMM_WAIT_WARNING_S": "0.5"}
+    said = run_ranks(2, _said_of_a_hang, how, environment=environment)[0]
+    front = "[rank0]: fastcomm: group '0' of all 2 ranks: [rank 0 of 2, all_reduce, sequence"
+    assert re.search(re.escape(front) + r" \d+\] has waited for \S+ s for simccl, which", said)
 
 
 def _another_group(world: World) -> list[float]:
