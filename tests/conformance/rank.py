@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +18,8 @@ TESTS = "torch.testing._internal.distributed.distributed_test"
 # The name from torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
 STACKS = signal.SIGUSR1
+# A test of the runner, which runs where --only names it.
+HANG = "test_that_hangs"
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,20 @@ def environment(size: int) -> dict[str, str]:
     }
 
 
+def _hang(self: Any) -> None:
+    """Wait in a barrier to which rank 1 never comes."""
+    import torch.distributed
+
+    if self.rank == 1:
+        threading.Event().wait()
+    torch.distributed.barrier()
+
+
 def _load() -> tuple[Any, Any]:
     import importlib
 
     tests = importlib.import_module(TESTS)
-    case = type(CLASS, (tests.TestDistBackend, tests.DistributedTest._DistTestBase), {})
+    case = type(CLASS, (tests.TestDistBackend, tests.DistributedTest._DistTestBase), {HANG: _hang})
     unskip(case)
     return tests, case
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.launch import Launcher
+from conformance.rank import HANG
 from conformance.report import Report
 from conformance.short import SHORT
 from conformance.substitute import FASTCOMM
@@ -25,9 +26,12 @@ from conformance.substitute import FASTCOMM
 
 def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> list[str]:
     """Return the tests asked for, without those of the short list that this torch lacks."""
-    tests = [test for test in SHORT if test in known] if options.short else sorted(known)
     if options.only:
-        tests = [test for test in tests if test in options.only]
+        tests = [test for test in sorted(known) if test in options.only]
+    elif options.short:
+        tests = [test for test in SHORT if test in known]
+    else:
+        tests = sorted(known.keys() - {HANG})
     return [test for test in tests if not options.k or any(part in test for part in options.k)]
 
 
