@@ -181,7 +181,7 @@ def test_a_link_that_is_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """By each link's best turn: other work makes links slower, and none faster."""
     monkeypatch.setenv("SIM_LINKS", "0-1 slow")
     best: dict[tuple[int, int], Row] = {}
-    for _ in range(5):
+    for _ in range(20):
         rows = _checked(HANDLE, 3, load)
         for link, row in report.links_of(rows).items():
             best[link] = max(row, best.get(link, row), key=lambda each: each["gbs"])

@@ -197,6 +197,10 @@ def _optimizers(plan: Plan, uneven: bool) -> tuple[str, ...]:
     return OPTIMIZERS[:4] if plan.turned else OPTIMIZERS
 
 
+# torch has none for processors without AVX-512.
+_LSTM_IN_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def draw(seed: int) -> Spec:
     """Draw training that DDP is made for."""
     choice = random.Random(seed)
@@ -225,7 +229,10 @@ def draw(seed: int) -> Spec:
         optimizer=choice.choice(_optimizers(plan, uneven > 0)),
         set_to_none=choice.random() < 0.6,
         clip=None if plan.sparse else choice.choice([None, None, 0.5]),
-        autocast=choice.random() < 0.15 and plan.dtype == torch.float32 and not plan.mixed,
+        autocast=choice.random() < 0.15
+        and plan.dtype == torch.float32
+        and not plan.mixed
+        and (_LSTM_IN_BF16 or "lstm" not in plan.layers),
     )
 
 
