@@ -31,7 +31,7 @@ DeviceBackends device_backends() {
     const py::gil_scoped_acquire gil;
     const py::tuple made = python("make")(device, store, rank, size, timeout.count() / 1000.0);
     return DeviceBackends::Made{py::cast<std::string>(made[0]),
-                                py::cast<Engine::BackendPtr>(made[1])};
+                                py::cast<DelegateEngine::BackendPtr>(made[1])};
   };
   backends.say_why_not = [python, type_name](c10::DeviceType type, int size,
                                              const std::string& why) {

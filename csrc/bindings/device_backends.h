@@ -1,7 +1,7 @@
 // How backends for tensors on devices are made: in Python.
 #pragma once
 
-#include "c10d/device_engines.h"
+#include "c10d/engines/choose.h"
 
 namespace fastcomm {
 

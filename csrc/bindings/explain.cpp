@@ -67,19 +67,24 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   if (!place.has_index() && !place.is_cpu() && !place.is_meta()) {
     place = c10::impl::VirtualGuardImpl(place.type()).getDevice();
   }
-  const Engine* engine = backend.engine_of(place);
-  if (engine == nullptr) return std::nullopt;
-  Selection selection = engine->explain(query);
+  const Engines::Route route = backend.engines().route_of(place);
+  const auto takes = [&](const Engine* engine) { return engine->takes(query); };
+  const auto serving = std::find_if(route.begin(), route.end(), takes);
+  if (serving == route.end()) return std::nullopt;
+  const Engine& engine = **serving;
+  Selection selection = engine.explain(query);
   if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
-  const Engine& serving = engine->serving(query);
-  const std::string why_not_direct = backend.why_not_direct(place);
-  if (&serving != engine) {
+  const bool passed = std::any_of(route.begin(), serving, [](const Engine* before) {
+    return before->is_native() && before->is_on_devices();
+  });
+  const std::string why_not_direct = backend.engines().why_not_direct(place);
+  if (passed) {
     selection.reason += "; the devices' own kernels do not do this";
   } else if (!why_not_direct.empty()) {
     selection.reason += concat("; not from device to device: ", why_not_direct);
   }
-  py::dict result = explanation_of(query, selection, serving.is_native() ? "" : serving.name());
-  result["on_device"] = dynamic_cast<const NativeEngine*>(&serving) == nullptr && !place.is_cpu();
+  py::dict result = explanation_of(query, selection, engine.is_native() ? "" : engine.name());
+  result["on_device"] = engine.is_on_devices();
   return result;
 }
 

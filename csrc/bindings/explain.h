@@ -3,7 +3,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "c10d/backend.h"
+#include "c10d/edge/backend.h"
 
 namespace fastcomm {
 

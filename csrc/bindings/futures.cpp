@@ -7,12 +7,12 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "bindings/held.h"
-#include "c10d/cuda/cuda_work.h"
-#include "c10d/delegate/delegate_work.h"
-#include "c10d/exception.h"
-#include "c10d/native/peer_work.h"
-#include "c10d/native/work.h"
-#include "c10d/work_of_many.h"
+#include "c10d/engines/cuda/cuda_work.h"
+#include "c10d/engines/delegate/delegate_work.h"
+#include "c10d/engines/native/peer_work.h"
+#include "c10d/engines/native/work.h"
+#include "c10d/life/exception.h"
+#include "c10d/works/work_of_many.h"
 
 namespace py = pybind11;
 
@@ -36,7 +36,7 @@ std::exception_ptr error_of_continuation(py::error_already_set& raised) {
   return error;
 }
 
-/// torch's Future, except for where its callbacks run and in which order: c10d/continuations.h.
+/// torch's Future, except for where its callbacks run and in which order: c10d/works/continuations.h.
 ///
 /// What C++ sees of an operation (DDP's reducer, collect_all) is another future, `fut`, completed by a
 /// thread of its own, since callbacks of torch's futures may hang on it. What they issue goes the way of
@@ -146,18 +146,24 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
   std::optional<c10::IValue> value_;
 };
 
-template <class Work>
-Future::Ptr future_of(const c10::intrusive_ptr<Work>& work) {
+using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;
+
+Future::Ptr future_of(const GroupWorkPtr& work) {
   const py::gil_scoped_release released;
   return Future::of(work, work->continuations(), std::nullopt);
 }
 
 /// With another value than the operation's own.
-template <class Work>
-Future::Ptr future_with(const c10::intrusive_ptr<Work>& work, const py::object& value) {
+Future::Ptr future_with(const GroupWorkPtr& work, const py::object& value) {
   c10::IValue held_value = torch::jit::toIValue(value, c10::PyObjectType::get());
   const py::gil_scoped_release released;
   return Future::of(work, work->continuations(), std::move(held_value));
+}
+
+/// pybind11 gives Python a work as what it is only if it knows the class itself.
+template <class Work>
+void bind_work(py::module_& module, const char* name) {
+  py::class_<Work, c10::intrusive_ptr<Work>, GroupWork>(module, name);
 }
 
 }  // namespace
@@ -169,20 +175,16 @@ void bind_futures(py::module_& module) {
       .def("value", &Future::value)
       .def("then", &Future::then)
       .def("add_done_callback", &Future::add_done_callback);
-  py::class_<NativeWork, c10::intrusive_ptr<NativeWork>, ::c10d::Work>(module, "NativeWork")
-      .def("get_future", &future_of<NativeWork>);
-  py::class_<PeerWork, c10::intrusive_ptr<PeerWork>, ::c10d::Work>(module, "PeerWork")
-      .def("get_future", &future_of<PeerWork>);
-  py::class_<WorkOfMany, c10::intrusive_ptr<WorkOfMany>, ::c10d::Work>(module, "WorkOfMany")
-      .def("get_future", &future_of<WorkOfMany>);
-  py::class_<DelegateWork, c10::intrusive_ptr<DelegateWork>, ::c10d::Work>(module, "DelegateWork")
-      .def("get_future", &future_of<DelegateWork>);
+  py::class_<GroupWork, GroupWorkPtr, ::c10d::Work>(module, "GroupWork")
+      .def("get_future", future_of);
+  bind_work<NativeWork>(module, "NativeWork");
+  bind_work<PeerWork>(module, "PeerWork");
+  bind_work<WorkOfMany>(module, "WorkOfMany");
+  bind_work<DelegateWork>(module, "DelegateWork");
 #if defined(FC_DEVICES)
-  py::class_<CudaWork, c10::intrusive_ptr<CudaWork>, ::c10d::Work>(module, "_CudaWork")
-      .def("get_future", &future_of<CudaWork>);
-  module.def("future_of", &future_with<CudaWork>);
+  bind_work<CudaWork>(module, "_CudaWork");
 #endif
-  module.def("future_of", &future_with<NativeWork>);
+  module.def("future_of", future_with);
 }
 
 }  // namespace fastcomm

@@ -8,13 +8,13 @@
 #include "bindings/explain.h"
 #include "bindings/futures.h"
 #include "bindings/held.h"
-#include "c10d/backend.h"
-#include "c10d/exception.h"
-#include "c10d/groups.h"
-#include "c10d/hooks.h"
-#include "c10d/shared_tensor.h"
-#include "c10d/stopped_at_end.h"
-#include "c10d/store_bootstrap.h"
+#include "c10d/edge/backend.h"
+#include "c10d/edge/shared_tensor.h"
+#include "c10d/life/exception.h"
+#include "c10d/life/groups.h"
+#include "c10d/life/hooks.h"
+#include "c10d/life/stopped_at_end.h"
+#include "c10d/life/store_bootstrap.h"
 #include "core/call_site.h"
 #include "core/env.h"
 #include "core/host_cache.h"
@@ -353,6 +353,16 @@ PYBIND11_MODULE(_C, module) {
     return shared_empty(sizes, dtype);
   });
   module.def("is_shared", is_shared);
+
+  // An engine from outside, for groups that are formed from here on: a capsule of an EngineMaker
+  // (c10d/engines/engine.h), which is copied.
+  module.def("register_engine", [](const py::capsule& maker) {
+    const char* const name = maker.name();
+    if (name == nullptr || std::string(name) != "fastcomm.EngineMaker") {
+      throw py::type_error("register_engine() takes a capsule named fastcomm.EngineMaker");
+    }
+    register_engine(*maker.get_pointer<const EngineMaker>());
+  });
 
   bind_futures(module);
   bind_explain(module, backend);

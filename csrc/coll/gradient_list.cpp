@@ -19,6 +19,9 @@ uint64_t result_slot(const ScratchLayout& layout, int size) {
   return room / (static_cast<uint64_t>(size) + 1) / kLineBytes * kLineBytes;
 }
 
+/// What a unit of so many bytes takes of a result slot, with its norm.
+uint64_t slot_bytes_for(uint64_t bytes) { return round_up(bytes, kLineBytes) + sizeof(BlockNorm); }
+
 template <class Join, class Load>
 double joined(uint32_t count, const Load& load) {
   double waiting[PartsTree<Join>::kLevels];
@@ -35,6 +38,11 @@ double joined(NormKind kind, uint32_t count, const Load& load) {
 }
 
 }  // namespace
+
+bool units_fit(uint64_t count, DType wire, const ScratchLayout& layout, int size) {
+  const uint64_t largest = smaller(kNormBlock, count) * dtype_size(wire);
+  return count == 0 || slot_bytes_for(largest) <= result_slot(layout, size);
+}
 
 GradientList::GradientList(std::vector<Gradient> tensors, const GradientSpec& spec)
     : tensors_(std::move(tensors)), spec_(spec) {
@@ -65,17 +73,7 @@ uint64_t GradientList::elements() const {
 }
 
 uint64_t GradientList::slot_bytes_of(const GradientUnit& unit) const {
-  return round_up(wire_bytes(unit), kLineBytes) + sizeof(BlockNorm);
-}
-
-uint64_t GradientList::largest_unit() const {
-  uint64_t largest = 0;
-  for (const GradientUnit& unit : units_) largest = std::max(largest, slot_bytes_of(unit));
-  return largest;
-}
-
-bool GradientList::fits(const ScratchLayout& layout, int size) const {
-  return largest_unit() <= result_slot(layout, size);
+  return slot_bytes_for(wire_bytes(unit));
 }
 
 void GradientList::deal(const ScratchLayout& layout, int size) {

@@ -42,6 +42,9 @@ struct GradientSpec {
   NormKind norm = NormKind::kTwo;
 };
 
+/// Whether every unit of a tensor of `count` elements fits a result slot of such a group.
+bool units_fit(uint64_t count, DType wire, const ScratchLayout& layout, int size);
+
 struct GradientUnit {
   uint32_t tensor;
   uint32_t count;   // elements
@@ -59,8 +62,6 @@ class GradientList {
   /// Deals the list to owners: offsets for every tensor. Before deal().
   void shard(std::vector<ShardOffsets> offsets) { shards_ = std::move(offsets); }
 
-  /// Whether every unit fits a result slot of such a group.
-  bool fits(const ScratchLayout& layout, int size) const;
   /// Deals the units to blocks and ranks. Once, before the rest is used.
   void deal(const ScratchLayout& layout, int size);
 
@@ -123,7 +124,6 @@ class GradientList {
     uint64_t stage = 0, result = 0, norms = 0;
   };
   uint64_t slot_bytes_of(const GradientUnit& unit) const;
-  uint64_t largest_unit() const;
   /// Puts a unit into the slots of its block, if there is room.
   bool put(GradientUnit& unit, Filling& filling) const;
   void deal_evenly();

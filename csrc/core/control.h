@@ -44,7 +44,7 @@ enum class Control : uint8_t {
   kRunAhead,      // an operation on a group's stream does not wait for its caller's,
   kOvertake,      // nor an operation for the one before it, which another stream has,
   kWaitForNone,   // nor a caller who waits for one; or
-  kLetGoEarly,    // its tensors go when it has been enqueued (c10d/cuda/cuda_group.h)
+  kLetGoEarly,    // its tensors go when it has been enqueued (c10d/engines/cuda/cuda_group.h)
   kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
   kLeaveEarly,  // a rank skips meetings in rounds that only others have (engines/cuda/pairs.h)

@@ -1,6 +1,6 @@
 // The one exception type of the torch-free layers, and the checks that raise it.
 //
-// A message says what happened, where (operation, rank, sizes) and what to do. c10d/exception.h
+// A message says what happened, where (operation, rank, sizes) and what to do. c10d/life/exception.h
 // turns the code into the Python class of the same name.
 #pragma once
 

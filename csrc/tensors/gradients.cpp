@@ -74,7 +74,21 @@ at::Tensor as_dense(const at::Tensor& tensor) {
                                                                    : detached.contiguous());
 }
 
+/// The type that a gradient of this one travels as.
+DType wire_of(DType dtype, const GradientOptions& options) {
+  return options.wire && dtype == DType::kFloat32 ? dtype_of(*options.wire) : dtype;
+}
+
 }  // namespace
+
+bool fits_slots(at::TensorList tensors, const GradientOptions& options, const ScratchLayout& layout,
+                int size) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    const DType dtype = dtype_of(c10::toRealValueType(tensor.scalar_type()));
+    const auto count = static_cast<uint64_t>(tensor.numel()) * (tensor.is_complex() ? 2 : 1);
+    return units_fit(count, wire_of(dtype, options), layout, size);
+  });
+}
 
 GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& options,
                                  at::Device device)
@@ -98,7 +112,7 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
     const DType dtype = dtype_of(dense_[i].scalar_type());
     gradients_.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
                           static_cast<uint64_t>(dense_[i].numel()), dtype,
-                          dtype == DType::kFloat32 ? wire : dtype});
+                          wire_of(dtype, options)});
     if (!options.residuals.empty()) add_residual(i, gradients_.back());
     if (!options.shards.empty()) check_shards(i);
   }

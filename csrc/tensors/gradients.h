@@ -26,6 +26,11 @@ struct GradientOptions {
   TensorList residuals;                // one a tensor, like it, or none at all: of error feedback
 };
 
+/// Whether the units of such a list fit the slots of a group of `size` ranks. For gather_shards, units of whole tensors
+/// stand for those of shards, which may be smaller.
+bool fits_slots(at::TensorList tensors, const GradientOptions& options, const ScratchLayout& layout,
+                int size);
+
 class GradientTensors {
  public:
   /// Raises Error(kInvalidArgument), which names the tensor: not on `device`; sparse, or quantized; not

@@ -54,7 +54,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     label = _label(options)
     first = dist.PrefixStore("fastcomm/first/", options.store)
     name = _agree(native, first, rank, size, timeout, label)
-    # For what continuations of futures issue from other threads (csrc/c10d/native/lanes.h).
+    # For what continuations of futures issue from other threads (csrc/c10d/engines/native/lanes.h).
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),

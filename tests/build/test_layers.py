@@ -1,5 +1,7 @@
 """Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, and so on.
 
+Within c10d, too: edge, engines, works, requests, life.
+
 The layer tensors is what ops and c10d share of torch.
 
 Kernels may see the views of transport, whose flags an executor publishes and waits for; transport
@@ -26,6 +28,8 @@ BELOW = {
     "ops": {"tensors", "devices", "coll", "kernels", "transport", "core"},
 }
 BELOW["bindings"] = set(BELOW)
+# From the top.
+C10D = ["edge", "engines", "works", "requests", "life"]
 SEES_TORCH = {"tensors", "c10d", "ops", "bindings"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h$")
 PYBIND_HEADER = re.compile(r"pybind11/|torch/extension\.h$|torch/csrc/utils/pybind\.h$")
@@ -72,8 +76,21 @@ def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | Non
     ("one", "other"), list(itertools.permutations(["native", "delegate", "cuda"], 2))
 )
 def test_engines_do_not_see_each_other(root, one, other):
-    for path in (root / "csrc/c10d" / one).iterdir():
-        assert f'"c10d/{other}/' not in path.read_text(), path
+    for path in (root / "csrc/c10d/engines" / one).iterdir():
+        assert f'"c10d/engines/{other}/' not in path.read_text(), path
+
+
+@pytest.mark.parametrize("room", C10D)
+def test_rooms_of_c10d_see_those_below(root, room):
+    above = C10D[: C10D.index(room)]
+    for path in (root / "csrc/c10d" / room).rglob("*.*"):
+        for other in above:
+            assert f'"c10d/{other}/' not in path.read_text(), path
+
+
+def test_an_engine_does_not_see_who_chooses(root):
+    for path in (root / "csrc/c10d/engines").glob("*/*"):
+        assert '"c10d/engines/choose.h"' not in path.read_text(), path
 
 
 def test_includes_point_down(root):

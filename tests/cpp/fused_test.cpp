@@ -238,10 +238,11 @@ void test_offsets(uint64_t seed) {
     GradientList list(tensors, GradientSpec{});
     const ScratchLayout layout =
         scratch_layout({64u << random() % 12, (random() % 3 + 1) * 40 * 1024 * size, 0}, size);
-    EXPECT(list.fits(layout, size), "a unit does not fit");
-    EXPECT(!list.fits(scratch_layout({64, uint64_t{64} * size, 0}, size), size) ||
-               list.elements() < 64,
-           "fits");
+    const ScratchLayout small = scratch_layout({64, uint64_t{64} * size, 0}, size);
+    for (const Gradient& tensor : tensors) {
+      EXPECT(units_fit(tensor.count, tensor.wire, layout, size), "a unit does not fit");
+      EXPECT(!units_fit(tensor.count, tensor.wire, small, size) || tensor.count < 64, "fits");
+    }
     std::vector<ShardOffsets> shards;
     for (const Gradient& tensor : tensors)
       shards.push_back(random_offsets(random, tensor.count, size));

@@ -61,12 +61,8 @@ std::shared_ptr<Operation> Communicator::enqueue(const Call& call, Milliseconds 
                                                  Operation::OnFinish on_finish) {
   std::shared_ptr<Operation> operation;
   std::exception_ptr failure;
-  if (forked_from_endpoint()) {
-    throw Error(ErrorCode::kForked,
-                message_front(rank(), size(), -1, op_kind_name(call.kind), sequence_) +
-                    "this is a child of fork(): a process group cannot be used here. Start workers "
-                    "before init_process_group, with the spawn method, or keep them off the group");
-  }
+  check_not_forked(
+      [&] { return message_front(rank(), size(), -1, op_kind_name(call.kind), sequence_); });
   std::string site = call_site();  // takes the interpreter's lock: before any of this group's
   {
     std::lock_guard<std::mutex> lock(state_);

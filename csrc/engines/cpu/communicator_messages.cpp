@@ -30,12 +30,7 @@ void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) 
 
 std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
                                                   PeerOperation::OnFinish on_finish) {
-  if (forked_from_endpoint()) {
-    throw Error(ErrorCode::kForked,
-                message_front(rank(), size(), -1, call.name(), sequence_) +
-                    "this is a child of fork(): a process group cannot be used here. Start workers "
-                    "before init_process_group, with the spawn method, or keep them off the group");
-  }
+  check_not_forked([&] { return message_front(rank(), size(), -1, call.name(), sequence_); });
   // A short message needs no answer, and one that was sent before may lie there already.
   if (const auto before = given_up_before(Subject{call.name(), sequence_})) give_up(*before);
   if (call.is_send && peers_->control_block(call.peer).left.load(std::memory_order_acquire) != 0) {

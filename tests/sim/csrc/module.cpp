@@ -10,6 +10,7 @@
 #include "backend.h"
 #include "operators.h"
 #include "processes.h"
+#include "toy_engine.h"
 
 namespace py = pybind11;
 
@@ -120,6 +121,11 @@ PYBIND11_MODULE(_sim, module) {
   module.def("await_flag", &sim::await_flag, py::arg("flag"), py::arg("value"));
   module.def("host_message", [] { return py::bytes(sim::shim::host_message()); });
   module.def("host_has_read", &sim::shim::host_has_read, py::arg("text"));
+  module.def("toy_engine", [] {
+    static const fastcomm::EngineMaker maker = toy::maker();
+    return py::capsule(&maker, "fastcomm.EngineMaker");
+  });
+  module.def("toy_counts", [] { return std::make_pair(toy::submitted.load(), toy::left.load()); });
   py::class_<sim::Gate>(module, "Gate")
       .def(py::init<int, int64_t>(), py::arg("device"), py::arg("stream"))
       .def("open", &sim::Gate::open);

@@ -1,0 +1,157 @@
+// The c10d backend: a process group, as torch.distributed sees it.
+//
+// One object a group and rank. It makes a Request of each call, which goes to one of the group's engines
+// (engines/choose.h), and knows the group's life.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "c10d/edge/coalescing.h"
+#include "c10d/engines/choose.h"
+
+namespace fastcomm {
+
+constexpr const char* kBackendName = "fastcomm";
+
+/// Thread-safe as c10d asks: operations of a group must be issued in the same order on every rank.
+class FastcommBackend final : public ::c10d::Backend {
+ public:
+  using BackendPtr = DelegateEngine::BackendPtr;
+
+  /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is for engines and
+  /// lanes; `kept` is a reference that is let go with this. Raises TorchError.
+  FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+                  Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
+                  std::shared_ptr<void> kept, const std::string& label);
+  ~FastcommBackend() override;
+
+  const GroupTraits& traits() const { return traits_; }
+  /// Where the ranks do not share memory: another backend, which does everything. Before the first call.
+  void delegate_to(BackendPtr whole);
+  /// That backend; nullptr where the ranks share memory.
+  const BackendPtr& delegate() const { return delegate_; }
+  const Engines& engines() const { return *engines_; }
+
+  // Operations: operations.cpp.
+  WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs, const ::c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const ::c10d::ScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const ::c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  /// What this thread issues in between is asynchronous, and done when the work is that ends the block.
+  void startCoalescing() override { coalescing_.begin(); }
+  WorkPtr endCoalescing() override;
+  /// Where there are devices, and backends for them: batches of their messages need it.
+  bool supportsCoalescing() const override {
+    return engines_ != nullptr && engines_->may_coalesce();
+  }
+
+  /// A fused all_reduce, and its results besides the gradients: tensors as in tensors/gradients.h, complete
+  /// when the work is, or at once where there is none.
+  struct Fused {
+    WorkPtr work;
+    Tensors results;
+  };
+  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
+  /// Nothing where no engine takes such a list.
+  std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
+                                    std::optional<Milliseconds> timeout, bool async);
+  /// Gives every rank the shards of all others, where the tensors live. Tensors without offsets are left out.
+  /// Nothing, as above.
+  std::optional<Fused> gather_shards(const Tensors& tensors,
+                                     const std::vector<ShardOffsets>& shards,
+                                     std::optional<Milliseconds> timeout, bool async);
+
+  // Memory for users that want it where peers can reach it: DDP's buckets.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  /// A tensor on a device in memory that operations of this group use in place; undefined, with the reason,
+  /// where there is none. Asks the other ranks for more of it (CudaGroup::empty).
+  at::Tensor shared_empty_on(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
+                             std::string& why);
+  /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
+  at::Tensor allocate_elements(long size, at::TensorOptions options);
+  /// The same for DDP's reducer: of a complex dtype, twice as many real numbers.
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  // The life of the group.
+  const std::string getBackendName() const override { return kBackendName; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}
+  /// Counts operations.
+  uint64_t getSequenceNumberForGroup() override;
+  /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
+  /// peers.
+  void shutdown() override;
+  /// Gives the group up here and on every peer. Idempotent.
+  void abort() override;
+  /// Whether the group has failed, and how.
+  ::c10d::ErrorType getError() override;
+  /// Raises that failure, if there is one, as a later call of `operation` would: for a caller that has seen the
+  /// results of an operation on devices, and wants to know whether it failed.
+  void raise_failure(const char* operation);
+  bool supportsSplitting() const override { return traits_.native; }
+  /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr on
+  /// the others.
+  BackendPtr split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
+                   const c10::intrusive_ptr<Options>& opts) override;
+
+ private:
+  /// Gives a call to the engine that takes it; nothing where none does.
+  std::optional<WorkPtr> submit_if_taken(Request& request);
+  /// The same of calls that every group has an engine for. Raises TorchError.
+  WorkPtr submit(Request& request, Request::Forward forward);
+  /// Raises TorchError unless `peer` is another rank of the group.
+  void check_peer(const char* operation, int peer) const;
+  WorkPtr submit_message(OpKind kind, Tensors& tensors, int peer, int tag,
+                         Request::Forward forward);
+  std::optional<Fused> submit_list(OpKind kind, ::c10d::OpType type, const Tensors& tensors,
+                                   const GradientOptions& options,
+                                   std::optional<Milliseconds> timeout, bool async);
+  GroupContext context() const { return {rank_, size_, options_, continuations_}; }
+  /// The failure of any engine.
+  std::exception_ptr failure() const;
+
+  std::shared_ptr<void> kept_;
+  c10::intrusive_ptr<Options> options_;
+  const std::string label_;
+  GroupTraits traits_;
+  Continuations::Ptr continuations_;
+  BackendPtr delegate_;
+  std::unique_ptr<Engines> engines_;  // nullptr until the ranks know what serves them
+  Coalescing coalescing_;
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,314 @@
+// c10d's operations, as requests.
+#include <ATen/record_function.h>
+
+#include "c10d/edge/backend.h"
+#include "c10d/life/exception.h"
+#include "c10d/works/work_of_many.h"
+#include "tensors/gradients.h"
+
+namespace fastcomm {
+namespace {
+
+using ::c10d::OpType;
+using Other = ::c10d::Backend;
+
+template <class Options>
+Request request_of(OpKind kind, OpType type, const Options& opts) {
+  Request request;
+  request.kind = kind;
+  request.type = type;
+  request.timeout = opts.timeout;
+  request.async = opts.asyncOp;
+  return request;
+}
+
+/// So that there is a work, which is watched: NCCL has none for a caller who does not ask for one.
+template <class Options>
+Options with_work(Options opts) {
+  opts.asyncOp = true;
+  return opts;
+}
+
+/// What torch's profiler sees of a call while it is submitted. Asynchronous works of the host's engine show themselves,
+/// to their end; other backends show their own.
+class Profiled {
+ public:
+  Profiled(const Engine& engine, const Request& request) {
+    if (!event_.isActive() || !engine.is_native()) return;
+    if (request.async && !engine.is_on_devices()) return;
+    // As those of other backends, whose events are asynchronous whoever waits.
+    if (!engine.is_on_devices()) event_._setAsync();
+    for (const at::Tensor& tensor : request.shown()) shown_.emplace_back(tensor);
+    event_.before(row_of(request.kind).title.c_str(), &shown_);
+  }
+
+ private:
+  at::RecordFunction event_{at::RecordScope::USER_SCOPE};
+  std::vector<c10::IValue> shown_;
+};
+
+}  // namespace
+
+std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
+  const bool in_block = coalescing_.open();
+  if (in_block) request.async = request.coalesced = true;
+  Engine* const engine = engines_->choose(request);
+  if (engine == nullptr) return std::nullopt;
+  const Profiled profiled(*engine, request);
+  return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
+}
+
+WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {
+  request.forward = forward;
+  return translating([&] {
+    auto work = submit_if_taken(request);
+    if (work) return std::move(*work);
+    throw Error(ErrorCode::kUnsupported,
+                concat(request.name(), ": no engine of the group takes it"));
+  });
+}
+
+WorkPtr FastcommBackend::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+  Request request = request_of(OpKind::kAllReduce, OpType::ALLREDUCE, opts);
+  request.outputs = tensors;
+  request.op = &opts.reduceOp;
+  return submit(request, [&](Other& other) { return other.allreduce(tensors, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+  Request request = request_of(OpKind::kAllReduceSparse, OpType::_ALLREDUCE_SPARSE, opts);
+  request.outputs = tensors;
+  request.op = &opts.reduceOp;
+  return submit(request,
+                [&](Other& other) { return other.allreduce_sparse(tensors, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
+  Request request = request_of(OpKind::kBroadcast, OpType::BROADCAST, opts);
+  request.outputs = tensors;
+  request.root = opts.rootRank;
+  return submit(request, [&](Other& other) { return other.broadcast(tensors, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
+  Request request = request_of(OpKind::kReduce, OpType::REDUCE, opts);
+  request.outputs = tensors;
+  request.op = &opts.reduceOp;
+  request.root = opts.rootRank;
+  return submit(request, [&](Other& other) { return other.reduce(tensors, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                   const ::c10d::AllgatherOptions& opts) {
+  Request request = request_of(OpKind::kAllGather, OpType::ALLGATHER, opts);
+  request.inputs = inputs;
+  request.output_lists = outputs;
+  return submit(request,
+                [&](Other& other) { return other.allgather(outputs, inputs, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                         const ::c10d::AllgatherOptions& opts) {
+  Request request = request_of(OpKind::kAllGatherIntoTensor, OpType::_ALLGATHER_BASE, opts);
+  request.inputs = input;
+  request.outputs = output;
+  return submit(
+      request, [&](Other& other) { return other._allgather_base(output, input, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                        const ::c10d::ReduceScatterOptions& opts) {
+  Request request = request_of(OpKind::kReduceScatter, OpType::REDUCE_SCATTER, opts);
+  request.input_lists = inputs;
+  request.outputs = outputs;
+  request.op = &opts.reduceOp;
+  return submit(request, [&](Other& other) {
+    return other.reduce_scatter(outputs, inputs, with_work(opts));
+  });
+}
+
+WorkPtr FastcommBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                              const ::c10d::ReduceScatterOptions& opts) {
+  Request request = request_of(OpKind::kReduceScatterTensor, OpType::_REDUCE_SCATTER_BASE, opts);
+  request.inputs = input;
+  request.outputs = output;
+  request.op = &opts.reduceOp;
+  return submit(request, [&](Other& other) {
+    return other._reduce_scatter_base(output, input, with_work(opts));
+  });
+}
+
+WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                const ::c10d::GatherOptions& opts) {
+  Request request = request_of(OpKind::kGather, OpType::GATHER, opts);
+  request.inputs = inputs;
+  request.output_lists = outputs;
+  request.root = opts.rootRank;
+  return submit(request,
+                [&](Other& other) { return other.gather(outputs, inputs, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                                 const ::c10d::ScatterOptions& opts) {
+  Request request = request_of(OpKind::kScatter, OpType::SCATTER, opts);
+  request.input_lists = inputs;
+  request.outputs = outputs;
+  request.root = opts.rootRank;
+  return submit(request,
+                [&](Other& other) { return other.scatter(outputs, inputs, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                       std::vector<int64_t>& output_splits,
+                                       std::vector<int64_t>& input_splits,
+                                       const ::c10d::AllToAllOptions& opts) {
+  Request request = request_of(OpKind::kAllToAllSingle, OpType::ALLTOALL_BASE, opts);
+  request.inputs = input;
+  request.outputs = output;
+  request.input_splits = input_splits;
+  request.output_splits = output_splits;
+  return submit(request, [&](Other& other) {
+    return other.alltoall_base(output, input, output_splits, input_splits, with_work(opts));
+  });
+}
+
+WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                  const ::c10d::AllToAllOptions& opts) {
+  Request request = request_of(OpKind::kAllToAll, OpType::ALLTOALL, opts);
+  request.inputs = inputs;
+  request.outputs = outputs;
+  return submit(request,
+                [&](Other& other) { return other.alltoall(outputs, inputs, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
+                                             const ::c10d::AllreduceCoalescedOptions& opts) {
+  Request request = request_of(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED, opts);
+  request.outputs = tensors;
+  request.op = &opts.reduceOp;
+  return submit(request,
+                [&](Other& other) { return other.allreduce_coalesced(tensors, with_work(opts)); });
+}
+
+WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                             const ::c10d::AllgatherOptions& opts) {
+  Request request = request_of(OpKind::kAllGatherCoalesced, OpType::ALLGATHER_COALESCED, opts);
+  request.inputs = inputs;
+  request.output_lists = outputs;
+  return submit(request, [&](Other& other) {
+    return other.allgather_coalesced(outputs, inputs, with_work(opts));
+  });
+}
+
+WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const ::c10d::AllgatherOptions& opts) {
+  Request request =
+      request_of(OpKind::kAllGatherIntoTensorCoalesced, OpType::ALLGATHER_COALESCED, opts);
+  request.inputs = inputs;
+  request.outputs = outputs;
+  return submit(request, [&](Other& other) {
+    return other.allgather_into_tensor_coalesced(outputs, inputs, with_work(opts));
+  });
+}
+
+WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const ::c10d::ReduceScatterOptions& opts) {
+  Request request = request_of(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER, opts);
+  request.inputs = inputs;
+  request.outputs = outputs;
+  request.op = &opts.reduceOp;
+  return submit(request, [&](Other& other) {
+    return other.reduce_scatter_tensor_coalesced(outputs, inputs, with_work(opts));
+  });
+}
+
+void FastcommBackend::check_peer(const char* operation, int peer) const {
+  translating([&] {
+    FC_CHECK(peer >= 0 && peer < size_, operation, ": rank ", peer, " is not in a group of ",
+             size_);
+    FC_CHECK(peer != rank_, operation, ": the peer is this rank itself, ", peer);
+  });
+}
+
+WorkPtr FastcommBackend::submit_message(OpKind kind, Tensors& tensors, int peer, int tag,
+                                        Request::Forward forward) {
+  const bool is_send = kind == OpKind::kSend;
+  Request request;
+  request.kind = kind;
+  request.type = is_send ? OpType::SEND : OpType::RECV;
+  request.async = true;
+  (is_send ? request.inputs : request.outputs) = tensors;
+  request.peer = peer;
+  request.tag = tag;
+  return submit(request, forward);
+}
+
+WorkPtr FastcommBackend::send(Tensors& tensors, int peer, int tag) {
+  check_peer("send", peer);
+  return submit_message(OpKind::kSend, tensors, peer, tag,
+                        [&](Other& other) { return other.send(tensors, peer, tag); });
+}
+
+WorkPtr FastcommBackend::recv(Tensors& tensors, int peer, int tag) {
+  check_peer("recv", peer);
+  return submit_message(OpKind::kRecv, tensors, peer, tag,
+                        [&](Other& other) { return other.recv(tensors, peer, tag); });
+}
+
+WorkPtr FastcommBackend::recvAnysource(Tensors& tensors, int tag) {
+  return submit_message(OpKind::kRecv, tensors, Request::kNoRank, tag, [&](Other& other) {
+    // Gloo reports no death to a caller that waits for any rank; here only one can be meant.
+    return size_ == 2 ? other.recv(tensors, 1 - rank_, tag) : other.recvAnysource(tensors, tag);
+  });
+}
+
+WorkPtr FastcommBackend::barrier(const ::c10d::BarrierOptions& opts) {
+  Request request = request_of(OpKind::kBarrier, OpType::BARRIER, opts);
+  return submit(request, [&](Other& other) { return other.barrier(with_work(opts)); });
+}
+
+void FastcommBackend::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  translating([&] { engines_->host().monitored_barrier(opts, wait_all_ranks); });
+}
+
+WorkPtr FastcommBackend::endCoalescing() {
+  return translating(
+      [&] { return c10::make_intrusive<WorkOfMany>(rank_, coalescing_.end(), continuations_); });
+}
+
+std::optional<FastcommBackend::Fused> FastcommBackend::submit_list(
+    OpKind kind, OpType type, const Tensors& tensors, const GradientOptions& options,
+    std::optional<Milliseconds> timeout, bool async) {
+  Fused fused;
+  Request request;
+  request.kind = kind;
+  request.type = type;
+  request.timeout = timeout.value_or(::c10d::kUnsetTimeout);
+  request.async = async;
+  request.outputs = tensors;
+  request.gradients = &options;
+  request.results = &fused.results;
+  return translating([&]() -> std::optional<Fused> {
+    auto work = submit_if_taken(request);
+    if (!work) return std::nullopt;
+    fused.work = std::move(*work);
+    return std::move(fused);
+  });
+}
+
+std::optional<FastcommBackend::Fused> FastcommBackend::fused_reduce(
+    const Tensors& gradients, const GradientOptions& options, std::optional<Milliseconds> timeout,
+    bool async) {
+  const bool scatters = !options.shards.empty();
+  return submit_list(scatters ? OpKind::kFusedReduceScatter : OpKind::kFusedAllReduce,
+                     OpType::ALLREDUCE, gradients, options, timeout, async);
+}
+
+std::optional<FastcommBackend::Fused> FastcommBackend::gather_shards(
+    const Tensors& tensors, const std::vector<ShardOffsets>& shards,
+    std::optional<Milliseconds> timeout, bool async) {
+  const GradientOptions options{{false, 1, NormKind::kNone}, {}, shards, {}};
+  return submit_list(OpKind::kGatherShards, OpType::ALLGATHER, tensors, options, timeout, async);
+}
+
+}  // namespace fastcomm

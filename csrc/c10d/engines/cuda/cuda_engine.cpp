@@ -1,0 +1,167 @@
+#include "c10d/engines/cuda/cuda_engine.h"
+#if defined(FC_DEVICES)
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "c10d/life/exception.h"
+#include "c10d/life/hooks.h"
+#include "c10d/requests/calls.h"
+#include "coll/operations.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+namespace {
+
+/// Queries name no reduction for lists.
+ReduceOp reduction(const Query& query) {
+  return row_of(query.kind).takes_list ? ReduceOp::kSum : query.op;
+}
+
+}  // namespace
+
+CudaEngine::CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolHosts> hosts,
+                       GroupContext context)
+    : Engine(std::move(context)),
+      group_(std::move(group)),
+      hosts_(std::move(hosts)),
+      watch_(std::make_unique<CudaWatch>(group_)) {
+  for (int op = 0; op < kNumReduceOps; ++op) {
+    for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
+      const std::pair pair{static_cast<DType>(dtype), static_cast<ReduceOp>(op)};
+      if (group_->reduces(pair.first, pair.second)) kernels_.insert(pair);
+    }
+  }
+}
+
+CudaEngine::~CudaEngine() {
+  if (forked_from_endpoint()) return;
+  if (const auto error = caught([&] { leave(""); })) {
+    LOG(WARNING) << "fastcomm: " << what_of(error);
+  }
+}
+
+bool CudaEngine::moves(at::TensorList tensors) const {
+  return std::all_of(tensors.begin(), tensors.end(), [this](const at::Tensor& tensor) {
+    return is_on_accelerator(tensor) && tensor.get_device() == group_->device() &&
+           tensor.layout() == at::kStrided && !tensor.is_quantized();
+  });
+}
+
+bool CudaEngine::reduces(at::TensorList tensors, const ::c10d::ReduceOp& op) const {
+  const ReduceOp reduction = reduce_op_of(op);
+  return !has_factor_on_device(op) &&
+         std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+           const DType dtype = dtype_of(c10::toRealValueType(tensor.scalar_type()));
+           return kernels_.count({dtype, reduction}) != 0;
+         });
+}
+
+bool CudaEngine::takes(const Request& request) const {
+  if (row_of(request.kind).peers.work == PeerWay::Work::kNone) return false;
+  if (!moves(request.inputs) || !moves(request.outputs)) return false;
+  // A root's list may lie anywhere: the others do not know where.
+  const bool has_root = request.root != Request::kNoRank;
+  for (const auto& lists : {request.input_lists, request.output_lists}) {
+    for (const Tensors& list : lists) {
+      if (!has_root && !moves(list)) return false;
+    }
+  }
+  if (request.is_over_list()) return !request.outputs.empty();
+  if (request.op == nullptr) return true;
+  // Of parts of several sizes each rank would reduce only its own.
+  const bool in_parts = !request.input_lists.empty() && !request.outputs.empty();
+  return reduces(request.outputs, *request.op) &&
+         (!in_parts || are_even(request.input_lists[0], request.outputs[0]));
+}
+
+bool CudaEngine::takes(const Query& query) const {
+  const OperationRow& row = row_of(query.kind);
+  return row.peers.work != PeerWay::Work::kNone &&
+         (!(row.reduces || row.takes_list) || kernels_.count({query.dtype, reduction(query)}) != 0);
+}
+
+Selection CudaEngine::explain(const Query& query) const {
+  Call call;
+  call.kind = query.kind;
+  call.dtype = query.dtype;
+  call.op = reduction(query);
+  call.count = query.bytes / dtype_size(query.dtype);
+  const bool at_once = group_->is_one_launch(call);
+  const CudaGroup::Options& options = group_->options();
+  const bool on_devices = options.place == WindowPlace::kDevices;
+  return {at_once ? Algorithm::kOneShot : Algorithm::kPipelined,
+          concat("the ranks' devices ",
+                 on_devices ? "reach each other's memory" : "share pinned memory of the host",
+                 ": they meet",
+                 at_once ? " in the kernel that does the work"
+                         : ", one kernel a rank does the work, and they meet again",
+                 ". In one launch where a rank reads at most ", options.slot_bytes, " bytes (",
+                 chosen_by_text(options.slot_by, "FASTCOMM_ONE_SHOT_BYTES"), ")",
+                 on_devices ? group_->how() : concat(". Not each other's: ", options.why))};
+}
+
+at::Tensor CudaEngine::shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) {
+  return group_->empty(sizes, dtype, *hosts_, g_interrupt_check, why);
+}
+
+WorkPtr CudaEngine::submit(const Request& request) {
+  const bool sends = !request.is_over_list() || group_->failure() == nullptr;
+  Calls calls = calls_of({rank(), size(), Place::kWhereItIs, sends}, request);
+  WorkPtr work;
+  for (Prepared& each : calls) {
+    work = enqueue(request, std::move(each), &each == &calls.back());
+  }
+  return work;
+}
+
+WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last) {
+  const char* const name = made.name();
+  check_not_forked([&] { return message_front(rank(), size(), -1, name, calls_); });
+  ++calls_;
+  const auto about = [&] {
+    return CudaWork::Call{
+        group_, rank(), request.type, name, is_last ? request.value() : Tensors{}, continuations()};
+  };
+  if (const auto failure = group_->failed_before(name)) {
+    if (made.held.instead) made.held.instead();
+    return CudaWork::failed(about(), failure);
+  }
+  std::optional<CudaWork::Call> call;
+  if (request.async) call.emplace(about());
+  watch_->wake();  // raises where there is no thread, before anything is enqueued
+  FlightPtr flight;
+  try {
+    flight = group_->submit(std::move(made), timeout_or_default(request.timeout), request.async);
+  } catch (...) {
+    watch_->wake();
+    throw;
+  }
+  watch_->wake();  // it may have looked, and slept, before there was anything to see
+  if (!request.async) return nullptr;  // c10d takes this for "done" where the caller asked for that
+  return c10::make_intrusive<CudaWork>(std::move(*call), std::move(flight));
+}
+
+void CudaEngine::leave(const std::string&) {
+  if (left_.exchange(true)) return;  // any later reason is that the group was destroyed
+  group_->leave(g_interrupt_check);
+  // This may be the first to report it: no one has waited since.
+  if (const auto failure = group_->untold()) {
+    group_->tell();
+    LOG(WARNING) << "fastcomm: " << what_of(failure);
+  }
+}
+
+void CudaEngine::abort() {
+  group_->give_up("none", ErrorCode::kPoisoned, concat("rank ", rank(), " called abort()"));
+}
+
+void CudaEngine::abandon() {
+  static_cast<void>(watch_.release());
+  static_cast<void>(new std::shared_ptr<CudaGroup>(group_));  // its events and windows, for ever
+}
+
+}  // namespace fastcomm
+#endif

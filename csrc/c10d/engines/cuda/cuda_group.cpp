@@ -1,0 +1,520 @@
+#include "c10d/engines/cuda/cuda_group.h"
+#if defined(FC_DEVICES)
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "c10d/engines/cuda/trial.h"
+#include "c10d/life/exception.h"
+#include "coll/operations.h"
+#include "core/call_site.h"
+#include "core/env.h"
+#include "engines/cuda/failure_text.h"
+#include "kernels/cuda/multi_gradient.h"
+#include "transport/fork.h"
+#include "transport/ipc/pinned_memory.h"
+
+namespace fastcomm {
+namespace {
+
+uint64_t nanoseconds(Milliseconds timeout) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(countable(timeout)).count());
+}
+
+ErrorCode code_of_wait(WaitFailure why) {
+  switch (why) {
+    case WaitFailure::kTimeout:
+      return ErrorCode::kTimeout;
+    case WaitFailure::kMismatch:
+      return ErrorCode::kMismatch;
+    default:
+      return ErrorCode::kPoisoned;
+  }
+}
+
+const char* advice(WaitFailure why) {
+  return why == WaitFailure::kTimeout
+             ? ". Look what the other ranks are doing, or raise timeout=; results that had not "
+               "been there are NaN; this process group cannot be used any more"
+             : ". Results that had not been there are NaN; this process group cannot be used any "
+               "more, create a new one";
+}
+
+c10::Stream stream_of_pool(int device) {
+  return c10::impl::VirtualGuardImpl(kAccelerator)
+      .getStreamFromGlobalPool(accelerator_device(device));
+}
+
+/// failure_text, without what torch adds to its own errors.
+template <class Body>
+std::string problem_in(const Body& body) {
+  try {
+    body();
+    return "";
+  } catch (const std::exception&) {
+    return what_of(std::current_exception());
+  }
+}
+
+}  // namespace
+
+void Flight::block(const c10::Stream& waiting) {
+  if (FC_LEFT_OUT(Control::kWaitForNone)) return;
+  if (about.capture != 0 && capture_of(waiting) != about.capture) return;
+  end_.block(waiting);
+  if (waiting == caller_) let_go();
+}
+
+void Flight::let_go() {
+  Held gone;  // without the lock: tensors may be Python's
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::swap(gone, held_);
+}
+
+CudaGroup::AbortWord CudaGroup::make_abort_word() {
+  void* memory = nullptr;
+  FC_CUDA(cudaHostAlloc(&memory, sizeof(uint32_t), cudaHostAllocMapped), "an abort word");
+  std::memset(memory, 0, sizeof(uint32_t));
+  return AbortWord(static_cast<uint32_t*>(memory));
+}
+
+CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
+                     Options options)
+    : device_(device),
+      options_(std::move(options)),
+      beside_(std::move(beside)),
+      stream_(stream_of_pool(device)),
+      marks_(stream_of_pool(device)) {
+  const BesideCaptures others;
+  PeerCollectives::Options made;
+  made.channels = kChannels;
+  made.replayed = kCaptured;
+  made.slot_bytes = options_.slot_bytes;
+  made.area_bytes = options_.area_bytes;
+  made.blocks = options_.blocks;
+  made.pushes = !options_.pulls;
+  if (options_.place == WindowPlace::kHost) {
+    made.area_bytes = std::min(made.area_bytes, kMostOfHost);
+    made.pushes = false;
+  }
+  const uint64_t bytes = PeerCollectives::window_bytes(made, beside_->size());
+  DeviceWay way = DeviceWay::kHandle;
+  if (options_.place == WindowPlace::kDevices) {
+    DeviceWindowsFound found =
+        make_device_windows(hosts, beside_->rank(), device, bytes, options_.ways);
+    windows_ = std::move(found.windows);
+    way = found.way;
+    if (!found.why_not.empty()) {
+      how_ = concat(". Mapped by ", device_way_name(way), ", not by ", found.why_not);
+    }
+  } else {
+    auto memory =
+        std::make_unique<PinnedMemory>(device, Endpoint::instance(), beside_->transport());
+    windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), std::move(memory), bytes);
+  }
+  // A failure from here on may be on this rank alone: all report how it went.
+  std::unique_ptr<Trial> trial;
+  const auto make = [&] {
+    const DeviceGuard guard(device);
+    abort_word_ = make_abort_word();
+    made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
+    if (options_.place == WindowPlace::kDevices && made.pushes) {
+      pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),
+                                          options_.pool_bytes);
+    }
+    collectives_ = std::make_unique<PeerCollectives>(*windows_, made,
+                                                     pool_ == nullptr ? nullptr : &pool_->peers());
+    load_gradients_of_one();  // as PeerCollectives loads its own
+    trial = std::make_unique<Trial>(*collectives_, *beside_, stream_, abort_word_.get());
+  };
+  std::string text = problems_of_all(hosts, problem_in(make));
+  if (text.empty()) {
+    text = problems_of_all(
+        hosts, problem_in([&] { trial->run(kEager, nanoseconds(options_.timeout) / 2); }));
+  }
+  if (text.empty()) return;
+  collectives_.reset();
+  windows_->leave(hosts);
+  throw Error(ErrorCode::kSystem, text);
+}
+
+CudaGroup::~CudaGroup() {
+  if (forked_from_endpoint()) {
+    static_cast<void>(collectives_.release());
+    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
+    static_cast<void>(windows_.release());
+    static_cast<void>(abort_word_.release());
+    return;
+  }
+  leave({});
+}
+
+FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
+  std::string site = call_site();  // takes the interpreter's lock: before any of this group's
+  const std::lock_guard<std::mutex> lock(submitting_);
+  if (left_) {
+    throw Error(ErrorCode::kPoisoned,
+                concat("[rank ", beside_->rank(), " of ", beside_->size(), ", ",
+                       op_kind_name(made.call.kind),
+                       "] this process group was destroyed; create a new one"));
+  }
+  const c10::Stream caller = current_stream(device_);
+  const uint64_t capture = capture_of(caller);
+  const c10::Stream& stream = async && capture == 0 ? stream_ : caller;
+  order(caller, stream, capture);  // what it raises has enqueued nothing
+  const OpKind kind = made.call.kind;
+  std::exception_ptr error;
+  uint64_t number = 0;
+  bool enqueued = false;
+  try {
+    number = collectives_->enqueue(made.call, capture == 0 ? kEager : kCaptured,
+                                   native_stream(stream), nanoseconds(timeout));
+    enqueued = true;
+    const c10::StreamGuard in_its_order(stream);
+    made.held.write_back();
+  } catch (const Error& raised) {
+    if (!enqueued && raised.code() != ErrorCode::kSystem) throw;  // then nothing was enqueued
+    error = std::current_exception();
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  FlightPtr flight;
+  try {
+    // Also for what was enqueued in part: its tensors are in use.
+    flight = std::make_shared<Flight>(Flight::About{kind, number, capture, std::move(site)},
+                                      std::move(made.held), caller, stream);
+    // Users of that stream come after it already.
+    if (stream == caller || FC_LEFT_OUT(Control::kLetGoEarly)) flight->let_go();
+    if (capture != 0) {
+      last_captured_ = flight;
+    } else {
+      last_ = flight;
+      ++issued_;
+      const std::lock_guard<std::mutex> flying(flying_);
+      flights_.push_back(flight);
+    }
+  } catch (const std::exception&) {
+    if (error == nullptr) error = std::current_exception();
+    // Nothing tells when the device is done with them.
+    static_cast<void>(new Held(std::move(made.held)));
+  }
+  if (error != nullptr) {
+    std::rethrow_exception(give_up(op_kind_name(kind), ErrorCode::kSystem, what_of(error)));
+  }
+  return flight;
+}
+
+at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
+                            const std::function<void()>& interrupted, std::string& why) {
+  const DeviceGuard guard(device_);
+  if (pool_ == nullptr) {
+    why = options_.pulls ? "results are pulled (FASTCOMM_DEVICE_RESULTS, or as tuned)"
+                         : "the ranks' devices do not reach each other's memory";
+  }
+  if (failure() != nullptr) why = "the process group has failed";
+  if (is_capturing(device_)) why = "the stream is being captured into a graph";
+  if (!why.empty()) return {};
+  const uint64_t bytes = GroupPool::bytes_of(sizes, dtype);
+  const std::lock_guard<std::mutex> lock(growing_);
+  at::Tensor tensor = pool_->empty(sizes, dtype);
+  if (tensor.defined() || bytes == 0) return tensor;
+  if (why_no_growth_.empty()) {
+    // Tensors that the device is done with may not have been let go of yet, here or on another rank.
+    if (pool_->has_tensors()) {
+      settle(interrupted);
+      tensor = pool_->empty(sizes, dtype);
+      if (tensor.defined()) return tensor;
+    }
+    why_no_growth_ = grow(bytes, hosts);
+    if (!why_no_growth_.empty()) {
+      TORCH_WARN("fastcomm: from now on tensors that process groups make for themselves on device ",
+                 device_, " are staged by their operations: ", why_no_growth_);
+    }
+  }
+  why = why_no_growth_;
+  return why.empty() ? pool_->empty(sizes, dtype) : tensor;
+}
+
+void CudaGroup::settle(const std::function<void()>& interrupted) {
+  const Deadline end = Clock::now() + kPatience;
+  if (!drain(interrupted, end)) return;
+  while (looks_.load() != 0 && Clock::now() < end) std::this_thread::sleep_for(Milliseconds(1));
+}
+
+std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
+  if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
+  // To the end: what another thread issues comes after it, on all ranks.
+  const std::lock_guard<std::mutex> lock(submitting_);
+  if (left_) return "the process group was destroyed";
+  bool all_come = false;
+  if (const auto error = caught([&] { all_come = hosts.all_come(issued_, kPatience); })) {
+    return concat("the process group's store fails: ", what_of(error));
+  }
+  if (!all_come) {
+    return concat("not all ranks have asked for such memory within ", kPatience.count() / 1000,
+                  " s, after the same operations");
+  }
+  // What was issued before is over once all are here; handles are opened where nothing waits.
+  const std::string problem = problem_in([&] {
+    if (!drain({})) throw Error(ErrorCode::kSystem, "its device does not end what it was given");
+    const BesideCaptures others;
+    c10::impl::VirtualGuardImpl(kAccelerator)
+        .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
+  });
+  std::string text;
+  uint64_t most = 0;
+  const std::vector<std::string> all =
+      hosts.all_gather(problem.empty() ? std::to_string(bytes) : "!" + problem);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank][0] == '!') {
+      text = concat("rank ", rank, ": ", all[rank].substr(1));
+    } else {
+      most = std::max<uint64_t>(most, std::stoull(all[rank]));
+    }
+  }
+  if (!text.empty()) return text;
+  try {
+    const BesideCaptures others;
+    pool_->grow(hosts, most, [&](char* memory) {
+      const auto run = [&] {
+        Trial(*collectives_, *beside_, stream_, abort_word_.get(), memory)
+            .run(kEager, nanoseconds(options_.timeout) / 2);
+      };
+      const std::string wrong = problems_of_all(hosts, problem_in(run));
+      if (!wrong.empty()) throw Error(ErrorCode::kSystem, wrong);
+    });
+  } catch (const Error& error) {
+    if (beside_->failure() != nullptr) throw;
+    return error.what();
+  }
+  return "";
+}
+
+void CudaGroup::order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture) {
+  if (capture != 0) {
+    captures_ = true;
+    // From another capture: CUDA refuses to wait for it.
+    if (last_captured_ != nullptr && last_captured_->about.capture != capture)
+      last_captured_.reset();
+    if (last_captured_ != nullptr && last_captured_->stream != stream)
+      last_captured_->block(stream);
+    return;
+  }
+  if (stream != caller && !FC_LEFT_OUT(Control::kRunAhead)) {
+    c10::Event ready(kAccelerator);
+    ready.record(caller);
+    ready.block(stream);
+  }
+  if (last_ != nullptr && last_->stream != stream && !FC_LEFT_OUT(Control::kOvertake)) {
+    last_->block(stream);
+  }
+}
+
+std::exception_ptr CudaGroup::noted() const {
+  const std::lock_guard<std::mutex> lock(noting_);
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
+  const std::lock_guard<std::mutex> lock(noting_);
+  if (failure_ == nullptr) {
+    failure_ = error;
+    failed_.store(true, std::memory_order_release);
+    // Relaxed, since nothing is read because of it: kernels that wait give up.
+    store_relaxed(abort_word_.get(), 1u);
+  }
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::give_up(const char* operation, ErrorCode code,
+                                      const std::string& what, int peer) {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  return note(beside_->failed(operation, code, what, peer));
+}
+
+std::exception_ptr CudaGroup::recorded() {
+  for (int channel = 0; channel < kChannels; ++channel) {
+    const MeetingRecord& record = collectives_->record(channel);
+    // Acquire: the rest of the record is complete once this is there.
+    const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
+    if (why == WaitFailure::kNone) continue;
+    const auto kind = static_cast<OpKind>(record.own.kind);
+    if (why == WaitFailure::kPeerFailed || why == WaitFailure::kAborted) {
+      // Its own host knows why, and reports it.
+      std::optional<Deadline> since;
+      for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
+        if (const auto told = beside_->stalled(op_kind_name(kind), since, 0)) return note(told);
+        if (const auto told = beside_->failure()) return note(told);
+        std::this_thread::sleep_for(Milliseconds(1));
+      }
+    }
+    const std::string site = channel == kEager ? site_of(record.own.sequence) : "";
+    const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size(), site);
+    return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer);
+  }
+  return nullptr;
+}
+
+std::string CudaGroup::site_of(uint64_t number) const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  for (const FlightPtr& flight : flights_) {
+    if (flight->about.number == number) return flight->about.site;
+  }
+  return "";
+}
+
+std::exception_ptr CudaGroup::failure() {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  if (const auto error = beside_->failure()) return note(error);
+  return recorded();
+}
+
+std::exception_ptr CudaGroup::failed_before(const char* operation) {
+  auto error = failure();
+  if (error == nullptr) {
+    // Its kernels may find all that they need, of a peer that has given the group up since.
+    error = beside_->failure_before(operation);
+    if (error == nullptr) return nullptr;
+    note(error);
+  }
+  tell();
+  return come_after(error, operation);
+}
+
+FlightPtr CudaGroup::oldest() const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  return flights_.empty() ? nullptr : flights_.front();
+}
+
+bool CudaGroup::is_over(Flight& flight) {
+  if (flight.ended_well() || flight.about.capture != 0)
+    return true;  // no host sees what is replayed
+  bool passed = false;
+  // Calls that a capture on another thread would not tolerate.
+  const BesideCaptures beside;
+  if (const auto error = caught([&] { passed = flight.passed(); })) {
+    give_up(flight.name(), ErrorCode::kSystem, what_of(error));
+    return true;  // a lost device does nothing any more
+  }
+  // After that: what an operation fails with is recorded before it has passed.
+  if (passed && failure() == nullptr) flight.set_ended_well();
+  return passed;
+}
+
+std::vector<FlightPtr> CudaGroup::reap() {
+  std::vector<FlightPtr> over;
+  while (const FlightPtr flight = oldest()) {
+    if (!is_over(*flight)) break;
+    over.push_back(flight);
+    const std::lock_guard<std::mutex> lock(flying_);
+    if (!flights_.empty() && flights_.front() == flight) flights_.pop_front();
+  }
+  return over;
+}
+
+bool CudaGroup::look() {
+  ++looks_;  // before something is taken out: a thread that finds nothing under way sees this
+  const std::vector<FlightPtr> over = reap();
+  const bool under_way = look_at(oldest());
+  // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device that
+  // waits for a rank that is gone.
+  for (const FlightPtr& flight : over) flight->let_go();
+  --looks_;
+  return under_way;
+}
+
+bool CudaGroup::look_at(const FlightPtr& waiting) {
+  const std::exception_ptr error = failure();
+  if (error != nullptr) return waiting != nullptr;
+  std::exception_ptr why;
+  {
+    const std::lock_guard<std::mutex> lock(looking_);
+    if (waiting == nullptr && !captures_) {
+      stalled_since_.reset();
+      return false;
+    }
+    const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+    const char* const name = waiting == nullptr ? op_kind_name(OpKind::kOther) : waiting->name();
+    why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0);
+  }
+  if (why != nullptr) {
+    note(why);
+  } else if (waiting != nullptr) {
+    warn_of_wait(*waiting);
+  }
+  return true;
+}
+
+void CudaGroup::warn_of_wait(Flight& flight) {
+  flight.warning.look(Clock::now(), beside_->label(), [&](Clock::duration so_far) {
+    return message_front(beside_->rank(), beside_->size(), -1, flight.name(), flight.about.number) +
+           concat(
+               waited(so_far), " for its device", at_site(flight.about.site),
+               ": a rank has not called it, or what the streams were given before it takes long. "
+               "See what the other ranks are doing");
+  });
+}
+
+bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {
+  std::optional<Deadline> limit;
+  for (;;) {
+    look();  // whether or not a thread does
+    if (oldest() == nullptr) return true;
+    if (interrupted) interrupted();
+    if (Clock::now() > until) return false;
+    if (!limit && failure() != nullptr) limit = Clock::now() + kStopGrace;
+    if (limit && Clock::now() > *limit) return false;
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
+void CudaGroup::leave(const std::function<void()>& interrupted) {
+  {
+    const std::lock_guard<std::mutex> lock(submitting_);
+    if (std::exchange(left_, true)) return;
+    last_.reset();
+    last_captured_.reset();
+  }
+  const BesideCaptures others;
+  bool stopped = false;
+  std::exception_ptr raised;
+  try {
+    stopped = drain(interrupted);
+  } catch (...) {  // Ctrl-C
+    raised = std::current_exception();
+    give_up("none", ErrorCode::kPoisoned,
+            concat("rank ", beside_->rank(), " was interrupted while it left"));
+    stopped = drain({});
+  }
+  if (stopped && captures_) {
+    // Replays are known to the device alone; what they wait for is bounded.
+    if (const auto lost = caught([&] {
+          c10::impl::VirtualGuardImpl(kAccelerator)
+              .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));
+        })) {
+      give_up("none", ErrorCode::kSystem, what_of(lost));
+    }
+  }
+  if (stopped) {
+    if (pool_ != nullptr) pool_->retire(beside_->peers_are_gone());
+    windows_->retire(beside_->peers_are_gone());
+  } else {  // kernels that cannot be stopped use them
+    LOG(WARNING) << "fastcomm: device " << device_
+                 << " does not end what it was given; memory of a process group stays allocated";
+    static_cast<void>(collectives_.release());
+    static_cast<void>(new std::shared_ptr<GroupPool>(std::move(pool_)));
+    static_cast<void>(windows_.release());
+    static_cast<void>(abort_word_.release());
+    const std::lock_guard<std::mutex> lock(flying_);
+    static_cast<void>(new std::deque<FlightPtr>(std::move(flights_)));  // and their tensors
+  }
+  if (raised != nullptr) std::rethrow_exception(raised);
+}
+
+}  // namespace fastcomm
+#endif

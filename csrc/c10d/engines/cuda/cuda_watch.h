@@ -1,0 +1,49 @@
+// The thread that looks after what a group has under way on its device: deaths, failures, what has passed.
+#pragma once
+
+#include "c10d/engines/cuda/cuda_group.h"
+#if defined(FC_DEVICES)
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "c10d/life/stopped_at_end.h"
+
+namespace fastcomm {
+
+/// Sleeps while nothing is under way. Thread-safe.
+class CudaWatch final : public StoppedAtEnd {
+ public:
+  explicit CudaWatch(std::shared_ptr<CudaGroup> group);
+  ~CudaWatch();
+
+  /// Something is about to be under way, or is: called before it is submitted, to have a thread, and
+  /// afterwards, to have it seen. Raises Error(kSystem): no thread can be started.
+  void wake() {
+    // The thread clears the word and then looks at what flies, under a lock. If it has not seen what was
+    // put there before this call, it had that lock first: so this exchange finds the word cleared, and
+    // wakes it. Otherwise it has seen that, and looks again.
+    if (awake_.exchange(true, std::memory_order_acq_rel)) return;
+    rouse();
+  }
+  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
+  void stop() override;
+
+ private:
+  static constexpr std::chrono::milliseconds kLook{20};
+
+  void rouse();
+  void run();
+
+  const std::shared_ptr<CudaGroup> group_;
+  std::atomic<bool> awake_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fastcomm
+#endif

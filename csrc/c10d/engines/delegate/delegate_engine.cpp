@@ -1,0 +1,119 @@
+#include "c10d/engines/delegate/delegate_engine.h"
+
+#include "c10d/life/exception.h"
+#include "core/call_site.h"
+#include "transport/fork.h"
+
+namespace fastcomm {
+
+using ::c10d::OpType;
+
+DelegateEngine::DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context,
+                               std::string label, std::shared_ptr<Communicator> beside)
+    : Engine(std::move(context)),
+      delegate_(
+          std::make_shared<Delegate>(*inner, std::move(kind), std::move(beside), std::move(label))),
+      inner_(std::move(inner)),
+      coalesces_(inner_->supportsCoalescing()) {
+  static const bool watched = [] { return watch_for_forks(), true; }();
+  static_cast<void>(watched);
+  if (delegate_->beside() != nullptr) watch_ = std::make_unique<DeviceWatch>(delegate_);
+}
+
+DelegateEngine::~DelegateEngine() {
+  watch_.reset();
+  delegate_->forget();
+}
+
+void DelegateEngine::abandon() {
+  static_cast<void>(watch_.release());
+  static_cast<void>(inner_.release());
+}
+
+Selection DelegateEngine::explain(const Query& query) const {
+  if (row_of(query.kind).algorithms.empty()) {
+    return {Algorithm::kDelegated, "there is no such operation"};
+  }
+  return {Algorithm::kDelegated, concat("a backend of torch's serves the group: ", name())};
+}
+
+WorkPtr DelegateEngine::submit(const Request& request) {
+  // Gloo reports no death to a caller that waits for any rank: where only one can be meant, it is that one.
+  const bool from_any = request.kind == OpKind::kRecv && request.peer == Request::kNoRank;
+  const int peer = from_any && size() == 2 ? 1 - rank() : request.peer;
+  DelegateWork::Call call = this->call(request.name(), peer, request.type, request.value());
+  if (const auto failure = delegate_->failed_before(request.name())) {
+    if (request.is_message()) std::rethrow_exception(failure);
+    return DelegateWork::failed(std::move(call), failure);
+  }
+  if (!request.is_message()) ++sequence_;
+  // In a block that the backend coalesces itself, the work that ends it is watched.
+  const bool watched = watch_ != nullptr && !(coalesces() && request.coalesced);
+  return started(std::move(call), timeout_or_default(request.timeout), watched,
+                 [&] { return request.forward(*inner_); });
+}
+
+DelegateWork::Call DelegateEngine::call(const char* name, int peer, OpType type,
+                                        Tensors outputs) const {
+  const Delegate::Subject subject{name, peer, sequence_, call_site()};
+  check_not_forked([&] { return delegate_->front(subject); });
+  return {delegate_, subject, type, std::move(outputs), this->timeout(), continuations()};
+}
+
+template <class Start>
+WorkPtr DelegateEngine::started(DelegateWork::Call call, Milliseconds timeout, bool watched,
+                                const Start& start) {
+  const auto entry = watched ? watch_->begin(call.subject, timeout) : nullptr;
+  try {
+    WorkPtr inner = start();
+    if (inner == nullptr) {  // a message in a block: the end of the block has the work
+      if (watched) watch_->drop(entry);
+      return nullptr;
+    }
+    auto work = DelegateWork::start(call, std::move(inner));
+    if (watched) watch_->follow(entry, work);
+    return work;
+  } catch (...) {
+    if (watched) watch_->drop(entry);
+    std::rethrow_exception(delegate_->failed(call.subject, std::current_exception()));
+  }
+}
+
+void DelegateEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  constexpr const char* kName = "monitored_barrier";
+  DelegateWork::Call call = this->call(kName, Request::kNoRank, OpType::BARRIER, {});
+  if (const auto failure = delegate_->failed_before(kName)) std::rethrow_exception(failure);
+  ++sequence_;
+  DelegateWork::aside(std::move(call), [inner = inner_, opts, wait_all_ranks] {
+    inner->monitoredBarrier(opts, wait_all_ranks);
+  })->wait();
+}
+
+bool DelegateEngine::begin_block() {
+  if (coalesces()) inner_->startCoalescing();
+  return coalesces();
+}
+
+WorkPtr DelegateEngine::end_block() {
+  return started(call("coalesced", Request::kNoRank, OpType::COALESCED, {}), timeout(), true,
+                 [&] { return inner_->endCoalescing(); });
+}
+
+void DelegateEngine::fail(const std::exception_ptr& why) {
+  delegate_->give_up(code_of(why), what_of(why));
+}
+
+void DelegateEngine::abort() {
+  delegate_->give_up({"none", Request::kNoRank, sequence_}, ErrorCode::kPoisoned,
+                     concat("rank ", rank(), " called abort()"));
+}
+
+void DelegateEngine::leave(const std::string&) {
+  // NCCL's shutdown() waits for what runs, holding a lock that its abort() needs: where a peer died
+  // meanwhile, both would wait for ever.
+  if (watch_ != nullptr) watch_->drain();
+  if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended
+  delegate_->leave({"none", Request::kNoRank, sequence_});
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,60 @@
+// The engine that runs on another of torch's backends.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "c10d/engines/delegate/delegate.h"
+#include "c10d/engines/delegate/delegate_work.h"
+#include "c10d/engines/delegate/device_watch.h"
+#include "c10d/engines/engine.h"
+
+namespace fastcomm {
+
+/// Progress: by that backend's own threads. Calls are not compared between ranks, and sums have the bits
+/// that it gives them. Its errors become ours: any that is not about a call's arguments gives the group up.
+class DelegateEngine final : public Engine {
+ public:
+  using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
+
+  /// `beside`, if given, is the communicator of the group, whose devices the backend serves.
+  DelegateEngine(BackendPtr inner, DelegateKind kind, GroupContext context, std::string label,
+                 std::shared_ptr<Communicator> beside = nullptr);
+  ~DelegateEngine() override;
+
+  const BackendPtr& inner() const { return inner_; }
+  std::string name() const override { return delegate_->kind().name; }
+  bool is_on_devices() const override { return watch_ != nullptr; }
+  /// What torch has.
+  bool takes(const Request& request) const override { return static_cast<bool>(request.forward); }
+  Selection explain(const Query& query) const override;
+  WorkPtr submit(const Request& request) override;
+  void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  bool begin_block() override;
+  WorkPtr end_block() override;
+  uint64_t submitted() const override { return sequence_; }
+
+  std::exception_ptr failure() const override { return delegate_->failure(); }
+  void fail(const std::exception_ptr& why) override;
+  void abort() override;
+  void leave(const std::string& how) override;
+  void abandon() override;
+  void set_timeout(Milliseconds timeout) override { inner_->setTimeout(countable(timeout)); }
+
+ private:
+  /// Whether the backend itself takes what is issued in a block as one.
+  bool coalesces() const { return coalesces_ && watch_ != nullptr; }
+  DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type, Tensors outputs) const;
+  /// The backend's work, `watched` until it ends; nullptr where it makes none.
+  template <class Start>
+  WorkPtr started(DelegateWork::Call call, Milliseconds timeout, bool watched, const Start& start);
+
+  const std::shared_ptr<Delegate> delegate_;
+  BackendPtr inner_;
+  const bool coalesces_;
+  std::unique_ptr<DeviceWatch> watch_;  // of a backend for a device
+  std::atomic<uint64_t> sequence_{0};
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,75 @@
+// The death watch of a backend for tensors on a device.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "c10d/engines/delegate/delegate.h"
+#include "c10d/engines/delegate/delegate_work.h"
+#include "c10d/life/stopped_at_end.h"
+#include "core/clock.h"
+
+namespace fastcomm {
+
+/// Kernels wait for ever for a peer that died, and perhaps no one on the host waits for them. While a backend
+/// has something under way, a thread checks whether a peer has died, left or given the group up, whether
+/// the group has failed, and whether an operation has had its time; if so, the backend is ended, and all that
+/// is under way ends in the error. Thread-safe; all that threads share is under the lock.
+class DeviceWatch final : public StoppedAtEnd {
+ public:
+  struct Watched {
+    const Delegate::Subject subject;
+    const Milliseconds timeout;
+    const Deadline since = Clock::now();
+    WaitWarning warning{since};
+    c10::intrusive_ptr<DelegateWork> work;  // nullptr while it is being submitted
+
+    Watched(Delegate::Subject about, Milliseconds limit)
+        : subject(std::move(about)), timeout(limit) {}
+  };
+  using Entry = std::shared_ptr<Watched>;
+
+  explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
+  ~DeviceWatch();
+
+  /// Before an operation is submitted, which may wait for peers itself. Raises Error(kSystem).
+  Entry begin(const Delegate::Subject& subject, Milliseconds timeout);
+  /// Watches it until it ends.
+  void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
+  void drop(const Entry& entry);
+  /// Returns once nothing is under way: all operations and their works have ended, or the group has failed.
+  /// Raises what g_interrupt_check raises.
+  void drain();
+  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
+  void stop() override;
+
+ private:
+  static constexpr Milliseconds kLook{20};
+  /// Time to end for operations in which a rank that left in order has taken part.
+  static constexpr Milliseconds kLeaverGrace{2000};
+
+  void run();
+  /// An entry and its work, as they are for one look.
+  using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
+  Seen seen();
+  void look(const Seen& pending);
+  /// Why these cannot go on; nullptr while they can.
+  std::exception_ptr failure_of(const Seen& pending);
+  /// The ranks whose leaving in order keeps these from ending, by bits.
+  static uint64_t awaited(const Seen& pending);
+
+  const std::shared_ptr<Delegate> delegate_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Entry> watched_;
+  bool stop_ = false;
+  std::thread thread_;
+  std::optional<Deadline> stalled_since_;  // the thread's own
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,116 @@
+// What carries out a group's calls in some places: in shared memory, between devices, on another backend.
+//
+// A group asks its engines in an order that all ranks have in common, and gives a call as a whole to the first that
+// takes it (engines/choose.h). So a new engine needs a folder, and a line there that makes it, or is registered
+// from outside (EngineMaker).
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+#include "c10d/requests/request.h"
+#include "c10d/works/continuations.h"
+#include "coll/select.h"
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace fastcomm {
+
+/// What the engines of a group have in common.
+struct GroupContext {
+  int rank;
+  int size;
+  c10::intrusive_ptr<::c10d::Backend::Options> options;  // the timeout, which may change
+  Continuations::Ptr continuations;
+};
+
+/// Threads: any thread may submit; c10d asks that all ranks issue the operations of a group in one order.
+/// Progress: a caller that waits on a Work helps, and what no one waits for goes on by itself, on a thread
+/// of the engine. Submitting waits for no peer where the request is asynchronous.
+/// Streams: an operation on a device comes after what the caller's current stream was given before, and
+/// Work::wait() returns when the current stream then may use the result: in host memory, when it is
+/// done; on a device, when the stream waits for it.
+/// Errors: of the arguments at once; of the operation from wait(), exception() and the future, as types of
+/// fastcomm/errors.py. After the first error that is not about arguments alone, the engine has failed: all
+/// operations that are under way end in that error, and every later one reports it.
+class Engine {
+ public:
+  explicit Engine(GroupContext context) : context_(std::move(context)) {}
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return context_.rank; }
+  int size() const { return context_.size; }
+  Milliseconds timeout() const { return context_.options->timeout; }
+
+  /// What serves the calls, for messages: "shared memory", "Gloo".
+  virtual std::string name() const = 0;
+  /// Whether this code serves calls, and not another backend.
+  virtual bool is_native() const { return false; }
+  /// Whether tensors on devices stay there.
+  virtual bool is_on_devices() const { return false; }
+
+  /// Whether it carries out such a call. Every rank finds the same: by its kind, its types, its sizes and where
+  /// tensors are that all ranks have.
+  virtual bool takes(const Request& request) const = 0;
+  /// The same for dense tensors on its device, by what is known without them.
+  virtual bool takes(const Query&) const { return true; }
+  /// How it would carry such a call out. The same on every rank. Ignores the group's state.
+  virtual Selection explain(const Query& query) const = 0;
+
+  /// Carries out a call that it takes; nullptr where that is done. Lets Error out.
+  virtual WorkPtr submit(const Request& request) = 0;
+  /// A barrier that returns when all ranks have come. Its timeout names those that have not.
+  virtual void monitored_barrier(const ::c10d::BarrierOptions&, bool /*wait_all_ranks*/) {
+    throw Error(ErrorCode::kUnsupported, "monitored_barrier: not by " + name());
+  }
+  /// Whether what the calling thread submits from here on is one operation to it, up to end_block(), which returns its
+  /// work, if anything was submitted.
+  virtual bool begin_block() { return false; }
+  virtual WorkPtr end_block() { return nullptr; }
+  /// How many operations it has been given.
+  virtual uint64_t submitted() const = 0;
+
+  /// Why nothing can be submitted any more; nullptr while something can. Waits for no one.
+  virtual std::exception_ptr failure() const = 0;
+  /// Gives up here, because another engine of the group has: operations under way end in `why`, and
+  /// peers are told as far as the engine can. Idempotent; never waits for a peer.
+  virtual void fail(const std::exception_ptr& why) = 0;
+  /// The same, because the program asks for it.
+  virtual void abort() = 0;
+  /// Leaves in good order: peers finish what this rank has taken part in. `how` tells them what
+  /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
+  virtual void leave(const std::string& how) = 0;
+  /// Abandons what a child of fork() must not end: threads and locks that it does not have.
+  virtual void abandon() {}
+  /// From the next call on. The group has set it in the options.
+  virtual void set_timeout(Milliseconds) {}
+
+  /// A tensor on the engine's device in memory that its operations use in place, as torch.empty; undefined, with
+  /// the reason, where there is none. As CudaGroup::empty.
+  virtual at::Tensor shared_empty(at::IntArrayRef, at::ScalarType, std::string& why) {
+    why = name() + " has no memory that operations use in place";
+    return {};
+  }
+
+ protected:
+  Milliseconds timeout_or_default(Milliseconds timeout) const {
+    return timeout == ::c10d::kUnsetTimeout ? this->timeout() : timeout;
+  }
+  const Continuations::Ptr& continuations() const { return context_.continuations; }
+
+  const GroupContext context_;
+};
+
+/// Makes an engine of every group that is formed from then on, which is asked before fastcomm's own. `store` is its
+/// alone. May raise; nullptr: not in this group.
+using EngineMaker =
+    std::function<std::unique_ptr<Engine>(const GroupContext&, c10::intrusive_ptr<::c10d::Store>)>;
+
+}  // namespace fastcomm

@@ -1,0 +1,123 @@
+#include "c10d/engines/native/lanes.h"
+
+#include <optional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include "c10d/life/groups.h"
+#include "c10d/life/store_bootstrap.h"
+#include "core/error.h"
+
+namespace fastcomm {
+namespace {
+
+bool same(const std::weak_ptr<Continuations>& a, const std::weak_ptr<Continuations>& b) {
+  return !a.owner_before(b) && !b.owner_before(a);
+}
+
+}  // namespace
+
+Lanes::Lanes(Lane group, c10::intrusive_ptr<::c10d::Store> store, Continuations::Ptr continuations)
+    : ordinary_(std::move(group)),
+      store_(std::move(store)),
+      continuations_(std::move(continuations)) {}
+
+Lanes::~Lanes() { leave(""); }
+
+std::vector<Lanes::Lane> Lanes::formed() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Lane> lanes{ordinary_};
+  for (auto& [key, entry] : others_) {
+    if (entry.lane != nullptr) lanes.push_back(entry.lane);
+  }
+  return lanes;
+}
+
+void Lanes::leave(const std::string& how) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_ = true;
+  }
+  for (const Lane& lane : formed()) lane->leave(how);
+}
+
+void Lanes::abort(const std::string& why) {
+  for (const Lane& lane : formed()) lane->abort(why);
+}
+
+Lanes::Lane Lanes::lane_at(const Continuations::Place& place, Milliseconds timeout) {
+  const Key key{same(place.group, continuations_), place.depth};
+  bool others = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Entry& entry = others_.try_emplace(key, Entry{nullptr, place.group}).first->second;
+    others = !same(entry.user, place.group);
+    if (!others && entry.lane != nullptr) return entry.lane;
+  }
+  if (others) {
+    hand_over(key, place, timeout);
+    return lane_at(place, timeout);
+  }
+  // Without the lock: another thread may be forming another lane, in another order on another rank.
+  Lane lane = form(key, timeout);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (left_) lane->leave("");
+  return others_.at(key).lane = std::move(lane);
+}
+
+void Lanes::hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout) {
+  Continuations::Ptr user;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    user = others_.at(key).user.lock();
+  }
+  // A group that was destroyed has an end: on every rank all of its operations come first.
+  if (user != nullptr && !user->drained(deadline_after(timeout))) {
+    // Another rank may have let the others in, and sum what does not belong together.
+    const std::string why =
+        "continuations of futures of two other process groups issue operations of this one, in an "
+        "order that ranks cannot agree on: give each of them a process group of its own for that";
+    ordinary_->abort(why);
+    throw Error(ErrorCode::kInvalidArgument, why);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  others_.at(key).user = place.group;
+}
+
+Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
+  try {
+    Lane formed =
+        form_communicator(concat("lane/", key.first ? "own/" : "other/", key.second), timeout);
+    Communicator::share_fate(ordinary_, formed);
+    return formed;
+  } catch (const Error& error) {
+    if (ordinary_->failure() != nullptr) throw;
+    // A store that fails may mean that a rank died: that is reported instead.
+    std::rethrow_exception(ordinary_->failed(
+        "forming", error.code(),
+        concat("what a continuation of a future issues takes a way of its own, which could not be "
+               "formed: ",
+               error.what())));
+  }
+}
+
+Lanes::Lane Lanes::form_communicator(const std::string& name, Milliseconds timeout) {
+  std::optional<Deadline> stalled_since;
+  const auto look_around = [&] {
+    if (const auto error = ordinary_->failure()) std::rethrow_exception(error);
+    if (const auto error = ordinary_->stalled("forming", stalled_since)) {
+      std::rethrow_exception(error);
+    }
+  };
+  StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), store_),
+                           look_around);
+  bootstrap.label = ordinary_->label();
+  look_around();
+  Formed formed =
+      form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
+  if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_not_native);
+  formed.group->set_label(ordinary_->label());
+  return std::move(formed.group);
+}
+
+}  // namespace fastcomm

@@ -1,0 +1,132 @@
+#include "c10d/engines/native/native_engine.h"
+
+#include <utility>
+#include <vector>
+
+#include "c10d/engines/native/peer_work.h"
+#include "c10d/life/exception.h"
+#include "c10d/life/hooks.h"
+#include "tensors/gradients.h"
+
+namespace fastcomm {
+namespace {
+
+/// What else a monitored barrier that timed out says, in torch's words.
+std::string monitored(bool first, int rank, const std::vector<int>& missing) {
+  if (!first) {
+    return concat("Rank ", rank,
+                  " successfully reached monitoredBarrier, but received errors while waiting for "
+                  "send/recv from rank 0");
+  }
+  std::string ranks;
+  for (const int each : missing) ranks += concat(ranks.empty() ? "" : ", ", each);
+  return concat(missing.size() == 1 ? "Rank " : "Ranks ", ranks,
+                " failed to pass monitoredBarrier");
+}
+
+}  // namespace
+
+NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, GroupContext context,
+                           c10::intrusive_ptr<::c10d::Store> lane_store)
+    : Engine(std::move(context)),
+      lanes_(std::move(group), std::move(lane_store), continuations()) {}
+
+bool NativeEngine::takes(const Request& request) const {
+  if (!request.is_over_list() || request.outputs.empty()) return true;
+  // The first decides: the rest are refused if they lie elsewhere.
+  const at::Tensor& first = request.outputs[0];
+  return (first.is_cpu() || first.is_meta()) &&
+         fits_slots(request.outputs, *request.gradients, traits().layout, size());
+}
+
+WorkPtr NativeEngine::submit(const Request& request) {
+  if (request.is_message()) return exchange(request);
+  Calls calls = calls_of({rank(), size()}, request);
+  WorkPtr work;
+  for (Prepared& each : calls) {
+    work = launch(request, each, &each == &calls.back());
+    if (work != nullptr && work->isCompleted() && !work->isSuccess()) break;
+  }
+  return work;
+}
+
+WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_last) {
+  ++calls_;
+  const Milliseconds limit = timeout_or_default(request.timeout);
+  const std::shared_ptr<Communicator> group = lanes_.here(limit);
+  const char* const title = row_of(made.call.kind).title.c_str();
+  const auto about = [&] {  // which costs allocations: not for a synchronous call that succeeds
+    return NativeWork::About{
+        rank(),         request.type, title, request.shown(), is_last ? request.value() : Tensors{},
+        continuations()};
+  };
+  if (request.async) {
+    return NativeWork::start(group, made.call, limit, std::move(made.held), about());
+  }
+  const auto operation = group->run(made.call, limit, g_interrupt_check);
+  if (operation->error() != nullptr) {
+    return NativeWork::failed(operation->error(), std::move(made.held), about());
+  }
+  made.held.write_back();
+  return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
+}
+
+WorkPtr NativeEngine::exchange(const Request& request) {
+  const bool is_send = request.kind == OpKind::kSend;
+  const char* const name = request.name();
+  FC_CHECK(request.tag >= 0, name, ": a tag is 0 or more, not ", request.tag);
+  FC_CHECK(size() > 1, name, ": there is no other rank in a group of one");
+  const at::Tensor& tensor = only(name, is_send ? request.inputs : request.outputs);
+  is_send ? require_dense(name, tensor) : require_writable(name, tensor);
+  static_assert(PeerCall::kAnyRank == Request::kNoRank);
+  return PeerWork::start(group(), tensor, is_send, request.peer, request.tag,
+                         timeout_or_default(request.timeout), continuations());
+}
+
+void NativeEngine::monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  const Milliseconds limit = timeout_or_default(opts.timeout);
+  const bool first = rank() == 0;
+  const std::shared_ptr<Communicator> group = lanes_.here(limit);
+  if (first && limit == Milliseconds(0)) {
+    throw Error(ErrorCode::kTimeout, message_front(0, size(), -1, "barrier", group->sequence()) +
+                                         "Rank 0 timed out in monitoredBarrier: its timeout is 0");
+  }
+  Call call;
+  call.kind = OpKind::kBarrier;
+  const auto operation = group->run(call, limit, g_interrupt_check);
+  if (operation->error() == nullptr) return;
+  std::vector<int> missing = operation->late();
+  if (!wait_all_ranks && missing.size() > 1) missing.resize(1);
+  try {
+    std::rethrow_exception(operation->error());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kTimeout) throw;
+    throw Error(error.code(), concat(error.what(), ". ", monitored(first, rank(), missing)));
+  }
+}
+
+void NativeEngine::fail(const std::exception_ptr& why) {
+  const std::string text = what_of(why);
+  const size_t front = text[0] == '[' ? text.find("] ") : std::string::npos;  // it gets its own
+  group()->failed("none", code_of(why), front == std::string::npos ? text : text.substr(front + 2));
+}
+
+void NativeEngine::abort() { lanes_.abort(concat("rank ", rank(), " called abort()")); }
+
+void NativeEngine::gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
+                                std::string what_for) {
+  Call call;
+  call.kind = OpKind::kAllGather;
+  call.dtype = DType::kOther;
+  call.count = bytes;
+  call.input = own;
+  for (int peer = 0; peer < size(); ++peer) {
+    call.outputs.push_back(static_cast<char*>(all) + static_cast<size_t>(peer) * bytes);
+  }
+  call.signature = signature;
+  call.detail = std::move(what_for);
+  const auto done = group()->run(call, timeout(), g_interrupt_check);
+  if (const auto error = done->error()) std::rethrow_exception(error);
+}
+
+}  // namespace fastcomm

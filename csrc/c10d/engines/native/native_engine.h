@@ -1,0 +1,62 @@
+// The engine of ranks that share memory: tensors in host memory, and those on a device through it.
+//
+// Each request becomes calls (c10d/requests/calls.h), which are run or started on the communicator; which algorithm
+// serves each is chosen there (coll/select.h), by what all ranks agree on.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "c10d/engines/engine.h"
+#include "c10d/engines/native/lanes.h"
+#include "c10d/engines/native/work.h"
+#include "c10d/requests/calls.h"
+#include "engines/cpu/communicator.h"
+
+namespace fastcomm {
+
+/// Progress: waiting callers drive; the progress thread of the process drives the rest (ADR 0010).
+class NativeEngine final : public Engine {
+ public:
+  /// `group` is the group that was formed; `lane_store` is for further lanes.
+  NativeEngine(std::shared_ptr<Communicator> group, GroupContext context,
+               c10::intrusive_ptr<::c10d::Store> lane_store);
+
+  const GroupTraits& traits() const { return group()->traits(); }
+  /// The communicator of what users issue.
+  const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
+
+  std::string name() const override { return "shared memory"; }
+  bool is_native() const override { return true; }
+  /// All but lists on devices, and lists of which slots are too small to hold a unit.
+  bool takes(const Request& request) const override;
+  Selection explain(const Query& query) const override {
+    return explain_selection(traits(), query);
+  }
+  WorkPtr submit(const Request& request) override;
+  /// Its timeout names those that have not come, on every rank.
+  void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  uint64_t submitted() const override { return calls_; }
+
+  std::exception_ptr failure() const override { return group()->failure(); }
+  void fail(const std::exception_ptr& why) override;
+  /// Gives the group up here and on every peer. Idempotent.
+  void abort() override;
+  void leave(const std::string& how) override { lanes_.leave(how); }
+
+  /// What every rank has to say, `bytes` of each, one after another in the order of ranks; a call of the group
+  /// like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.
+  void gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
+                    std::string what_for);
+
+ private:
+  /// `is_last` of its request: its work stands for all.
+  WorkPtr launch(const Request& request, Prepared& made, bool is_last);
+  WorkPtr exchange(const Request& request);
+
+  Lanes lanes_;
+  std::atomic<uint64_t> calls_{0};
+};
+
+}  // namespace fastcomm

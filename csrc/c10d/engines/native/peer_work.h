@@ -1,0 +1,58 @@
+// A send or a receive of a native group, as c10d sees it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "c10d/requests/convert.h"
+#include "c10d/works/group_work.h"
+#include "engines/cpu/communicator.h"
+
+namespace fastcomm {
+
+/// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
+/// value is a list of the one tensor; it is made when it is first asked for, and from then on the
+/// progress thread sees to the operation, whether anyone waits or not.
+class PeerWork final : public GroupWork {
+ public:
+  /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises
+  /// what a group that has failed raises.
+  static c10::intrusive_ptr<PeerWork> start(std::shared_ptr<Communicator> group,
+                                            const at::Tensor& tensor, bool is_send, int peer,
+                                            int tag, Milliseconds timeout,
+                                            Continuations::Ptr continuations);
+
+  PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
+           Milliseconds timeout, Continuations::Ptr continuations);
+
+  /// Also checks whether it can be ended, well or otherwise, since no one else may.
+  bool isCompleted() override;
+  /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
+  /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
+  /// as they are. False if it was aborted.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
+  /// Takes it back if no peer knows of it, else gives the group up.
+  void abort() override;
+  int sourceRank() const override { return source_.load(std::memory_order_acquire); }
+  FuturePtr getFuture() override;
+  Tensors result() override { return {tensor_}; }
+
+ private:
+  void complete(const PeerOperation& operation, const std::exception_ptr& error);
+  void complete_future();
+
+  std::shared_ptr<Communicator> group_;
+  std::shared_ptr<PeerOperation> operation_;
+  at::Tensor tensor_;
+  Buffer buffer_;
+  Milliseconds timeout_;
+  std::atomic<int> source_{-1};
+  std::atomic<bool> aborted_{false};
+  std::mutex future_mutex_;
+  FuturePtr future_;             // nullptr until it is asked for
+  bool completed_here_ = false;  // complete() has run
+};
+
+}  // namespace fastcomm

@@ -1,0 +1,77 @@
+// torch's tensors and options as the lower layers' calls.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "coll/call.h"
+#include "core/types.h"
+#include "tensors/dtype.h"
+
+namespace fastcomm {
+
+/// ReduceOp::kOther for a reduction without a name here.
+ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
+
+/// Sets op, and with PREMUL_SUM the factor, which must be equal on all ranks. Raises
+/// Error(kInvalidArgument): a factor that is a tensor not on the CPU.
+void set_reduction(Call& call, const ::c10d::ReduceOp& op);
+
+/// Whether its factor is a tensor not on the CPU, which can neither be read nor compared without
+/// waiting for a device.
+bool has_factor_on_device(const ::c10d::ReduceOp& op);
+
+/// Raises Error(kUnsupported), naming `operation`, unless tensors like this one can be reduced this way. All
+/// ranks find the same.
+void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
+
+/// Where operations of an engine find their data.
+enum class Place {
+  kHost,      // in the host's memory
+  kWhereItIs  // where the tensor lives
+};
+
+/// A rank of a group, and where its operations find their data.
+struct Site {
+  int rank;
+  int size;
+  Place place = Place::kHost;
+  bool sends = true;  // else the group has failed
+};
+
+/// A tensor as one run of memory that an operation reads or writes, and how to get it back.
+///
+/// A complex tensor is taken as pairs of reals, which is right for sums, averages and copies;
+/// require_reduction keeps other reductions away.
+/// A tensor that is not contiguous, or conjugated, or not in the place, gets a contiguous copy there, on the
+/// host for a device in pinned memory if there is some: write_back() copies it to where the user looks.
+/// Copies between host and device wait for its current stream; those within a device are enqueued there.
+class Buffer {
+ public:
+  explicit Buffer(const at::Tensor& tensor, Place place = Place::kHost);
+
+  const at::Tensor& tensor() const { return user_; }
+  void* data() const { return flat_.data_ptr(); }
+  DType dtype() const { return dtype_; }
+  /// Elements of dtype(); bytes for DType::kOther.
+  uint64_t count() const { return count_; }
+  uint64_t bytes() const { return count_ * dtype_size(dtype_); }
+  void write_back() const;
+
+ private:
+  at::Tensor user_;
+  at::Tensor flat_;  // contiguous
+  DType dtype_;
+  uint64_t count_;
+};
+
+/// Raises Error(kUnsupported) unless the tensor has memory that can be moved: dense, not quantized.
+void require_dense(const char* operation, const at::Tensor& tensor);
+/// The same, and Error(kInvalidArgument) for one with several results in one place, such as an expanded
+/// tensor.
+void require_writable(const char* operation, const at::Tensor& tensor);
+
+}  // namespace fastcomm

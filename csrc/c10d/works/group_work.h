@@ -1,0 +1,40 @@
+// What the works of all engines have in common.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "c10d/works/continuations.h"
+
+namespace fastcomm {
+
+/// Python's get_future() gives their futures with the group's continuations (bindings/futures.cpp).
+class GroupWork : public ::c10d::Work {
+ public:
+  using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+  using Tensors = std::vector<at::Tensor>;
+
+  /// The group's, for what users attach to the future.
+  const Continuations::Ptr& continuations() const { return continuations_; }
+
+ protected:
+  /// With a title, torch's profiler sees it from here to its end.
+  GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations,
+            const char* title = nullptr, const std::optional<Tensors>& shown = std::nullopt)
+      : ::c10d::Work(rank, type, title, shown), continuations_(std::move(continuations)) {}
+
+ private:
+  const Continuations::Ptr continuations_;
+};
+
+/// A future of a list of tensors, for streams of these devices.
+inline GroupWork::FuturePtr make_future(std::vector<c10::Device> devices = {}) {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  std::move(devices));
+}
+
+}  // namespace fastcomm
