@@ -99,8 +99,8 @@ void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
-  for (Engine* each : engines_->others())
-    each->leave("");  // what it waits for is told by the host's
+  // What the others wait for is told by the host's.
+  for (Engine* each : engines_->others()) each->leave("");
   engines_->host().leave(failure.empty() ? ""
                                          : "destroyed its process group because of " + failure);
 }

@@ -29,14 +29,11 @@ at::TensorList checked_list(const Site& site, const Request& request, const at::
   return lists[0];
 }
 
+// Both return whether what is written lies apart from what is read.
+
 /// On the host: messages, most of them of no bytes.
-void add_messages(const Site& site, const Request& request, const at::Tensor& each,
-                  at::TensorList list, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, site.place);
-  const bool gathers = request.kind == OpKind::kGather;
-  const Buffer own = gathers ? made.read(each) : made.write(each);
-  made.of(own);
-  made.call.root = static_cast<int>(request.root);
+bool set_messages(const Site& site, const Request& request, const Buffer& own, at::TensorList list,
+                  Prepared& made) {
   const auto sent = [](const Buffer& buffer) {
     return Messages::Sent{static_cast<const char*>(buffer.data()), buffer.bytes()};
   };
@@ -44,6 +41,7 @@ void add_messages(const Site& site, const Request& request, const at::Tensor& ea
     return Messages::Expected{static_cast<char*>(buffer.data()), buffer.bytes()};
   };
   auto messages = std::make_shared<Messages>(site.size);
+  const bool gathers = request.kind == OpKind::kGather;
   if (gathers) {
     messages->sends[request.root] = sent(own);
   } else {
@@ -56,29 +54,25 @@ void add_messages(const Site& site, const Request& request, const at::Tensor& ea
       messages->sends[peer] = sent(made.read(list[peer]));
     }
   }
-  if (apart(*messages, site.rank)) return made.exchange(std::move(messages), site.rank);
-  calls.pop_back();
-  gathers ? add_messages(site, request, each.clone(), list, calls)
-          : add_messages(site, request, each, clones(list), calls);
+  if (!apart(*messages, site.rank)) return false;
+  made.exchange(std::move(messages), site.rank);
+  return true;
 }
 
 #if defined(FC_DEVICES)
 /// Where the tensors live.
-void add_there(const Site& site, const Request& request, const at::Tensor& each,
-               at::TensorList list, Calls& calls) {
-  Prepared& made = calls.emplace_back(request.kind, site.place);
+bool set_addresses(const Site& site, const Request& request, const Buffer& own, at::TensorList list,
+                   Prepared& made) {
+  const c10::Device device = own.tensor().device();
   const bool gathers = request.kind == OpKind::kGather;
-  const Buffer own = gathers ? made.read(each) : made.write(each);
-  made.of(own);
-  made.call.root = static_cast<int>(request.root);
   Tensors copies;
   for (const at::Tensor& part : list) {
     // The root's list may lie anywhere: the others do not know where.
-    const bool is_here = part.device() == each.device();
-    FC_CHECK(is_here || !is_capturing(each.get_device()), made.name(),
+    const bool is_here = part.device() == device;
+    FC_CHECK(is_here || !is_capturing(device.index()), made.name(),
              ": a tensor of the root's list is on ", part.device().str(),
              ", where no graph copies");
-    const at::Tensor here = is_here ? part : part.to(each.device());
+    const at::Tensor here = is_here ? part : part.to(device);
     if (gathers) {
       made.call.outputs.push_back(made.write(here).data());
     } else {
@@ -86,41 +80,48 @@ void add_there(const Site& site, const Request& request, const at::Tensor& each,
     }
     copies.push_back(here);
   }
-  const bool separate = gathers ? apart(own.data(), made.call.outputs, made.call.bytes(), site.rank)
-                                : apart(own.data(), made.call.inputs, made.call.bytes(), site.rank);
-  if (!separate) {
-    calls.pop_back();
-    return gathers ? add_there(site, request, each.clone(), list, calls)
-                   : add_there(site, request, each, clones(list), calls);
+  if (!gathers) {
+    made.call.output = own.data();
+    return apart(own.data(), made.call.inputs, made.call.bytes(), site.rank);
   }
-  gathers ? made.call.input = own.data() : made.call.output = own.data();
-  if (!gathers) return;
+  made.call.input = own.data();
   made.held.after_write_back = [list = list.vec(), copies] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < list.size(); ++i) {
       if (!copies[i].is_same(list[i])) list[i].detach().copy_(copies[i]);
     }
   };
+  return apart(own.data(), made.call.outputs, made.call.bytes(), site.rank);
 }
 #endif
 
 void add_rooted(const Site& site, const Request& request, const at::Tensor& each,
-                c10::ArrayRef<Tensors> lists, Calls& calls) {
-  const at::TensorList list = checked_list(site, request, each, lists);
+                at::TensorList list, Calls& calls) {
+  Prepared& made = calls.emplace_back(request.kind, site.place);
+  const bool gathers = request.kind == OpKind::kGather;
+  const Buffer own = gathers ? made.read(each) : made.write(each);
+  made.of(own);
+  made.call.root = static_cast<int>(request.root);
+  auto set = set_messages;
 #if defined(FC_DEVICES)
-  if (site.place == Place::kWhereItIs) return add_there(site, request, each, list, calls);
+  if (site.place == Place::kWhereItIs) set = set_addresses;
 #endif
-  add_messages(site, request, each, list, calls);
+  if (set(site, request, own, list, made)) return;
+  calls.pop_back();
+  gathers ? add_rooted(site, request, each.clone(), list, calls)
+          : add_rooted(site, request, each, clones(list), calls);
 }
 
 }  // namespace
 
 void add_gather(const Site& site, const Request& request, Calls& calls) {
-  add_rooted(site, request, only("gather", request.inputs), request.output_lists, calls);
+  const at::Tensor& each = only("gather", request.inputs);
+  add_rooted(site, request, each, checked_list(site, request, each, request.output_lists), calls);
 }
 
 void add_scatter(const Site& site, const Request& request, Calls& calls) {
-  add_rooted(site, request, only("scatter", request.outputs), request.input_lists, calls);
+  const at::Tensor& each = only("scatter", request.outputs);
+  add_rooted(site, request, each, checked_list(site, request, each, request.input_lists), calls);
 }
 
 }  // namespace fastcomm
