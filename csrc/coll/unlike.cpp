@@ -24,7 +24,7 @@ void Told::add(const std::vector<int>& ranks, const std::string& call) {
   constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 3;  // of two, a separator and zero
   const std::string one = concat(name_ranks(ranks), " called ", call);
   if (count_ < kShown) text_ += concat(count_ == 0 ? "" : "; ", one);
-  if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", beginning_of(one, kRoom));
+  if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", without_middle(one, kRoom));
   ++count_;
 }
 

@@ -12,7 +12,8 @@ namespace fastcomm {
 /// "rank 3", "ranks 0-2, 5"
 std::string name_ranks(const std::vector<int>& ranks);
 
-/// Calls as messages show them: all, up to a number, and in brief, for a control block, the first two.
+/// Calls as messages show them: all, up to a number, and in brief, for a control block, the
+/// first two: a long one with its operation and, at its end, the line it was made at.
 class Told {
  public:
   void add(const std::vector<int>& ranks, const std::string& call);

@@ -13,9 +13,7 @@ std::string call_site() {
   const std::string dots = "...";
   std::string site = g_call_site();
   if (site.size() <= kMost) return site;
-  size_t begin = site.size() - (kMost - dots.size());
-  while (begin < site.size() && within_character(site[begin])) ++begin;
-  return dots + site.substr(begin);
+  return dots + ending_of(site, kMost - dots.size());
 }
 
 }  // namespace fastcomm

@@ -16,4 +16,19 @@ inline std::string beginning_of(const std::string& text, size_t most) {
   return text.substr(0, most);
 }
 
+/// As many whole characters of the end as fit in `most` bytes.
+inline std::string ending_of(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t begin = text.size() - most;
+  while (begin < text.size() && within_character(text[begin])) ++begin;
+  return text.substr(begin);
+}
+
+/// A text that fits in `most` bytes: where it is longer "..." stands for what is before its last third.
+inline std::string without_middle(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  const std::string ending = ending_of(text, most / 3);
+  return beginning_of(text, most - 3 - ending.size()) + "..." + ending;
+}
+
 }  // namespace fastcomm

@@ -3,8 +3,8 @@
 //   line 0      the flag (one channel)
 //   line 1      the state of this rank: at work, gone (leave notice), or poisoned, and by whose fault;
 //               on which core it ran last
-//   2x5 lines   what the rank says of an operation, by its parity (coll/call_header.h)
-//   4 lines     why the group is poisoned, as text
+//   2x8 lines   what the rank says of an operation, by its parity (coll/call_header.h)
+//   8 lines     why the group is poisoned, as text
 //
 // Scratch (coll/plan.h) lies after it.
 //
@@ -51,7 +51,7 @@ struct ControlBlock {
 
   alignas(kLineBytes) char notices[2][kNoticeBytes];
 
-  alignas(kLineBytes) char reason[4 * kLineBytes];
+  alignas(kLineBytes) char reason[8 * kLineBytes];
 
   /// Peers read the line while they wait: it is written only when it changes.
   void note_cpu() {

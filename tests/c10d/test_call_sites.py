@@ -113,6 +113,21 @@ def test_a_mismatch_of_devices_says_where_the_rank_that_noticed_it_made_its_call
         assert re.search(rf"{call}, at {re.escape(_line_of(' # unlike'))}", caught.text), caught
 
 
+def _devices_differ_far_away(world: World) -> str:
+    device = init(world)
+    run = partial(dist.all_reduce, torch.ones(4 + world.rank, device=device), async_op=True)
+    work: Any = eval(compile("run()", "/" + "ö" * 300 + "/train.py", "eval"), {"run": run})
+    torch.sim.synchronize()
+    return catch(work.wait).text
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_mismatch_of_devices_with_long_names_keeps_their_ends() -> None:
+    call = r"all_reduce\(sum, float32, [45] elements\), sequence \d+, at \.\.\.ö+/train\.py:1"
+    for text in run_ranks(2, _devices_differ_far_away, environment=ON):
+        assert re.search(call, text), text
+
+
 def _long_names(world: World) -> str:
     world.init()
     if world.rank == 1:

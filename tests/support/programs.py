@@ -177,6 +177,10 @@ PROGRAMS = (
             ERROR,
         ),
     ),
+    Program(
+        *("unlike_test", "coll/test_unlike.py", (BOUNDS,)),
+        ("csrc/coll/unlike.cpp", ERROR),
+    ),
     Program("stage_copy_test", "kernels/test_stage_copy.py", (BOUNDS,), ()),
     Program("span_cpu_test", "kernels/test_span_cpu.py", (BOUNDS,), ("kernels", "core")),
     Program("list_plan_test", "coll/test_list_plan.py", (BOUNDS,), (ERROR,)),
