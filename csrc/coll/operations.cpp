@@ -139,15 +139,14 @@ Table make_table() {
   const std::vector<AlgorithmRow> moves{
       {Algorithm::kByTable, nullptr, all_to_all_v, &kMessagesReadInPlace, messages_to_all}};
   std::vector<OperationRow> rows;
-  const auto add = [&rows](OpKind kind, const char* name, std::vector<AlgorithmRow> algorithms = {},
+  const auto add = [&rows](OpKind kind, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
-    return rows.emplace_back(OperationRow{kind, name, std::move(algorithms), alone});
+    return rows.emplace_back(OperationRow{kind, op_kind_name(kind), std::move(algorithms), alone});
   };
   // Reductions in one type.
-  const auto add_reduction = [&](OpKind kind, const char* name,
-                                 const std::vector<AlgorithmRow>& algorithms,
+  const auto add_reduction = [&](OpKind kind, const std::vector<AlgorithmRow>& algorithms,
                                  void (*alone)(const Call&)) -> OperationRow& {
-    OperationRow& row = add(kind, name, algorithms, alone);
+    OperationRow& row = add(kind, algorithms, alone);
     row.reduces = true;
     return row;
   };
@@ -156,78 +155,70 @@ Table make_table() {
     row.has_detail = true;
     return row;
   };
-  const auto add_list = [&](OpKind kind, const char* name, AlgorithmRow algorithm,
+  const auto add_list = [&](OpKind kind, AlgorithmRow algorithm,
                             void (*alone)(const Call&) = nullptr) -> OperationRow& {
-    OperationRow& row = detailed(add(kind, name, {algorithm}, alone));
+    OperationRow& row = detailed(add(kind, {algorithm}, alone));
     row.takes_list = true;
     return row;
   };
   using Work = PeerWay::Work;
-  add(OpKind::kNone, "none");
+  add(OpKind::kNone);
   std::vector<AlgorithmRow> in_place = reduces;
   in_place.front().in_place = &kShortMessageInPlace;
   in_place.back().in_place = &kMessageInPlace;
-  add_reduction(OpKind::kAllReduce, "all_reduce", in_place, all_reduce_alone).peers = {
-      Work::kReduceSlices};
-  add(OpKind::kBroadcast, "broadcast",
+  add_reduction(OpKind::kAllReduce, in_place, all_reduce_alone).peers = {Work::kReduceSlices};
+  add(OpKind::kBroadcast,
       {{kOneShot, one_message, broadcast<BroadcastOneShot>, &kRootReadInPlace},
        {kPipelined, nullptr, broadcast<BroadcastPipelined>, &kRootReadInPlace, to_all_but_one}})
       .peers = {Work::kPull, false, /*from_root=*/true};
-  add(OpKind::kAllGather, "all_gather", gathers, all_gather_alone).peers = {Work::kPull};
-  OperationRow& meeting = add(OpKind::kBarrier, "barrier", {{Algorithm::kFlags, nullptr, barrier}});
+  add(OpKind::kAllGather, gathers, all_gather_alone).peers = {Work::kPull};
+  OperationRow& meeting = add(OpKind::kBarrier, {{Algorithm::kFlags, nullptr, barrier}});
   meeting.has_data = false;
   meeting.peers = {Work::kMeet};
-  add(OpKind::kOther, "other");
-  add_reduction(OpKind::kReduce, "reduce", reduces, all_reduce_alone).peers = {
-      Work::kReduceSlices, false, false, /*to_root=*/true};
-  add(OpKind::kAllGatherIntoTensor, "all_gather_into_tensor", gathers, all_gather_alone).peers = {
-      Work::kPull};
-  add(OpKind::kGather, "gather", moves, all_to_all_v_alone).peers = {Work::kPull, false, false,
-                                                                     /*to_root=*/true};
-  add(OpKind::kScatter, "scatter", moves, all_to_all_v_alone).peers = {
-      Work::kPull, /*in_parts=*/true, /*from_root=*/true};
-  add_reduction(OpKind::kReduceScatter, "reduce_scatter", scatters, reduce_scatter_alone).peers = {
+  add(OpKind::kOther);
+  add_reduction(OpKind::kReduce, reduces, all_reduce_alone).peers = {Work::kReduceSlices, false,
+                                                                     false, /*to_root=*/true};
+  add(OpKind::kAllGatherIntoTensor, gathers, all_gather_alone).peers = {Work::kPull};
+  add(OpKind::kGather, moves, all_to_all_v_alone).peers = {Work::kPull, false, false,
+                                                           /*to_root=*/true};
+  add(OpKind::kScatter, moves, all_to_all_v_alone).peers = {Work::kPull, /*in_parts=*/true,
+                                                            /*from_root=*/true};
+  add_reduction(OpKind::kReduceScatter, scatters, reduce_scatter_alone).peers = {Work::kReduceParts,
+                                                                                 /*in_parts=*/true};
+  add_reduction(OpKind::kReduceScatterTensor, scatters, reduce_scatter_alone).peers = {
       Work::kReduceParts, /*in_parts=*/true};
-  add_reduction(OpKind::kReduceScatterTensor, "reduce_scatter_tensor", scatters,
-                reduce_scatter_alone)
-      .peers = {Work::kReduceParts, /*in_parts=*/true};
   // Whose sizes are known in pairs, on devices too.
-  const auto add_pairs = [&](OpKind kind, const char* name) {
-    OperationRow& row = detailed(add(kind, name, moves, all_to_all_v_alone));
+  const auto add_pairs = [&](OpKind kind) {
+    OperationRow& row = detailed(add(kind, moves, all_to_all_v_alone));
     row.counted = false;
     row.peers = {Work::kPairs};
   };
-  add_pairs(OpKind::kAllToAll, "all_to_all");
-  add_pairs(OpKind::kAllToAllSingle, "all_to_all_single");
-  detailed(
-      add_reduction(OpKind::kAllReduceCoalesced, "all_reduce_coalesced", reduces, all_reduce_alone))
-      .peers = {Work::kReduceSlices};
-  detailed(add(OpKind::kAllGatherCoalesced, "all_gather_coalesced", gathers, all_gather_alone))
-      .peers = {Work::kPull};
-  detailed(add(OpKind::kAllGatherIntoTensorCoalesced, "all_gather_into_tensor_coalesced", gathers,
-               all_gather_alone))
-      .peers = {Work::kPull};
-  detailed(add_reduction(OpKind::kReduceScatterTensorCoalesced, "reduce_scatter_tensor_coalesced",
-                         scatters, reduce_scatter_alone))
+  add_pairs(OpKind::kAllToAll);
+  add_pairs(OpKind::kAllToAllSingle);
+  detailed(add_reduction(OpKind::kAllReduceCoalesced, reduces, all_reduce_alone)).peers = {
+      Work::kReduceSlices};
+  detailed(add(OpKind::kAllGatherCoalesced, gathers, all_gather_alone)).peers = {Work::kPull};
+  detailed(add(OpKind::kAllGatherIntoTensorCoalesced, gathers, all_gather_alone)).peers = {
+      Work::kPull};
+  detailed(add_reduction(OpKind::kReduceScatterTensorCoalesced, scatters, reduce_scatter_alone))
       .peers = {Work::kReduceParts, /*in_parts=*/true};
-  add_list(OpKind::kFusedAllReduce, "fused_all_reduce",
+  add_list(OpKind::kFusedAllReduce,
            {kPipelined, nullptr, over_list<FusedAllReduce>, &kListInPlace, list_to_all_but_one},
            fused_alone)
       .peers = {Work::kReduceSlices};
-  add_list(OpKind::kFusedReduceScatter, "fused_reduce_scatter",
-           {kPipelined, nullptr, over_list<FusedAllReduce>}, fused_alone)
+  add_list(OpKind::kFusedReduceScatter, {kPipelined, nullptr, over_list<FusedAllReduce>},
+           fused_alone)
       .peers = {Work::kReduceSlices};
-  add_list(OpKind::kGatherShards, "gather_shards",
+  add_list(OpKind::kGatherShards,
            {kPipelined, nullptr, over_list<GatherShards>, nullptr, list_to_all_but_one})
       .peers = {Work::kPull, false, false, false, /*of_shards=*/true};
-  add_pairs(OpKind::kAllGatherUneven, "all_gather");
-  detailed(
-      add_reduction(OpKind::kReduceScatterUneven, "reduce_scatter", reduces, all_reduce_alone));
-  detailed(add(OpKind::kAllReduceSparse, "all_reduce", moves, all_to_all_v_alone)).counted = false;
+  add_pairs(OpKind::kAllGatherUneven);
+  detailed(add_reduction(OpKind::kReduceScatterUneven, reduces, all_reduce_alone));
+  detailed(add(OpKind::kAllReduceSparse, moves, all_to_all_v_alone)).counted = false;
 
   // Nothing of the collectives' machinery serves these.
-  add(OpKind::kSend, "send", {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
-  add(OpKind::kRecv, "recv", {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
+  add(OpKind::kSend, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
+  add(OpKind::kRecv, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
 
   Table table;
   for (OperationRow& row : rows) {

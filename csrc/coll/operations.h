@@ -51,7 +51,7 @@ struct PeerWay {
 
 struct OperationRow {
   OpKind kind;
-  const char* name;                      // torch's, where it has one
+  const char* name;                      // op_kind_name
   std::vector<AlgorithmRow> algorithms;  // the first that fits
   /// What a group of one rank has to do; nullptr: nothing.
   void (*alone)(const Call& call) = nullptr;
@@ -65,7 +65,6 @@ struct OperationRow {
 };
 
 const OperationRow& row_of(OpKind kind);
-inline const char* op_kind_name(OpKind kind) { return row_of(kind).name; }
 
 /// The reduction of a call's elements; nullptr where nothing is reduced, or in several types.
 ReduceFunction reduction_of(const Call& call);

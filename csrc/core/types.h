@@ -101,6 +101,40 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
+/// torch's names, where it has them, in the order of OpKind. Variants of an operation have its name.
+inline constexpr const char* kOpKindNames[kNumOpKinds] = {"none",
+                                                          "all_reduce",
+                                                          "broadcast",
+                                                          "all_gather",
+                                                          "barrier",
+                                                          "other",
+                                                          "reduce",
+                                                          "all_gather_into_tensor",
+                                                          "gather",
+                                                          "scatter",
+                                                          "reduce_scatter",
+                                                          "reduce_scatter_tensor",
+                                                          "all_to_all",
+                                                          "all_to_all_single",
+                                                          "all_reduce_coalesced",
+                                                          "all_gather_coalesced",
+                                                          "all_gather_into_tensor_coalesced",
+                                                          "reduce_scatter_tensor_coalesced",
+                                                          "fused_all_reduce",
+                                                          "fused_reduce_scatter",
+                                                          "gather_shards",
+                                                          "all_gather",
+                                                          "reduce_scatter",
+                                                          "all_reduce",
+                                                          "send",
+                                                          "recv"};
+
+/// A kind may have been read from another process's memory.
+constexpr const char* op_kind_name(OpKind kind) {
+  return kOpKindNames[static_cast<int>(kind < static_cast<OpKind>(kNumOpKinds) ? kind
+                                                                               : OpKind::kOther)];
+}
+
 /// Whether CUDA kernels sum it. The CPU's loops: why_no_reduction, in kernels/reduce_cpu.h.
 constexpr bool has_cuda_kernel(DType dtype) { return dtype < DType::kOther; }
 

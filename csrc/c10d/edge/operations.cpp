@@ -34,16 +34,18 @@ Options with_work(Options opts) {
 class Profiled {
  public:
   Profiled(const Engine& engine, const Request& request) {
-    if (!event_.isActive() || !engine.is_native()) return;
-    if (request.async && !engine.is_on_devices()) return;
+    if (!engine.is_native() || (request.async && !engine.is_on_devices())) return;
+    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+    if (!callbacks) return;  // nobody looks
+    event_.emplace(std::move(*callbacks));
     // As those of other backends, whose events are asynchronous whoever waits.
-    if (!engine.is_on_devices()) event_._setAsync();
+    if (!engine.is_on_devices()) event_->_setAsync();
     for (const at::Tensor& tensor : request.shown()) shown_.emplace_back(tensor);
-    event_.before(row_of(request.kind).title.c_str(), &shown_);
+    event_->before(row_of(request.kind).title.c_str(), &shown_);
   }
 
  private:
-  at::RecordFunction event_{at::RecordScope::USER_SCOPE};
+  std::optional<at::RecordFunction> event_;
   std::vector<c10::IValue> shown_;
 };
 

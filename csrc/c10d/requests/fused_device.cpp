@@ -120,18 +120,18 @@ void add_fused_reduce_there(const Site& site, const Request& request, Calls& cal
     made.call.op = options.spec.average ? ReduceOp::kAvg : ReduceOp::kSum;
     made.call.scale = options.spec.unscale;
     made.call.signature = held->signature();
-    made.held.before_write_back = [held, rounded] {};  // keeps them alive
+    made.held.add_steps().before_write_back = [held, rounded] {};  // keeps them alive
   }
   *request.results = make_gradient_results(gradients, device);
   // Before anything is enqueued: there may be no memory.
   const at::Tensor scratch = gradient_scratch(held->gradients(), device.index());
   Held& last = calls.back().held;
-  last.after_write_back = [held, scratch, norm = options.spec.norm, index = device.index(),
-                           results = *request.results] {
+  last.add_steps().after_write_back = [held, scratch, norm = options.spec.norm,
+                                       index = device.index(), results = *request.results] {
     look_at_gradients(held->gradients(), norm, index, scratch, results);
     held->write_back();
   };
-  last.instead = [results = *request.results] { set_failed(results); };
+  last.add_steps().instead = [results = *request.results] { set_failed(results); };
 }
 
 void add_gather_shards_there(const Site& site, const Request& request, Calls& calls) {
@@ -146,7 +146,7 @@ void add_gather_shards_there(const Site& site, const Request& request, Calls& ca
   made.call.count = longest_of(pieces);
   made.call.shards = std::make_shared<const ShardPieces>(std::move(pieces));
   made.call.signature = held->signature();
-  made.held.before_write_back = [held, tensors] {
+  made.held.add_steps().before_write_back = [held, tensors] {
     for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   };
 }

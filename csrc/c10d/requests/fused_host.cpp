@@ -30,7 +30,7 @@ void add_fused_reduce(const Site& site, const Request& request, Calls& calls) {
   Prepared& made = add_list(request.kind, held->list(), *held, calls);
   made.call.op = options.spec.average ? ReduceOp::kAvg : ReduceOp::kSum;
   *request.results = make_gradient_results(gradients);
-  made.held.before_write_back = [held, results = *request.results] {
+  made.held.add_steps().before_write_back = [held, results = *request.results] {
     held->write_back();
     held->write_results(results);
   };
@@ -47,7 +47,7 @@ void add_gather_shards(const Site& site, const Request& request, Calls& calls) {
   const auto list =
       std::make_shared<GradientList>(shards_apart(held->list()->tensors(), shards), GradientSpec{});
   Prepared& made = add_list(request.kind, list, *held, calls);
-  made.held.before_write_back = [held, tensors] {
+  made.held.add_steps().before_write_back = [held, tensors] {
     for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   };
 }

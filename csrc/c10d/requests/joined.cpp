@@ -32,7 +32,7 @@ void add_joined_all_reduce(const Request& request, Calls& calls) {
   const JoinedTensors joined(request.outputs);
   set_sums(made.call, joined);
   made.call.input = made.call.output = joined.data();
-  made.held.before_write_back = [joined] { joined.write_back(); };
+  made.held.add_steps().before_write_back = [joined] { joined.write_back(); };
 }
 
 void add_joined_all_gather(const Site& site, const Request& request, Calls& calls) {
@@ -50,7 +50,7 @@ void add_joined_all_gather(const Site& site, const Request& request, Calls& call
   }
   for (const at::Tensor& output : request.value()) made.write(output);
   if (!request.output_lists.empty()) {  // rank by rank, and there tensor by tensor
-    made.held.before_write_back = [own, all, from, to = made.held.outputs] {
+    made.held.add_steps().before_write_back = [own, all, from, to = made.held.outputs] {
       const char* part = from;
       for (const Buffer& output : to) {
         copy(part, output.data(), output.bytes());
@@ -59,7 +59,8 @@ void add_joined_all_gather(const Site& site, const Request& request, Calls& call
     };
     return;
   }
-  made.held.before_write_back = [own, all, from, to = made.held.outputs, size = site.size] {
+  made.held.add_steps().before_write_back = [own, all, from, to = made.held.outputs,
+                                             size = site.size] {
     const char* part = from;
     for (int rank = 0; rank < size; ++rank) {
       for (const Buffer& output : to) {
@@ -92,7 +93,7 @@ void add_joined_reduce_scatter(const Site& site, const Request& request, Calls& 
     }
   }
   made.call.output = sums.data();
-  made.held.before_write_back = [sums, parts] { sums.write_back(); };
+  made.held.add_steps().before_write_back = [sums, parts] { sums.write_back(); };
 }
 
 void add_reduce_scatter_uneven(const Site& site, const Request& request, Calls& calls) {
@@ -106,7 +107,8 @@ void add_reduce_scatter_uneven(const Site& site, const Request& request, Calls& 
   made.call.dtype = target.dtype();
   made.call.count = joined.bytes() / dtype_size(target.dtype());
   made.call.input = made.call.output = joined.data();
-  made.held.before_write_back = [joined, target, own = joined.at(static_cast<size_t>(site.rank))] {
+  made.held.add_steps().before_write_back = [joined, target,
+                                             own = joined.at(static_cast<size_t>(site.rank))] {
     copy(own, target.data(), target.bytes());
   };
 }

@@ -68,7 +68,7 @@ void reduce_each(const Site& site, const Request& request, Calls& calls, bool co
     made.compare(request.outputs);
     made.call.input = made.call.output = buffer.data();
     if (!copied) continue;
-    made.held.before_write_back = [target, tensor] {
+    made.held.add_steps().before_write_back = [target, tensor] {
       const at::NoGradGuard no_grad;
       tensor.detach().copy_(target);
     };

@@ -85,7 +85,7 @@ bool set_addresses(const Site& site, const Request& request, const Buffer& own, 
     return apart(own.data(), made.call.inputs, made.call.bytes(), site.rank);
   }
   made.call.input = own.data();
-  made.held.after_write_back = [list = list.vec(), copies] {
+  made.held.add_steps().after_write_back = [list = list.vec(), copies] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < list.size(); ++i) {
       if (!copies[i].is_same(list[i])) list[i].detach().copy_(copies[i]);

@@ -98,7 +98,7 @@ void add_all_reduce_sparse(const Site& site, const Request& request, Calls& call
     return static_cast<char*>(place.data_ptr());
   };
   made.exchange(std::move(messages), site.rank);
-  made.held.before_write_back = [received, own, tensor] {
+  made.held.add_steps().before_write_back = [received, own, tensor] {
     const at::NoGradGuard no_grad_here;
     Tensors terms;
     for (const auto& [rank, bytes] : *received) terms.push_back(unpacked(bytes, own));

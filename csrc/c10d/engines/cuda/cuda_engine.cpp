@@ -126,7 +126,8 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
         group_, rank(), request.type, name, is_last ? request.value() : Tensors{}, continuations()};
   };
   if (const auto failure = group_->failed_before(name)) {
-    if (made.held.instead) made.held.instead();
+    const auto& steps = made.held.steps;
+    if (steps != nullptr && steps->instead) steps->instead();
     return CudaWork::failed(about(), failure);
   }
   std::optional<CudaWork::Call> call;

@@ -44,8 +44,9 @@ WorkPtr NativeEngine::submit(const Request& request) {
   Calls calls = calls_of({rank(), size()}, request);
   WorkPtr work;
   for (Prepared& each : calls) {
-    work = launch(request, each, &each == &calls.back());
-    if (work != nullptr && work->isCompleted() && !work->isSuccess()) break;
+    const bool is_last = &each == &calls.back();
+    work = launch(request, each, is_last);
+    if (!is_last && work != nullptr && work->isCompleted() && !work->isSuccess()) break;
   }
   return work;
 }
@@ -54,11 +55,13 @@ WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_las
   ++calls_;
   const Milliseconds limit = timeout_or_default(request.timeout);
   const std::shared_ptr<Communicator> group = lanes_.here(limit);
-  const char* const title = row_of(made.call.kind).title.c_str();
   const auto about = [&] {  // which costs allocations: not for a synchronous call that succeeds
-    return NativeWork::About{
-        rank(),         request.type, title, request.shown(), is_last ? request.value() : Tensors{},
-        continuations()};
+    return NativeWork::About{rank(),
+                             request.type,
+                             row_of(request.kind).title.c_str(),
+                             request.shown(),
+                             is_last ? request.value() : Tensors{},
+                             continuations()};
   };
   if (request.async) {
     return NativeWork::start(group, made.call, limit, std::move(made.held), about());

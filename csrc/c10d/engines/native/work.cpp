@@ -5,15 +5,15 @@
 
 namespace fastcomm {
 
-NativeWork::NativeWork(std::shared_ptr<Communicator> group, Held held, About about)
+NativeWork::NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&& about)
     : GroupWork(about.rank, about.type, std::move(about.continuations), about.title, about.shown),
       group_(std::move(group)),
       held_(std::move(held)),
       value_(std::move(about.value)) {}
 
 c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> group,
-                                                 const Call& call, Milliseconds timeout, Held held,
-                                                 About about) {
+                                                 const Call& call, Milliseconds timeout,
+                                                 Held&& held, About&& about) {
   auto work = c10::make_intrusive<NativeWork>(std::move(group), std::move(held), std::move(about));
   // The operation holds the work, and through it the tensors, until it is done.
   work->operation_ = work->group_->start(
@@ -23,8 +23,8 @@ c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> g
   return work;
 }
 
-c10::intrusive_ptr<NativeWork> NativeWork::failed(const std::exception_ptr& error, Held held,
-                                                  About about) {
+c10::intrusive_ptr<NativeWork> NativeWork::failed(const std::exception_ptr& error, Held&& held,
+                                                  About&& about) {
   auto work = c10::make_intrusive<NativeWork>(nullptr, std::move(held), std::move(about));
   work->complete(error);
   return work;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "c10d/requests/prepared.h"
 #include "c10d/works/group_work.h"
@@ -20,19 +21,19 @@ class NativeWork final : public GroupWork {
     int rank;
     ::c10d::OpType type;
     const char* title;
-    Tensors shown;
+    std::optional<Tensors> shown;
     Tensors value;  // the future's
     Continuations::Ptr continuations;
   };
 
   /// Starts the operation; never blocks.
   static c10::intrusive_ptr<NativeWork> start(std::shared_ptr<Communicator> group, const Call& call,
-                                              Milliseconds timeout, Held held, About about);
+                                              Milliseconds timeout, Held&& held, About&& about);
   /// A synchronous operation that failed.
-  static c10::intrusive_ptr<NativeWork> failed(const std::exception_ptr& error, Held held,
-                                               About about);
+  static c10::intrusive_ptr<NativeWork> failed(const std::exception_ptr& error, Held&& held,
+                                               About&& about);
 
-  NativeWork(std::shared_ptr<Communicator> group, Held held, About about);
+  NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&& about);
 
   /// Helps until the operation is done. Raises its error; CollectiveTimeoutError when `timeout`
   /// passes first, which leaves the operation and the group as they are.
