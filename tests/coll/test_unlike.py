@@ -1,4 +1,4 @@
-"""What messages tell of ranks that called different operations: tests/cpp/unlike_test.cpp checks."""
+"""What messages tell of ranks whose calls differ: tests/cpp/unlike_test.cpp checks by itself."""
 
 from __future__ import annotations
 
