@@ -81,17 +81,12 @@ def native_sources() -> list[Path]:
     """Return the torch-free C++ sources that this machine's architecture can run."""
     on_x86 = platform.machine() in ("x86_64", "AMD64")
     found = (path for layer in LAYERS for path in sorted((CSRC / layer).rglob("*.cpp")))
-    return [
-        path
-        for path in found
-        if "shim" not in path.relative_to(CSRC).parts and (on_x86 or variant_of(path) is None)
-    ]
+    return [path for path in found if on_x86 or variant_of(path) is None]
 
 
 def cuda_sources() -> list[Path]:
     """Return the sources that nvcc compiles."""
-    found = (path for layer in LAYERS for path in sorted((CSRC / layer).rglob("*.cu")))
-    return [path for path in found if "shim" not in path.relative_to(CSRC).parts]
+    return [path for layer in LAYERS for path in sorted((CSRC / layer).rglob("*.cu"))]
 
 
 def needs_cuda(source: Path) -> bool:

@@ -76,7 +76,6 @@ py::dict environment_dict() {
   result["FASTCOMM_SEGMENT_MB"] = env.segment_bytes >> 20;
   result["FASTCOMM_ONE_SHOT_BYTES"] = env.payload_bytes;
   result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
-  result["FASTCOMM_READ_IN_PLACE_BYTES"] = env.read_in_place_bytes;
   result["FASTCOMM_ROUTE"] = env.route;
   result["FASTCOMM_WINDOW_BYTES"] = env.window_bytes;
   result["FASTCOMM_IPC"] = env.ipc;

@@ -4,11 +4,6 @@
 //   step 0   copy the input to this rank's payload slot
 //   step 1   copy every peer's payload slot out, and the input to this rank's own output
 //
-// Inputs that peers reach are not staged (coll/peer_tensors.h): in one step each rank decides for itself, in
-// blocks only if peers reach all inputs.
-//   step 1   copy every peer's input out
-//   step 2   nothing
-//
 // AllGatherPipelined over blocks b = 0 .. B-1 of each rank's input. Cost: B + 1 waits; N bytes
 // staged, (n-1) N read from peers.
 //   step 0   nothing (see all_reduce.h)
@@ -18,10 +13,8 @@
 // again in step k+2. An output may be the input of its own rank.
 #pragma once
 
-#include "coll/peer_tensors.h"
 #include "coll/plan.h"
 #include "coll/schedule.h"
-#include "core/hd.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -34,58 +27,39 @@ struct AllGatherArgs {
   uint64_t block;  // bytes a step of the pipelined schedule
   uint64_t sequence;
   char* outputs[kMaxRanks] = {};
-
-  /// Copies everything to the outputs, in one step: what each peer gives lies at source(peer).
-  template <class Executor, class Source>
-  FC_HD void copy_out(Executor& executor, const Source& source) const {
-    for (int hop = 0; hop < peers.size; ++hop) {
-      const int owner = (peers.rank + hop) % peers.size;
-      executor.copy_span(outputs[owner], owner == peers.rank ? input : source(owner), bytes);
-    }
-  }
 };
 
 struct AllGatherOneShot {
   AllGatherArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t payload_bytes() const { return args.bytes; }
-  FC_HD uint32_t steps() const { return tensors.steps(); }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint64_t payload_bytes() const { return args.bytes; }
+  uint32_t steps() const { return 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     const PeerView& peers = args.peers;
     const uint64_t slot = args.layout.payload(args.sequence, args.bytes);
-    if (step == 0 && tensors.own == nullptr) {
+    if (step == 0) {
       executor.stage_span(peers.scratch[peers.rank] + slot, args.input, args.bytes);
+      return;
     }
-    if (step == 1) {
-      args.copy_out(executor, [&](int owner) -> const char* {
-        const char* tensor = tensors.of(owner);
-        return tensor != nullptr ? tensor : peers.scratch[owner] + slot;
-      });
+    for (int hop = 0; hop < peers.size; ++hop) {
+      const int owner = (peers.rank + hop) % peers.size;
+      const char* source = owner == peers.rank ? args.input : peers.scratch[owner] + slot;
+      executor.copy_span(args.outputs[owner], source, args.bytes);
     }
   }
 };
 
 struct AllGatherPipelined {
   AllGatherArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
-  FC_HD uint32_t steps() const {
-    return tensors.any ? tensors.steps() : static_cast<uint32_t>(blocks()) + 2;
-  }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     const PeerView& peers = args.peers;
-    if (tensors.any) {
-      if (step == 1) args.copy_out(executor, [&](int owner) { return tensors.at[owner]; });
-      return;
-    }
     if (step >= 1) {
       const uint64_t b = step - 1;
       const Span block = cut(args.bytes, args.block, b);
@@ -105,7 +79,7 @@ struct AllGatherPipelined {
   }
 
  private:
-  FC_HD uint64_t stage_at(uint64_t b) const {
+  uint64_t stage_at(uint64_t b) const {
     return args.layout.stage(args.sequence * blocks() + b, smaller(args.block, args.bytes));
   }
 };

@@ -32,13 +32,12 @@
 
 #include "coll/plan.h"
 #include "coll/schedule.h"
-#include "core/hd.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
 
 struct AllReduceArgs {
-  const PeerView& peers;  // outlives the schedule; on a device it stays in parameter space
+  const PeerView& peers;  // outlives the schedule
   ScratchLayout layout;
   const char* input;
   char* output;
@@ -48,9 +47,9 @@ struct AllReduceArgs {
   uint64_t sequence;      // of the operation
   int root = -1;          // who gets the sum; -1: every rank
 
-  FC_HD uint64_t bytes() const { return count * element_size; }
+  uint64_t bytes() const { return count * element_size; }
 
-  FC_HD bool wanted() const { return root < 0 || root == peers.rank; }
+  bool wanted() const { return root < 0 || root == peers.rank; }
 };
 
 struct AllReduceOneShot {
@@ -58,12 +57,11 @@ struct AllReduceOneShot {
   bool is_shared = false;    // this rank's tensor lies where peers reach it
   bool stages_late = false;  // known in step 1: some tensors lie there, others do not
 
-  FC_HD uint64_t payload_bytes() const { return args.bytes(); }
-  FC_HD uint32_t steps() const { return stages_late ? 3 : 2; }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint64_t payload_bytes() const { return args.bytes(); }
+  uint32_t steps() const { return stages_late ? 3 : 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     const PeerView& peers = args.peers;
     const uint64_t slot = args.layout.payload(args.sequence, args.bytes());
     if (step + 1 < steps()) {
@@ -86,37 +84,35 @@ struct AllReduceTwoShot {
   AllReduceArgs args;
   BlockCut cut;
 
-  FC_HD explicit AllReduceTwoShot(const AllReduceArgs& a)
+  explicit AllReduceTwoShot(const AllReduceArgs& a)
       : args(a), cut(cut_blocks(a.count, a.block, a.peers.size, kLineBytes / a.element_size)) {}
 
-  FC_HD uint32_t steps() const { return static_cast<uint32_t>(cut.blocks) + 3; }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint32_t steps() const { return static_cast<uint32_t>(cut.blocks) + 3; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step >= 1) stage(executor, step - 1);
     if (step >= 2) reduce(executor, step - 2);
     if (step >= 3) copy_out(executor, step - 3);
   }
 
  private:
-  FC_HD uint64_t turn(uint64_t b) const { return args.sequence * cut.blocks + b; }
-  FC_HD uint64_t stage_at(uint64_t b) const {
+  uint64_t turn(uint64_t b) const { return args.sequence * cut.blocks + b; }
+  uint64_t stage_at(uint64_t b) const {
     const uint64_t elements = cut.blocks == 1 ? cut.last_block : cut.full_block;
     return args.layout.stage(turn(b), elements * args.element_size);
   }
-  FC_HD uint64_t result_at(uint64_t b) const {
+  uint64_t result_at(uint64_t b) const {
     const uint64_t elements = cut.blocks == 1 ? cut.last_slice : cut.full_slice;
     return args.layout.result(turn(b), elements * args.element_size);
   }
   /// Bytes from the start of the message to the start of block `b`.
-  FC_HD uint64_t block_at(uint64_t b) const { return b * args.block * args.element_size; }
-  FC_HD Span bytes_of(const Span& span) const {
+  uint64_t block_at(uint64_t b) const { return b * args.block * args.element_size; }
+  Span bytes_of(const Span& span) const {
     return Span{span.first * args.element_size, span.count * args.element_size};
   }
 
-  template <class Executor>
-  FC_HD void stage(Executor& executor, uint64_t b) const {
+  void stage(CpuExecutor& executor, uint64_t b) const {
     if (b >= cut.blocks) return;
     const PeerView& peers = args.peers;
     char* slot = peers.scratch[peers.rank] + stage_at(b);
@@ -129,8 +125,7 @@ struct AllReduceTwoShot {
     }
   }
 
-  template <class Executor>
-  FC_HD void reduce(Executor& executor, uint64_t b) const {
+  void reduce(CpuExecutor& executor, uint64_t b) const {
     if (b >= cut.blocks) return;
     const PeerView& peers = args.peers;
     const Span span = cut.slice(b, peers.rank);
@@ -148,8 +143,7 @@ struct AllReduceTwoShot {
         span.count, args.element_size);
   }
 
-  template <class Executor>
-  FC_HD void copy_out(Executor& executor, uint64_t b) const {
+  void copy_out(CpuExecutor& executor, uint64_t b) const {
     if (!args.wanted()) return;
     const PeerView& peers = args.peers;
     const uint64_t result = result_at(b);

@@ -21,7 +21,6 @@
 
 #include "coll/plan.h"
 #include "coll/schedule.h"
-#include "core/hd.h"
 #include "kernels/stage_copy.h"
 #include "transport/peer_view.h"
 
@@ -33,11 +32,10 @@ struct AllReduceDirect {
   uint32_t element_size;  // bytes
   char* buffers[kMaxRanks];
 
-  FC_HD uint32_t steps() const { return 2; }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
+  uint32_t steps() const { return 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step != 0) return;
     const Span slice = slice_of(count, peers.size, peers.rank, kLineBytes / element_size);
     // The first two destinations are written by the reduction itself, further ones are copied to
@@ -59,7 +57,7 @@ struct AllReduceDirect {
 
  private:
   /// The rank `hop` places after this one: every rank starts at a different peer.
-  FC_HD int behind(int hop) const {
+  int behind(int hop) const {
     const int peer = peers.rank + hop;
     return peer < peers.size ? peer : peer - peers.size;
   }

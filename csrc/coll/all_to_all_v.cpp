@@ -15,11 +15,6 @@ AllToAllV::AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t
   blocks = bytes <= layout.payload_bytes ? 0 : ceil_div(bytes, block);
 }
 
-void AllToAllV::stage_nothing() {
-  bytes = 0;
-  blocks = 0;
-}
-
 void AllToAllV::write_table() const {
   MessageTable& table = table_of(peers.rank);
   table.blocks = blocks;
@@ -31,11 +26,7 @@ void AllToAllV::write_table() const {
     const int peer = (peers.rank + hop) % peers.size;
     const Messages::Sent& sent = messages->sends[static_cast<size_t>(peer)];
     table.to[peer] = {at, sent.bytes};
-    if (tensors.own != nullptr) {
-      table.to[peer].first = sent.bytes == 0 ? 0 : static_cast<uint64_t>(sent.data - tensors.own);
-    } else if (!messages->same_for_all) {
-      at += sent.bytes;
-    }
+    if (!messages->same_for_all) at += sent.bytes;
   }
 }
 

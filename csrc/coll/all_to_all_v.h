@@ -11,15 +11,11 @@
 //            rank's message to itself, and the messages for it out of short streams; stage block 0
 //   step k   stage block k-1; copy out what block k-2 of every long stream has for this rank
 //
-// Where all that a rank sends lies in memory that its peers reach, it stages nothing (coll/peer_tensors.h): its
-// table says where in that memory each message lies, and they copy it in step 1. If any rank does so, there are
-// at least three steps.
-//
 // Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload slots are not those of
 // the operation before, as argued in all_reduce.h. The table says where payload and stages lie, which depends on the
 // sizes of the rank's own stream.
 //
-// Memory ordering. As in coll/peer_tensors.h; tables are written before step 0 is published and read after the wait of step 1.
+// Memory ordering. As in coll/schedule.h; tables are written before step 0 is published and read after the wait of step 1.
 //
 // No expected message overlaps one that is sent, except the message of a rank to itself.
 #pragma once
@@ -27,7 +23,6 @@
 #include <memory>
 
 #include "coll/messages.h"
-#include "coll/peer_tensors.h"
 #include "coll/plan.h"
 #include "coll/schedule.h"
 #include "transport/peer_view.h"
@@ -37,10 +32,10 @@ namespace fastcomm {
 /// What a rank says of its stream.
 struct MessageTable {
   struct Entry {
-    uint64_t first;  // byte of the stream, or of the memory that peers reach
+    uint64_t first;  // byte of the stream
     uint64_t bytes;
   };
-  uint64_t blocks;  // 0: in the payload slot, or not staged
+  uint64_t blocks;  // 0: in the payload slot
   uint64_t block;   // bytes of all but the last
   uint64_t at;      // of the payload in scratch
   uint64_t turn;    // of the first block's stage
@@ -56,25 +51,18 @@ struct AllToAllV {
   ScratchLayout layout;
   uint64_t sequence;  // of the operation
   std::shared_ptr<Messages> messages;
-  uint64_t bytes;         // of this rank's stream
-  uint64_t block;         // bytes
-  uint64_t blocks;        // of this rank's stream
-  PeerTensors tensors{};  // what a rank sends starts at its address
+  uint64_t bytes;   // of this rank's stream
+  uint64_t block;   // bytes
+  uint64_t blocks;  // of this rank's stream
 
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
-  /// Before step 0: peers reach what this rank sends.
-  void stage_nothing();
 
   uint64_t payload_bytes() const { return bytes; }
-  uint32_t steps() const {
-    const auto blocks = static_cast<uint32_t>(messages->agreed_blocks);
-    return blocks == 0 ? tensors.steps() : blocks + 2;
-  }
+  uint32_t steps() const { return static_cast<uint32_t>(messages->agreed_blocks) + 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
-  template <class Executor>
-  void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step == 0) return begin(executor);
     if (step == 1) meet(executor);
     if (step - 1 < blocks) stage(executor, step - 1);
@@ -107,18 +95,16 @@ struct AllToAllV {
     }
   }
 
-  template <class Executor>
-  void begin(Executor& executor) const {
+  void begin(CpuExecutor& executor) const {
     write_table();
-    if (blocks != 0 || tensors.own != nullptr) return;
+    if (blocks != 0) return;
     char* slot = peers.scratch[peers.rank] + layout.payload(sequence, bytes);
     each_sent(0, layout.payload_bytes, [&](const char* data, const Span& span) {
       executor.stage_span(slot + span.first, data, span.count);
     });
   }
 
-  template <class Executor>
-  void meet(Executor& executor) const {
+  void meet(CpuExecutor& executor) const {
     read_tables();
     const auto own = static_cast<size_t>(peers.rank);
     executor.copy_span(messages->receives[own].data, messages->sends[own].data,
@@ -128,14 +114,12 @@ struct AllToAllV {
       const MessageTable& table = table_of(peer);
       if (table.blocks != 0) continue;
       const auto& expected = messages->receives[static_cast<size_t>(peer)];
-      const char* tensor = tensors.of(peer);
-      const char* source = tensor != nullptr ? tensor : peers.scratch[peer] + table.at;
-      executor.copy_span(expected.data, source + table.to[own].first, expected.bytes);
+      const char* payload = peers.scratch[peer] + table.at;
+      executor.copy_span(expected.data, payload + table.to[own].first, expected.bytes);
     }
   }
 
-  template <class Executor>
-  void stage(Executor& executor, uint64_t b) const {
+  void stage(CpuExecutor& executor, uint64_t b) const {
     char* slot = peers.scratch[peers.rank] + layout.stage(first_turn() + b, block);
     const uint64_t from = b * block;
     each_sent(from, from + block, [&](const char* data, const Span& span) {
@@ -143,8 +127,7 @@ struct AllToAllV {
     });
   }
 
-  template <class Executor>
-  void copy_out(Executor& executor, uint64_t b) const {
+  void copy_out(CpuExecutor& executor, uint64_t b) const {
     for (int hop = 1; hop < peers.size; ++hop) {
       const int peer = (peers.rank + hop) % peers.size;
       const MessageTable& table = table_of(peer);

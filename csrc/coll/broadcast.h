@@ -4,10 +4,6 @@
 //   step 0   root: copy to its payload slot
 //   step 1   others: copy the root's payload slot out
 //
-// A root's tensor that its peers reach is not staged (coll/peer_tensors.h), in one step or in blocks:
-//   step 1   others: copy the root's tensor
-//   step 2   nothing; the root alone waits for others
-//
 // BroadcastPipelined over blocks b = 0 .. B-1. Cost: B + 1 waits; N bytes staged by the root, N
 // read by each other rank.
 //   step 0   nothing (see all_reduce.h)
@@ -18,10 +14,8 @@
 // the others wait for the root alone; step 1 is for all, so that every header is read.
 #pragma once
 
-#include "coll/peer_tensors.h"
 #include "coll/plan.h"
 #include "coll/schedule.h"
-#include "core/hd.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -35,57 +29,35 @@ struct BroadcastArgs {
   int root;
   uint64_t sequence;
 
-  FC_HD bool is_root() const { return peers.rank == root; }
-  /// All but the root wait for it alone, where that is enough.
-  FC_HD WaitFor wait_for_root() const {
-    return is_root() ? WaitFor{0, peers.size} : WaitFor{root, 1};
-  }
+  bool is_root() const { return peers.rank == root; }
 };
 
 struct BroadcastOneShot {
   BroadcastArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t payload_bytes() const { return args.bytes; }
-  FC_HD uint32_t steps() const { return tensors.steps(); }
-  FC_HD WaitFor wait_for(uint32_t step) const {
-    return step == 1 ? WaitFor{0, args.peers.size} : args.wait_for_root();
-  }
+  uint64_t payload_bytes() const { return args.bytes; }
+  uint32_t steps() const { return 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     char* slot = args.peers.scratch[args.root] + args.layout.payload(args.sequence, args.bytes);
-    if (step == 0 && args.is_root() && tensors.own == nullptr) {
-      executor.stage_span(slot, args.data, args.bytes);
-    }
-    if (step == 1 && !args.is_root()) {
-      const char* tensor = tensors.of(args.root);
-      executor.copy_span(args.data, tensor != nullptr ? tensor : slot, args.bytes);
-    }
+    if (step == 0 && args.is_root()) executor.stage_span(slot, args.data, args.bytes);
+    if (step == 1 && !args.is_root()) executor.copy_span(args.data, slot, args.bytes);
   }
 };
 
 struct BroadcastPipelined {
   BroadcastArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
-  FC_HD uint32_t steps() const {
-    return tensors.any ? tensors.steps() : static_cast<uint32_t>(blocks()) + 2;
-  }
-  FC_HD WaitFor wait_for(uint32_t step) const {
-    return step == 1 ? WaitFor{0, args.peers.size} : args.wait_for_root();
+  uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
+  /// All but the root wait for it alone, where that is enough.
+  WaitFor wait_for(uint32_t step) const {
+    return step == 1 || args.is_root() ? WaitFor{0, args.peers.size} : WaitFor{args.root, 1};
   }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     const bool is_root = args.is_root();
-    if (tensors.any) {
-      if (step == 1 && !is_root) {
-        executor.copy_span(args.data, tensors.at[args.root], args.bytes);
-      }
-      return;
-    }
     if (step < (is_root ? 1u : 2u)) return;
     const uint64_t b = step - (is_root ? 1 : 2);
     const Span block = cut(args.bytes, args.block, b);

@@ -44,8 +44,7 @@ struct FusedAllReduce {
   uint32_t steps() const { return static_cast<uint32_t>(list->blocks()) + 3; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
-  template <class Executor>
-  void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step >= 1) stage(executor, step - 1);
     if (step >= 2) reduce(executor, step - 2);
     if (step >= 3) copy_out(executor, step - 3);
@@ -54,8 +53,7 @@ struct FusedAllReduce {
  private:
   static bool cast(const Gradient& tensor) { return tensor.wire != tensor.dtype; }
 
-  template <class Executor>
-  void stage(Executor& executor, uint64_t b) const {
+  void stage(CpuExecutor& executor, uint64_t b) const {
     if (b >= list->blocks()) return;
     char* slot = peers.scratch[peers.rank] + list->stage_at(b);
     for (int owner = 0; owner < peers.size; ++owner) {
@@ -73,8 +71,7 @@ struct FusedAllReduce {
     }
   }
 
-  template <class Executor>
-  void reduce(Executor& executor, uint64_t b) const {
+  void reduce(CpuExecutor& executor, uint64_t b) const {
     if (b >= list->blocks()) return;
     const uint64_t stage = list->stage_at(b);
     char* slot = peers.scratch[peers.rank] + list->result_at(b);
@@ -94,8 +91,7 @@ struct FusedAllReduce {
     }
   }
 
-  template <class Executor>
-  void copy_out(Executor& executor, uint64_t b) const {
+  void copy_out(CpuExecutor& executor, uint64_t b) const {
     int owner = peers.rank;
     for (int hop = 1; hop < peers.size; ++hop) {  // start after this rank: spread the readers
       owner = owner + 1 == peers.size ? 0 : owner + 1;

@@ -32,8 +32,7 @@ struct FusedDirect {
   uint32_t steps() const { return 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
-  template <class Executor>
-  void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step == 0) {
       reduce(executor);
     } else {
@@ -44,8 +43,7 @@ struct FusedDirect {
   }
 
  private:
-  template <class Executor>
-  void reduce(Executor& executor) const {
+  void reduce(CpuExecutor& executor) const {
     char* norms = peers.scratch[peers.rank] + list->stage_at(0);
     list->for_units_of(peers.rank, [&](uint32_t u) {
       const GradientUnit& unit = list->unit(u);

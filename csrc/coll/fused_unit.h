@@ -3,14 +3,15 @@
 
 #include "coll/gradient_list.h"
 #include "coll/plan.h"
+#include "kernels/span_cpu.h"
 
 namespace fastcomm {
 
 /// Reduces source(0), source(1), ..., which hold the unit in its wire's type, over `size` ranks into the
 /// gradient, and into `second` in the wire's type. A null `second` is not written, and must not be where
 /// the two types differ: the sum is rounded there. A source may be either of them. Notes the unit's norm.
-template <class Executor, class Sources>
-BlockNorm reduce_unit(Executor& executor, GradientList& list, uint32_t u, int size,
+template <class Sources>
+BlockNorm reduce_unit(CpuExecutor& executor, GradientList& list, uint32_t u, int size,
                       const Sources& source, char* second) {
   const GradientSpec& spec = list.spec();
   const GradientUnit& unit = list.unit(u);

@@ -24,8 +24,7 @@ struct GatherShards {
   uint32_t steps() const { return static_cast<uint32_t>(list->blocks()) + 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 
-  template <class Executor>
-  void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step >= 1 && step - 1 < list->blocks()) {
       each_run(step - 1, peers.rank, [&](char* data, char* slot, uint64_t bytes) {
         executor.stage_span(slot, data, bytes);

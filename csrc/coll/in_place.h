@@ -20,20 +20,15 @@ struct Reachable {
 
 /// How a call does without slots, once all headers are there and all memory can be reached.
 struct InPlace {
-  /// What this rank's peers would read, or write too.
-  Reachable (*memory)(const Call& call, int rank, int size);
+  /// What this rank's peers would write to.
+  Reachable (*memory)(const Call& call, int size);
   /// Whether it pays for messages of `bytes` bytes (Call::bytes).
   bool (*pays)(uint64_t bytes, int size);
-  /// The schedule that follows where peers write: `buffers` is where each rank's memory starts, `bytes` its
-  /// size. nullptr: peers read, and the staged schedule does it itself (its PeerTensors).
+  /// The schedule that follows: `buffers` is where each rank's memory starts, `bytes` its size.
   AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
-                        size_t bytes, char* const* buffers) = nullptr;
-  bool from_root = false;  // the root alone gives
+                        size_t bytes, char* const* buffers);
 };
 
-// Peers write to messages, or to a list.
 extern const InPlace kMessageInPlace, kShortMessageInPlace, kListInPlace;
-// Peers read them: every rank's input, the root's tensor, every rank's parts, what each rank sends.
-extern const InPlace kInputReadInPlace, kRootReadInPlace, kPartsReadInPlace, kMessagesReadInPlace;
 
 }  // namespace fastcomm

@@ -131,13 +131,13 @@ Table make_table() {
       {kOneShot, those_of_peers, all_reduce<AllReduceOneShot>},
       {kPipelined, nullptr, all_reduce<AllReduceTwoShot>, nullptr, to_all_but_one}};
   const std::vector<AlgorithmRow> gathers{
-      {kOneShot, one_message, all_gather<AllGatherOneShot>, &kInputReadInPlace},
-      {kPipelined, nullptr, all_gather<AllGatherPipelined>, &kInputReadInPlace, parts_to_all}};
+      {kOneShot, one_message, all_gather<AllGatherOneShot>},
+      {kPipelined, nullptr, all_gather<AllGatherPipelined>, nullptr, parts_to_all}};
   const std::vector<AlgorithmRow> scatters{
-      {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>, &kPartsReadInPlace},
-      {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>, &kPartsReadInPlace}};
+      {kOneShot, those_of_all, reduce_scatter<ReduceScatterOneShot>},
+      {kPipelined, nullptr, reduce_scatter<ReduceScatterPipelined>}};
   const std::vector<AlgorithmRow> moves{
-      {Algorithm::kByTable, nullptr, all_to_all_v, &kMessagesReadInPlace, messages_to_all}};
+      {Algorithm::kByTable, nullptr, all_to_all_v, nullptr, messages_to_all}};
   std::vector<OperationRow> rows;
   const auto add = [&rows](OpKind kind, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
@@ -168,8 +168,8 @@ Table make_table() {
   in_place.back().in_place = &kMessageInPlace;
   add_reduction(OpKind::kAllReduce, in_place, all_reduce_alone).peers = {Work::kReduceSlices};
   add(OpKind::kBroadcast,
-      {{kOneShot, one_message, broadcast<BroadcastOneShot>, &kRootReadInPlace},
-       {kPipelined, nullptr, broadcast<BroadcastPipelined>, &kRootReadInPlace, to_all_but_one}})
+      {{kOneShot, one_message, broadcast<BroadcastOneShot>},
+       {kPipelined, nullptr, broadcast<BroadcastPipelined>, nullptr, to_all_but_one}})
       .peers = {Work::kPull, false, /*from_root=*/true};
   add(OpKind::kAllGather, gathers, all_gather_alone).peers = {Work::kPull};
   OperationRow& meeting = add(OpKind::kBarrier, {{Algorithm::kFlags, nullptr, barrier}});

@@ -8,8 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/hd.h"
-
 namespace fastcomm {
 
 struct Span {
@@ -17,18 +15,18 @@ struct Span {
   uint64_t count;
 };
 
-FC_HD uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
-FC_HD uint64_t round_up(uint64_t a, uint64_t b) { return ceil_div(a, b) * b; }
-FC_HD uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+inline uint64_t ceil_div(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+inline uint64_t round_up(uint64_t a, uint64_t b) { return ceil_div(a, b) * b; }
+inline uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /// Piece `index` of `total` elements cut into pieces of `piece` elements; empty past the end.
-FC_HD Span cut(uint64_t total, uint64_t piece, uint64_t index) {
+inline Span cut(uint64_t total, uint64_t piece, uint64_t index) {
   const uint64_t first = smaller(index * piece, total);
   return Span{first, smaller(piece, total - first)};
 }
 
 /// A message cut into blocks, and each block into one slice a rank. Holds every number that needs a
-/// division, so that a step needs none: a GPU has no instruction for a 64-bit division.
+/// division, so that a step needs none.
 struct BlockCut {
   uint64_t blocks;
   uint64_t full_block;  // elements of every block but the last
@@ -37,7 +35,7 @@ struct BlockCut {
   uint64_t last_slice;
 
   /// Slice `index` of block `b` (b < blocks); `first` counts from the start of the block.
-  FC_HD Span slice(uint64_t b, int index) const {
+  Span slice(uint64_t b, int index) const {
     const bool last = b + 1 == blocks;
     return cut(last ? last_block : full_block, last ? last_slice : full_slice,
                static_cast<uint64_t>(index));
@@ -45,13 +43,13 @@ struct BlockCut {
 };
 
 /// Elements of each of `parts` slices of `total` elements (the last ones may be shorter or empty).
-FC_HD uint64_t slice_elements(uint64_t total, int parts, uint64_t align) {
+inline uint64_t slice_elements(uint64_t total, int parts, uint64_t align) {
   return round_up(ceil_div(total, static_cast<uint64_t>(parts)), align);
 }
 
 /// Cuts `count` elements into blocks of `block`, and those into `parts` slices whose boundaries are
 /// multiples of `align` elements.
-FC_HD BlockCut cut_blocks(uint64_t count, uint64_t block, int parts, uint64_t align) {
+inline BlockCut cut_blocks(uint64_t count, uint64_t block, int parts, uint64_t align) {
   const uint64_t blocks = ceil_div(count, block);
   const uint64_t last = blocks == 0 ? 0 : count - (blocks - 1) * block;
   return BlockCut{blocks, block, slice_elements(block, parts, align), last,
@@ -59,7 +57,7 @@ FC_HD BlockCut cut_blocks(uint64_t count, uint64_t block, int parts, uint64_t al
 }
 
 /// Slice `index` of `parts` of `total` elements; boundaries are multiples of `align` elements.
-FC_HD Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
+inline Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
   return cut(total, slice_elements(total, parts, align), static_cast<uint64_t>(index));
 }
 
@@ -81,12 +79,10 @@ struct ScratchLayout {
 
   static constexpr uint64_t kSlotAlign = 64;
 
-  FC_HD uint64_t table(uint64_t sequence) const {
-    return 2 * short_bytes + (sequence & 1) * table_bytes;
-  }
+  uint64_t table(uint64_t sequence) const { return 2 * short_bytes + (sequence & 1) * table_bytes; }
   /// The payload slot of operation `sequence`, for `bytes`: never where the previous operation's lies, since the halves
   /// of the rotation belong to even and odd operations.
-  FC_HD uint64_t payload(uint64_t sequence, uint64_t bytes) const {
+  uint64_t payload(uint64_t sequence, uint64_t bytes) const {
     if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
     const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
     const uint64_t turn = (sequence >> 1) % (half / stride);
@@ -94,24 +90,22 @@ struct ScratchLayout {
   }
   /// The slot of block `turn`, counted through operations whose blocks have one size: never where the previous
   /// block's lies.
-  FC_HD uint64_t stage(uint64_t turn, uint64_t bytes) const {
+  uint64_t stage(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);
   }
-  FC_HD uint64_t result(uint64_t turn, uint64_t bytes) const {
+  uint64_t result(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + 2 * block_bytes + place_in(2 * result_bytes, turn, bytes);
   }
   /// Bytes of scratch that an operation of one step with such a payload uses, from its start.
-  FC_HD uint64_t in_one_step(uint64_t bytes) const {
+  uint64_t in_one_step(uint64_t bytes) const {
     return bytes <= short_bytes ? shorts() : shorts() + rotation_bytes;
   }
   /// Bytes of all.
-  FC_HD uint64_t total() const {
-    return shorts() + rotation_bytes + 2 * (block_bytes + result_bytes);
-  }
+  uint64_t total() const { return shorts() + rotation_bytes + 2 * (block_bytes + result_bytes); }
 
  private:
-  FC_HD uint64_t shorts() const { return 2 * (short_bytes + table_bytes); }
-  FC_HD uint64_t place_in(uint64_t room, uint64_t turn, uint64_t bytes) const {
+  uint64_t shorts() const { return 2 * (short_bytes + table_bytes); }
+  uint64_t place_in(uint64_t room, uint64_t turn, uint64_t bytes) const {
     const uint64_t stride = round_up(bytes, kSlotAlign);
     if (stride == 0) return 0;
     uint64_t places = smaller(room, rotation_bytes) / stride;

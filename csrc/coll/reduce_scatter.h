@@ -6,11 +6,6 @@
 //   step 0   copy the peers' parts to this rank's payload slot
 //   step 1   reduce this rank's part of all payload slots into the output
 //
-// Inputs that peers reach, parts end to end, are not staged (coll/peer_tensors.h): in one step each rank
-// decides for itself, in blocks only if peers reach all inputs.
-//   step 1   reduce this rank's part of all inputs into the output
-//   step 2   nothing
-//
 // ReduceScatterPipelined over blocks b = 0 .. B-1 of each part. Cost: B + 1 waits; the same bytes.
 //   step 0   nothing (see all_reduce.h)
 //   step k   stage block k-1 of the peers' parts; reduce block k-2 of its own into the output
@@ -21,10 +16,8 @@
 // The output may be this rank's own part: it is read and written at equal positions. It overlaps no other.
 #pragma once
 
-#include "coll/peer_tensors.h"
 #include "coll/plan.h"
 #include "coll/schedule.h"
-#include "core/hd.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
@@ -41,8 +34,7 @@ struct ReduceScatterArgs {
   const char* inputs[kMaxRanks] = {};
 
   /// Stages `span` of every part but this rank's in `slot`, the spans `stride` bytes apart.
-  template <class Executor>
-  FC_HD void stage(Executor& executor, char* slot, const Span& span, uint64_t stride) const {
+  void stage(CpuExecutor& executor, char* slot, const Span& span, uint64_t stride) const {
     for (int owner = 0; owner < peers.size; ++owner) {
       if (owner == peers.rank) continue;
       executor.stage_span(slot + static_cast<uint64_t>(owner) * stride, inputs[owner] + span.first,
@@ -50,18 +42,14 @@ struct ReduceScatterArgs {
     }
   }
 
-  /// Reduces `span` of this rank's part: out of `slot`, as an offset in the peers' scratch, or where the part lies.
-  template <class Executor>
-  FC_HD void reduce(Executor& executor, const PeerTensors& tensors, uint64_t slot, const Span& span,
-                    uint64_t stride) const {
+  /// Reduces `span` of this rank's part, out of `slot`, an offset in the peers' scratch.
+  void reduce(CpuExecutor& executor, uint64_t slot, const Span& span, uint64_t stride) const {
     const auto index = static_cast<uint64_t>(peers.rank);
     executor.reduce_span(
         output + span.first, nullptr,
         [&](int peer) -> const char* {
-          if (peer == peers.rank) return inputs[peer] + span.first;
-          const char* tensor = tensors.of(peer);
-          return tensor != nullptr ? tensor + index * bytes + span.first
-                                   : peers.scratch[peer] + slot + index * stride;
+          return peer == peers.rank ? inputs[peer] + span.first
+                                    : peers.scratch[peer] + slot + index * stride;
         },
         span.count / element_size, element_size);
   }
@@ -69,41 +57,30 @@ struct ReduceScatterArgs {
 
 struct ReduceScatterOneShot {
   ReduceScatterArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t payload_bytes() const {
-    return args.bytes * static_cast<uint64_t>(args.peers.size);
-  }
-  FC_HD uint32_t steps() const { return tensors.steps(); }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint64_t payload_bytes() const { return args.bytes * static_cast<uint64_t>(args.peers.size); }
+  uint32_t steps() const { return 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
+  void run(CpuExecutor& executor, uint32_t step) const {
     const uint64_t slot = args.layout.payload(args.sequence, payload_bytes());
     const Span all{0, args.bytes};
-    if (step == 0 && tensors.own == nullptr) {
+    if (step == 0) {
       args.stage(executor, args.peers.scratch[args.peers.rank] + slot, all, args.bytes);
+    } else {
+      args.reduce(executor, slot, all, args.bytes);
     }
-    if (step == 1) args.reduce(executor, tensors, slot, all, args.bytes);
   }
 };
 
 struct ReduceScatterPipelined {
   ReduceScatterArgs args;
-  PeerTensors tensors{};
 
-  FC_HD uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
-  FC_HD uint32_t steps() const {
-    return tensors.any ? tensors.steps() : static_cast<uint32_t>(blocks()) + 2;
-  }
-  FC_HD WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
+  uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 
-  template <class Executor>
-  FC_HD void run(Executor& executor, uint32_t step) const {
-    if (tensors.any) {
-      if (step == 1) args.reduce(executor, tensors, 0, Span{0, args.bytes}, 0);
-      return;
-    }
+  void run(CpuExecutor& executor, uint32_t step) const {
     if (step >= 1) {
       const uint64_t b = step - 1;
       args.stage(executor, args.peers.scratch[args.peers.rank] + stage_at(b),
@@ -111,16 +88,16 @@ struct ReduceScatterPipelined {
     }
     if (step >= 2) {
       const uint64_t b = step - 2;
-      args.reduce(executor, tensors, stage_at(b), cut(args.bytes, args.block, b), stride());
+      args.reduce(executor, stage_at(b), cut(args.bytes, args.block, b), stride());
     }
   }
 
  private:
   /// From one part's span of a block to the next one's.
-  FC_HD uint64_t stride() const {
+  uint64_t stride() const {
     return round_up(smaller(args.block, args.bytes), ScratchLayout::kSlotAlign);
   }
-  FC_HD uint64_t stage_at(uint64_t b) const {
+  uint64_t stage_at(uint64_t b) const {
     return args.layout.stage(args.sequence * blocks() + b,
                              stride() * static_cast<uint64_t>(args.peers.size));
   }

@@ -19,10 +19,7 @@ uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
 /// Which tensors are not staged, or nothing.
 std::string in_place_text(const AlgorithmRow* row, const Query& query, const GroupTraits& group) {
   if (row == nullptr || !row->may_be_in_place(query.bytes, group.size)) return "";
-  const InPlace& way = *row->in_place;
-  return concat(way.schedule != nullptr ? "in place" : "read in place", " where ",
-                way.from_root ? "the root's" : "every rank's",
-                " tensor lies in shared memory (fastcomm.empty)");
+  return "in place where every rank's tensor lies in shared memory (fastcomm.empty)";
 }
 
 }  // namespace
@@ -69,10 +66,9 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
       selection.reason = concat("no data; ", group.transport);
       return selection;
     case Algorithm::kByTable:
-      selection.reason =
-          concat("in one step where no rank sends more than ", group.layout.payload_bytes,
-                 " bytes, else in blocks of at most ", group.layout.block_bytes, "; ",
-                 in_place.empty() ? "" : in_place + "; ", group.transport);
+      selection.reason = concat("in one step where no rank sends more than ",
+                                group.layout.payload_bytes, " bytes, else in blocks of at most ",
+                                group.layout.block_bytes, "; ", group.transport);
       return selection;
     case Algorithm::kRing:
       selection.reason = concat("at most ", kEagerBytes,

@@ -48,8 +48,7 @@ enum class Control : uint8_t {
   kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
   kLeaveEarly,  // a rank skips meetings in rounds that only others have (engines/cuda/pairs.h)
-  kNoLastWait,  // a rank whose tensor is read takes it back before its peers have read it (coll/peer_tensors.h)
-  kNoSecondLook,  // a reader of a peer's tensor does not check whether that peer gave up (engines/cpu/operation.h)
+  kNoSecondLook,  // who reduces peers' tensors does not check whether one gave up (engines/cpu/operation.h)
   kNoFirstLook,  // a call does not check whether the group was given up before it (engines/cpu/communicator.h)
 };
 
@@ -90,7 +89,6 @@ constexpr const char* kControlNames[] = {
     "share_streams",
     "one_slot",
     "leave_early",
-    "no_last_wait",
     "no_second_look",
     "no_first_look",
 };

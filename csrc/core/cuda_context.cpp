@@ -2,7 +2,7 @@
 #include "core/cuda_context.h"
 
 #if defined(FC_SHIM)
-#include "core/shim/runtime.h"
+#include "shim/runtime.h"
 
 namespace fastcomm {
 

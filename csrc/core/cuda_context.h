@@ -5,7 +5,7 @@
 // process that works on others. The driver can push a context and pop it again, which leaves what was
 // current before as it was. The driver is reached through the runtime: nothing links libcuda.
 //
-// Only in builds with FC_WITH_CUDA or FC_SHIM (core/shim/contexts.h).
+// Only in builds with FC_WITH_CUDA or FC_SHIM (shim/contexts.h).
 #pragma once
 
 namespace fastcomm {

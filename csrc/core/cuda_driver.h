@@ -5,7 +5,7 @@
 #pragma once
 
 #if defined(FC_SHIM)
-#include "core/shim/vmm.h"
+#include "shim/vmm.h"
 #else
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -5,8 +5,8 @@
 #pragma once
 
 #if defined(FC_SHIM)
-#include "core/shim/ipc.h"
-#include "core/shim/runtime.h"
+#include "shim/ipc.h"
+#include "shim/runtime.h"
 #else
 #include <cuda_runtime_api.h>
 #endif

@@ -54,7 +54,6 @@ Environment parse_environment() {
                       kPayloadUnit * kPayloadUnit;
   env.block_bytes = static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 0, kBlockLimits)) /
                     kBlockUnit * kBlockUnit;
-  env.read_in_place_bytes = number("FASTCOMM_READ_IN_PLACE_BYTES", -1, {-1, INT64_MAX});
   env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
   env.ipc = choice("FASTCOMM_IPC", {"auto", "handle", "descriptor", "fabric"});
   env.window_bytes =

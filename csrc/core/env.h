@@ -12,9 +12,7 @@ struct Environment {
   bool peer_access = true;         // FASTCOMM_PEER_ACCESS: auto or off
   uint64_t segment_bytes = 0;      // FASTCOMM_SEGMENT_MB: shared memory a process may use at most
   uint64_t payload_bytes = 0;      // FASTCOMM_ONE_SHOT_BYTES: largest one-shot message; 0 chooses
-  uint64_t block_bytes = 0;  // FASTCOMM_BLOCK_BYTES: what one step of a pipeline moves; 0 chooses
-  // FASTCOMM_READ_IN_PLACE_BYTES: messages in shared memory that peers read without a copy; -1: none
-  int64_t read_in_place_bytes = -1;
+  uint64_t block_bytes = 0;    // FASTCOMM_BLOCK_BYTES: what one step of a pipeline moves; 0 chooses
   std::string route = "auto";  // FASTCOMM_ROUTE: auto, pinned, or nccl for all tensors on devices
   std::string ipc = "auto";    // FASTCOMM_IPC: auto, handle, descriptor or fabric
   uint64_t window_bytes = 0;   // FASTCOMM_WINDOW_BYTES: of an area of a device's window

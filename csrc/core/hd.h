@@ -13,8 +13,8 @@
 #include "core/control.h"
 
 #if defined(FC_SHIM)
-#include "core/interleave.h"
-#include "core/shim/shared_memory.h"
+#include "shim/interleave.h"
+#include "shim/shared_memory.h"
 #else
 #define FC_INTERLEAVE() ((void)0)
 #define FC_YIELD() ((void)0)

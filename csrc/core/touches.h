@@ -5,12 +5,12 @@
 //   FC_THREAD_TOUCHES(pointer, bytes, write)     the calling thread, and no other one
 //
 // The execution shim checks then and there whether flags and barriers order the use with those of
-// other processes (core/shim/shared_memory.h); for memory of one process it does nothing. In every
+// other processes (shim/shared_memory.h); for memory of one process it does nothing. In every
 // other build these macros are empty.
 #pragma once
 
 #if defined(FC_SHIM)
-#include "core/shim/shared_memory.h"
+#include "shim/shared_memory.h"
 #define FC_TOUCHES(pointer, bytes, write) ::fastcomm::shim::touches(pointer, bytes, write)
 #define FC_THREAD_TOUCHES(pointer, bytes, write) \
   ::fastcomm::shim::touches(pointer, bytes, write, /*alone=*/true)

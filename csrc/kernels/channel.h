@@ -1,4 +1,4 @@
-// What a channel of a CUDA grid keeps between operations, and what it reports when a wait fails.
+// What a channel of operations between devices keeps from one to the next, and what it reports when a wait fails.
 //
 // Each struct has one writer: the channel's block on its own rank. Seen by host and device.
 #pragma once
@@ -14,9 +14,8 @@ namespace fastcomm {
 /// a captured graph counts on at every replay; read at the start of a kernel and written at its
 /// end, so the order of the stream orders it.
 struct alignas(64) ChannelState {
-  uint32_t base;        // steps published before this operation
-  uint32_t operations;  // operations done; their parity chooses the payload slot
-  uint32_t failed;      // not 0: a wait failed, and every later operation returns at once
+  uint32_t base;    // meetings before this one
+  uint32_t failed;  // not 0: a wait failed, and every later operation returns at once
   uint32_t
       shorts;  // operations of one launch (engines/cuda/short.h); their parity chooses the slot
 };
@@ -38,13 +37,9 @@ enum class WaitFailure : uint32_t {
 /// In host memory that the device has mapped, zeroed before the first operation. `failure` is
 /// stored last, with release: a host that sees it not kNone sees the rest. The first failure stays.
 struct alignas(64) WaitRecord {
-  uint64_t missing;    // bit r: rank r had not come
-  uint32_t operation;  // ChannelState::operations when it began
-  uint32_t step;       // of the schedule, the wait before it
-  int32_t peer;        // the first missing rank; -1 if an abort came when all were there
-  uint32_t expected;   // flag value that was waited for
-  uint32_t seen;       // flag value of `peer`
-  uint32_t failure;    // a WaitFailure, written last
+  uint64_t missing;  // bit r: rank r had not come
+  int32_t peer;      // the first missing rank; -1 if an abort came when all were there
+  uint32_t failure;  // a WaitFailure, written last
 };
 
 /// How long a wait may last.

@@ -4,7 +4,7 @@
 #pragma once
 
 #if defined(FC_SHIM)
-#include "kernels/shim/shim.h"
+#include "shim/shim.h"
 #else
 #include <cuda_runtime.h>
 

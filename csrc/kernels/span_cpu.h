@@ -1,4 +1,4 @@
-// The CPU executor of a schedule: one thread, memcpy and the SIMD loops of reduce_cpu.h.
+// What carries out the steps of a schedule (coll/schedule.h): one thread, memcpy and the SIMD loops of reduce_cpu.h.
 //
 // publish() stores the flag and then checks whether a peer sleeps. Both with sequential consistency,
 // for the reason argued in transport/doorbell.h.
@@ -121,7 +121,7 @@ class CpuExecutor {
   }
 
   void publish(uint32_t steps) const {
-    publish_flag(peers_.flag(peers_.rank, 0), steps);
+    publish_flag(peers_.flags[peers_.rank], steps);
     if (doorbells_ == nullptr) return;
     for (int peer = 0; peer < peers_.size; ++peer) {
       if (peer != peers_.rank) ring_if_asleep(*doorbells_[peer]);
@@ -131,7 +131,7 @@ class CpuExecutor {
   /// Looks once, and does not wait.
   bool arrived(const WaitFor& wait, uint32_t target) const {
     for (int peer = wait.first; peer < wait.first + wait.count; ++peer) {
-      if (peer != peers_.rank && !reached(load_flag(peers_.flag(peer, 0)), target)) return false;
+      if (peer != peers_.rank && !reached(load_flag(peers_.flags[peer]), target)) return false;
     }
     return true;
   }

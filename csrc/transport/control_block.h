@@ -1,6 +1,6 @@
 // The control part of a rank's window, for groups of CPU ranks.
 //
-//   line 0      the flag (one channel)
+//   line 0      the flag
 //   line 1      the state of this rank: at work, gone (leave notice), or poisoned, and by whose fault;
 //               on which core it ran last
 //   2x8 lines   what the rank says of an operation, by its parity (coll/call_header.h)

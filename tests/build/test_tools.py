@@ -30,7 +30,6 @@ def native_build(root, tmp_path, monkeypatch):
         "core/plain.cpp": "#ifdef __AVX2__\n#error leak\n#endif\nint plain() { return 1; }\n",
         "kernels/sum_avx2.cpp": "#ifndef __AVX2__\n#error no\n#endif\nint a2() { return 2; }\n",
         "kernels/sum_avx512.cpp": "#ifndef __AVX512BW__\n#error no\n#endif\nint a5();\n",
-        "kernels/shim/run.cpp": "#error not part of the library\n",
         "c10d/backend.cpp": "#error not below torch\n",
     }
     for name, text in texts.items():

@@ -18,8 +18,8 @@
 #include "core/numeric.h"
 #include "core/types.h"
 #if defined(FC_SHIM)
-#include "core/interleave.h"
-#include "core/shim/order.h"
+#include "shim/interleave.h"
+#include "shim/order.h"
 #endif
 
 namespace fastcomm::testing {

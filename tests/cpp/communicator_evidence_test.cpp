@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "check.h"
-#include "core/env.h"
 #include "failure.h"
 #include "rank_world.h"
 
@@ -138,96 +137,6 @@ void test_in_place(uint64_t) {
   }
 }
 
-/// What a rank of test_read gives and gets: a message for each rank.
-struct alignas(512) Room {
-  static constexpr int kRanks = 3;
-  static constexpr uint64_t kMost = 1000;
-  float unused[16];  // from 64 on: passes for shared (rank_world.h)
-  float given[kRanks * kMost];
-  float got[kRanks * kMost];
-
-  Call call(OpKind kind, uint64_t count) {
-    Call call;
-    call.kind = kind;
-    call.dtype = DType::kFloat32;
-    call.count = count;
-    call.input = given;
-    call.output = got;
-    if (kind == OpKind::kReduceScatter) call.op = ReduceOp::kSum;
-    if (kind == OpKind::kAllToAll) call.messages = std::make_shared<Messages>(kRanks);
-    for (int peer = 0; peer < kRanks; ++peer) {
-      float* const from = given + static_cast<uint64_t>(peer) * count;
-      float* const to = got + static_cast<uint64_t>(peer) * count;
-      call.inputs.push_back(from);
-      call.outputs.push_back(to);
-      if (call.messages == nullptr) continue;
-      call.messages->sends[peer] = {reinterpret_cast<const char*>(from), call.bytes()};
-      call.messages->receives[peer] = {reinterpret_cast<char*>(to), call.bytes()};
-    }
-    return call;
-  }
-};
-
-/// The same for tensors that peers only read: what a rank reads after the owner's mark is no
-/// result.
-void test_read(uint64_t) {
-  constexpr int kQuitter = 0, kWaiting = 1, kSlow = 2, kSize = Room::kRanks;
-  EXPECT(environment().read_in_place_bytes == 0, "needs FASTCOMM_READ_IN_PLACE_BYTES=0");
-  constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kAllGather, OpKind::kReduceScatter,
-                               OpKind::kAllToAll};
-  for (const OpKind kind : kKinds) {
-    for (const uint64_t count : {uint64_t{20}, Room::kMost}) {  // in one step, and in blocks
-      for (const char* how : {"abort", "leave", "timeout"}) {
-        const std::string where = concat(op_kind_name(kind), " of ", count, ", ", how);
-        RankWorld world(kSize);
-        world.stop_progress();
-        std::vector<Room> rooms(kSize);
-        std::vector<std::shared_ptr<Operation>> operations(kSize);
-        for (int rank : {kSlow, kQuitter, kWaiting}) {
-          std::fill_n(rooms[rank].given, kSize * Room::kMost, 1.f);
-          Call call = rooms[rank].call(kind, count);
-          if (kind == OpKind::kBroadcast) {
-            call.root = kQuitter;
-            if (rank == kQuitter) call.output = rooms[rank].given;
-          }
-          const bool brief = rank == kQuitter && how == std::string("timeout");
-          operations[rank] =
-              world.at(rank).start(call, brief ? Milliseconds(1) : kTimeout, nullptr);
-          world.at(rank).poll();  // the slow rank says where its tensor is, and stops there
-        }
-        // By table a peer may give any amount: whoever issues the operation does not copy it.
-        EXPECT(kind != OpKind::kAllToAll || !operations[kSlow]->brief(), where);
-        world.at(kQuitter).poll();
-        EXPECT(!operations[kSlow]->done() && !operations[kQuitter]->done(), where);
-        if (how == std::string("abort")) world.at(kQuitter).abort("rank 0 wants no more");
-        if (how == std::string("leave")) world.at(kQuitter).leave();
-        pause(5000);
-        world.at(kQuitter).examine();
-        EXPECT(operations[kQuitter]->done(), where);
-        std::fill_n(rooms[kQuitter].given, kSize * Room::kMost, 100.f);
-        for (int round = 0; round < 10; ++round) {
-          for (int rank : {kSlow, kWaiting}) {
-            world.at(rank).poll();
-            world.at(rank).examine();
-          }
-        }
-        const auto has = [&](int rank, float least) {
-          const float* const got = rooms[rank].got;
-          return std::any_of(got, got + kSize * Room::kMost, [=](float x) { return x >= least; });
-        };
-        EXPECT(has(kSlow, 100.f), where, ": not read behind the mark, so nothing is tested");
-        for (int rank : {kSlow, kWaiting}) {
-          EXPECT(operations[rank]->done(), where, " rank ", rank);
-          if (!operations[rank]->done()) continue;
-          const Failure failure = failure_of(*operations[rank]);
-          EXPECT(failure.failed || !has(rank, 100.f), where, " rank ", rank, " ended well");
-          EXPECT(!failure.failed || names(failure.text, kQuitter), failure.text);
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace fastcomm::testing
 
@@ -237,6 +146,5 @@ int main(int argc, char** argv) {
                    {{"leave", test_leave},
                     {"poison", test_poison},
                     {"exit", test_exit},
-                    {"in_place", test_in_place},
-                    {"read", test_read}});
+                    {"in_place", test_in_place}});
 }

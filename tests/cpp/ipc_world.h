@@ -13,9 +13,9 @@
 #include "check.h"
 #include "core/cuda_host.h"
 #if defined(FC_SHIM)
-#include "core/shim/arena.h"
-#include "core/shim/ipc.h"
-#include "core/shim/vmm.h"
+#include "shim/arena.h"
+#include "shim/ipc.h"
+#include "shim/vmm.h"
 #endif
 
 namespace fastcomm::testing {

@@ -87,7 +87,7 @@ class RankWorld {
     for (auto& group : communicators_) {
       auto inner = make_thread_transports(
           size, layout.total() + (rings == Rings::kSome ? rings_bytes(size) : 0));
-      for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flag(rank, 0) = first_base;
+      for (int rank = 0; rank < size; ++rank) *inner[rank]->view().flags[rank] = first_base;
       for (int rank = 0; rank < size; ++rank) {
         auto peers = std::make_unique<RankGroup>(std::move(inner[rank]), bells_);
         group.push_back(

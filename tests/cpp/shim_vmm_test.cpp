@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "core/shim/vmm.h"
 #include "ipc_world.h"
+#include "shim/vmm.h"
 
 namespace fastcomm::testing {
 namespace {

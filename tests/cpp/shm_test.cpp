@@ -13,10 +13,10 @@ constexpr size_t kSegment = size_t{64} << 20;
 
 /// A barrier by flags alone: publishes `value` and waits until every peer has.
 void meet(Transport& group, uint32_t value) {
-  store_flag(group.view().flag(group.rank(), 0), value);
+  store_flag(group.view().flags[group.rank()], value);
   for (int peer = 0; peer < group.size(); ++peer) {
     const auto start = Clock::now();
-    while (!reached(load_flag(group.view().flag(peer, 0)), value)) {
+    while (!reached(load_flag(group.view().flags[peer]), value)) {
       if (seconds_since(start) > 30) throw Error(ErrorCode::kTimeout, "a peer did not meet");
       std::this_thread::yield();
     }

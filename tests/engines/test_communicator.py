@@ -20,13 +20,12 @@ SCHEDULES = [
     *("AllGather", "Broadcast", "AllToAllV"),
 ]
 CASES = ["random", "wrap", "opposite", "threads", "release"]
-READ_IN_PLACE = {"FASTCOMM_READ_IN_PLACE_BYTES": "0"}  # whatever the size
 FAILURE_CASES = [
     *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
     *("start_is_short", "relayed", "no_thread"),
 ]
 TIMEOUT_CASES = ["late", "too_late", "too_late_message", "told", "held_up", "wait_timeout"]
-EVIDENCE_CASES = ["leave", "poison", "exit", "in_place", "read"]
+EVIDENCE_CASES = ["leave", "poison", "exit", "in_place"]
 FAILING = [
     *((FAILURES, case) for case in FAILURE_CASES),
     *((TIMEOUTS, case) for case in TIMEOUT_CASES),
@@ -42,11 +41,6 @@ def test_operations(case: str) -> None:
     programs.check(programs.get(RANDOM, PLAIN), case, "1")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_operations_that_read_in_place(case: str) -> None:
-    programs.check(programs.get(RANDOM, PLAIN), case, "1", environment=READ_IN_PLACE)
-
-
 def alone(cases: list[tuple[str, str]]) -> list[object]:
     """Return cases as parameters; those that look at times run alone."""
     mark = {TIMEOUTS: (pytest.mark.serial,)}
@@ -55,14 +49,12 @@ def alone(cases: list[tuple[str, str]]) -> list[object]:
 
 @pytest.mark.parametrize(("name", "case"), alone(FAILING))
 def test_failures(name: str, case: str) -> None:
-    environment = READ_IN_PLACE if case == "read" else {}
-    programs.check(programs.get(name, PLAIN), case, "1", environment=environment)
+    programs.check(programs.get(name, PLAIN), case, "1")
 
 
-@pytest.mark.parametrize("environment", [{}, READ_IN_PLACE], ids=["staged", "read in place"])
 @pytest.mark.parametrize("case", CASES)
-def test_operations_without_race(case: str, environment: dict[str, str]) -> None:
-    few = {"FC_TEST_OPERATIONS": "30", **environment}
+def test_operations_without_race(case: str) -> None:
+    few = {"FC_TEST_OPERATIONS": "30"}
     output = programs.check(programs.get(RANDOM, WATCHED), case, "2", environment=few)
     assert "ThreadSanitizer" not in output
 
@@ -80,24 +72,9 @@ def test_negative_control_is_reported(control: str) -> None:
         assert schedule in output, f"ThreadSanitizer missed {control} in {schedule}"
 
 
-def test_tensor_that_is_taken_back_too_early_is_reported() -> None:
-    """As a race, or as a use of what was freed: on one processor threads overlap in some seeds."""
-    program, output = programs.get(RANDOM, WATCHED), ""
-    wanted = ("SUMMARY: ThreadSanitizer", "AllGather", "Broadcast", "ReduceScatter", "AllToAllV")
-    for seed in range(1, 17):
-        output += programs.run(
-            program, "random", str(seed), control="no_last_wait", environment=READ_IN_PLACE
-        ).stdout
-        if all(word in output for word in wanted):
-            break
-    for word in wanted:
-        assert word in output, f"ThreadSanitizer missed it: {word}"
-
-
-@pytest.mark.parametrize("case", ["in_place", "read"])
-def test_result_of_a_tensor_that_was_given_back_is_noticed(case: str) -> None:
+def test_result_of_a_tensor_that_was_given_back_is_noticed() -> None:
     program = programs.get(EVIDENCE, WATCHED)
-    done = programs.run(program, case, "1", control="no_second_look", environment=READ_IN_PLACE)
+    done = programs.run(program, "in_place", "1", control="no_second_look")
     assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
 
 
@@ -108,10 +85,9 @@ def test_call_after_the_group_was_given_up_is_noticed(case: str) -> None:
     assert not programs.races(done.stdout), done.stdout[:2000]
 
 
-@pytest.mark.parametrize("environment", [{}, READ_IN_PLACE], ids=["staged", "read in place"])
 @pytest.mark.parametrize("case", ["random", "wrap", "threads"])
-def test_operations_in_bounds(case: str, environment: dict[str, str]) -> None:
-    programs.check(programs.get(RANDOM, BOUNDS), case, "3", environment=environment)
+def test_operations_in_bounds(case: str) -> None:
+    programs.check(programs.get(RANDOM, BOUNDS), case, "3")
 
 
 @pytest.mark.parametrize(("name", "case"), WATCHED_FAILING)

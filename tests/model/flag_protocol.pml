@@ -133,7 +133,6 @@ proctype Rank(byte me) {
   byte own, agreed; /* blocks of an EXCHANGE: of this rank; of who has most, once that is known */
   bool is_odd, ordinary, in_place; /* the call; whether all ranks' tensors can be reached */
   bool direct, differs, clean, expired;
-  bool lends, wrong; /* READ: some rank's tensor is read where it lies; something else was read there */
   byte stuck; /* 1 + the peer whose notice keeps this rank from publishing, or 0 */
   byte p, found, blamed = NOBODY, seen;
   bool told, gave_notice, died;
@@ -143,13 +142,13 @@ idle: /* between two operations; step 0 begins with the next */
   :: d_step {
        op < OPS && kind_of(op) != EXCHANGE ->
        kind = kind_of(op);
-       if :: kind == DIRECT || kind == READ -> set_tensor(INPUT) :: else fi;
+       if :: kind == DIRECT -> set_tensor(INPUT) :: else fi;
        tear()
      }
   :: atomic { op < OPS && kind_of(op) == EXCHANGE -> select(own : 0 .. MOST_BLOCKS) };
      d_step { kind = EXCHANGE; tear() }
-  :: d_step { /* a tensor that peers cannot reach: for DIRECT one rank of choice is enough */
-       op < OPS && ((kind_of(op) == DIRECT && me == N - 1) || kind_of(op) == READ) ->
+  :: d_step { /* a tensor that peers cannot reach: one rank of choice is enough */
+       op < OPS && kind_of(op) == DIRECT && me == N - 1 ->
        kind = kind_of(op);
        ordinary = true;
        tear()
@@ -222,18 +221,8 @@ wait: /* for the peers to publish step k, or for a notice */
           tear()
         }
      fi
-  :: d_step {
-       !direct && k > 1 ->
-       tear();
-#ifndef NO_SECOND_LOOK
-       if :: kind == READ -> find_quitters(); fresh[me] = true :: else fi
-#endif
-     }
+  :: d_step { !direct && k > 1 -> tear() }
   :: d_step { strikes(DEATH) -> struck = true; stir = true }; goto die
-  fi;
-  if
-  :: stuck != 0 -> goto wait
-  :: stuck == 0
   fi;
   goto publish;
 
@@ -257,11 +246,9 @@ end_well:
     check_end();
     base = next_base;
     if :: direct -> check_tensor() :: else fi;
-    assert(!wrong);
-    if :: kind == DIRECT || kind == READ -> set_tensor(YOURS) :: else fi;
+    if :: kind == DIRECT -> set_tensor(YOURS) :: else fi;
     op++;
-    k = 0; kind = 0; own = 0; agreed = 0; direct = false; ordinary = false; in_place = false;
-    lends = false
+    k = 0; kind = 0; own = 0; agreed = 0; direct = false; ordinary = false; in_place = false
   }
   goto idle;
 

@@ -22,13 +22,11 @@
 #define DIRECT 4 /* AllReduceTwoShot that turns to AllReduceDirect once the headers are read */
 #define FUSED 5  /* FusedAllReduce */
 #define EXCHANGE 6 /* AllToAllV */
-#define READ 7   /* AllGatherOneShot; any rank's tensor may be read where it lies (coll/peer_tensors.h) */
 
 #define kind_of(op) ((op) == 0 -> KIND0 : ((op) == 1 -> KIND1 : ((op) == 2 -> KIND2 : KIND3)))
 #define root_of(op) ((op) % N)
 #define steps \
-  (in_one_step -> 2 + (lends && LAST_WAIT) : (two_shot -> BLOCKS + 3 - early : (kind == EXCHANGE -> agreed : BLOCKS) + 2))
-#define in_one_step (kind == ONE || kind == READ)
+  (kind == ONE -> 2 : (two_shot -> BLOCKS + 3 - early : (kind == EXCHANGE -> agreed : BLOCKS) + 2))
 #define two_shot (kind == TWO || kind == DIRECT || kind == FUSED)
 
 /* The kind -DEARLY does in each step what belongs to the next: it writes a slot in step 0. */
@@ -36,11 +34,6 @@
 #define early (kind == EARLY -> 1 : 0)
 #else
 #define early 0
-#endif
-#ifdef NO_LAST_WAIT
-#define LAST_WAIT 0
-#else
-#define LAST_WAIT 1
 #endif
 #define turn (k + early) /* which says what a step does */
 
@@ -67,21 +60,20 @@
 #define is_table(seen) ((seen) != TORN && ((seen) - 1) / 4 == op)
 #define blocks_of(rank) (kind == EXCHANGE -> (table_of(rank) + 3) % 4 : BLOCKS) /* of its tag */
 #define pays(blocks) (kind == ONE || (kind == EXCHANGE && (blocks) == 0))
-#define pays_own (pays(own) || (kind == READ && ordinary))
 #define stages \
-  (!in_one_step && turn >= 1 && turn - 1 < (kind == EXCHANGE -> own : BLOCKS) && \
+  (kind != ONE && turn >= 1 && turn - 1 < (kind == EXCHANGE -> own : BLOCKS) && \
    (kind != CAST || me == root_of(op)))
 #define reduces (two_shot && turn >= 2 && turn - 2 < BLOCKS)
-#define reads_stage(blocks) (!in_one_step && turn >= 2 && turn - 2 < (blocks))
+#define reads_stage(blocks) (kind != ONE && turn >= 2 && turn - 2 < (blocks))
 #define reads_result (two_shot && turn >= 3)
 #define lays_out \
-  (!in_one_step && turn == 1 && (kind == FUSED || (op > 0 && kind_of(op - 1) == FUSED)))
+  (kind != ONE && turn == 1 && (kind == FUSED || (op > 0 && kind_of(op - 1) == FUSED)))
 
 inline tear() {
   if
   :: k == 0 -> header[at(me, op, HEADER_SLOTS)] = TORN;
      if :: kind == EXCHANGE -> table_of(me) = TORN :: else fi;
-     if :: pays_own -> payload[at(me, op, PAYLOAD_SLOTS)] = TORN :: else fi
+     if :: pays(own) -> payload[at(me, op, PAYLOAD_SLOTS)] = TORN :: else fi
   :: else
   fi;
   if
@@ -99,7 +91,7 @@ inline flush() {
   if
   :: k == 0 -> header[at(me, op, HEADER_SLOTS)] = tag(op, (is_odd -> 1 : 0) + (ordinary -> 2 : 0));
      if :: kind == EXCHANGE -> table_of(me) = tag(op, own) :: else fi;
-     if :: pays_own -> payload[at(me, op, PAYLOAD_SLOTS)] = tag(op, 0) :: else fi
+     if :: pays(own) -> payload[at(me, op, PAYLOAD_SLOTS)] = tag(op, 0) :: else fi
   :: else
   fi;
   if :: stages -> stage[at(me, turn - 1, STAGE_SLOTS)] = tag(op, turn - 1) :: else fi;
@@ -110,21 +102,12 @@ inline flush() {
 #define odd_bit(header) (((header) - 1) % 2)
 #define ordinary_bit(header) (((header) - 1) / 2 % 2)
 
-/* The tensors of an operation in place (DIRECT, READ): of each rank, the slice of each rank. */
+/* The tensors of an operation in place (DIRECT): of each rank, the slice of each rank. */
 #define YOURS 0 /* its rank's user may do with it what he wants, and does */
 #define INPUT 1
 #define SUM 2   /* of every rank's input */
 #define WRONG 3 /* a sum of something else */
 #define slice(rank, part) tensor[(rank) * N + (part)]
-
-/* What rank q gives all others, from its slot or where it lies. */
-inline read_given() {
-  if
-  :: ordinary_bit(header[at(q, op, HEADER_SLOTS)]) ->
-     assert(payload[at(q, op, PAYLOAD_SLOTS)] == tag(op, 0))
-  :: else -> wrong = wrong || slice(q, 0) != INPUT
-  fi
-}
 
 inline read() {
   for (q : 0 .. N - 1) {
@@ -137,7 +120,6 @@ inline read() {
        assert(!reads_stage(sent) || (kind == CAST && q != root_of(op)) ||
               stage[at(q, turn - 2, STAGE_SLOTS)] == tag(op, turn - 2));
        assert(!reads_result || result[at(q, turn - 3, RESULT_SLOTS)] == tag(op, turn - 3));
-       if :: kind == READ && k == 1 -> read_given() :: else fi
     fi
   }
   q = 0
@@ -164,7 +146,6 @@ inline read_tables() {
 inline read_headers() {
   differs = false;
   in_place = kind == DIRECT && !ordinary;
-  lends = kind == READ && !ordinary;
   for (q : 0 .. N - 1) {
     if
     :: q == me || overlooked(q)
@@ -174,8 +155,7 @@ inline read_headers() {
 #ifndef NO_HEADER_CHECK
        differs = differs || odd_bit(seen) != is_odd;
 #endif
-       in_place = in_place && !ordinary_bit(seen);
-       lends = lends || (kind == READ && !ordinary_bit(seen))
+       in_place = in_place && !ordinary_bit(seen)
     fi
   }
   q = 0; seen = 0

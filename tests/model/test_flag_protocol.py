@@ -28,7 +28,6 @@ def kinds(*names: str) -> str:
 # rank that never comes, which only timeouts end.
 EVERY_FAULT = "-DTIMEOUTS=1 -DFAULTS=62"
 IN_PLACE = f"{kinds('DIRECT', 'ONE', 'DIRECT', 'DIRECT')} -DMODULUS=16"
-READS = kinds("READ", "ONE", "READ", "READ")
 # Each rank has 0 to 2 blocks, whatever the others have.
 EXCHANGES = f"-DOPS=3 {kinds('TWO', 'EXCHANGE', 'EXCHANGE', 'ONE')}"
 RUNS = {
@@ -37,8 +36,6 @@ RUNS = {
     "two_timeouts": f"-DN=2 {EVERY_FAULT}",
     "two_in_place": f"-DN=2 {IN_PLACE}",
     "two_in_place_timeouts": f"-DN=2 {IN_PLACE} {EVERY_FAULT}",
-    "two_read": f"-DN=2 {READS}",
-    "two_read_timeouts": f"-DN=2 -DOPS=3 {READS} {EVERY_FAULT}",
     "two_fused": f"-DN=2 {kinds('TWO', 'FUSED', 'ONE', 'FUSED')}",
     "two_fused_first": f"-DN=2 {kinds('FUSED', 'CAST', 'FUSED', 'GATHER')}",
     "two_exchange": f"-DN=2 {EXCHANGES}",
@@ -53,7 +50,6 @@ RUNS = {
     "three_timeouts": "-DN=3 -DOPS=3 -DBLOCKS=1 -DTIMEOUTS=1 -DFAULTS=32 "
     + kinds("ONE", "CAST", "ONE", "ONE"),
     "three_in_place": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("ONE", "DIRECT", "ONE", "ONE"),
-    "three_read": "-DN=3 -DOPS=3 " + kinds("ONE", "READ", "READ", "ONE"),
     "three_fused": "-DN=3 -DOPS=3 -DBLOCKS=1 " + kinds("TWO", "FUSED", "TWO", "ONE"),
     "three_exchange": "-DN=3 -DOPS=3 -DBLOCKS=1 -DFAULTS=0 "
     + kinds("CAST", "EXCHANGE", "EXCHANGE", "ONE"),
@@ -105,8 +101,6 @@ CONTROLS = {
     ),
     "blame_the_messenger": (PROTOCOL, "-DN=3 -DBLAME_MESSENGER -DFAULTS=8", "blamed"),
     "no_second_look": (PROTOCOL, f"-DNO_SECOND_LOOK {IN_PLACE}", "tensor"),
-    "no_second_look_at_what_was_read": (PROTOCOL, f"-DNO_SECOND_LOOK {READS}", "wrong"),
-    "no_last_wait": (PROTOCOL, f"-DNO_LAST_WAIT -DFAULTS=0 {READS}", "wrong"),
     "own_number_of_blocks": (PROTOCOL, f"-DOWN_BLOCKS {EXCHANGES}", "k>sent"),
     "one_table_slot": (PROTOCOL, f"-DTABLE_SLOTS=1 {EXCHANGES}", "table"),
     "tables_behind_a_wait_for_one": (PROTOCOL, f"-DN=3 -DWAIT_FOR_NEXT {EXCHANGES}", "table"),

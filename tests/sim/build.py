@@ -23,7 +23,7 @@ import native_build  # noqa: E402
 SOURCES = Path(__file__).resolve().parent / "csrc"
 LIBRARY = "_C_sim.so"
 FLAGS = ["-std=c++20", "-g0", "-fPIC", "-Wall", "-Wno-attributes", "-ffp-contract=off"]
-FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", f"-I{native_build.CSRC}"]
+FLAGS += ["-fvisibility=hidden", "-DFC_SHIM", f"-I{native_build.CSRC}", f"-I{ROOT / 'tests'}"]
 # The CPU's loops are worth a compiler's time; the rest is not, least of all kernels on threads.
 LOOPS, REST = ["-O1", "-DFC_CONTROLS"], ["-O0", "-DFC_CONTROLS"]
 # Set before anything is built or loaded, this optimizes all, to time what hosts do.

@@ -244,10 +244,10 @@ PROGRAMS = (
         *("benchmark_calls_test", "bench/test_cuda_kernels.py", (SHIM_BOUNDS,)),
         (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), *NORM),
     ),
-    Program(*("shim_order_test", "core/test_shim.py", (SHIM, WATCHED)), LOCAL),
+    Program(*("shim_order_test", "shim/test_shim.py", (SHIM, WATCHED)), LOCAL),
     *(
         Program(
-            *(name, "core/test_shim_ipc.py", (SHIM,)),
+            *(name, "shim/test_shim_ipc.py", (SHIM,)),
             (*CUDA_HOST, ERROR),
         )
         for name in (
@@ -286,7 +286,7 @@ def ninja_lines(programs: Iterable[Program]) -> Iterator[str]:
     """Yield the lines of ``build.ninja`` for all builds of ``programs``."""
     command = native_build.compiler()
     base = [*native_build.standard_flags(command), *COMMON]
-    base += [f"-I{ROOT / place}" for place in ("csrc", "tests/cpp")]
+    base += [f"-I{ROOT / place}" for place in ("csrc", "tests/cpp", "tests")]
     yield f"flags = {shlex.join(base)}"
     cxx = shlex.join([*native_build.launcher(), *command])
     yield f"rule cxx\n  command = {cxx} $flags $more -MMD -MF $out.d $language -c $in -o $out"

@@ -10,11 +10,8 @@ from trials.launch import launch
 LISTED = 5  # failures that are shown
 
 
-# By default, and with other ways for tensors of these sizes: block by block, or read in place.
-SETTINGS: list[dict[str, str]] = [
-    *CONFIGURATIONS.values(),
-    {"FASTCOMM_READ_IN_PLACE_BYTES": "1", "FASTCOMM_BLOCK_BYTES": "4096"},
-]
+# By default, and with other ways for tensors of these sizes: block by block.
+SETTINGS: list[dict[str, str]] = [*CONFIGURATIONS.values(), {"FASTCOMM_BLOCK_BYTES": "4096"}]
 
 
 def _play(first: int, count: int, environment: dict[str, str] | None = None) -> None:

@@ -42,7 +42,7 @@ Communicator::Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
       progress_thread_(progress_thread),
       policy_(wait_policy(peers_->oversubscribed())),
       messages_(*peers_, traits_.layout.total()),
-      base_(load_flag(peers_->view().flag(peers_->rank(), 0))) {}
+      base_(load_flag(peers_->view().flags[peers_->rank()])) {}
 
 Communicator::~Communicator() { leave(); }
 

@@ -81,7 +81,7 @@ Communicator::Failure Communicator::departure_of_all(const Subject& subject) con
 
 Communicator::Failure Communicator::departure_before_end(int peer, const Subject& subject) const {
   const uint64_t ended = peers_->control_block(peer).left.load(std::memory_order_acquire) - 1;
-  const bool called = reached(load_flag(peers_->view().flag(peer, 0)), base_ + 1);
+  const bool called = reached(load_flag(peers_->view().flags[peer]), base_ + 1);
   return departure_of(
       peer, subject,
       concat(" after ", ended, ended == 1 ? " operation" : " operations", "; this one ",

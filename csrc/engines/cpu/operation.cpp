@@ -102,7 +102,6 @@ bool Operation::poll(uint32_t base) {
 }
 
 bool Operation::poll_staged(uint32_t base) {
-  if (quitter_.load(std::memory_order_relaxed) >= 0) return false;
   return std::visit(
       [this, base](const auto& schedule) {
         if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
@@ -122,8 +121,7 @@ bool Operation::poll_staged(uint32_t base) {
             control.note_cpu();
           }
           const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
-            if (next == 1) return read_headers();
-            return next != 2 || !reads_tensors_ || !find_quitter();
+            return next != 1 || read_headers();
           });
           step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
           return done;
@@ -137,13 +135,13 @@ bool Operation::awaits(int peer) const {
   const uint32_t at = step();
   if (at == 0 || at == kDirect || peer == peers_.rank()) return false;
   if ((at & kDirect) != 0) {  // its one wait is for all ranks
-    return !reached(load_flag(peers_.view().flag(peer, 0)), direct_base() + (at & ~kDirect));
+    return !reached(load_flag(peers_.view().flags[peer]), direct_base() + (at & ~kDirect));
   }
   const uint32_t not_waited = visit_steps(schedule_, 1u, [&](const auto& s) {
     const WaitFor wait = s.wait_for(at);
     return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;
   });
-  return not_waited == 0 && !reached(load_flag(peers_.view().flag(peer, 0)), base() + at);
+  return not_waited == 0 && !reached(load_flag(peers_.view().flags[peer]), base() + at);
 }
 
 int Operation::awaited_peer() const {
@@ -158,7 +156,7 @@ std::vector<int> Operation::late() const {
   int32_t nearest = INT32_MAX, least = INT32_MAX;  // publications of both, from here
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (peer == peers_.rank()) continue;
-    const auto published = static_cast<int32_t>(load_flag(peers_.view().flag(peer, 0)) - base());
+    const auto published = static_cast<int32_t>(load_flag(peers_.view().flags[peer]) - base());
     if (awaits(peer)) {
       awaited.push_back(peer);
       nearest = std::min(nearest, published);
@@ -215,7 +213,7 @@ void Operation::raise_unbalanced() const {
 }
 
 std::string Operation::progress_of(int peer) const {
-  if (reached(load_flag(peers_.view().flag(peer, 0)), base() + 1)) {
+  if (reached(load_flag(peers_.view().flags[peer]), base() + 1)) {
     return concat(peers_.describe(peer), " is in the middle of it");
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");

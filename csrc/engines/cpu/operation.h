@@ -40,7 +40,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   const CallHeader& header() const { return header_; }
   /// Whether its first steps are small enough for whoever issues it.
-  bool brief() const { return payload_bytes() <= kBriefBytes && !may_read_any_; }
+  bool brief() const { return payload_bytes() <= kBriefBytes; }
   Deadline deadline() const { return deadline_; }
   Milliseconds timeout() const { return timeout_; }
   /// How far it is: changes whenever it has moved.
@@ -94,8 +94,6 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// buffer can be reached. If only some can, tells ranks that have not staged theirs. All ranks read the
   /// same headers and decide alike.
   bool read_headers();
-  /// Tells the schedule where ranks' tensors can be read, if it reads them there.
-  void find_tensors();
   /// Whether any rank has its tensor where peers reach it.
   bool any_shared() const;
   /// Every rank's buffer in `buffers`; false if one cannot be reached, or a list lies otherwise there.
@@ -117,8 +115,6 @@ class Operation : public std::enable_shared_from_this<Operation> {
   AnySchedule schedule_;
   std::unique_ptr<AnyDirect> direct_;  // touched by who polls only
   size_t shared_bytes_ = 0;            // from header_.where on
-  bool may_read_any_ = false;          // of any size in step 1, since peers say what they send
-  bool reads_tensors_ = false;         // of peers, in step 1: they may have them back before
   CpuExecutor executor_;
   std::atomic<uint32_t> base_{0};  // written by who polls, as are those below
   std::atomic<uint32_t> step_{0};  // a hint for other threads

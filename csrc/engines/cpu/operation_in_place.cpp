@@ -2,50 +2,23 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 
 #include "core/control.h"
 #include "core/error.h"
 #include "engines/cpu/operation.h"
 
 namespace fastcomm {
-namespace {
-
-template <class Schedule, class = void>
-struct ReadsTensors : std::false_type {};
-template <class Schedule>
-struct ReadsTensors<Schedule, std::void_t<decltype(std::declval<Schedule>().tensors)>>
-    : std::true_type {};
-
-/// Calls visit(schedule) if it is one that may read peers' tensors.
-template <class Visit>
-void visit_reader(AnySchedule& schedule, const Visit& visit) {
-  std::visit(
-      [&](auto& s) {
-        if constexpr (ReadsTensors<std::decay_t<decltype(s)>>::value) visit(s);
-      },
-      schedule);
-}
-
-}  // namespace
 
 void Operation::locate(const Call& call) {
   header_.where = kNotShared;
   if (row_ == nullptr || !row_->may_be_in_place(call.bytes(), peers_.size())) return;
-  may_read_any_ = algorithm() == Algorithm::kByTable;
-  const Reachable memory = row_->in_place->memory(call, peers_.rank(), peers_.size());
+  const Reachable memory = row_->in_place->memory(call, peers_.size());
   if (memory.begin == nullptr) return;
   shared_bytes_ = memory.bytes;
   header_.where = peers_.locate(memory.begin, memory.bytes);
   header_.form = memory.form;
   if (header_.where == kNotShared) return;
   if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->is_shared = true;
-  visit_reader(schedule_, [&](auto& schedule) {
-    schedule.tensors.own = memory.begin;
-    if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, AllToAllV>) {
-      schedule.stage_nothing();
-    }
-  });
 }
 
 bool Operation::poll_direct() {
@@ -82,10 +55,6 @@ bool Operation::find_quitter() {
 bool Operation::read_headers() {
   check_headers();
   if (row_->in_place == nullptr || !any_shared()) return true;
-  if (row_->in_place->schedule == nullptr) {
-    find_tensors();
-    return true;
-  }
   // One more step, whichever way it goes on from here: ranks that have not staged do so, or all meet again.
   if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
   char* buffers[kMaxRanks];
@@ -93,27 +62,6 @@ bool Operation::read_headers() {
   direct_ = std::make_unique<AnyDirect>(
       row_->in_place->schedule(schedule_, peers_.view(), header_, shared_bytes_, buffers));
   return false;
-}
-
-void Operation::find_tensors() {
-  visit_reader(schedule_, [&](auto& schedule) {
-    int found = 0;
-    for (int peer = 0; peer < peers_.size(); ++peer) {
-      const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
-      schedule.tensors.at[peer] = nullptr;
-      if (theirs.where == kNotShared) continue;
-      schedule.tensors.at[peer] = peers_.reach(peer, theirs.where, theirs.form);
-      if (schedule.tensors.at[peer] == nullptr) {
-        throw Error(ErrorCode::kSystem, concat(describe(), ": ", peers_.describe(peer), " names ",
-                                               theirs.form, " bytes that it does not share"));
-      }
-      ++found;
-    }
-    // In blocks all do the same: headers are read before the first block is staged.
-    const int givers = row_->in_place->from_root ? 1 : peers_.size();
-    schedule.tensors.any = found == givers || algorithm() != Algorithm::kPipelined;
-    reads_tensors_ = schedule.tensors.any;
-  });
 }
 
 bool Operation::any_shared() const {
@@ -135,8 +83,8 @@ bool Operation::reach_all(char** buffers) const {
 }
 
 void Operation::quarantine() {
-  // Before the header is out, no peer knows of the memory. Memory that peers only read may be reused.
-  if (header_.where == kNotShared || step() == 0 || row_->in_place->schedule == nullptr) return;
+  // Before the header is out, no peer knows of the memory.
+  if (header_.where == kNotShared || step() == 0) return;
   peers_.quarantine(header_.where, shared_bytes_);
 }
 

@@ -61,8 +61,7 @@ struct MeetingRecord {
   uint64_t called;
 };
 
-/// The ends of a channel. Pointers are device pointers. What ChannelState calls operations are meetings
-/// that have closed an operation, or a round of one.
+/// The ends of a channel. Pointers are device pointers.
 struct MeetingPlace {
   int rank;
   int size;                             // 1 to kMaxDeviceRanks

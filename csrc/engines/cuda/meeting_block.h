@@ -53,11 +53,7 @@ class MeetingOf {
       : MeetingOf(args, state, said, args.opens) {}
   FC_DEVICE MeetingOf(const MeetingArgs& args, const ChannelState& state, const Said& said,
                       bool opens)
-      : args_(args),
-        said_(said),
-        opens_(opens),
-        target_(state.base + 1),
-        operation_(state.operations) {}
+      : args_(args), said_(said), opens_(opens), target_(state.base + 1) {}
 
   FC_DEVICE void say() const {
     each_peer([&](int peer) {
@@ -109,14 +105,12 @@ class MeetingOf {
     WaitFailure why = is_aborted(args_.bounds) ? WaitFailure::kAborted : WaitFailure::kNone;
     uint64_t missing = 0;
     int blamed = -1;
-    uint32_t seen = target_;
     for (int peer = args_.place.size - 1; peer >= 0; --peer) {
       if (peer == args_.place.rank) continue;
       MeetingLine* const own = line(args_.place.rank, peer, target_);
       // Acquire, and first: a peer that gave up after it came is seen to have come.
       const bool gave_up = load_flag(&own->has_failed) != 0;
-      const uint32_t flag = load_flag(&own->flag);
-      const bool came = reached(flag, target_);
+      const bool came = reached(load_flag(&own->flag), target_);
       if (!came) missing |= uint64_t{1} << peer;
       if (why == WaitFailure::kAborted) continue;
       WaitFailure of_peer = WaitFailure::kNone;
@@ -130,7 +124,6 @@ class MeetingOf {
       if (of_peer == WaitFailure::kNone || rank_of(of_peer) < rank_of(why)) continue;
       why = of_peer;
       blamed = peer;
-      seen = flag;
     }
     if (why == WaitFailure::kMismatch) {
       uint64_t called = 0;
@@ -143,11 +136,7 @@ class MeetingOf {
     }
     record.own = blamed < 0 ? args_.call : said_.to(args_, blamed);
     record.wait.missing = missing;
-    record.wait.operation = operation_;
-    record.wait.step = opens_ ? 0 : 1;
     record.wait.peer = blamed;
-    record.wait.expected = target_;
-    record.wait.seen = seen;
     // A peer came late, after all: the bound ran out nevertheless.
     if (why == WaitFailure::kNone) why = WaitFailure::kTimeout;
     store_flag(&record.wait.failure, static_cast<uint32_t>(why));
@@ -191,7 +180,6 @@ class MeetingOf {
   const Said said_;
   const bool opens_;
   const uint32_t target_;
-  const uint32_t operation_;
 };
 
 class Meeting : public MeetingOf<OneCall> {
@@ -210,8 +198,7 @@ FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& st
   const bool good = __syncthreads_and(meeting.hear());
   if (good) behind(meeting);
   if (!good && threadIdx.x == 0) meeting.give_up();
-  return ChannelState{state.base + 1, state.operations + (opens ? 0u : 1u), good ? 0u : 1u,
-                      state.shorts};
+  return ChannelState{state.base + 1, good ? 0u : 1u, state.shorts};
 }
 
 /// 0: the type has no NaN.

@@ -1,4 +1,4 @@
-// How one block of threads copies a run of bytes, shared by the executor and the batched copy.
+// How one block of threads copies a run of bytes: of the batched copy and of short operations.
 //
 // All threads of the block call with the same arguments, and a thread's part follows from its index;
 // there is no barrier in here. Copies in packs of 16 bytes where both ends can be aligned to one at

@@ -1,4 +1,4 @@
-// How one thread sums packs over n sources, shared by the executor and the batched kernels.
+// How one thread sums packs over n sources: of the batched kernels and of short operations.
 //
 // n is a constant, or known at run time up to the width of a tree. Either way the order is that of
 // the fixed tree of core/numeric.h: a tree over a power of two of leaves, of which the last may be

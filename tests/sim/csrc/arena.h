@@ -1,8 +1,8 @@
 // The devices' memory: the execution shim's, hidden from whoever takes an address on a device for one on the host.
-// Other processes can map it (csrc/core/shim/ipc.h).
+// Other processes can map it (tests/shim/ipc.h).
 #pragma once
 
-#include "core/shim/arena.h"
+#include "shim/arena.h"
 
 namespace sim {
 

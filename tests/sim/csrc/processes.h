@@ -8,8 +8,8 @@
 #include <string>
 
 #include "core/hd.h"
-#include "core/shim/host_message.h"
 #include "device.h"
+#include "shim/host_message.h"
 
 namespace sim {
 

@@ -1,5 +1,5 @@
 // Streams and devices of the simulation, as torch names them, over the execution shim's
-// (csrc/core/shim): everything that is given to a stream is done later, on a thread of its hardware
+// (tests/shim): everything that is given to a stream is done later, on a thread of its hardware
 // queue, and the shim's Order checks that it is ordered with other uses of the same memory.
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
@@ -28,8 +28,8 @@
 
 #include "arena.h"
 #include "core/cuda_host.h"
-#include "core/shim/ipc.h"
-#include "core/shim/vmm.h"
+#include "shim/ipc.h"
+#include "shim/vmm.h"
 
 namespace sim {
 

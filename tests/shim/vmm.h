@@ -5,7 +5,7 @@
 // that, as a descriptor that travels over SCM_RIGHTS and keeps it alive; imported, also by the process
 // itself, mapped whole at reserved addresses, and used by the devices that were granted access. It is
 // gone when no process holds it or has it mapped. Memory from cudaMalloc has no such handle. A descriptor
-// is of one memfd with the memory followed by its ledger (core/shim/ledger.h). Whoever imports is ordered
+// is of one memfd with the memory followed by its ledger (shim/ledger.h). Whoever imports is ordered
 // after what the exporter's host had waited for when it exported. A fabric handle is 64 bytes, which keep
 // nothing alive. Refused:
 //
@@ -25,9 +25,9 @@
 #include <mutex>
 #include <utility>
 
-#include "core/shim/ledger.h"
-#include "core/shim/runtime.h"
-#include "core/shim/shared_memory.h"
+#include "shim/ledger.h"
+#include "shim/runtime.h"
+#include "shim/shared_memory.h"
 
 using CUresult = int;
 using CUdeviceptr = unsigned long long;
@@ -343,4 +343,4 @@ class Vmm {
 
 }  // namespace fastcomm::shim
 
-#include "core/shim/vmm_api.h"  // IWYU pragma: export
+#include "shim/vmm_api.h"  // IWYU pragma: export

@@ -1,7 +1,7 @@
-// The functions of the CUDA driver for memory by file descriptors and fabric handles, over core/shim/vmm.h.
+// The functions of the CUDA driver for memory by file descriptors and fabric handles, over shim/vmm.h.
 #pragma once
 
-#include "core/shim/vmm.h"
+#include "shim/vmm.h"
 
 namespace fastcomm::shim {
 

@@ -11,7 +11,7 @@
 // Where flags in memory order work (core/hd.h), the work does not name the bytes that it orders this
 // way. Any host thread may call; threads of streams never do, so that the mutex creates no order
 // between streams that ThreadSanitizer would then believe. (The exception is to note what
-// core/shim/shared_memory.h has found between processes.)
+// shim/shared_memory.h has found between processes.)
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/shim/shadow.h"
+#include "shim/shadow.h"
 
 namespace fastcomm::shim {
 

@@ -1,5 +1,5 @@
 // How work gets into a stream: with the bytes that it uses, whose order is checked now
-// (core/shim/order.h) and, for memory that processes share, when it runs (core/shim/shared_memory.h).
+// (shim/order.h) and, for memory that processes share, when it runs (shim/shared_memory.h).
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/shim/runtime.h"
-#include "core/shim/shared_memory.h"
+#include "shim/runtime.h"
+#include "shim/shared_memory.h"
 
 namespace fastcomm::shim {
 

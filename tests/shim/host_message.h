@@ -2,7 +2,7 @@
 // host had waited for. The shim does not see sockets and stores, so a message sent over them for the
 // sake of an order says so: the sender's text goes with it, and the receiver hands that in.
 //
-// Flags (core/shim/shared_memory.h) and handles (core/shim/ipc.h) need no such text.
+// Flags (shim/shared_memory.h) and handles (shim/ipc.h) need no such text.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/shim/shared_memory.h"
+#include "shim/shared_memory.h"
 
 namespace fastcomm::shim {
 

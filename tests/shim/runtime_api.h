@@ -1,7 +1,7 @@
-// The functions of the CUDA runtime that this project calls, over core/shim/runtime.h.
+// The functions of the CUDA runtime that this project calls, over shim/runtime.h.
 #pragma once
 
-#include "core/shim/submit.h"
+#include "shim/submit.h"
 
 inline const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {

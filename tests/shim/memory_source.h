@@ -1,5 +1,5 @@
 // Where the memory of the shim's devices comes from: the host's, or a file that other processes map
-// too (core/shim/arena.h).
+// too (shim/arena.h).
 #pragma once
 
 #include <cstddef>

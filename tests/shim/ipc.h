@@ -1,5 +1,5 @@
 // Memory of devices for other processes: the CUDA runtime's functions for handles of memory, over
-// files that processes map (core/shim/arena.h, core/shim/ledger.h).
+// files that processes map (shim/arena.h, shim/ledger.h).
 //
 // As CUDA documents it: a handle is of a whole allocation of cudaMalloc, for other processes alone;
 // asked for again it is the same, and after a cudaFree never that of new memory at the same address.
@@ -28,9 +28,9 @@
 #include <mutex>
 #include <utility>
 
-#include "core/shim/ledger.h"
-#include "core/shim/runtime.h"
-#include "core/shim/shared_memory.h"
+#include "shim/ledger.h"
+#include "shim/runtime.h"
+#include "shim/shared_memory.h"
 
 constexpr int CUDA_IPC_HANDLE_SIZE = 64;
 constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;

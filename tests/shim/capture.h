@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/shim/order.h"
-#include "core/shim/stream.h"
+#include "shim/order.h"
+#include "shim/stream.h"
 
 namespace fastcomm::shim {
 
@@ -25,7 +25,7 @@ struct Graph {
     std::function<void()> work;
     std::vector<Access> accesses;
     std::string what;
-    const uint32_t* skip = nullptr;  // core/shim/runtime.h
+    const uint32_t* skip = nullptr;  // shim/runtime.h
   };
   std::vector<Node> nodes;
 };

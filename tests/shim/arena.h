@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/shim/memory_source.h"
+#include "shim/memory_source.h"
 
 namespace fastcomm::shim {
 

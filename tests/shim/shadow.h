@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/shim/clock.h"
+#include "shim/clock.h"
 
 namespace fastcomm::shim {
 
@@ -36,7 +36,7 @@ struct Step {
   bool ordered_before(const Clock& clock) const { return clock.seen(actor) >= number; }
 };
 
-/// Not thread-safe: core/shim/order.h is.
+/// Not thread-safe: shim/order.h is.
 class Shadow {
  public:
   /// Called with the earlier use, whether that was a write, and the bytes that both use.

@@ -1,5 +1,5 @@
 // Vector clocks over what runs in several processes: who has seen how much of whose work, found out
-// while it runs (core/shim/shared_memory.h).
+// while it runs (shim/shared_memory.h).
 //
 // A worker is a stream, a block of the kernels in a stream, or a thread of a block, in a process. Work
 // is numbered by launch and phase: a stream counts what it runs, a block its barriers since the

@@ -26,9 +26,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/interleave.h"
-#include "core/shim/order.h"
-#include "core/shim/wide_clock.h"
+#include "shim/interleave.h"
+#include "shim/order.h"
+#include "shim/wide_clock.h"
 
 namespace fastcomm::shim {
 
@@ -54,7 +54,7 @@ class Signal {
   std::atomic<uint32_t> word_{0};
 };
 
-/// What a stream has done so far of the work that others may see (core/shim/shared_memory.h). Its
+/// What a stream has done so far of the work that others may see (shim/shared_memory.h). Its
 /// queue's thread alone has it; never freed, as what it was given may outlive a stream.
 struct Progress {
   WideClock clock;
@@ -174,7 +174,7 @@ class Stream {
   const Actor actor;
   Progress* const progress = new Progress;
   Clock clock;                 // of Order::get()
-  Capture* capture = nullptr;  // what it is given goes there instead (core/shim/capture.h)
+  Capture* capture = nullptr;  // what it is given goes there instead (shim/capture.h)
   Clock capture_clock;         // of the capture's order
 
  private:

@@ -13,7 +13,7 @@
 // The lock is robust: where its holder was killed, the next one goes on, with an empty shadow, since
 // the old one may be half updated.
 //
-// The rest is for core/shim/shared_memory.h: what is known of flags, and the shadow of the memory.
+// The rest is for shim/shared_memory.h: what is known of flags, and the shadow of the memory.
 #pragma once
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@
 #include <string>
 #include <vector>
 
-#include "core/shim/shared_shadow.h"
+#include "shim/shared_shadow.h"
 
 namespace fastcomm::shim {
 

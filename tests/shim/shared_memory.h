@@ -4,14 +4,14 @@
 //   store_flag   the flag has the clock of the thread that stores; relaxed: none
 //   load_flag    the thread knows what the flag's clock does; relaxed: no more than before
 //   __syncthreads   the threads of a block know what each of them does, and what they did is done
-//   streams, events, the host   as core/shim/order.h has them, at the time of their execution
+//   streams, events, the host   as shim/order.h has them, at the time of their execution
 //   handles      who opens one knows what the exporter's host had waited for
 // A flag's value and its clock are one: both change, and are read, under the lock of the ledger. So
 // reports follow from the values that loads gave, not from which side was faster.
 //
 // A use is the block's, named by all of its threads (FC_TOUCHES in core/touches.h): it is not over
 // before the block's next barrier. Storing or loading a flag counts as reading it, so that setting
-// it to zero has to be ordered. Memory of one process alone stays the business of core/shim/order.h;
+// it to zero has to be ordered. Memory of one process alone stays the business of shim/order.h;
 // here it costs the load of one pointer, and takes no lock, which ThreadSanitizer would take for an
 // order.
 #pragma once
@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/shim/ledger.h"
-#include "core/shim/order.h"
+#include "shim/ledger.h"
+#include "shim/order.h"
 
 namespace fastcomm::shim {
 

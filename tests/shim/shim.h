@@ -1,6 +1,6 @@
 // Enough of CUDA to run a kernel on the host: every CUDA thread is a host thread, every block of a
 // grid runs at once, __syncthreads is a barrier of mutex and condition variable, which
-// ThreadSanitizer understands. A kernel runs on the thread of its stream (core/shim/runtime.h);
+// ThreadSanitizer understands. A kernel runs on the thread of its stream (shim/runtime.h);
 // where no devices have been configured, it has run when the launch returns, and ranks are host
 // threads that launch at the same time, in one address range.
 //
@@ -9,7 +9,7 @@
 #pragma once
 
 #if !defined(FC_SHIM)
-#error "kernels/shim/shim.h stands in for CUDA in builds with FC_SHIM alone"
+#error "shim/shim.h stands in for CUDA in builds with FC_SHIM alone"
 #endif
 
 #include <atomic>
@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/interleave.h"
-#include "core/shim/runtime.h"
+#include "shim/interleave.h"
+#include "shim/runtime.h"
 
 #define __global__
 #define __device__

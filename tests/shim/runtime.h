@@ -1,5 +1,5 @@
 // Enough of the CUDA runtime to run host code that uses several devices, streams and events without
-// a GPU. Kernels are the business of kernels/shim/shim.h, which enqueues them here.
+// a GPU. Kernels are the business of shim/shim.h, which enqueues them here.
 //
 // All devices' memory is the host's. What a device would see at an address is asked of device_view:
 // its own memory, a peer's if access to it has been enabled, pinned memory; something else where a
@@ -11,7 +11,7 @@
 // As strict as CUDA where code may err: launching in a stream of a device that is not current,
 // recording an event of another device than its stream's, enabling access twice.
 //
-// Everything that a stream is given names the bytes that it uses, and core/shim/order.h checks
+// Everything that a stream is given names the bytes that it uses, and shim/order.h checks
 // their order: a copy names its own, a kernel's are those that its launcher has asked a view of
 // (kernel_view in core/cuda_host.h).
 #pragma once
@@ -33,10 +33,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/shim/capture.h"
-#include "core/shim/contexts.h"
-#include "core/shim/memory_source.h"
-#include "core/shim/stream.h"
+#include "shim/capture.h"
+#include "shim/contexts.h"
+#include "shim/memory_source.h"
+#include "shim/stream.h"
 
 using cudaError_t = int;
 using cudaStream_t = fastcomm::shim::Stream*;
@@ -357,4 +357,4 @@ inline cudaError_t fail(cudaError_t error) { return last_error = error; }
 
 }  // namespace fastcomm::shim
 
-#include "core/shim/runtime_api.h"  // IWYU pragma: export
+#include "shim/runtime_api.h"  // IWYU pragma: export

@@ -1,4 +1,4 @@
-// The shadow of memory that processes share: as core/shim/shadow.h, in a table of fixed size without
+// The shadow of memory that processes share: as shim/shadow.h, in a table of fixed size without
 // pointers, so that it can lie in shared memory itself.
 //
 // Ranges of bytes, in order, with the last write, and of every worker the last read since. Cost of an
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/shim/wide_clock.h"
+#include "shim/wide_clock.h"
 
 namespace fastcomm::shim {
 
