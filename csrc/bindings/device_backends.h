@@ -1,7 +1,7 @@
 // How backends for tensors on devices are made: in Python.
 #pragma once
 
-#include "c10d/engines/choose.h"
+#include "c10d/choose/choose.h"
 
 namespace fastcomm {
 

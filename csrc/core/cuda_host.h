@@ -1,5 +1,5 @@
 // What host code needs of CUDA: the runtime, or the execution shim in its place (FC_SHIM); errors
-// as exceptions; a guard of the current device.
+// as exceptions.
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM. Device code starts from kernels/cuda_api.h.
 #pragma once
@@ -45,30 +45,6 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
   return concat(call.substr(0, call.find('(')), ": ", cudaGetErrorString(error), " (device ",
                 device, ")");
 }
-
-/// Makes a device current and, when destroyed, the previous one again. Within a guard cudaSetDevice may
-/// be called freely. Where the device that was current has no context, none is created for it, unless
-/// cudaSetDevice was called in between (core/cuda_context.h).
-class DeviceGuard {
- public:
-  DeviceGuard();
-  explicit DeviceGuard(int device);
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-  ~DeviceGuard();
-
-  /// Cheap where it is current already.
-  void set(int device);
-
- private:
-  void pop();
-
-  int before_ = 0;
-  int now_ = 0;
-  bool moved_ = false;
-  bool bare_ = false;    // contexts are pushed
-  bool pushed_ = false;  // one is
-};
 
 /// Lets this thread allocate and query events while another one captures a stream, which would
 /// otherwise make that capture fail. What this thread does is part of no capture.

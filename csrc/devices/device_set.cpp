@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/control.h"
+#include "core/device_guard.h"
 
 namespace fastcomm {
 namespace {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "core/cuda_host.h"
+#include "core/device_guard.h"
 #include "devices/peer_access.h"
 
 namespace fastcomm {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/device_guard.h"
 #include "kernels/cuda/multi_copy.h"
 
 namespace fastcomm {

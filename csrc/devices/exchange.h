@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/device_guard.h"
 #include "devices/device_set.h"
 #include "devices/exchange_plan.h"
 #include "kernels/cuda/multi_reduce.h"

@@ -14,6 +14,7 @@
 
 #include "core/control.h"
 #include "core/cuda_host.h"
+#include "core/device_guard.h"
 #include "core/env.h"
 #include "core/hd.h"
 #include "kernels/cuda_api.h"

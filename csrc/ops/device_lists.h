@@ -15,15 +15,12 @@
 // fails. Any thread may call.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "tensors/plain_tensors.h"
 
 namespace fastcomm {
-
-using DeviceIndices = std::vector<int64_t>;
 
 /// Copies of tensors that lie on devices[0], for each of the later devices: result[k][i] is on
 /// devices[k + 1].

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "devices/local_collectives.h"
-#include "ops/device_lists.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {

@@ -1,5 +1,6 @@
 #include "ops/fused_device.h"
 
+#include "core/device_guard.h"
 #include "core/error.h"
 #include "tensors/accelerator.h"
 #if defined(FC_DEVICES)

@@ -1,5 +1,6 @@
 // What tensors/accelerator.h leaves to an implementation, for CUDA.
 #if defined(FC_WITH_CUDA)
+#include "core/device_guard.h"
 #include "tensors/accelerator.h"
 
 #include <ATen/cuda/PeerToPeerAccess.h>

@@ -11,6 +11,7 @@
 namespace fastcomm {
 
 using TensorList = std::vector<at::Tensor>;
+using DeviceIndices = std::vector<int64_t>;
 
 /// Whether its bytes are its value: no gaps, nothing lazy, no wrapper around another tensor.
 inline bool is_plain(const at::Tensor& tensor) {

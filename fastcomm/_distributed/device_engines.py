@@ -1,6 +1,6 @@
 """Which of torch's backends serves tensors on a type of device, in a group of one host.
 
-``csrc/c10d/engines/choose.h`` asks at a group's first tensor on such a device. NCCL for "cuda",
+``csrc/c10d/choose/choose.h`` asks at a group's first tensor on such a device. NCCL for "cuda",
 where this torch has it; tests register their own.
 """
 

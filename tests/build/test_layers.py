@@ -1,6 +1,7 @@
 """Includes point down only: bindings, {ops, c10d}, {tensors, engines, devices}, coll, and so on.
 
-Within c10d, too: edge, engines, works, requests, life.
+Within c10d, too: edge, choose, engines, works, requests, life. No folders, files, or pairs of a
+header and its source include each other in a circle.
 
 The layer tensors is what ops and c10d share of torch.
 
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,7 @@ BELOW = {
 }
 BELOW["bindings"] = set(BELOW)
 # From the top.
-C10D = ["edge", "engines", "works", "requests", "life"]
+C10D = ["edge", "choose", "engines", "works", "requests", "life"]
 SEES_TORCH = {"tensors", "c10d", "ops", "bindings"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h$")
 PYBIND_HEADER = re.compile(r"pybind11/|torch/extension\.h$|torch/csrc/utils/pybind\.h$")
@@ -88,13 +91,55 @@ def test_rooms_of_c10d_see_those_below(root, room):
             assert f'"c10d/{other}/' not in path.read_text(), path
 
 
-def test_an_engine_does_not_see_who_chooses(root):
-    for path in (root / "csrc/c10d/engines").glob("*/*"):
-        assert '"c10d/engines/choose.h"' not in path.read_text(), path
-
-
 def test_includes_point_down(root):
     assert violations(root / "csrc") == []
+
+
+def circle(csrc: Path, part: Callable[[Path], Path]) -> list[str]:
+    """Return parts that include each other in a circle, none where there is none.
+
+    ``part`` says of which part a file of ``csrc`` is.
+    """
+    graph = TopologicalSorter[str]()
+    for path in sorted(path for path in csrc.rglob("*") if path.suffix in SOURCES):
+        own = str(part(path.relative_to(csrc)))
+        for target in filter(None, map(INCLUDE.match, path.read_text().splitlines())):
+            for base in (path.parent, csrc):
+                found = (base / target.group(1)).resolve()
+                if found.is_file():
+                    other = str(part(found.relative_to(csrc.resolve())))
+                    graph.add(own, *([other] if other != own else []))
+                    break
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+PARTS = {"files": Path, "pairs": lambda path: path.with_suffix(""), "folders": lambda p: p.parent}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_nothing_includes_itself_in_a_circle(root, parts):
+    assert circle(root / "csrc", PARTS[parts]) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "includes"),
+    [
+        ("files", {"a/x.h": "a/y.h", "a/y.h": "a/x.h"}),
+        ("pairs", {"a/x.h": "", "a/x.cpp": "a/y.h", "a/y.h": "a/x.h"}),
+        ("folders", {"a/x.h": "a/b/y.h", "a/b/y.h": "", "a/b/z.h": "x.h", "a/b/x.h": "a/w.h"}),
+    ],
+)
+def test_a_planted_circle_is_found(tmp_path, parts, includes):
+    for name in {"a/w.h", *includes}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        target = includes.get(name)
+        (tmp_path / name).write_text(f'#include "{target}"\n' if target else "")
+    assert circle(tmp_path, PARTS[parts])
+    assert not circle(tmp_path, lambda path: path) or parts == "files"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@
 
 #include "check.h"
 #include "core/cuda_host.h"
+#include "core/device_guard.h"
 #include "device_memory.h"
 #include "devices/local_collectives.h"
 #include "devices/peer_probe.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coll/describe_call.h"
 #include "coll/messages.h"
 #include "engines/cuda/failure_text.h"
 #include "engines/cuda/peer_collectives.h"

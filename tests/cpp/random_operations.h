@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "coll/describe_call.h"
 #include "coll/messages.h"
 #include "dtypes.h"
 #include "engines/cpu/communicator.h"

@@ -10,6 +10,7 @@
 
 #include <thread>
 
+#include "core/device_guard.h"
 #include "core/env.h"
 #include "kernels/cuda/multi_copy.h"
 #include "local_world.h"

@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "core/device_guard.h"
 #include "local_world.h"
 
 namespace fastcomm::testing {

@@ -126,7 +126,9 @@ class Program:
 
 
 ERROR = "csrc/core/error.cpp"
-CUDA_HOST = tuple(f"csrc/core/cuda_{name}.cpp" for name in ("context", "driver", "host"))
+CUDA_HOST = tuple(
+    f"csrc/core/{name}.cpp" for name in ("cuda_context", "cuda_driver", "device_guard")
+)
 NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
 # What runs on several devices of one process.
 LOCAL = (
@@ -148,7 +150,10 @@ PEER_COLLECTIVES = (
     "csrc/kernels/cuda/indirect_reduce.cu",
     *(
         f"csrc/coll/{name}.cpp"
-        for name in ("call", "operations", "in_place", "all_to_all_v", "messages", "unlike")
+        for name in (
+            *("call", "describe_call", "operations", "in_place"),
+            *("all_to_all_v", "messages", "unlike"),
+        )
     ),
     *(*CUDA_HOST, ERROR, "csrc/core/wait_warning.cpp", *CPU_LOOPS),
 )

@@ -1,7 +1,7 @@
 // The c10d backend: a process group, as torch.distributed sees it.
 //
 // One object a group and rank. It makes a Request of each call, which goes to one of the group's engines
-// (engines/choose.h), and knows the group's life.
+// (choose/choose.h), and knows the group's life.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/choose/choose.h"
 #include "c10d/edge/coalescing.h"
-#include "c10d/engines/choose.h"
 
 namespace fastcomm {
 

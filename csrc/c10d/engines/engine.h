@@ -1,7 +1,7 @@
 // What carries out a group's calls in some places: in shared memory, between devices, on another backend.
 //
 // A group asks its engines in an order that all ranks have in common, and gives a call as a whole to the first that
-// takes it (engines/choose.h). So a new engine needs a folder, and a line there that makes it, or is registered
+// takes it (choose/choose.h). So a new engine needs a folder, and a line there that makes it, or is registered
 // from outside (EngineMaker).
 #pragma once
 

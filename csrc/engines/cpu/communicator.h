@@ -29,18 +29,17 @@
 #include "core/wait_warning.h"
 #include "engines/cpu/operation.h"
 #include "engines/cpu/point_to_point.h"
+#include "engines/cpu/progress_thread.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
 
-class ProgressThread;
-
-class Communicator : public std::enable_shared_from_this<Communicator> {
+class Communicator final : public Driven, public std::enable_shared_from_this<Communicator> {
  public:
   /// `progress_thread` drives asynchronous operations and outlives the communicator.
   Communicator(std::unique_ptr<Transport> peers, GroupTraits traits,
                ProgressThread& progress_thread);
-  ~Communicator();
+  ~Communicator() override;
 
   const GroupTraits& traits() const { return traits_; }
   /// Lives as long as this.
@@ -93,18 +92,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void in_background(const std::shared_ptr<PeerOperation>& operation);
   /// Takes it back; where a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
-  /// For the progress thread that watches: whether to continue watching. Idle groups are forgotten after a while.
-  bool keep_watching();
+  bool keep_watching() override;
   /// The same for sends and receives alone.
   bool poll_messages();
 
   /// Runs the steps that the peers are ready for; true if anything moved. Never waits.
   /// With a spin, the first operation is polled for that long before this returns.
   bool poll(Clock::duration spin = Clock::duration::zero());
-  /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
-  void examine();
-  /// Whether operations are queued.
-  bool pending() const;
+  bool advance() override { return poll(); }
+  void examine() override;
+  bool pending() const override;
 
   /// Announces that this rank leaves: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
   /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coll/call.h"
+#include "coll/describe_call.h"
 #include "coll/schedules.h"
 #include "coll/select.h"
 #include "core/call_site.h"

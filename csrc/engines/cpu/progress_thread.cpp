@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/thread_name.h"
-#include "engines/cpu/communicator.h"
 #include "transport/wait.h"
 
 namespace fastcomm {
@@ -23,14 +22,14 @@ struct ProgressThread::Shared {
   Doorbell& doorbell;
   Doorbell idle_bell{};  // while there are no groups
   std::mutex mutex;
-  std::vector<std::shared_ptr<Communicator>> groups;
-  std::vector<std::weak_ptr<Communicator>> watched;
+  std::vector<std::shared_ptr<Driven>> groups;
+  std::vector<std::weak_ptr<Driven>> watched;
   std::atomic<bool> busy{false};
   std::atomic<bool> changed{false};  // `groups` grew, or the progress thread is to stop
   bool stop = false;
   std::thread thread;
 
-  std::vector<std::shared_ptr<Communicator>> snapshot() {
+  std::vector<std::shared_ptr<Driven>> snapshot() {
     std::lock_guard<std::mutex> lock(mutex);
     changed.store(false, std::memory_order_relaxed);
     groups.erase(std::remove_if(groups.begin(), groups.end(),
@@ -80,7 +79,7 @@ void ProgressThread::stop() {
   if (thread.joinable()) thread.join();
 }
 
-void ProgressThread::add(std::shared_ptr<Communicator> group) {
+void ProgressThread::add(std::shared_ptr<Driven> group) {
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     auto& groups = shared_->groups;
@@ -96,7 +95,7 @@ void ProgressThread::add(std::shared_ptr<Communicator> group) {
   ring_if_asleep(shared_->idle_bell);
 }
 
-void ProgressThread::watch(const std::shared_ptr<Communicator>& group) {
+void ProgressThread::watch(const std::shared_ptr<Driven>& group) {
   {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (shared_->stop) return;
@@ -139,7 +138,7 @@ void ProgressThread::run(Shared& shared) {
     }
     const auto moved = [&] {
       bool any = shared.changed.load(std::memory_order_seq_cst);
-      for (const auto& group : groups) any |= group->poll() || !group->pending();
+      for (const auto& group : groups) any |= group->advance() || !group->pending();
       return any;
     };
     const auto check = [&] {

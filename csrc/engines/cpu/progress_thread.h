@@ -13,7 +13,20 @@
 
 namespace fastcomm {
 
-class Communicator;
+/// A group, as the thread sees it.
+class Driven {
+ public:
+  virtual ~Driven() = default;
+
+  /// Whether operations are queued.
+  virtual bool pending() const = 0;
+  /// Runs the steps that the peers are ready for; true if anything moved. Never waits.
+  virtual bool advance() = 0;
+  /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
+  virtual void examine() = 0;
+  /// Whether to continue watching. Idle groups are forgotten after a while.
+  virtual bool keep_watching() = 0;
+};
 
 class ProgressThread {
  public:
@@ -31,11 +44,11 @@ class ProgressThread {
 
   /// Drives the group until it has no pending operation. Raises Error(kSystem) if its thread cannot
   /// be started.
-  void add(std::shared_ptr<Communicator> group);
+  void add(std::shared_ptr<Driven> group);
   /// Checks every millisecond whether the group has something pending, and then drives it, for as long as
-  /// the group wants it (Communicator::keep_watching). So a call whose thread comes to wait for it at once
+  /// the group wants it (Driven::keep_watching). So a call whose thread comes to wait for it at once
   /// need not wake the thread. Raises as add().
-  void watch(const std::shared_ptr<Communicator>& group);
+  void watch(const std::shared_ptr<Driven>& group);
   /// True while it may be asleep in a group, or is about to be: then only add() is noticed at once. A
   /// caller that made something pending before it sees false will be seen.
   bool busy() const;

@@ -14,10 +14,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "core/hd.h"
-#include "engines/cuda/meeting.h"
+#include "engines/cuda/meeting_place.h"
 
 namespace fastcomm {
 
@@ -48,10 +47,5 @@ struct EndsPlace {
   int count;              // of segments
   uint64_t* found;        // kMostEnds addresses
 };
-
-/// launch_opening, and then looks up the ends, at most kMostEnds, in their order.
-void launch_finding(const MeetingPlace& place, const EndsPlace& ends_place,
-                    const std::vector<PeerEnd>& ends, const WaitBounds& bounds,
-                    const CallHeader& call, cudaStream_t stream);
 
 }  // namespace fastcomm

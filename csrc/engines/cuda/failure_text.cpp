@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "coll/call.h"
+#include "coll/describe_call.h"
 #include "coll/unlike.h"
 #include "core/call_site.h"
 #include "core/cuda_host.h"

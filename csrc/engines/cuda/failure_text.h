@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engines/cuda/meeting.h"
+#include "engines/cuda/meeting_place.h"
 
 namespace fastcomm {
 

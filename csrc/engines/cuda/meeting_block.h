@@ -9,9 +9,11 @@
 #include "core/control.h"
 #include "core/cuda_host.h"
 #include "core/touches.h"
+#include "core/types.h"
 #include "engines/cuda/ends.h"
-#include "engines/cuda/meeting.h"
+#include "engines/cuda/meeting_place.h"
 #include "kernels/bounded_wait.h"
+#include "kernels/cuda_api.h"
 
 namespace fastcomm {
 

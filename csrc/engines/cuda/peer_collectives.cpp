@@ -5,7 +5,9 @@
 #include <cstring>
 #include <string>
 
+#include "coll/describe_call.h"
 #include "coll/operations.h"
+#include "core/device_guard.h"
 #include "core/error.h"
 #include "engines/cuda/pair_plan.h"
 #include "engines/cuda/short.h"

@@ -7,7 +7,6 @@
 
 #include "core/control.h"
 #include "engines/cuda/meeting_block.h"
-#include "engines/cuda/short.h"
 #include "kernels/cuda/combine_chunks.h"
 #include "kernels/cuda/copy_block.h"
 #include "kernels/cuda/reduce_chunks.h"

@@ -8,27 +8,11 @@
 #include "core/types.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/combine_pack.h"
+#include "kernels/cuda/combine_spec.h"
 #include "kernels/cuda/copy_block.h"
-#include "kernels/cuda/multi_combine.h"
 #include "kernels/cuda/reduce_table.h"
 
 namespace fastcomm {
-
-/// What a kernel is told besides the table: which of its type's combinations.
-struct CombineTerms {
-  ReduceOp op;
-  double factor;  // of PREMUL_SUM
-};
-
-inline CombineTerms terms_of(const CombineSpec& spec) {
-  return {as_kernels_know(spec).op, spec.factor};
-}
-
-/// What a table of it is made with.
-inline ReduceSpec sizes_of(const CombineSpec& spec) {
-  return {spec.dtype, spec.dtype, spec.num_sources, spec.num_destinations,
-          spec.op == ReduceOp::kAvg ? spec.num_sources : 1};
-}
 
 template <class T>
 constexpr int kCombineElements = kPackBytes / static_cast<int>(sizeof(T));

@@ -81,21 +81,6 @@ Choice kernel_for(DType dtype) {
   }
 }
 
-DType unsigned_of(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-      return DType::kUInt8;
-    case DType::kInt16:
-      return DType::kUInt16;
-    case DType::kInt32:
-      return DType::kUInt32;
-    case DType::kInt64:
-      return DType::kUInt64;
-    default:
-      return dtype;
-  }
-}
-
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 int launch_table(const ReduceSegment* segments, int count, const CombineSpec& spec,
                  cudaStream_t stream, const ChannelState* channel) {
@@ -121,17 +106,6 @@ int launch_table(const ReduceSegment* segments, int count, const CombineSpec& sp
 }
 
 }  // namespace
-
-CombineSpec as_kernels_know(CombineSpec spec) {
-  const bool extreme = spec.op == ReduceOp::kMin || spec.op == ReduceOp::kMax;
-  if (!extreme) spec.dtype = unsigned_of(spec.dtype);
-  if (spec.dtype == DType::kBool) {  // kernels/reduce_cpu.h
-    if (spec.op == ReduceOp::kMin || spec.op == ReduceOp::kProduct) spec.op = ReduceOp::kBand;
-    if (spec.op == ReduceOp::kMax) spec.op = ReduceOp::kBor;
-  }
-  if (spec.op == ReduceOp::kAvg) spec.op = ReduceOp::kSum;
-  return spec;
-}
 
 void check_multi_combine(const CombineSpec& spec) {
   FC_CHECK(spec.num_sources >= 1 && spec.num_sources <= kMaxReduceSources,

@@ -12,10 +12,11 @@
 #include "core/cuda_host.h"
 #include "core/hd.h"
 #include "core/numeric.h"
+#include "kernels/channel.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/copy_block.h"
-#include "kernels/cuda/multi_reduce.h"
 #include "kernels/cuda/reduce_pack.h"
+#include "kernels/cuda/reduce_spec.h"
 
 namespace fastcomm {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/cuda_host.h"
+#include "core/device_guard.h"
 
 namespace fastcomm {
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/device_guard.h"
 #include "transport/bootstrap.h"
 
 namespace fastcomm {

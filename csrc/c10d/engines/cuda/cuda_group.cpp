@@ -13,6 +13,7 @@
 #include "c10d/life/exception.h"
 #include "coll/operations.h"
 #include "core/call_site.h"
+#include "core/device_guard.h"
 #include "core/env.h"
 #include "engines/cuda/failure_text.h"
 #include "kernels/cuda/multi_gradient.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "c10d/life/exception.h"
+#include "core/device_guard.h"
 #include "core/thread_name.h"
 
 namespace fastcomm {

@@ -11,6 +11,7 @@
 
 #include "c10d/life/exception.h"
 #include "c10d/requests/calls.h"
+#include "core/device_guard.h"
 #include "engines/cuda/failure_text.h"
 
 namespace fastcomm {

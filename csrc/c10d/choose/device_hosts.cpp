@@ -1,4 +1,4 @@
-#include "c10d/engines/device_hosts.h"
+#include "c10d/choose/device_hosts.h"
 #if defined(FC_DEVICES)
 #include <algorithm>
 #include <optional>

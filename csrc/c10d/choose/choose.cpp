@@ -1,10 +1,10 @@
-#include "c10d/engines/choose.h"
+#include "c10d/choose/choose.h"
 
 #include <algorithm>
 #include <cstring>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "c10d/engines/device_hosts.h"
+#include "c10d/choose/device_hosts.h"
 #include "c10d/life/exception.h"
 #include "core/env.h"
 #include "core/signature.h"

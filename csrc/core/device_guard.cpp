@@ -1,7 +1,8 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
-#include "core/cuda_host.h"
+#include "core/device_guard.h"
 
 #include "core/cuda_context.h"
+#include "core/cuda_host.h"
 
 namespace fastcomm {
 namespace {
