@@ -277,10 +277,30 @@ def scatter(
                 f"{len(targets)} and len(chunk_sizes) = {len(chunk_sizes)}"
             )
         chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
+    if not any(streams or ()):
+        sent = _sent(chunks, targets)
+        if sent is not None:
+            return sent
     return tuple(
         _send(chunk, target, i, streams)
         for i, (chunk, target) in enumerate(zip(chunks, targets, strict=False))
     )
+
+
+def _sent(
+    chunks: Sequence[torch.Tensor], targets: Sequence[torch.device]
+) -> tuple[torch.Tensor, ...] | None:
+    """Return the chunks on their devices, all sent by kernels; None where torch has to do it."""
+    if torch.compiler.is_compiling() or CPU in (chunks[0].device, *targets):
+        return None
+    arrived = tuple(
+        chunk if chunk.device == target else torch.empty_like(chunk, device=target)
+        for chunk, target in zip(chunks, targets, strict=False)
+    )
+    away = [(a, b) for a, b in zip(chunks, arrived, strict=True) if a is not b]
+    if not away or not _lists.send([a for a, _ in away], [b for _, b in away]):
+        return None
+    return arrived
 
 
 def _send(
@@ -337,8 +357,10 @@ def _scatter_out(
             f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
             f"{sum(sizes)}"
         )
-    for chunk, target in zip(tensor.split_with_sizes(sizes, dim), out, strict=True):
-        _copy_into(target, chunk)
+    chunks = list(tensor.split_with_sizes(sizes, dim))
+    if not _lists.send(chunks, list(out)):
+        for chunk, target in zip(chunks, out, strict=True):
+            _copy_into(target, chunk)
     return tuple(out)
 
 
@@ -416,9 +438,10 @@ def gather(
         raise RuntimeError(
             f"Expected output tensor to have shape {expected}, but got {list(out.shape)}"
         )
-    sizes = [value.size(dim) for value in values]
-    for part, value in zip(out.split_with_sizes(sizes, dim), values, strict=True):
-        _copy_into(part, value)
+    parts = list(out.split_with_sizes([value.size(dim) for value in values], dim))
+    if not _lists.send(values, parts):
+        for part, value in zip(parts, values, strict=True):
+            _copy_into(part, value)
     return out
 
 

@@ -193,6 +193,7 @@ void bind_lists(py::module_& module) {
     return std::make_pair(std::move(copies), written);
   });
   module.def("copy_device_lists", copy_device_lists, py::call_guard<py::gil_scoped_release>());
+  module.def("send_device_list", send_device_list, py::call_guard<py::gil_scoped_release>());
   module.def(
       "sum_device_lists",
       [](const Lists& sources, int64_t destination) {

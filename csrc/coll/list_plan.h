@@ -37,15 +37,4 @@ void divide_list(const std::vector<uint64_t>& counts, int parts, uint64_t line,
   }
 }
 
-/// Where each of several pieces that lie end to end starts.
-inline std::vector<uint64_t> offsets_of(const std::vector<uint64_t>& sizes) {
-  std::vector<uint64_t> offsets;
-  uint64_t at = 0;
-  for (const uint64_t size : sizes) {
-    offsets.push_back(at);
-    at += size;
-  }
-  return offsets;
-}
-
 }  // namespace fastcomm

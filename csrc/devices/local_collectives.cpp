@@ -88,72 +88,6 @@ void LocalCollectives::gather(const Tensors& inputs, const Tensors& pieces, cons
   exchange_.run(streams);
 }
 
-void LocalCollectives::all_gather(const RankTensors& inputs, const RankTensors& outputs,
-                                  const std::vector<Sizes>& bytes, const Streams& streams) {
-  const int size = group_.size();
-  check_ranks("all_gather", "inputs", inputs, size);
-  check_ranks("all_gather", "outputs", outputs, size);
-  check_ranks("all_gather", "sizes", bytes, size);
-  const size_t tensors = inputs[0].size();
-  for (int rank = 0; rank < size; ++rank) {
-    check_tensors("all_gather", "inputs", inputs[rank], rank, tensors);
-    check_tensors("all_gather", "outputs", outputs[rank], rank, tensors);
-    check_tensors("all_gather", "sizes", bytes[rank], rank, tensors);
-  }
-  std::lock_guard<std::mutex> lock(group_.mutex());
-  for (size_t t = 0; t < tensors; ++t) {
-    uint64_t at = 0;
-    for (int from = 0; from < size; ++from) {
-      CopyJob job{from, inputs[from][t], bytes[from][t], {}};
-      for (int rank = 0; rank < size; ++rank) job.dst[rank] = outputs[rank][t] + at;
-      exchange_.add(job);
-      at += bytes[from][t];
-    }
-  }
-  exchange_.run(streams);
-}
-
-void LocalCollectives::all_to_all(const Tensors& inputs, const Tensors& outputs,
-                                  const std::vector<Sizes>& bytes, const Streams& streams) {
-  const int size = group_.size();
-  check_ranks("all_to_all", "inputs", inputs, size);
-  check_ranks("all_to_all", "outputs", outputs, size);
-  check_ranks("all_to_all", "sizes", bytes, size);
-  for (const Sizes& row : bytes) check_ranks("all_to_all", "parts", row, size);
-  std::lock_guard<std::mutex> lock(group_.mutex());
-  Sizes filled(size, 0);  // of each output
-  for (int from = 0; from < size; ++from) {
-    const Sizes first = offsets_of(bytes[from]);
-    for (int rank = 0; rank < size; ++rank) {
-      CopyJob job{from, inputs[from] + first[rank], bytes[from][rank], {}};
-      job.dst[rank] = outputs[rank] + filled[rank];
-      exchange_.add(job);
-      filled[rank] += bytes[from][rank];
-    }
-  }
-  exchange_.run(streams);
-}
-
-/// Each rank reduces its slice of the list into every list of outputs that is not empty.
-void LocalCollectives::reduce_slices(const RankTensors& inputs, const RankTensors& outputs,
-                                     const Sizes& counts, const ReduceSpec& spec,
-                                     const Streams& streams) {
-  const int size = group_.size();
-  const uint64_t in = dtype_size(spec.in);
-  const uint64_t out = dtype_size(spec.out);
-  std::lock_guard<std::mutex> lock(group_.mutex());
-  // A line of the narrower type, so that neither side is cut within a line.
-  divide_list(counts, size, kLineBytes / smaller(in, out), [&](int owner, size_t t, Span span) {
-    ReduceJob job{owner, span.count, {}, {}};
-    for (int rank = 0; rank < size; ++rank) {
-      job.sources[rank] = inputs[rank][t] + span.first * in;
-      if (!outputs[rank].empty()) job.dst[rank] = outputs[rank][t] + span.first * out;
-    }
-    exchange_.add(job);
-  });
-  exchange_.run(streams, spec);
-}
-
 void LocalCollectives::reduce(const RankTensors& inputs, const Tensors& outputs,
                               const Sizes& counts, const ReduceSpec& spec, int root,
                               const Streams& streams) {
@@ -165,51 +99,16 @@ void LocalCollectives::reduce(const RankTensors& inputs, const Tensors& outputs,
     check_tensors("reduce", "inputs", inputs[rank], rank, counts.size());
   }
   check_tensors("reduce", "outputs", outputs, root, counts.size());
-  RankTensors everywhere(size);
-  everywhere[root] = outputs;
-  reduce_slices(inputs, everywhere, counts, spec, streams);
-}
-
-void LocalCollectives::all_reduce(const RankTensors& inputs, const RankTensors& outputs,
-                                  const Sizes& counts, const ReduceSpec& spec,
-                                  const Streams& streams) {
-  const int size = group_.size();
-  check_types("all_reduce", spec);
-  check_ranks("all_reduce", "inputs", inputs, size);
-  check_ranks("all_reduce", "outputs", outputs, size);
-  for (int rank = 0; rank < size; ++rank) {
-    check_tensors("all_reduce", "inputs", inputs[rank], rank, counts.size());
-    check_tensors("all_reduce", "outputs", outputs[rank], rank, counts.size());
-  }
-  reduce_slices(inputs, outputs, counts, spec, streams);
-}
-
-void LocalCollectives::reduce_scatter(const RankTensors& inputs, const RankTensors& outputs,
-                                      const std::vector<Sizes>& counts, const ReduceSpec& spec,
-                                      const Streams& streams) {
-  const int size = group_.size();
-  check_types("reduce_scatter", spec);
-  check_ranks("reduce_scatter", "inputs", inputs, size);
-  check_ranks("reduce_scatter", "outputs", outputs, size);
-  check_ranks("reduce_scatter", "sizes", counts, size);
-  const size_t tensors = inputs[0].size();
-  for (int rank = 0; rank < size; ++rank) {
-    check_tensors("reduce_scatter", "inputs", inputs[rank], rank, tensors);
-    check_tensors("reduce_scatter", "outputs", outputs[rank], rank, tensors);
-    check_tensors("reduce_scatter", "sizes", counts[rank], rank, tensors);
-  }
   const uint64_t in = dtype_size(spec.in);
+  const uint64_t out = dtype_size(spec.out);
   std::lock_guard<std::mutex> lock(group_.mutex());
-  for (size_t t = 0; t < tensors; ++t) {
-    uint64_t first = 0;
-    for (int owner = 0; owner < size; ++owner) {
-      ReduceJob job{owner, counts[owner][t], {}, {}};
-      for (int rank = 0; rank < size; ++rank) job.sources[rank] = inputs[rank][t] + first * in;
-      job.dst[owner] = outputs[owner][t];
-      exchange_.add(job);
-      first += counts[owner][t];
-    }
-  }
+  // Each rank reduces its slice of the list. A line of the narrower type, so that neither side is cut within a line.
+  divide_list(counts, size, kLineBytes / smaller(in, out), [&](int owner, size_t t, Span span) {
+    ReduceJob job{owner, span.count, {}, {}};
+    for (int rank = 0; rank < size; ++rank) job.sources[rank] = inputs[rank][t] + span.first * in;
+    job.dst[root] = outputs[t] + span.first * out;
+    exchange_.add(job);
+  });
   exchange_.run(streams, spec);
 }
 

@@ -9,11 +9,7 @@
 //   broadcast        copies the root's tensors to its own       N
 //   scatter          copies its piece                           N
 //   gather           root: copies all pieces                    (n - 1) N at the root
-//   all_gather       copies all inputs                          (n - 1) N
-//   all_to_all       copies its part of all inputs              (n - 1) / n N
 //   reduce           reduces its slice into the root's tensors  (n - 1) / n N, twice at the root
-//   reduce_scatter   reduces its part                           (n - 1) / n N
-//   all_reduce       reduces its slice into all tensors         2 (n - 1) / n N
 //
 // Sums have the order of the fixed tree over the ranks, whatever the slices, the sizes of the
 // tensors and the way the data goes: the bits are the same.
@@ -55,35 +51,12 @@ class LocalCollectives {
   void gather(const Tensors& inputs, const Tensors& pieces, const Sizes& bytes, int root,
               const Streams& streams);
 
-  /// inputs[s][t] of every rank s to outputs[r][t] of every rank r, end to end in the order of s.
-  /// bytes[s][t] is the size of an input.
-  void all_gather(const RankTensors& inputs, const RankTensors& outputs,
-                  const std::vector<Sizes>& bytes, const Streams& streams);
-
-  /// bytes[s][r] of inputs[s] to outputs[r], end to end on both sides.
-  void all_to_all(const Tensors& inputs, const Tensors& outputs, const std::vector<Sizes>& bytes,
-                  const Streams& streams);
-
   /// The reduction of inputs[s][t] over the ranks s to outputs[t], in memory of the root. counts[t]
-  /// elements. Here and below, the numbers of sources and destinations of `spec` are not read.
+  /// elements. The numbers of sources and destinations of `spec` are not read.
   void reduce(const RankTensors& inputs, const Tensors& outputs, const Sizes& counts,
               const ReduceSpec& spec, int root, const Streams& streams);
 
-  /// inputs[s][t] holds a part for every rank, end to end; the reduction of part r goes to
-  /// outputs[r][t]. counts[r][t] is the number of elements of the part.
-  void reduce_scatter(const RankTensors& inputs, const RankTensors& outputs,
-                      const std::vector<Sizes>& counts, const ReduceSpec& spec,
-                      const Streams& streams);
-
-  /// The reduction of inputs[s][t] over the ranks s to outputs[r][t] of every rank r. Outputs may be
-  /// the inputs where the types are the same. counts[t] elements.
-  void all_reduce(const RankTensors& inputs, const RankTensors& outputs, const Sizes& counts,
-                  const ReduceSpec& spec, const Streams& streams);
-
  private:
-  void reduce_slices(const RankTensors& inputs, const RankTensors& outputs, const Sizes& counts,
-                     const ReduceSpec& spec, const Streams& streams);
-
   DeviceSet& group_;
   Exchange exchange_;  // under the group's mutex
 };

@@ -25,6 +25,20 @@ void send(TensorList tensors, const std::vector<int>& devices,
   record_use(tensors, devices[0]);
 }
 
+bool on_one_device(const TensorList& tensors) { return are_on(tensors, tensors[0].get_device()); }
+
+bool have_one_form(const at::Tensor& a, const at::Tensor& b) {
+  return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+/// Of dense tensors: kernels copy in any order.
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto *first = static_cast<const char*>(a.const_data_ptr()),
+             *second = static_cast<const char*>(b.const_data_ptr());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
 }  // namespace
 
 std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tensors,
@@ -63,6 +77,48 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
   send(std::move(sources), ranks, copies);
   for (size_t k = 0; k < copies.size(); ++k) record_use(copies[k], ranks[k + 1]);
   return bytes;
+}
+
+bool send_device_list(const TensorList& sources, const TensorList& destinations) {
+  const size_t count = sources.size();
+  if (count == 0 || destinations.size() != count || !can_meet(count + 1)) return false;
+  for (size_t i = 0; i < count; ++i) {
+    for (const at::Tensor* tensor : {&sources[i], &destinations[i]}) {
+      if (!is_on_accelerator(*tensor) || !are_on({*tensor}, tensor->get_device())) return false;
+    }
+    if (!have_one_form(sources[i], destinations[i])) return false;
+    for (size_t j = 0; j < count; ++j) {
+      if (overlap(destinations[i], sources[j])) return false;
+      if (j < i && overlap(destinations[i], destinations[j])) return false;
+    }
+  }
+  const bool scatters = on_one_device(sources);
+  if (!scatters && !on_one_device(destinations)) return false;
+  const TensorList& others = scatters ? destinations : sources;
+  std::vector<int> ranks{static_cast<int>((scatters ? sources : destinations)[0].get_device())};
+  for (const at::Tensor& other : others) ranks.push_back(static_cast<int>(other.get_device()));
+  if (std::any_of(ranks.begin(), ranks.end(), is_capturing)) return false;
+  DeviceRanks& group = device_ranks(ranks);
+  for (int rank = 1; rank < group.set.size(); ++rank) {
+    if (scatters ? !group.set.direct(rank, 0) : !group.set.direct(0, rank)) return false;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensors from{nullptr}, to{nullptr};  // the first rank only has the other side
+  Sizes bytes{0};
+  for (size_t i = 0; i < count; ++i) {
+    from.push_back(read_pointers({sources[i]})[0]);
+    to.push_back(pointers({destinations[i]})[0]);
+    bytes.push_back(sources[i].nbytes());
+    destinations[i].unsafeGetTensorImpl()->bump_version();
+  }
+  const Streams streams = current_streams(ranks);
+  scatters ? group.collectives.scatter(from, to, bytes, 0, streams)
+           : group.collectives.gather(from, to, bytes, 0, streams);
+  for (size_t i = 0; i < count; ++i) {
+    record_use({sources[i]}, static_cast<int>(sources[i].get_device()));
+    record_use({destinations[i]}, static_cast<int>(destinations[i].get_device()));
+  }
+  return true;
 }
 
 std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& sources,
@@ -128,6 +184,8 @@ std::optional<int64_t> refresh_device_lists(const TensorList&, const DeviceIndic
                                             std::vector<TensorList>&) {
   return std::nullopt;
 }
+
+bool send_device_list(const TensorList&, const TensorList&) { return false; }
 
 std::optional<TensorList> sum_device_lists(const std::vector<TensorList>&, int64_t, int, double) {
   return std::nullopt;

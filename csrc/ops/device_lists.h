@@ -33,6 +33,13 @@ std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tenso
 std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
                                             std::vector<TensorList>& copies);
 
+/// Copies each source to the destination of its place, where either all sources are on one device or
+/// all destinations: one kernel a device, which pulls. False, with nothing done, also where a pair
+/// differs in form or has gaps, where memory that is written overlaps other memory of the call, where
+/// a device does not reach another's memory (torch's copies take no memory of the host then), and
+/// during captures.
+bool send_device_list(const TensorList& sources, const TensorList& destinations);
+
 /// The sums of lists, each of which lies on one device, on `destination`, where one of them lies;
 /// divided and scaled before they are rounded (only floating-point ones are scaled). Raises
 /// Error(kInvalidArgument) where lists or the shapes or dtypes of a place differ.

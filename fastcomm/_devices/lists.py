@@ -53,6 +53,20 @@ def device_copies(
     return lists
 
 
+def send(sources: list[torch.Tensor], destinations: list[torch.Tensor]) -> bool:
+    """Copy each tensor to the place of the other list, where one of the lists is on one device.
+
+    False, with nothing done, where our kernels cannot: torch does it then. Autograd sees nothing.
+    """
+    if torch.compiler.is_compiling() or not sources:
+        return False
+    if any(value.device.type != served() for value in [*sources, *destinations]):
+        return False
+    if torch.is_grad_enabled() and any(v.requires_grad for v in [*sources, *destinations]):
+        return False
+    return bool(_backend.load().send_device_list(sources, destinations))
+
+
 def detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
     return tensor.detach().to(target, copy=True)
 

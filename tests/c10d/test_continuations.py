@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -350,85 +349,6 @@ def _one_origin_after_another(world: World) -> list[float]:
 
 def test_a_group_follows_one_that_was_destroyed() -> None:
     assert run_ranks(2, _one_origin_after_another) == [[4.0, 8.0, 12.0]] * 2
-
-
-def _forked(world: World) -> int:
-    world.init()
-
-    def fork(future: Future) -> int:
-        child = os.fork()
-        if child == 0:
-            caught = catch(dist.all_reduce, torch.ones(1))
-            os._exit(7 if caught.kind == "ForkedProcessError" else 1)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    status: int = _reduced(1.0).then(fork).wait()
-    return status
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
-def test_a_child_made_in_a_continuation_has_no_group() -> None:
-    assert run_ranks(2, _forked) == [7, 7]
-
-
-def _forked_alone(world: World) -> int:
-    world.init()
-    _reduced(1.0).then(lambda done: None).wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(int(ENDS))
-        value = _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait()
-        os._exit(7 if value == 1 else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
-def test_a_group_of_one_continues_in_a_child() -> None:
-    assert run_ranks(1, _forked_alone) == [7]
-
-
-def _forked_while_another_attaches(world: World) -> set[int]:
-    """Fork while threads of the parent are likely to hold the locks of continuations.
-
-    The other thread issues no operation, which would take the locks of the group.
-    """
-    world.init()
-    over = threading.Event()
-    reduced = _reduced(1.0)
-
-    def attach() -> None:
-        while not over.is_set():
-            [reduced.then(lambda done: None) for _ in range(20)][-1].wait()
-
-    other = threading.Thread(target=attach)
-    other.start()
-    ends = []
-    reading, writing = os.pipe()
-    for _ in range(100):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(SOON))
-            os.write(writing, b".")
-            value = _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait()
-            os._exit(7 if value == 1 else 1)
-        # Before Python 3.12 a child may hang in fork() itself, at a lock of the other thread.
-        if select.select([reading], [], [], 5.0)[0]:
-            os.read(reading, 1)
-            ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            if ends[-1] != 7:
-                break
-        else:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    over.set()
-    other.join()
-    assert len(ends) > 50 or ends[-1] != 7, "too few children began"
-    return set(ends)
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
-def test_a_child_takes_no_lock_that_a_thread_of_its_parent_may_hold() -> None:
-    assert run_ranks(1, _forked_while_another_attaches) == [{7}]
 
 
 def _die_while_the_lane_forms(world: World) -> Caught | None:

@@ -58,15 +58,10 @@ void divide(uint64_t seed) {
   check({uint64_t{1} << 61, 3}, 16, 64);  // no overflow
 }
 
-void offsets(uint64_t) {
-  EXPECT(offsets_of({}).empty(), "nothing");
-  EXPECT(offsets_of({3, 0, 4}) == (std::vector<uint64_t>{0, 3, 3}), "end to end");
-}
-
 }  // namespace
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
   using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"divide", divide}, {"offsets", offsets}});
+  return run_cases(argc, argv, {{"divide", divide}});
 }

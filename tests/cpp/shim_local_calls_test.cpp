@@ -31,7 +31,7 @@ void warm(uint64_t seed) {
   }
   const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
   const auto once = [&] {
-    world.collectives.all_reduce(tensors, tensors, {100'000, 77}, spec, world.streams);
+    world.collectives.reduce(tensors, tensors[1], {100'000, 77}, spec, 1, world.streams);
     world.collectives.broadcast(tensors, {400'000, 308}, 1, world.streams);
   };
   once();
@@ -80,7 +80,8 @@ void threads(uint64_t seed) {
       }
       const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
       for (int i = 0; i < kOperations; ++i) {
-        collectives.all_reduce(tensors, tensors, {count}, spec, streams);
+        collectives.reduce(tensors, tensors[i % kRanks], {count}, spec, i % kRanks, streams);
+        collectives.broadcast(tensors, {count * sizeof(float)}, i % kRanks, streams);
       }
       for (int i = 1; i < kOperations; ++i) {  // with equal values
         for (float& sum : sums) sum *= kRanks;
@@ -126,12 +127,10 @@ void refused(uint64_t) {
   refusal("was given 1 streams", invalid,
           [&] { collectives.gather(pair, pair, {0, 0}, 0, {nullptr}); });
   refusal("sizes of 1 ranks", invalid, [&] { collectives.scatter(pair, pair, {0}, 0, streams); });
-  refusal("parts of 1 ranks", invalid,
-          [&] { collectives.all_to_all(pair, pair, {{0}, {0, 0}}, streams); });
   refusal("2 outputs of rank 1, but 1", invalid,
           [&] { collectives.reduce(lists, pair, {1}, spec, 1, streams); });
   refusal("no CUDA kernel reduces bytes", ErrorCode::kUnsupported, [&] {
-    collectives.all_reduce(lists, lists, {1}, {DType::kOther, DType::kOther, 0, 0}, streams);
+    collectives.reduce(lists, pair, {1}, {DType::kOther, DType::kOther, 0, 0}, 1, streams);
   });
 }
 

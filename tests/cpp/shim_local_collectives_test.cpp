@@ -8,8 +8,6 @@
 //   direct | staged | mixed | broken   random operations, 1 to 16 ranks, by how ranks reach memory
 //   repeated                           the same device several times
 //   race                               the short program that ThreadSanitizer watches
-#include <numeric>
-
 #include "dtypes.h"
 #include "local_world.h"
 #include "random_values.h"
@@ -63,45 +61,6 @@ class Issuer {
     }
   }
 
-  void all_gather() {
-    const int tensors = few();
-    RankTensors inputs(n()), outputs(n());
-    std::vector<Sizes> bytes(n());
-    for (int t = 0; t < tensors; ++t) {
-      uint64_t total = 0;
-      std::vector<char> all;
-      for (int rank = 0; rank < n(); ++rank) {
-        bytes[rank].push_back(any_size() / n());
-        const std::vector<char> content = put(rank, bytes[rank][t], inputs[rank]).content();
-        all.insert(all.end(), content.begin(), content.end());
-        total += bytes[rank][t];
-      }
-      for (int rank = 0; rank < n(); ++rank) put(rank, total, outputs[rank]).want(all);
-    }
-    w_.run(name("all_gather"),
-           [&] { w_.collectives.all_gather(inputs, outputs, bytes, w_.streams); });
-  }
-
-  void all_to_all() {
-    Tensors inputs, outputs;
-    std::vector<Sizes> bytes(n());
-    std::vector<std::vector<char>> arriving(n());
-    for (int from = 0; from < n(); ++from) {
-      for (int to = 0; to < n(); ++to) bytes[from].push_back(any_size() / n());
-      const uint64_t total = std::accumulate(bytes[from].begin(), bytes[from].end(), uint64_t{0});
-      const std::vector<char> content = put(from, total, inputs).content();
-      uint64_t at = 0;
-      for (int to = 0; to < n(); ++to) {
-        const std::vector<char> part = slice(content, at, bytes[from][to]);
-        arriving[to].insert(arriving[to].end(), part.begin(), part.end());
-        at += bytes[from][to];
-      }
-    }
-    for (int to = 0; to < n(); ++to) put(to, arriving[to].size(), outputs).want(arriving[to]);
-    w_.run(name("all_to_all"),
-           [&] { w_.collectives.all_to_all(inputs, outputs, bytes, w_.streams); });
-  }
-
   void reduce() {
     const int root = any_rank();
     const ReduceSpec spec = any_spec();
@@ -120,56 +79,11 @@ class Issuer {
            [&] { w_.collectives.reduce(inputs, outputs, counts, spec, root, w_.streams); });
   }
 
-  void reduce_scatter() {
-    const ReduceSpec spec = any_spec();
-    RankTensors inputs(n()), outputs(n());
-    std::vector<Sizes> counts(n());
-    for (int t = few(); t > 0; --t) {
-      uint64_t total = 0;
-      for (Sizes& row : counts) {
-        row.push_back(any_count(spec) / n());
-        total += row.back();
-      }
-      const std::vector<Buffer*> from = inputs_of(spec, total, inputs);
-      uint64_t at = 0;
-      for (int rank = 0; rank < n(); ++rank) {
-        const uint64_t count = counts[rank].back();
-        put(rank, count, outputs[rank], size(spec.out)).want(reduced(spec, from, at, count));
-        at += count;
-      }
-    }
-    w_.run(name("reduce_scatter", spec),
-           [&] { w_.collectives.reduce_scatter(inputs, outputs, counts, spec, w_.streams); });
-  }
-
-  void all_reduce() {
-    const ReduceSpec spec = any_spec();
-    RankTensors inputs(n()), outputs(n());
-    Sizes counts;
-    const bool in_place = spec.in == spec.out && random() % 3 != 0;
-    for (int t = few(); t > 0; --t) {
-      counts.push_back(any_count(spec));
-      const std::vector<Buffer*> from = inputs_of(spec, counts.back(), inputs);
-      const std::vector<char> wanted = reduced(spec, from, 0, counts.back());
-      for (int rank = 0; rank < n(); ++rank) {
-        Buffer& to =
-            in_place ? *from[rank] : put(rank, counts.back(), outputs[rank], size(spec.out));
-        to.want(wanted);
-      }
-    }
-    if (in_place) outputs = inputs;
-    w_.run(name("all_reduce", spec),
-           [&] { w_.collectives.all_reduce(inputs, outputs, counts, spec, w_.streams); });
-  }
-
   void everything() {
     broadcast();
-    all_reduce();
+    reduce();
     scatter_and_gather();
     reduce();
-    all_gather();
-    reduce_scatter();
-    all_to_all();
   }
 
  private:

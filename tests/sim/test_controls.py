@@ -149,6 +149,18 @@ def _sum_on_a_side() -> None:
     _used_elsewhere(lambda lists: comm.reduce_add_coalesced(lists, 0))
 
 
+def _scatter_on_a_side() -> None:
+    from fastcomm import comm
+
+    _used_elsewhere(lambda lists: comm.scatter(lists[0][0], [1, 2]))
+
+
+def _gather_on_a_side() -> None:
+    from fastcomm import comm
+
+    _used_elsewhere(lambda lists: comm.gather([values[0] for values in lists], 0, 0))
+
+
 def _fused_sum_on_a_side() -> None:
     from fastcomm import comm
 
@@ -400,7 +412,12 @@ CONTROLS: dict[str, tuple[Callable[[], None], str | Callable[[], None], str]] = 
         *(_second_derivative, _without(STREAMS, "join")),
         r"aten::mul\S* \(device 1.* reads .* which multi_copy.* writes",
     ),
-    "gather: use": (_scatter_and_gather, _without(STREAMS, "use"), r"the allocator .* aten::copy_"),
+    "scatter: recorded": (_scatter_on_a_side, "forget_use", r"the allocator .* multi_copy"),
+    "gather: recorded": (_gather_on_a_side, "forget_use", r"the allocator .* multi_copy"),
+    "gather, staged: use": (  # by torch's copies
+        *(_scatter_and_gather, _without(STREAMS, "use")),
+        r"the allocator .* aten::copy_",
+    ),
     "scatter: receive": (
         *(_scatter_from_the_host, _without(STREAMS, "receive")),
         r"aten::mul\S* .* reads .* which aten::copy_ .* writes",

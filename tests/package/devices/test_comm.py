@@ -424,6 +424,62 @@ def test_gather(place: Place, dim: int) -> None:
             call()
 
 
+class _Copies(TorchDispatchMode):
+    """Counts the copies that torch makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.complex64])
+def test_kernels_scatter_and_gather_between_devices(dtype: torch.dtype) -> None:
+    """Ordered by the current streams: what is given or taken may be written to at once."""
+    devices = ACCELERATOR.devices(3)
+    values = torch.arange(3000).to(dtype).view(60, 50)
+    for _ in range(3):
+        x = values.to(devices[0])
+        with _Copies() as copies:
+            chunks = comm.scatter(x, devices, [10, 20, 30])
+            if dtype == torch.complex64:
+                chunks = tuple(torch.view_as_complex(chunk) for chunk in chunks)
+        assert copies.count == 0
+        assert [chunk.device for chunk in chunks] == devices
+        if devices[1] != devices[0]:
+            x[10:].fill_(-1)
+        assert torch.equal(torch.cat([chunk.cpu() for chunk in chunks]), values)
+        there = [part.to(device) for part, device in zip(values.split(20), devices, strict=True)]
+        with _Copies() as copies:
+            joined = comm.gather(there, destination=devices[1])
+        for part in there:
+            part.fill_(-1)
+        if dtype == torch.complex64:
+            joined = torch.view_as_complex(joined)
+        assert copies.count == 0 and torch.equal(joined.cpu(), values)
+
+
+@pytest.mark.accelerator
+def test_what_kernels_do_not_scatter_or_gather_torch_does() -> None:
+    devices = ACCELERATOR.devices(3)
+    x = torch.arange(36.0, device=devices[0]).view(6, 6)
+    chunks = comm.scatter(x, devices, dim=1)  # with gaps
+    assert torch.equal(torch.cat([chunk.cpu() for chunk in chunks], 1), x.cpu())
+    assert torch.equal(comm.gather(chunks, 1, devices[2]).cpu(), x.cpu())
+    target = torch.empty(2, 6, device=devices[1])
+    assert comm.scatter(x, out=[target] * 3)[0] is target  # the last one wins, as in torch
+    assert torch.equal(target.cpu(), x[4:].cpu())
+    leaf = x.clone().requires_grad_()
+    comm.gather(comm.scatter(leaf, devices), 0, devices[1]).sum().backward()
+    assert leaf.grad is not None and torch.equal(leaf.grad.cpu(), torch.ones(6, 6))
+    mixed = comm.gather([chunks[0], chunks[1].double()], 1, devices[0])
+    assert mixed.dtype == torch.float64
+
+
 class _CopiesToTheHost(TorchDispatchMode):
     """Notes for every copy to the CPU whether it may still be under way when the call returns."""
 

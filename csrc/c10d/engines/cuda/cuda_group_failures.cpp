@@ -1,0 +1,197 @@
+// The part of a group on devices about operations under way: which are over, and how they and the group fail.
+#include "c10d/engines/cuda/cuda_group.h"
+#if defined(FC_DEVICES)
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "c10d/life/exception.h"
+#include "core/call_site.h"
+#include "core/env.h"
+#include "engines/cuda/failure_text.h"
+
+namespace fastcomm {
+namespace {
+
+ErrorCode code_of_wait(WaitFailure why) {
+  switch (why) {
+    case WaitFailure::kTimeout:
+      return ErrorCode::kTimeout;
+    case WaitFailure::kMismatch:
+      return ErrorCode::kMismatch;
+    default:
+      return ErrorCode::kPoisoned;
+  }
+}
+
+const char* advice(WaitFailure why) {
+  return why == WaitFailure::kTimeout
+             ? ". Look what the other ranks are doing, or raise timeout=; results that had not "
+               "been there are NaN; this process group cannot be used any more"
+             : ". Results that had not been there are NaN; this process group cannot be used any "
+               "more, create a new one";
+}
+
+}  // namespace
+
+std::exception_ptr CudaGroup::noted() const {
+  const std::lock_guard<std::mutex> lock(noting_);
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
+  const std::lock_guard<std::mutex> lock(noting_);
+  if (failure_ == nullptr) {
+    failure_ = error;
+    failed_.store(true, std::memory_order_release);
+    // Relaxed, since nothing is read because of it: kernels that wait give up.
+    store_relaxed(abort_word_.get(), 1u);
+  }
+  return failure_;
+}
+
+std::exception_ptr CudaGroup::give_up(const char* operation, ErrorCode code,
+                                      const std::string& what, int peer) {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  return note(beside_->failed(operation, code, what, peer));
+}
+
+std::exception_ptr CudaGroup::recorded() {
+  for (int channel = 0; channel < kChannels; ++channel) {
+    const MeetingRecord& record = collectives_->record(channel);
+    // Acquire: the rest of the record is complete once this is there.
+    const auto why = static_cast<WaitFailure>(load_flag(&record.wait.failure));
+    if (why == WaitFailure::kNone) continue;
+    const auto kind = static_cast<OpKind>(record.own.kind);
+    if (why == WaitFailure::kPeerFailed || why == WaitFailure::kAborted) {
+      // Its own host knows why, and reports it.
+      std::optional<Deadline> since;
+      for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
+        if (const auto told = beside_->stalled(op_kind_name(kind), since, 0)) return note(told);
+        if (const auto told = beside_->failure()) return note(told);
+        std::this_thread::sleep_for(Milliseconds(1));
+      }
+    }
+    const std::string site = channel == kEager ? site_of(record.own.sequence) : "";
+    const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size(), site);
+    return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer);
+  }
+  return nullptr;
+}
+
+std::string CudaGroup::site_of(uint64_t number) const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  for (const FlightPtr& flight : flights_) {
+    if (flight->about.number == number) return flight->about.site;
+  }
+  return "";
+}
+
+std::exception_ptr CudaGroup::failure() {
+  if (failed_.load(std::memory_order_acquire)) return noted();
+  if (const auto error = beside_->failure()) return note(error);
+  return recorded();
+}
+
+std::exception_ptr CudaGroup::failed_before(const char* operation) {
+  auto error = failure();
+  if (error == nullptr) {
+    // Its kernels may find all that they need, of a peer that has given the group up since.
+    error = beside_->failure_before(operation);
+    if (error == nullptr) return nullptr;
+    note(error);
+  }
+  tell();
+  return come_after(error, operation);
+}
+
+FlightPtr CudaGroup::oldest() const {
+  const std::lock_guard<std::mutex> lock(flying_);
+  return flights_.empty() ? nullptr : flights_.front();
+}
+
+bool CudaGroup::is_over(Flight& flight) {
+  if (flight.ended_well() || flight.about.capture != 0)
+    return true;  // no host sees what is replayed
+  bool passed = false;
+  // Calls that a capture on another thread would not tolerate.
+  const BesideCaptures beside;
+  if (const auto error = caught([&] { passed = flight.passed(); })) {
+    give_up(flight.name(), ErrorCode::kSystem, what_of(error));
+    return true;  // a lost device does nothing any more
+  }
+  // After that: what an operation fails with is recorded before it has passed.
+  if (passed && failure() == nullptr) flight.set_ended_well();
+  return passed;
+}
+
+std::vector<FlightPtr> CudaGroup::reap() {
+  std::vector<FlightPtr> over;
+  while (const FlightPtr flight = oldest()) {
+    if (!is_over(*flight)) break;
+    over.push_back(flight);
+    const std::lock_guard<std::mutex> lock(flying_);
+    if (!flights_.empty() && flights_.front() == flight) flights_.pop_front();
+  }
+  return over;
+}
+
+bool CudaGroup::look() {
+  ++looks_;  // before something is taken out: a thread that finds nothing under way sees this
+  const std::vector<FlightPtr> over = reap();
+  const bool under_way = look_at(oldest());
+  // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device that
+  // waits for a rank that is gone.
+  for (const FlightPtr& flight : over) flight->let_go();
+  --looks_;
+  return under_way;
+}
+
+bool CudaGroup::look_at(const FlightPtr& waiting) {
+  const std::exception_ptr error = failure();
+  if (error != nullptr) return waiting != nullptr;
+  std::exception_ptr why;
+  {
+    const std::lock_guard<std::mutex> lock(looking_);
+    if (waiting == nullptr && !captures_) {
+      stalled_since_.reset();
+      return false;
+    }
+    const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+    const char* const name = waiting == nullptr ? op_kind_name(OpKind::kOther) : waiting->name();
+    why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0);
+  }
+  if (why != nullptr) {
+    note(why);
+  } else if (waiting != nullptr) {
+    warn_of_wait(*waiting);
+  }
+  return true;
+}
+
+void CudaGroup::warn_of_wait(Flight& flight) {
+  flight.warning.look(Clock::now(), beside_->label(), [&](Clock::duration so_far) {
+    return message_front(beside_->rank(), beside_->size(), -1, flight.name(), flight.about.number) +
+           concat(
+               waited(so_far), " for its device", at_site(flight.about.site),
+               ": a rank has not called it, or what the streams were given before it takes long. "
+               "See what the other ranks are doing");
+  });
+}
+
+bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {
+  std::optional<Deadline> limit;
+  for (;;) {
+    look();  // whether or not a thread does
+    if (oldest() == nullptr) return true;
+    if (interrupted) interrupted();
+    if (Clock::now() > until) return false;
+    if (!limit && failure() != nullptr) limit = Clock::now() + kStopGrace;
+    if (limit && Clock::now() > *limit) return false;
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
+}  // namespace fastcomm
+#endif
