@@ -111,6 +111,8 @@ def test_a_mismatch_of_devices_says_where_the_rank_that_noticed_it_made_its_call
     call = r"rank (\d) called all_reduce\(sum, float32, [45] elements\), sequence \d+"
     for caught in run_ranks(2, _devices_differ, environment=ON):
         assert re.search(rf"{call}, at {re.escape(_line_of(' # unlike'))}", caught.text), caught
+        numbers = set(re.findall(r"sequence (\d+)", caught.text))
+        assert numbers == {str(caught.sequence)}, caught  # of the operations on devices
 
 
 def _devices_differ_far_away(world: World) -> str:

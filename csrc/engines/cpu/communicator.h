@@ -70,13 +70,15 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   std::exception_ptr failure_before(const char* name);
   /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once a rank
   /// that it needs has been gone, dead or failed for a while, since `since`. What that rank did before may be
-  /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits.
+  /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits. Here and below messages
+  /// say `number` where what is done together is counted apart from this group's operations.
   std::exception_ptr stalled(const char* name, std::optional<Deadline>& since,
-                             uint64_t leavers = ~uint64_t{0});
+                             uint64_t leavers = ~uint64_t{0},
+                             std::optional<uint64_t> number = std::nullopt);
   /// Gives the group up because `name` has failed, `peer` being at fault, and returns why: a peer that died is to
   /// blame, whatever `what` says, so the kernel gets some time to report the death.
   std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what,
-                            int peer = -1);
+                            int peer = -1, std::optional<uint64_t> number = std::nullopt);
 
   /// Helps until `operation` is done. Raises Error(kTimeout) at `deadline`, which harms nothing.
   /// `interrupted` as in run().

@@ -290,8 +290,8 @@ void Communicator::give_up_queue(Finished& finished) {
 }
 
 std::exception_ptr Communicator::failed(const char* name, ErrorCode code, const std::string& what,
-                                        int peer) {
-  const Subject subject{name, sequence_};
+                                        int peer, std::optional<uint64_t> number) {
+  const Subject subject{name, number.value_or(sequence_)};
   const auto until = Clock::now() + Milliseconds(100);
   auto found = blame(subject);
   while (!found && code == ErrorCode::kSystem && Clock::now() < until) {
@@ -343,9 +343,9 @@ std::optional<Communicator::Failure> Communicator::blame(const Subject& subject,
 }
 
 std::exception_ptr Communicator::stalled(const char* name, std::optional<Deadline>& since,
-                                         uint64_t leavers) {
+                                         uint64_t leavers, std::optional<uint64_t> number) {
   constexpr Milliseconds kGrace{500};
-  const auto found = blame({name, sequence_}, leavers);
+  const auto found = blame({name, number.value_or(sequence_)}, leavers);
   if (!found) return nullptr;
   const auto now = Clock::now();
   if (!since) since = now;

@@ -144,9 +144,9 @@ class CudaGroup {
   /// A caller has been told.
   void tell() { told_ = true; }
   /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one. `peer`: the rank
-  /// at fault.
+  /// at fault; `number`: of the operation, as About has it.
   std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what,
-                             int peer = -1);
+                             int peer = -1, std::optional<uint64_t> number = std::nullopt);
   /// The same, for a failure that the peers are told of elsewhere.
   std::exception_ptr note(const std::exception_ptr& error);
 

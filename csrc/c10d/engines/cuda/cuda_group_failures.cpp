@@ -52,9 +52,10 @@ std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
 }
 
 std::exception_ptr CudaGroup::give_up(const char* operation, ErrorCode code,
-                                      const std::string& what, int peer) {
+                                      const std::string& what, int peer,
+                                      std::optional<uint64_t> number) {
   if (failed_.load(std::memory_order_acquire)) return noted();
-  return note(beside_->failed(operation, code, what, peer));
+  return note(beside_->failed(operation, code, what, peer, number));
 }
 
 std::exception_ptr CudaGroup::recorded() {
@@ -68,14 +69,16 @@ std::exception_ptr CudaGroup::recorded() {
       // Its own host knows why, and reports it.
       std::optional<Deadline> since;
       for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
-        if (const auto told = beside_->stalled(op_kind_name(kind), since, 0)) return note(told);
+        const auto told = beside_->stalled(op_kind_name(kind), since, 0, record.own.sequence);
+        if (told != nullptr) return note(told);
         if (const auto told = beside_->failure()) return note(told);
         std::this_thread::sleep_for(Milliseconds(1));
       }
     }
     const std::string site = channel == kEager ? site_of(record.own.sequence) : "";
     const auto [text, peer] = describe_failure(record, beside_->rank(), beside_->size(), site);
-    return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer);
+    return give_up(op_kind_name(kind), code_of_wait(why), text + advice(why), peer,
+                   record.own.sequence);
   }
   return nullptr;
 }
@@ -118,7 +121,7 @@ bool CudaGroup::is_over(Flight& flight) {
   // Calls that a capture on another thread would not tolerate.
   const BesideCaptures beside;
   if (const auto error = caught([&] { passed = flight.passed(); })) {
-    give_up(flight.name(), ErrorCode::kSystem, what_of(error));
+    give_up(flight.name(), ErrorCode::kSystem, what_of(error), -1, flight.about.number);
     return true;  // a lost device does nothing any more
   }
   // After that: what an operation fails with is recorded before it has passed.
@@ -159,8 +162,10 @@ bool CudaGroup::look_at(const FlightPtr& waiting) {
       return false;
     }
     const bool late = waiting != nullptr && Clock::now() - waiting->since > kLeaverGrace;
+    std::optional<uint64_t> number;
+    if (waiting != nullptr) number = waiting->about.number;
     const char* const name = waiting == nullptr ? op_kind_name(OpKind::kOther) : waiting->name();
-    why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0);
+    why = beside_->stalled(name, stalled_since_, late ? ~uint64_t{0} : 0, number);
   }
   if (why != nullptr) {
     note(why);
