@@ -278,28 +278,29 @@ def scatter(
             )
         chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
     if not any(streams or ()):
-        sent = _sent(chunks, targets)
-        if sent is not None:
-            return sent
+        arrived = _between_devices(chunks, targets)
+        if arrived is not None:
+            return arrived
     return tuple(
         _send(chunk, target, i, streams)
         for i, (chunk, target) in enumerate(zip(chunks, targets, strict=False))
     )
 
 
-def _sent(
+def _between_devices(
     chunks: Sequence[torch.Tensor], targets: Sequence[torch.device]
 ) -> tuple[torch.Tensor, ...] | None:
-    """Return the chunks on their devices, all sent by kernels; None where torch has to do it."""
+    """Return the chunks on their devices; None where the host, autograd or tracing is involved."""
     if torch.compiler.is_compiling() or CPU in (chunks[0].device, *targets):
+        return None
+    if torch.is_grad_enabled() and chunks[0].requires_grad:
         return None
     arrived = tuple(
         chunk if chunk.device == target else torch.empty_like(chunk, device=target)
         for chunk, target in zip(chunks, targets, strict=False)
     )
-    away = [(a, b) for a, b in zip(chunks, arrived, strict=True) if a is not b]
-    if not away or not _lists.send([a for a, _ in away], [b for _, b in away]):
-        return None
+    away = [(a, b) for a, b in zip(arrived, chunks, strict=True) if a is not b]
+    _copy_all([a for a, _ in away], [b for _, b in away])
     return arrived
 
 
@@ -357,10 +358,7 @@ def _scatter_out(
             f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
             f"{sum(sizes)}"
         )
-    chunks = list(tensor.split_with_sizes(sizes, dim))
-    if not _lists.send(chunks, list(out)):
-        for chunk, target in zip(chunks, out, strict=True):
-            _copy_into(target, chunk)
+    _copy_all(list(out), list(tensor.split_with_sizes(sizes, dim)))
     return tuple(out)
 
 
@@ -438,10 +436,8 @@ def gather(
         raise RuntimeError(
             f"Expected output tensor to have shape {expected}, but got {list(out.shape)}"
         )
-    parts = list(out.split_with_sizes([value.size(dim) for value in values], dim))
-    if not _lists.send(values, parts):
-        for part, value in zip(parts, values, strict=True):
-            _copy_into(part, value)
+    parts = out.split_with_sizes([value.size(dim) for value in values], dim)
+    _copy_all(list(parts), values)
     return out
 
 
@@ -475,6 +471,13 @@ def _wrapped(dim: int, tensor: torch.Tensor) -> int:
             f"but got {dim})"
         )
     return dim % rank
+
+
+def _copy_all(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Copy each value to its target: by one kernel a device where that can be, else by torch."""
+    if not _lists.send(values, targets):
+        for target, value in zip(targets, values, strict=True):
+            _copy_into(target, value)
 
 
 def _copy_into(target: torch.Tensor, value: torch.Tensor) -> None:

@@ -126,8 +126,9 @@ void bind_explain(
     std::vector<std::string> names;
     for (int number = 1; number < kNumOpKinds; ++number) {
       const OperationRow& row = row_of(static_cast<OpKind>(number));
-      const bool known = std::find(names.begin(), names.end(), row.name) != names.end();
-      if (row.kind != OpKind::kOther && !known) names.emplace_back(row.name);
+      const bool known =
+          std::find(names.begin(), names.end(), op_kind_name(row.kind)) != names.end();
+      if (row.kind != OpKind::kOther && !known) names.emplace_back(op_kind_name(row.kind));
     }
     return names;
   });

@@ -19,7 +19,7 @@ std::string describe_call(const CallHeader& header, const char* detail) {
   const auto dtype = header.dtype < kNumDTypes ? static_cast<DType>(header.dtype) : DType::kOther;
   const auto op = header.op < kNumReduceOps ? static_cast<ReduceOp>(header.op) : ReduceOp::kOther;
   const OperationRow& row = row_of(kind);
-  std::string text = concat(row.name, "(");
+  std::string text = concat(op_kind_name(kind), "(");
   if (row.has_data) {
     if (op != ReduceOp::kNone) text += concat(reduce_op_name(op), ", ");
     if (!row.takes_list) text += concat(dtype_name(dtype), row.counted || detail[0] ? ", " : "");

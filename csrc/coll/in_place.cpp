@@ -7,11 +7,11 @@
 namespace fastcomm {
 namespace {
 
-bool always(uint64_t, int) { return true; }
+bool always(uint64_t) { return true; }
 
 /// In one step: less goes faster through slots, which take turns. The part of a tensor that is in its owner's cache
 /// is slow for a peer to write.
-bool pays_to_write(uint64_t bytes, int) { return bytes > 1024 * 1024; }
+bool pays_to_write(uint64_t bytes) { return bytes > 1024 * 1024; }
 
 Reachable whole_message(const Call& call, int) {
   if (call.input != call.output) return {};

@@ -141,7 +141,7 @@ Table make_table() {
   std::vector<OperationRow> rows;
   const auto add = [&rows](OpKind kind, std::vector<AlgorithmRow> algorithms = {},
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
-    return rows.emplace_back(OperationRow{kind, op_kind_name(kind), std::move(algorithms), alone});
+    return rows.emplace_back(OperationRow{kind, std::move(algorithms), alone});
   };
   // Reductions in one type.
   const auto add_reduction = [&](OpKind kind, const std::vector<AlgorithmRow>& algorithms,
@@ -222,9 +222,10 @@ Table make_table() {
 
   Table table;
   for (OperationRow& row : rows) {
-    row.title = concat("fastcomm:", row.kind == OpKind::kAllToAllSingle       ? "all_to_all"
-                                    : row.kind == OpKind::kAllReduceCoalesced ? "all_reduce"
-                                                                              : row.name);
+    row.title =
+        concat("fastcomm:", row.kind == OpKind::kAllToAllSingle       ? "all_to_all"
+                            : row.kind == OpKind::kAllReduceCoalesced ? "all_reduce"
+                                                                      : op_kind_name(row.kind));
     table.at(static_cast<size_t>(row.kind)) = row;
   }
   return table;

@@ -26,8 +26,8 @@ struct AlgorithmRow {
   /// Bytes that all ranks together copy out of slots to their tensors, as far as this rank knows; nullptr: none, or few.
   uint64_t (*copied_out)(const Call& call, int size) = nullptr;
 
-  bool may_be_in_place(uint64_t bytes, int size) const {
-    return in_place != nullptr && in_place->pays(bytes, size);
+  bool may_be_in_place(uint64_t bytes) const {
+    return in_place != nullptr && in_place->pays(bytes);
   }
 };
 
@@ -51,7 +51,6 @@ struct PeerWay {
 
 struct OperationRow {
   OpKind kind;
-  const char* name;                      // op_kind_name
   std::vector<AlgorithmRow> algorithms;  // the first that fits
   /// What a group of one rank has to do; nullptr: nothing.
   void (*alone)(const Call& call) = nullptr;

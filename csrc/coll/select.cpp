@@ -17,8 +17,8 @@ uint64_t limit_of(const AlgorithmRow& row, const GroupTraits& group) {
 }
 
 /// Which tensors are not staged, or nothing.
-std::string in_place_text(const AlgorithmRow* row, const Query& query, const GroupTraits& group) {
-  if (row == nullptr || !row->may_be_in_place(query.bytes, group.size)) return "";
+std::string in_place_text(const AlgorithmRow* row, const Query& query) {
+  if (row == nullptr || !row->may_be_in_place(query.bytes)) return "";
   return "in place where every rank's tensor lies in shared memory (fastcomm.empty)";
 }
 
@@ -46,7 +46,7 @@ Selection explain_selection(const GroupTraits& group, const Query& query) {
   const OperationRow& row = row_of(query.kind);
   Selection selection;
   selection.algorithm = select_algorithm(group, query);
-  const std::string in_place = in_place_text(row_of(query.kind, selection.algorithm), query, group);
+  const std::string in_place = in_place_text(row_of(query.kind, selection.algorithm), query);
   switch (selection.algorithm) {
     case Algorithm::kDelegated:
       if (!group.native) {

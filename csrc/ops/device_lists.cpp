@@ -84,7 +84,7 @@ bool send_device_list(const TensorList& sources, const TensorList& destinations)
   if (count == 0 || destinations.size() != count || !can_meet(count + 1)) return false;
   for (size_t i = 0; i < count; ++i) {
     for (const at::Tensor* tensor : {&sources[i], &destinations[i]}) {
-      if (!is_on_accelerator(*tensor) || !are_on({*tensor}, tensor->get_device())) return false;
+      if (!are_on({*tensor}, tensor->get_device())) return false;
     }
     if (!have_one_form(sources[i], destinations[i])) return false;
     for (size_t j = 0; j < count; ++j) {

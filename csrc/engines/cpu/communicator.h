@@ -98,10 +98,7 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   /// The same for sends and receives alone.
   bool poll_messages();
 
-  /// Runs the steps that the peers are ready for; true if anything moved. Never waits.
-  /// With a spin, the first operation is polled for that long before this returns.
-  bool poll(Clock::duration spin = Clock::duration::zero());
-  bool advance() override { return poll(); }
+  bool poll(Clock::duration spin = Clock::duration::zero()) override;
   void examine() override;
   bool pending() const override;
 

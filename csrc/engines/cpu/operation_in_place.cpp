@@ -11,7 +11,7 @@ namespace fastcomm {
 
 void Operation::locate(const Call& call) {
   header_.where = kNotShared;
-  if (row_ == nullptr || !row_->may_be_in_place(call.bytes(), peers_.size())) return;
+  if (row_ == nullptr || !row_->may_be_in_place(call.bytes())) return;
   const Reachable memory = row_->in_place->memory(call, peers_.size());
   if (memory.begin == nullptr) return;
   shared_bytes_ = memory.bytes;

@@ -138,7 +138,8 @@ void ProgressThread::run(Shared& shared) {
     }
     const auto moved = [&] {
       bool any = shared.changed.load(std::memory_order_seq_cst);
-      for (const auto& group : groups) any |= group->advance() || !group->pending();
+      for (const auto& group : groups)
+        any |= group->poll(Clock::duration::zero()) || !group->pending();
       return any;
     };
     const auto check = [&] {

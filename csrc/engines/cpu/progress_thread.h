@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/clock.h"
 #include "transport/doorbell.h"
 
 namespace fastcomm {
@@ -20,8 +21,9 @@ class Driven {
 
   /// Whether operations are queued.
   virtual bool pending() const = 0;
-  /// Runs the steps that the peers are ready for; true if anything moved. Never waits.
-  virtual bool advance() = 0;
+  /// Runs the steps that the peers are ready for; true if anything moved. Never waits. The first operation is
+  /// polled for `spin` before this returns.
+  virtual bool poll(Clock::duration spin) = 0;
   /// Looks for deaths, leave notices, poison and deadlines. Never blocks.
   virtual void examine() = 0;
   /// Whether to continue watching. Idle groups are forgotten after a while.

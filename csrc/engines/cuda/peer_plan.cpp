@@ -166,7 +166,8 @@ class Round {
 uint64_t chunk_of(const Call& call, const PeerAreas& areas) {
   const OperationRow& row = row_of(call.kind);
   if (row.peers.work == Work::kNone) {
-    throw Error(ErrorCode::kUnsupported, concat(row.name, ": not between processes on devices"));
+    throw Error(ErrorCode::kUnsupported,
+                concat(op_kind_name(row.kind), ": not between processes on devices"));
   }
   const int parts = row.peers.in_parts ? areas.size : 1;
   const uint64_t part = areas.bytes / parts / kLineBytes * kLineBytes;
