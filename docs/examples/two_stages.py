@@ -13,9 +13,10 @@ autograd runs each device's part in a thread of its own, too (on the CPU one aft
 from __future__ import annotations
 
 import os
-import queue
-import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 
 import torch
 import torch.distributed as dist
@@ -39,27 +40,28 @@ class TwoStages(nn.Module):
         self.first, self.second, self.micro_batches = first, second, micro_batches
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.second(part) for part in self._ahead(x)])
+        with closing(self._ahead(x)) as results:
+            return torch.cat([self.second(result) for result in results])
 
-    def _ahead(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the first stage's results; it runs one micro-batch ahead."""
-        results: queue.Queue[torch.Tensor | BaseException | None] = queue.Queue(1)
+    def _ahead(self, x: torch.Tensor) -> Generator[torch.Tensor, None, None]:
+        """Yield the first stage's results; it runs one micro-batch ahead.
+
+        Its thread has ended when the last one is taken, or the generator is closed: a thread that
+        is in torch when the interpreter ends aborts the process.
+        """
         with_grad = torch.is_grad_enabled()
 
-        def work() -> None:
-            try:
-                with torch.set_grad_enabled(with_grad):
-                    for part in x.chunk(self.micro_batches):
-                        results.put(self.first(part))
-                results.put(None)
-            except BaseException as error:
-                results.put(error)
+        def run(part: torch.Tensor) -> torch.Tensor:
+            with torch.set_grad_enabled(with_grad):
+                return self.first(part)
 
-        threading.Thread(target=work, daemon=True).start()
-        while (result := results.get()) is not None:
-            if isinstance(result, BaseException):
-                raise result
-            yield result
+        with ThreadPoolExecutor(1) as thread:
+            results: deque[Future[torch.Tensor]] = deque()
+            for part in x.chunk(self.micro_batches):
+                results.append(thread.submit(run, part))
+                if len(results) > 1:
+                    yield results.popleft().result()
+            yield results.popleft().result()
 
 
 def devices() -> tuple[list[str], list[str]]:

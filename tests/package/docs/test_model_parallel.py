@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
 import runpy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,32 @@ def test_an_error_of_the_first_stage_comes_out(example: dict[str, Any]) -> None:
         stages(torch.randn(4, 3))
 
 
+@pytest.mark.parametrize("failing", [None, "first", "second"])
+def test_no_thread_outlives_a_pass(example: dict[str, Any], failing: str | None) -> None:
+    """A thread that is in torch when the interpreter ends aborts the process."""
+    calls = []
+
+    class Stage(nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(threading.current_thread())
+            if self.name == failing and len(calls) > 3:
+                raise RuntimeError("this micro-batch fails")
+            return x
+
+    stages = example["TwoStages"](Stage("first"), Stage("second"), 4)
+    before = threading.enumerate()
+    with pytest.raises(RuntimeError, match="fails") if failing else contextlib.nullcontext():
+        stages(torch.arange(8))
+    assert len(set(calls)) == 2
+    assert threading.enumerate() == before
+
+
 def test_stages_overlap(example: dict[str, Any]) -> None:
     """Each stage waits for a moment in which the other is at work too."""
-    import threading
-
     meeting = threading.Barrier(2)
 
     class Waits(torch.nn.Module):
