@@ -114,11 +114,11 @@ void Exchange::launch_work(int rank, const ReduceSpec& spec, cudaStream_t stream
   if (work.counts.empty()) return;
   ReduceSpec own = spec;
   own.num_sources = size_;
-  own.num_destinations = work.num_destinations;
+  own.num_destinations = 1;
   segments_.clear();
   for (size_t i = 0; i < work.counts.size(); ++i) {
-    segments_.push_back(ReduceSegment{
-        &work.sources[i * size_], &work.destinations[i * work.num_destinations], work.counts[i]});
+    segments_.push_back(
+        ReduceSegment{&work.sources[i * size_], &work.destinations[i], work.counts[i]});
   }
   launch_multi_reduce(segments_.data(), static_cast<int>(segments_.size()), own, stream);
 }

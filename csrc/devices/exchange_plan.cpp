@@ -92,14 +92,14 @@ void ExchangePlan::begin(const ReduceSpec& spec) {
       if (stages) staged += job.bytes + kSlack;
     }
     for (const ReduceJob& job : lanes_[lane].reductions) {
-      bool stages_result = false;
       for (int rank = 0; rank < size_; ++rank) {
-        if (rank != job.owner && direct(job.owner, rank)) touches_[job.owner] |= rank_bit(rank);
-        if (direct(job.owner, rank)) continue;
-        staged += job.count * dtype_size(spec.in) + kSlack;
-        stages_result = stages_result || job.dst[rank] != nullptr;
+        if (!direct(job.owner, rank)) {
+          staged += job.count * dtype_size(spec.in) + kSlack;
+        } else if (rank != job.owner) {
+          touches_[job.owner] |= rank_bit(rank);
+        }
       }
-      if (stages_result) staged += job.count * dtype_size(spec.out) + kSlack;
+      if (!direct(job.owner, job.to)) staged += job.count * dtype_size(spec.out) + kSlack;
     }
     staged_bytes_ = std::max(staged_bytes_, staged);
     staging_lanes_ += staged != 0;
@@ -178,18 +178,13 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
   const uint64_t in = dtype_size(spec_.in);
   const uint64_t out = dtype_size(spec_.out);
   const int owner = job.owner;
-  uint64_t slots = 0;
-  uint64_t bytes = 0;  // of staging memory that an element takes
-  bool stages_result = false;
+  const bool stages_result = !direct(owner, job.to);
+  uint64_t slots = stages_result ? 1 : 0;
+  uint64_t bytes = stages_result ? out : 0;  // of staging memory that an element takes
   for (int rank = 0; rank < size_; ++rank) {
     if (direct(owner, rank)) continue;
     ++slots;
     bytes += in;
-    stages_result = stages_result || job.dst[rank] != nullptr;
-  }
-  if (stages_result) {
-    ++slots;
-    bytes += out;
   }
   uint64_t piece = job.count - done;
   if (slots != 0) {
@@ -210,28 +205,15 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
     }
     work.sources.push_back(source);
   }
-  int destinations = 0;
-  char* result = nullptr;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (job.dst[rank] == nullptr) continue;
-    char* dst = job.dst[rank] + done * out;
-    if (!direct(owner, rank)) {
-      if (result == nullptr) result = take(room.at, piece * out, dst);
-      work_[rank].fetch.push_back(CopySegment{dst, result, piece * out});
-      work_[rank].fetch_from |= rank_bit(owner);
-      continue;
-    }
-    work.destinations.push_back(dst);
-    ++destinations;
-  }
-  if (result != nullptr) {
-    work.destinations.push_back(result);
+  char* dst = job.dst + done * out;
+  if (stages_result) {
+    char* const result = take(room.at, piece * out, dst);
+    work_[job.to].fetch.push_back(CopySegment{dst, result, piece * out});
+    work_[job.to].fetch_from |= rank_bit(owner);
     work.stages_results = true;
-    ++destinations;
+    dst = result;
   }
-  FC_CHECK(work.counts.empty() || destinations == work.num_destinations,
-           "exchange: reductions of rank ", owner, " have different numbers of destinations");
-  work.num_destinations = destinations;
+  work.destinations.push_back(dst);
   work.counts.push_back(piece);
   return piece;
 }

@@ -27,14 +27,14 @@ struct CopyJob {
   char* dst[kMaxLocalRanks];
 };
 
-/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to dst[r] in
-/// memory of each rank r that is not null. A destination may be the source of its rank. Jobs of one
-/// owner have destinations on the same ranks.
+/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to `dst` in memory
+/// of rank `to`, which may be that rank's source.
 struct ReduceJob {
   int owner;
   uint64_t count;
   const char* sources[kMaxLocalRanks];
-  char* dst[kMaxLocalRanks];
+  int to;
+  char* dst;
 };
 
 /// A rank as a member of a set.
@@ -43,10 +43,9 @@ inline uint32_t rank_bit(int rank) { return uint32_t{1} << rank; }
 /// What one rank's kernels do in a round.
 struct RoundWork {
   std::vector<CopySegment> stage, pull, fetch;
-  std::vector<const void*> sources;  // of reductions, num_sources for each
-  std::vector<void*> destinations;
+  std::vector<const void*> sources;  // of reductions, one of every rank for each
+  std::vector<void*> destinations;   // one for each
   std::vector<uint64_t> counts;
-  int num_destinations = 0;
   uint32_t staged_by = 0;   // bit s: reads what rank s has staged
   uint32_t fetch_from = 0;  // bit s: fetches results of rank s
   bool stages_results = false;

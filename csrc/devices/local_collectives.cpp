@@ -104,9 +104,8 @@ void LocalCollectives::reduce(const RankTensors& inputs, const Tensors& outputs,
   std::lock_guard<std::mutex> lock(group_.mutex());
   // Each rank reduces its slice of the list. A line of the narrower type, so that neither side is cut within a line.
   divide_list(counts, size, kLineBytes / smaller(in, out), [&](int owner, size_t t, Span span) {
-    ReduceJob job{owner, span.count, {}, {}};
+    ReduceJob job{owner, span.count, {}, root, outputs[t] + span.first * out};
     for (int rank = 0; rank < size; ++rank) job.sources[rank] = inputs[rank][t] + span.first * in;
-    job.dst[root] = outputs[t] + span.first * out;
     exchange_.add(job);
   });
   exchange_.run(streams, spec);

@@ -6,9 +6,9 @@
 #include "core/cuda_host.h"
 #include "core/error.h"
 #include "engines/cuda/short_block.h"
+#include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/multi_combine.h"
 #include "kernels/cuda/residency.h"
-#include "kernels/cuda/sum_types.h"
 #include "kernels/reduce_cpu.h"
 
 namespace fastcomm {

@@ -14,9 +14,9 @@
 #include "core/error.h"
 #include "core/touches.h"
 #include "kernels/cuda/chunks.h"
+#include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/reduce_chunks.h"
 #include "kernels/cuda/reduce_table.h"
-#include "kernels/cuda/sum_types.h"
 
 namespace fastcomm {
 namespace {

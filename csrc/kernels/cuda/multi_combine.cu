@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/combine_chunks.h"
+#include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/reduce_table.h"
 #include "kernels/reduce_cpu.h"
 
@@ -40,45 +41,12 @@ struct Choice {
   uint64_t chunk = 0;  // elements
 };
 
-template <class T>
-Choice kernel_of() {
-  return {multi_combine_kernel<T>, kCombineChunk<T>};
-}
-
 /// nullptr in the answer: no kernel.
 Choice kernel_for(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return kernel_of<float>();
-    case DType::kInt8:
-      return kernel_of<int8_t>();
-#if !defined(FC_FEW_KERNELS)
-    case DType::kUInt8:
-      return kernel_of<uint8_t>();
-    case DType::kBFloat16:
-      return kernel_of<BFloat16>();
-    case DType::kFloat64:
-      return kernel_of<double>();
-    case DType::kFloat16:
-      return kernel_of<Half>();
-    case DType::kInt16:
-      return kernel_of<int16_t>();
-    case DType::kInt32:
-      return kernel_of<int32_t>();
-    case DType::kInt64:
-      return kernel_of<int64_t>();
-    case DType::kUInt16:
-      return kernel_of<uint16_t>();
-    case DType::kUInt32:
-      return kernel_of<uint32_t>();
-    case DType::kUInt64:
-      return kernel_of<uint64_t>();
-    case DType::kBool:
-      return kernel_of<Bool>();
-#endif
-    default:
-      return {};
-  }
+  return for_combined_type<Choice>(dtype, [](auto tag) {
+    using T = typename decltype(tag)::Type;
+    return Choice{multi_combine_kernel<T>, kCombineChunk<T>};
+  });
 }
 
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.

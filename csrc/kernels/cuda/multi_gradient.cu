@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
+#include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/norm_tree.h"
 #include "kernels/cuda/reduce_table.h"
 
@@ -201,20 +202,12 @@ Kernel<kWords> kernel_for(DType dtype, DType wire, int num_sources) {
   }
 #endif
   if (dtype != wire) return nullptr;
-  switch (dtype) {
-    case DType::kFloat32:
-      return kernel_for_sources<float, kWords>(num_sources);
-    case DType::kBFloat16:
-      return kernel_for_sources<BFloat16, kWords>(num_sources);
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat16:
-      return kernel_for_sources<Half, kWords>(num_sources);
-    case DType::kFloat64:
-      return multi_gradient_kernel<double, 0, kWords>;
-#endif
-    default:
-      return nullptr;
-  }
+  return for_sum_type<Kernel<kWords>>(dtype, [&](auto tag) -> Kernel<kWords> {
+    using T = typename decltype(tag)::Type;
+    if constexpr (is_short_float<T>) return kernel_for_sources<T, kWords>(num_sources);
+    if constexpr (std::is_same<T, double>::value) return multi_gradient_kernel<T, 0, kWords>;
+    return nullptr;
+  });
 }
 
 /// At least one: an empty segment has a norm too.

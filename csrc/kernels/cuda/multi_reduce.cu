@@ -28,6 +28,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/chunks.h"
+#include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/reduce_chunks.h"
 #include "kernels/cuda/reduce_table.h"
 
@@ -75,72 +76,28 @@ Choice<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// One kernel for any number of sources.
-template <class In, class Out>
-Choice<kMediumTable> kernel_for_any() {
-  return kernel_of<In, Out, 0, kMediumTable>();
-}
-
-template <class In, class Out>
-Choice<kMediumTable> conversion() {
-  if constexpr (!std::is_same<In, Out>::value) return kernel_for_any<In, Out>();
-  return {};
-}
-
-template <class In>
-Choice<kMediumTable> conversion_to(DType out) {
-  switch (out) {
-    case DType::kFloat32:
-      return conversion<In, float>();
-    case DType::kBFloat16:
-      return conversion<In, BFloat16>();
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat16:
-      return conversion<In, Half>();
-#endif
-    default:
-      return {};
-  }
-}
-
+/// Between two types. One kernel for any number of sources.
 Choice<kMediumTable> conversion_for(const ReduceSpec& spec) {
-  switch (spec.in) {
-    case DType::kFloat32:
-      return conversion_to<float>(spec.out);
-    case DType::kBFloat16:
-      return conversion_to<BFloat16>(spec.out);
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat16:
-      return conversion_to<Half>(spec.out);
-#endif
-    default:
+  return for_sum_type<Choice<kMediumTable>>(spec.in, [&](auto in) {
+    using In = typename decltype(in)::Type;
+    return for_sum_type<Choice<kMediumTable>>(spec.out, [](auto out) -> Choice<kMediumTable> {
+      using Out = typename decltype(out)::Type;
+      if constexpr (is_short_float<In> && is_short_float<Out> && !std::is_same<In, Out>::value) {
+        return kernel_of<In, Out, 0, kMediumTable>();
+      }
       return {};
-  }
+    });
+  });
 }
 
-/// For types that lists are seldom made of.
+/// For types that lists are seldom made of: one kernel for any number of sources.
 Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   if (spec.in != spec.out) return conversion_for(spec);
-  switch (spec.in) {
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat64:
-      return kernel_for_any<double, double>();
-    case DType::kInt8:
-      return kernel_for_any<int8_t, int8_t>();
-    case DType::kUInt8:
-      return kernel_for_any<uint8_t, uint8_t>();
-    case DType::kInt16:
-      return kernel_for_any<int16_t, int16_t>();
-    case DType::kInt32:
-      return kernel_for_any<int32_t, int32_t>();
-    case DType::kInt64:
-      return kernel_for_any<int64_t, int64_t>();
-    case DType::kBool:
-      return kernel_for_any<Bool, Bool>();
-#endif
-    default:
-      return {};
-  }
+  return for_sum_type<Choice<kMediumTable>>(spec.in, [](auto tag) -> Choice<kMediumTable> {
+    using T = typename decltype(tag)::Type;
+    if constexpr (!is_short_float<T>) return kernel_of<T, T, 0, kMediumTable>();
+    return {};
+  });
 }
 
 /// Whether there are kernels for tables of every size. Each size costs another compilation.
@@ -156,23 +113,11 @@ Choice<kWords> kernel_for(const ReduceSpec& spec) {
     if constexpr (kWords == kMediumTable) return kernel_for_seldom(spec);
     return {};
   }
-  switch (spec.in) {
-    case DType::kFloat32:
-      return kernel_for_sources<float, kWords>(spec.num_sources);
-    case DType::kBFloat16:
-      return kernel_for_sources<BFloat16, kWords>(spec.num_sources);
-#if !defined(FC_FEW_KERNELS)
-    case DType::kFloat16:
-      return kernel_for_sources<Half, kWords>(spec.num_sources);
-#endif
-    default:
-      return {};
-  }
-}
-
-bool is_integer(DType dtype) {
-  return dtype != DType::kFloat32 && dtype != DType::kFloat64 && dtype != DType::kFloat16 &&
-         dtype != DType::kBFloat16;
+  return for_sum_type<Choice<kWords>>(spec.in, [&](auto tag) -> Choice<kWords> {
+    using T = typename decltype(tag)::Type;
+    if constexpr (is_short_float<T>) return kernel_for_sources<T, kWords>(spec.num_sources);
+    return {};
+  });
 }
 
 void check_counts(int num_sources, int num_destinations) {
@@ -189,10 +134,10 @@ void check_spec(const ReduceSpec& spec) {
     throw Error(ErrorCode::kUnsupported, concat("multi_reduce: no CUDA kernel from ",
                                                 dtype_name(spec.in), " to ", dtype_name(spec.out)));
   }
-  FC_CHECK(!is_integer(spec.in) || spec.scale == 1, "multi_reduce: ", dtype_name(spec.in),
+  FC_CHECK(is_floating(spec.in) || spec.scale == 1, "multi_reduce: ", dtype_name(spec.in),
            " cannot be scaled by ", spec.scale);
   // A divisor of integers is converted to their type.
-  const bool narrow = is_integer(spec.in) && spec.in != DType::kBool && dtype_size(spec.in) < 4;
+  const bool narrow = !is_floating(spec.in) && spec.in != DType::kBool && dtype_size(spec.in) < 4;
   const int bits = narrow ? 8 * static_cast<int>(dtype_size(spec.in)) - 1 : 31;
   const int most = static_cast<int>((uint32_t{1} << bits) - 1);
   FC_CHECK(spec.divisor >= 1 && spec.divisor <= most, "multi_reduce: divisor ", spec.divisor,

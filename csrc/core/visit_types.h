@@ -1,0 +1,62 @@
+// A dtype that is known at run time as a C++ type that code is made for.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/numeric.h"
+#include "core/types.h"
+
+namespace fastcomm {
+
+template <class T>
+struct TypeTag {
+  using Type = T;
+};
+
+/// What `make(TypeTag<T>())` gives for the type with that name; Made() for DType::kOther.
+template <class Made, class Make>
+Made for_type(DType dtype, const Make& make) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return make(TypeTag<float>());
+    case DType::kFloat64:
+      return make(TypeTag<double>());
+    case DType::kFloat16:
+      return make(TypeTag<Half>());
+    case DType::kBFloat16:
+      return make(TypeTag<BFloat16>());
+    case DType::kInt8:
+      return make(TypeTag<int8_t>());
+    case DType::kUInt8:
+      return make(TypeTag<uint8_t>());
+    case DType::kInt16:
+      return make(TypeTag<int16_t>());
+    case DType::kUInt16:
+      return make(TypeTag<uint16_t>());
+    case DType::kInt32:
+      return make(TypeTag<int32_t>());
+    case DType::kUInt32:
+      return make(TypeTag<uint32_t>());
+    case DType::kInt64:
+      return make(TypeTag<int64_t>());
+    case DType::kUInt64:
+      return make(TypeTag<uint64_t>());
+    case DType::kBool:
+      return make(TypeTag<Bool>());
+    default:
+      return Made();
+  }
+}
+
+template <class T, class... Types>
+constexpr bool is_any_of = (std::is_same<T, Types>::value || ...);
+
+/// Summed up in fp32.
+template <class T>
+constexpr bool is_short_float = is_any_of<T, float, Half, BFloat16>;
+
+template <class T>
+constexpr bool is_float_type = is_short_float<T> || std::is_same<T, double>::value;
+
+}  // namespace fastcomm
