@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, INTEGERS, cancelling, special
@@ -48,7 +49,8 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     run_ranks(5, _all_reduce_bits, environment={**SMALL_BLOCKS, "FASTCOMM_ISA": isa})
 
 
-def _order_matters(world: World) -> None:
+@on_ranks(4, 5, 7)
+def test_the_tree_is_not_a_left_fold(world: World) -> None:
     world.init()
     values = [1e8, 1.0, -1e8, 1.0, 0.5, -0.5, 3.0, 1e-8][: world.size]
     mine = torch.tensor([values[world.rank]])
@@ -59,11 +61,6 @@ def _order_matters(world: World) -> None:
     for value in inputs[1:]:
         left_fold = left_fold + value
     assert not same_bits(mine, left_fold), "these values would not tell the orders apart"
-
-
-@pytest.mark.parametrize("size", [4, 5, 7])
-def test_the_tree_is_not_a_left_fold(size: int) -> None:
-    run_ranks(size, _order_matters)
 
 
 def _same_bits_for_any_cut(world: World) -> list[bytes]:
@@ -92,7 +89,8 @@ def test_bits_depend_on_nothing_but_the_ranks() -> None:
     assert run_ranks(5, _same_bits_for_any_cut) == results
 
 
-def _moves(world: World) -> None:
+@on_ranks(2, 3, 6, environment=SMALL_BLOCKS)
+def test_broadcast_and_all_gather_move_every_byte(world: World) -> None:
     world.init()
     for dtype in [*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.float8_e5m2]:
         for count in COUNTS:
@@ -113,11 +111,6 @@ def _moves(world: World) -> None:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.view(torch.uint8), b.view(torch.uint8)) if a.numel() else True
-
-
-@pytest.mark.parametrize("size", [2, 3, 6])
-def test_broadcast_and_all_gather_move_every_byte(size: int) -> None:
-    run_ranks(size, _moves, environment=SMALL_BLOCKS)
 
 
 def _barriers(world: World) -> list[tuple[float, float]]:
@@ -142,7 +135,8 @@ def test_nobody_leaves_a_barrier_before_all_have_come() -> None:
         assert all(left >= last_arrival for _, left in round_times)
 
 
-def _one_rank(world: World) -> None:
+@on_ranks(1)
+def test_a_group_of_one_rank(world: World) -> None:
     world.init()
     tensor = torch.arange(5.0)
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
@@ -153,11 +147,8 @@ def _one_rank(world: World) -> None:
     assert torch.equal(outputs[0], torch.arange(5.0))
 
 
-def test_a_group_of_one_rank() -> None:
-    run_ranks(1, _one_rank)
-
-
-def _each_operation(world: World) -> None:
+@on_ranks(3)
+def test_each_operation(world: World) -> None:
     world.init()
     rank, size = world.rank, world.size
     total = torch.tensor([float(rank)])
@@ -181,11 +172,8 @@ def _each_operation(world: World) -> None:
         assert part.item() == 7.0
 
 
-def test_each_operation() -> None:
-    run_ranks(3, _each_operation)
-
-
-def _many_groups(world: World) -> None:
+@on_ranks(4)
+def test_groups_of_some_of_the_ranks(world: World) -> None:
     world.init()
     pairs = [[a, b] for a in range(world.size) for b in range(a + 1, world.size)]
     groups = [(pair, dist.new_group(pair)) for pair in pairs for _ in range(3)]
@@ -200,7 +188,3 @@ def _many_groups(world: World) -> None:
     again = dist.new_group(list(range(world.size)))
     dist.all_reduce(tensor := torch.ones(3), group=again)
     assert tensor.tolist() == [world.size] * 3
-
-
-def test_groups_of_some_of_the_ranks() -> None:
-    run_ranks(4, _many_groups)

@@ -6,14 +6,16 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 
 import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")  # whose library has the toy engine
 
 
-def _serve(world: World) -> None:
+@on_ranks(3)
+def test_an_engine_from_outside_serves_what_it_takes(world: World) -> None:
     native = sim.load()
     fastcomm._C.register_engine(native.toy_engine())
     world.init("fastcomm")
@@ -56,15 +58,8 @@ def _serve(world: World) -> None:
     assert native.toy_counts() == (2, 1)
 
 
-def test_an_engine_from_outside_serves_what_it_takes() -> None:
-    run_ranks(3, _serve)
-
-
-def _refuse(world: World) -> None:
+@on_ranks(1)
+def test_what_is_no_engine_is_refused(world: World) -> None:
     sim.load()
     with pytest.raises(TypeError):
         fastcomm._C.register_engine(None)
-
-
-def test_what_is_no_engine_is_refused() -> None:
-    run_ranks(1, _refuse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from torch._C._distributed_c10d import (
     AllgatherOptions,
@@ -39,7 +40,9 @@ def _equal(left: Tensors, right: Tensors) -> None:
     assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _results(world: World, async_op: bool) -> None:
+@pytest.mark.parametrize("async_op", [False, True])
+@on_ranks(2, 4)
+def test_the_results_are_those_of_single_calls(world: World, async_op: bool) -> None:
     world.init()
     group, size = dist.distributed_c10d._get_default_group(), world.size
 
@@ -75,7 +78,8 @@ def _results(world: World, async_op: bool) -> None:
     dist.destroy_process_group()
 
 
-def _overlaps(world: World) -> None:
+@on_ranks(3)
+def test_tensors_may_overlap(world: World) -> None:
     """Work in place, with one tensor's output as another's input, and with a tensor given twice."""
     world.init()
     group, size, count = dist.distributed_c10d._get_default_group(), world.size, 100_000
@@ -104,16 +108,6 @@ def _differ(world: World) -> str:
         assert all((tensor == 1).all() for tensor in tensors)
         return str(error)
     return ""
-
-
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_results_are_those_of_single_calls(ranks: int, async_op: bool) -> None:
-    run_ranks(ranks, _results, async_op)
-
-
-def test_tensors_may_overlap() -> None:
-    run_ranks(3, _overlaps)
 
 
 def test_lists_that_differ_late_touch_nothing() -> None:

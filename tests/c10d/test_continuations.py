@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.patience import ENDS, OPERATION, SOON
 from support.ranks import World, run_outcomes, run_ranks
 
@@ -90,7 +91,8 @@ def test_operations_with_a_root_meet_their_own_kind() -> None:
     assert run_ranks(3, _reduces)[0] == [[3.0] * 4] * 8
 
 
-def _blocking(world: World) -> None:
+@on_ranks(2)
+def test_a_continuation_that_blocks_keeps_nobody_else_waiting(world: World) -> None:
     world.init()
     other = dist.new_group()
     dist.all_reduce(torch.ones(1), group=other)
@@ -117,11 +119,8 @@ def _blocking(world: World) -> None:
     assert behind.wait()
 
 
-def test_a_continuation_that_blocks_keeps_nobody_else_waiting() -> None:
-    run_ranks(2, _blocking)
-
-
-def _deep(world: World) -> None:
+@on_ranks(2)
+def test_a_continuation_waits_for_continuations(world: World) -> None:
     world.init()
     threads = []
 
@@ -137,11 +136,8 @@ def _deep(world: World) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_a_continuation_waits_for_continuations() -> None:
-    run_ranks(2, _deep)
-
-
-def _kinds_of_futures(world: World) -> None:
+@on_ranks(2)
+def test_futures_are_torchs_and_continue_on_a_thread_of_their_own(world: World) -> None:
     world.init()
     here = threading.get_ident()
     future = _reduced(1.0)
@@ -166,10 +162,6 @@ def _kinds_of_futures(world: World) -> None:
     with torch.enable_grad():
         enabled = _reduced(1.0).then(lambda done: torch.is_grad_enabled())
     assert (without.wait(), enabled.wait()) == (False, True)
-
-
-def test_futures_are_torchs_and_continue_on_a_thread_of_their_own() -> None:
-    run_ranks(2, _kinds_of_futures)
 
 
 def _raise(error: Exception) -> None:
@@ -218,7 +210,8 @@ def test_a_continuation_waits_for_futures_that_came_later() -> None:
     assert all(run_ranks(2, _waits_for_later_ones))
 
 
-def _errors(world: World) -> None:
+@on_ranks(2)
+def test_an_error_in_a_continuation_is_its_futures(world: World) -> None:
     world.init()
     failed = _reduced(1.0).then(lambda done: _raise(ValueError("of the user")))
     with pytest.raises(RuntimeError, match="when running the callback: ValueError: of the user"):
@@ -226,10 +219,6 @@ def _errors(world: World) -> None:
     with pytest.raises(RuntimeError, match="of the user"):
         failed.then(lambda done: done.value()).wait()
     assert _reduced(1.0).then(lambda done: 1).wait() == 1
-
-
-def test_an_error_in_a_continuation_is_its_futures() -> None:
-    run_ranks(2, _errors)
 
 
 def _die_in_a_continuation(world: World) -> list[Caught]:
@@ -381,7 +370,8 @@ def test_a_death_with_the_store_is_named_soon() -> None:
     assert survivor.value.seconds < SOON
 
 
-def _destroyed_meanwhile(world: World) -> None:
+@on_ranks(2)
+def test_a_group_is_destroyed_while_a_continuation_runs(world: World) -> None:
     world.init()
     dist.barrier()
     started, released = threading.Event(), threading.Event()
@@ -399,10 +389,6 @@ def _destroyed_meanwhile(world: World) -> None:
     assert after.wait() == 5
     world.init(name="again")
     assert _reduced(1.0).then(lambda done: done.value()[0][0].item()).wait() == world.size
-
-
-def test_a_group_is_destroyed_while_a_continuation_runs() -> None:
-    run_ranks(2, _destroyed_meanwhile)
 
 
 _EXIT = """
@@ -465,7 +451,8 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _no_threads_left(world: World) -> None:
+@on_ranks(2)
+def test_groups_leave_no_threads(world: World) -> None:
     world.init(name="first")
     _reduced(1.0, 1_000_000).wait()  # starts the progress thread
     _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
@@ -480,7 +467,3 @@ def _no_threads_left(world: World) -> None:
     while _threads() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _threads() <= before
-
-
-def test_groups_leave_no_threads() -> None:
-    run_ranks(2, _no_threads_left)

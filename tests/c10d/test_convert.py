@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 
 SIZES = (12, 40_000)  # one-shot and pipelined
@@ -88,7 +89,8 @@ def test_every_layout_asynchronous() -> None:
     run_ranks(3, _exchange, True)
 
 
-def _memory_around(world: World) -> None:
+@on_ranks(2)
+def test_memory_beside_a_view_is_untouched(world: World) -> None:
     """Check that memory between and beside the elements of a view stays as it is."""
     world.init()
     whole = torch.full((1000, 7), -1.0)
@@ -100,11 +102,8 @@ def _memory_around(world: World) -> None:
     assert torch.equal(whole, expected)
 
 
-def test_memory_beside_a_view_is_untouched() -> None:
-    run_ranks(2, _memory_around)
-
-
-def _sparse(world: World) -> None:
+@on_ranks(2)
+def test_sparse_tensors_are_summed(world: World) -> None:
     world.init()
     dense = torch.zeros(6, 3)
     dense[world.rank * 2] = world.rank + 1
@@ -116,7 +115,3 @@ def _sparse(world: World) -> None:
         total[rank * 2] = rank + 1
     total[5] = world.size
     assert torch.equal(sparse.to_dense(), total)
-
-
-def test_sparse_tensors_are_summed() -> None:
-    run_ranks(2, _sparse)

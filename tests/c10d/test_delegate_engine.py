@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_ranks
 from torch.nn.parallel import DistributedDataParallel
@@ -172,7 +173,8 @@ def test_ddp_trains_with_the_losses_of_gloo() -> None:
     assert ours == run_ranks(2, _train, backend="gloo")
 
 
-def _coalesce(world: World) -> None:
+@on_ranks(2, environment=GLOO)
+def test_coalescing(world: World) -> None:
     world.init()
     tensors = [torch.full((3,), float(world.rank + i)) for i in range(3)]
     with dist._coalescing_manager(async_ops=True) as block:
@@ -181,7 +183,3 @@ def _coalesce(world: World) -> None:
     block.wait()
     for i, tensor in enumerate(tensors):
         assert tensor.tolist() == [float(sum(range(world.size)) + i * world.size)] * 3
-
-
-def test_coalescing() -> None:
-    run_ranks(2, _coalesce, environment=GLOO)

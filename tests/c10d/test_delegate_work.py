@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch, interrupted_in
 from support.messages import exchange
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 
@@ -22,7 +23,8 @@ GLOO = {"FASTCOMM_TRANSPORT": "gloo"}
 MANY = 1 << 22  # more than a socket holds
 
 
-def _exchange(world: World) -> None:
+@on_ranks(2, 3, environment=GLOO)
+def test_messages(world: World) -> None:
     world.init()
     exchange(world)
     rank, size = world.rank, world.size
@@ -36,12 +38,8 @@ def _exchange(world: World) -> None:
     assert got.tolist() == [float(before)] * 3
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_messages(size: int) -> None:
-    run_ranks(size, _exchange, environment=GLOO)
-
-
-def _collect(world: World) -> None:
+@on_ranks(2, 3, environment=GLOO)
+def test_collectives_and_their_futures(world: World) -> None:
     world.init()
     size = world.size
     one = torch.full((4,), float(world.rank))
@@ -65,11 +63,6 @@ def _collect(world: World) -> None:
     parts = torch.empty(2)
     dist.reduce_scatter_tensor(parts, torch.ones(2 * size), async_op=True).get_future().wait()
     assert parts.tolist() == [float(size)] * 2
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_collectives_and_their_futures(size: int) -> None:
-    run_ranks(size, _collect, environment=GLOO)
 
 
 WAITS = {

@@ -10,10 +10,10 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 
 SIZES = [1, 2, 3, 4, 5, 8]
 NARROW = [
@@ -218,7 +218,8 @@ def _groups_and_threads(rank: int, size: int) -> None:
         raise failures[0]
 
 
-def _everything(world: World) -> None:
+@on_ranks(*SIZES, environment={"FASTCOMM_ONE_SHOT_BYTES": str(LIMIT)})
+def test_what_arrives_is_what_was_sent(world: World) -> None:
     world.init()
     rank, size = world.rank, world.size
     for dtype in DTYPES:
@@ -236,8 +237,3 @@ def _everything(world: World) -> None:
         _uneven(rank, size, torch.float32, scale)
     _layouts(rank, size)
     _groups_and_threads(rank, size)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_what_arrives_is_what_was_sent(size: int) -> None:
-    run_ranks(size, _everything, environment={"FASTCOMM_ONE_SHOT_BYTES": str(LIMIT)})

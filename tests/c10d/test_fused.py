@@ -11,6 +11,7 @@ import torch.distributed as dist
 from support import fused
 from support.caught import catch
 from support.fused import OPTIONS, gradients
+from support.on_ranks import TRANSPORTS, on_ranks
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -86,7 +87,8 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     assert run_ranks(2, _bits, environment={"FASTCOMM_ISA": isa}) == run_ranks(2, _bits)
 
 
-def _many_blocks(world: World) -> None:
+@on_ranks(2, 3, 6, environment={"FASTCOMM_BLOCK_BYTES": "131072"})
+def test_long_lists_take_many_blocks(world: World) -> None:
     """Reduce lists of several hundred blocks, of tensors no two of which have the same size."""
     world.init()
     sizes = [1 + 977 * i % 20011 for i in range(60)]
@@ -100,12 +102,8 @@ def _many_blocks(world: World) -> None:
     assert math.isclose(float(result.total_norm), math.sqrt(squares), rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("size", [2, 3, 6])
-def test_long_lists_take_many_blocks(size: int) -> None:
-    run_ranks(size, _many_blocks, environment={"FASTCOMM_BLOCK_BYTES": "131072"})
-
-
-def _any_split(world: World) -> None:
+@on_ranks(2)
+def test_the_norm_is_the_same_for_every_split(world: World) -> None:
     """Check that neither norm nor bits depend on how gradients are divided among calls."""
     world.init()
     whole = [
@@ -126,11 +124,8 @@ def _any_split(world: World) -> None:
     assert fastcomm.combined_norm(parts).float() == one.total_norm
 
 
-def test_the_norm_is_the_same_for_every_split() -> None:
-    run_ranks(2, _any_split)
-
-
-def _flags(world: World) -> None:
+@on_ranks(2)
+def test_infinities_and_nans_are_found_wherever_they_are(world: World) -> None:
     world.init()
     for bad in (math.inf, -math.inf, math.nan):
         for where in (0, 4095, 4096, 9999):
@@ -146,10 +141,6 @@ def _flags(world: World) -> None:
     assert float(result.found_inf) == 1.0
     result = fastcomm.fused_all_reduce_([torch.full((50,), 6e4)], comm_dtype=torch.float16)
     assert float(result.found_inf) == 0.0
-
-
-def test_infinities_and_nans_are_found_wherever_they_are() -> None:
-    run_ranks(2, _flags)
 
 
 def _error_feedback(world: World) -> list[bytes]:
@@ -208,7 +199,8 @@ def test_error_feedback(size: int, transport: str) -> None:
     run_ranks(size, _error_feedback, environment={"FASTCOMM_TRANSPORT": transport})
 
 
-def _in_place(world: World) -> None:
+@on_ranks(2, 3, 5)
+def test_lists_in_shared_memory_have_the_same_bits(world: World) -> None:
     """Lists that lie alike in shared memory need no slots: same bits, however they lie."""
     world.init()
     sizes = [7, 70001, 4096, 12289]
@@ -231,11 +223,6 @@ def _in_place(world: World) -> None:
                 assert result.total_norm == wanted.total_norm
             grads[1][7] = math.nan
             assert float(fastcomm.fused_all_reduce_(grads).found_inf) == 1.0
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_lists_in_shared_memory_have_the_same_bits(size: int) -> None:
-    run_ranks(size, _in_place)
 
 
 def _mismatch(world: World, kind: str) -> str:
@@ -277,7 +264,8 @@ def test_lists_that_differ_are_an_error_and_nothing_is_touched(kind: str) -> Non
         assert "fused_all_reduce" in text and "2 gradients, norm 2: [" in text
 
 
-def _refused(world: World) -> None:
+@on_ranks(2, environments=TRANSPORTS)
+def test_what_cannot_be_reduced_is_refused_before_anything_is_sent(world: World) -> None:
     world.init()
     one = torch.ones(4)
     for grads, words in (
@@ -299,8 +287,3 @@ def _refused(world: World) -> None:
     result = fastcomm.fused_all_reduce_([])
     assert float(result.total_norm) == 0.0 and result.partial_norms.shape == (0,)
     dist.barrier()
-
-
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_what_cannot_be_reduced_is_refused_before_anything_is_sent(transport: str) -> None:
-    run_ranks(2, _refused, environment={"FASTCOMM_TRANSPORT": transport})

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.ranks import World
 from torch import nn
 
 import fastcomm
@@ -24,7 +25,8 @@ def _lists(rank: int) -> list[torch.Tensor]:
     return [*made, made[1].half(), made[0].double()]
 
 
-def _as_if_elsewhere(world: World) -> None:
+@on_ranks(2, environments=TRANSPORTS)
+def test_the_bits_are_those_of_gradients_on_the_cpu(world: World) -> None:
     world.init()
     mixed, here = _lists(world.rank), _lists(world.rank)
     wanted = fastcomm.fused_all_reduce_(here)
@@ -56,8 +58,3 @@ def _as_if_elsewhere(world: World) -> None:
         with pytest.raises(ValueError, match=words):
             fastcomm.fused_all_reduce_(grads)
     dist.barrier()
-
-
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_the_bits_are_those_of_gradients_on_the_cpu(transport: str) -> None:
-    run_ranks(2, _as_if_elsewhere, environment={"FASTCOMM_TRANSPORT": transport})

@@ -9,11 +9,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.patience import ENDS, OPERATION
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World, run_outcomes
 
 
-def _after_a_busy_engine(world: World) -> None:
+@on_ranks(2)
+def test_a_message_moves_while_its_rank_is_in_another_group(world: World) -> None:
     """Leave a first message to an engine that is busy with another group."""
     world.init()
     limit = timedelta(seconds=OPERATION)
@@ -36,10 +38,6 @@ def _after_a_busy_engine(world: World) -> None:
         dist.recv(got, 0, group=ours)
         assert torch.equal(got, large)
         dist.all_reduce(value, group=others)
-
-
-def test_a_message_moves_while_its_rank_is_in_another_group() -> None:
-    run_ranks(2, _after_a_busy_engine)
 
 
 def _polled(world: World) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 
 SHAPES = [(3,), (), (2, 5), (0,), (70_000,)]
@@ -137,7 +138,8 @@ def _lives(rank: int, size: int) -> None:
     assert value.item() == size
 
 
-def _everything(world: World) -> None:
+@on_ranks(1, 2, 3, *(pytest.param(n, marks=pytest.mark.release) for n in (4, 5, 8)))
+def test_lists_sparse_tensors_objects_and_barriers(world: World) -> None:
     world.init()
     _lists(world.rank, world.size)
     _sparse(world.rank, world.size)
@@ -145,14 +147,8 @@ def _everything(world: World) -> None:
     _lives(world.rank, world.size)
 
 
-@pytest.mark.parametrize(
-    "size", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.release) for n in (4, 5, 8))]
-)
-def test_lists_sparse_tensors_objects_and_barriers(size: int) -> None:
-    run_ranks(size, _everything)
-
-
-def _threads_of_a_block(world: World) -> None:
+@on_ranks(2)
+def test_a_coalescing_block_belongs_to_its_thread(world: World) -> None:
     """Check that a block belongs to its thread: another thread neither ends nor empties it."""
     import threading
 
@@ -172,10 +168,6 @@ def _threads_of_a_block(world: World) -> None:
     other.join()
     backend._end_coalescing().wait()
     assert world.rank == 0 or value[-1].item() == 1
-
-
-def test_a_coalescing_block_belongs_to_its_thread() -> None:
-    run_ranks(2, _threads_of_a_block)
 
 
 def _continue_block(world: World) -> float:

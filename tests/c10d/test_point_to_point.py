@@ -11,13 +11,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.messages import exchange
+from support.on_ranks import on_ranks
 from support.patience import ENDS
 from support.ranks import World, run_ranks
 
 pytestmark = pytest.mark.serial  # short times are compared
 
 
-def _exchange(world: World) -> None:
+@on_ranks(2, 3)
+def test_values(world: World) -> None:
     world.init()
     exchange(world)
     rank = world.rank
@@ -30,16 +32,12 @@ def _exchange(world: World) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_values(size: int) -> None:
-    run_ranks(size, _exchange)
-
-
 def _pattern(count: int, seed: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.float32) * 0.5 + seed
 
 
-def _in_any_order(world: World) -> None:
+@on_ranks(3, 4)
+def test_batches_in_any_order(world: World) -> None:
     """Exchange short and long messages in every pair; each rank posts its own in its own order."""
     world.init()
     rank, size = world.rank, world.size
@@ -67,12 +65,8 @@ def _in_any_order(world: World) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("size", [3, 4])
-def test_batches_in_any_order(size: int) -> None:
-    run_ranks(size, _in_any_order)
-
-
-def _many_at_once(world: World) -> None:
+@on_ranks(2)
+def test_hundreds_of_sends_before_a_receive(world: World) -> None:
     """Receive nothing before all is sent, and then from the last tag to the first."""
     world.init()
     count = 300
@@ -92,11 +86,8 @@ def _many_at_once(world: World) -> None:
     dist.barrier()
 
 
-def test_hundreds_of_sends_before_a_receive() -> None:
-    run_ranks(2, _many_at_once)
-
-
-def _many_senders(world: World) -> None:
+@on_ranks(4)
+def test_receives_from_any_rank(world: World) -> None:
     world.init()
     count = 200
     if world.rank != 0:
@@ -119,11 +110,8 @@ def _many_senders(world: World) -> None:
     dist.barrier()
 
 
-def test_receives_from_any_rank() -> None:
-    run_ranks(4, _many_senders)
-
-
-def _with_others(world: World) -> None:
+@on_ranks(2)
+def test_threads_and_collectives(world: World) -> None:
     """Exchange messages in several threads while the main thread runs collectives."""
     world.init()
     peer = 1 - world.rank
@@ -154,10 +142,6 @@ def _with_others(world: World) -> None:
     dist.barrier()
 
 
-def test_threads_and_collectives() -> None:
-    run_ranks(2, _with_others)
-
-
 def _kinds_of_tensors() -> dict[str, torch.Tensor]:
     base = torch.arange(60, dtype=torch.float32).reshape(6, 10)
     return {
@@ -179,7 +163,8 @@ def _kinds_of_tensors() -> dict[str, torch.Tensor]:
     }
 
 
-def _kinds(world: World) -> None:
+@on_ranks(2)
+def test_kinds_of_tensors(world: World) -> None:
     world.init()
     for tag, (name, tensor) in enumerate(_kinds_of_tensors().items()):
         if world.rank == 0:
@@ -191,10 +176,6 @@ def _kinds(world: World) -> None:
         wanted = tensor.view(torch.uint8) if "float8" in name else tensor
         assert torch.equal(same, wanted), name
     dist.barrier()
-
-
-def test_kinds_of_tensors() -> None:
-    run_ranks(2, _kinds)
 
 
 def _futures(world: World) -> list[Any]:
@@ -222,7 +203,8 @@ def test_futures() -> None:
     assert run_ranks(2, _futures)[1] == [(True, 1)] * 2
 
 
-def _polled(world: World) -> None:
+@on_ranks(2)
+def test_polling_completes(world: World) -> None:
     """Only ask whether a work is complete, until it is."""
     world.init()
     if world.rank == 0:
@@ -240,11 +222,8 @@ def _polled(world: World) -> None:
     dist.barrier()
 
 
-def test_polling_completes() -> None:
-    run_ranks(2, _polled)
-
-
-def _groups_again(world: World) -> None:
+@on_ranks(2)
+def test_groups_one_after_the_other(world: World) -> None:
     """Reuse windows: a new group begins with empty rings."""
     world.init()
     for number in range(6):
@@ -261,7 +240,3 @@ def _groups_again(world: World) -> None:
             dist.isend(torch.full((2,), -1.0), peer, group, tag=9)
         dist.barrier()
         dist.destroy_process_group(group)
-
-
-def test_groups_one_after_the_other() -> None:
-    run_ranks(2, _groups_again)

@@ -17,8 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.patience import ENDS
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World, run_outcomes
 from support.segment import holds
 
 import fastcomm
@@ -123,7 +124,8 @@ def test_memory_is_kept_from_use_until_the_late_rank(end: str, asynchronous: boo
         assert (caught.kind, caught.peer) == ("CollectiveTimeoutError", LATE), caught
 
 
-def _ended_well(world: World) -> None:
+@on_ranks(3)
+def test_memory_of_what_ended_well_is_free_at_once(world: World) -> None:
     tensor = fastcomm.empty(LARGE).fill_(1)
     where = tensor.data_ptr()
     world.init()
@@ -132,7 +134,3 @@ def _ended_well(world: World) -> None:
     assert tensor.eq(world.size**2).all()
     del tensor
     assert fastcomm.empty(LARGE).data_ptr() == where
-
-
-def test_memory_of_what_ended_well_is_free_at_once() -> None:
-    run_ranks(3, _ended_well)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from support import tree
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from torch import nn
 
@@ -102,7 +103,8 @@ def test_bits_with_small_blocks() -> None:
     run_ranks(3, _bits, environment={"FASTCOMM_BLOCK_BYTES": "4096"})
 
 
-def _layouts(world: World) -> None:
+@on_ranks(2)
+def test_layouts(world: World) -> None:
     """Use complex numbers, conjugated ones, matrices, and tensors with gaps."""
     world.init()
     rank, size = world.rank, world.size
@@ -126,11 +128,8 @@ def _layouts(world: World) -> None:
     assert torch.equal(gathered, values[:, :4].reshape(-1, 6))
 
 
-def test_layouts() -> None:
-    run_ranks(2, _layouts)
-
-
-def _routes(world: World) -> None:
+@on_ranks(2)
+def test_what_the_router_says_is_done(world: World) -> None:
     world.init()
     for name in ("reduce_scatter", "reduce_scatter_tensor", "all_gather_into_tensor"):
         assert fastcomm.explain(name, count=8).algorithm == "one-shot"
@@ -139,10 +138,6 @@ def _routes(world: World) -> None:
     assert fastcomm.explain("reduce_scatter", count=8, op="max").native
     assert not fastcomm.explain("reduce_scatter", count=8, op="bxor").native
     assert fastcomm.explain("gather", count=8).algorithm == "by table"
-
-
-def test_what_the_router_says_is_done() -> None:
-    run_ranks(2, _routes)
 
 
 def _errors(world: World) -> list[str]:

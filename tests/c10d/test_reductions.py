@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.reductions import DTYPES, OPS, UNSIGNED, exists, inputs, op_of, reduced, same
 
@@ -15,7 +15,8 @@ COUNTS = (67, 1501)  # one-shot, and several blocks of the block size below
 SMALL_BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
 
 
-def _bits(world: World) -> None:
+@on_ranks(1, 2, 3, 5, environment=SMALL_BLOCKS)
+def test_bits_are_those_of_the_reference(world: World) -> None:
     world.init()
     rank, size = world.rank, world.size
     for dtype in DTYPES:
@@ -35,11 +36,6 @@ def _bits(world: World) -> None:
                 dist.reduce_scatter_tensor(part, terms[rank], op=op_of(op))
                 own = slice(rank * count, (rank + 1) * count)
                 assert same(part, wanted[own], op), (dtype, count, op)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_bits_are_those_of_the_reference(size: int) -> None:
-    run_ranks(size, _bits, environment=SMALL_BLOCKS)
 
 
 REFUSED = [
@@ -87,7 +83,8 @@ def test_what_is_no_reduction_is_refused_with_the_reason() -> None:
                 assert "Nothing was sent" in caught.text, caught
 
 
-def _moved(world: World) -> None:
+@on_ranks(2)
+def test_other_types_are_moved(world: World) -> None:
     """Move types that are never reduced; sum complex numbers."""
     world.init()
     rank, size = world.rank, world.size
@@ -105,7 +102,3 @@ def _moved(world: World) -> None:
     for op, total in (("sum", complex(3, 3)), ("avg", complex(1.5, 1.5))):
         dist.all_reduce(number := torch.full((3,), complex(rank + 1, rank + 1)), op=op_of(op))
         assert number.tolist() == [total] * 3
-
-
-def test_other_types_are_moved() -> None:
-    run_ranks(2, _moved)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.segment import holds
 from support.tree import same_bits, tree_sum
@@ -97,7 +98,8 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     run_ranks(3, _bits, environment={**SMALL_BLOCKS, "FASTCOMM_ISA": isa})
 
 
-def _complex(world: World) -> None:
+@on_ranks(5, environment=SMALL_BLOCKS)
+def test_complex_numbers_are_summed_in_shared_memory(world: World) -> None:
     world.init()
     for dtype, count in product((torch.complex64, torch.complex128), (7, 129, 20_011)):
         parts = [cancelling(dtype.to_real(), 2 * count, rank) for rank in range(world.size)]
@@ -109,11 +111,8 @@ def _complex(world: World) -> None:
             assert same_bits(flat, tree_sum(parts, average)), (dtype, count, op)
 
 
-def test_complex_numbers_are_summed_in_shared_memory() -> None:
-    run_ranks(5, _complex, environment=SMALL_BLOCKS)
-
-
-def _one_in_ordinary_memory(world: World) -> None:
+@on_ranks(2, 5, environment=SMALL_BLOCKS)
+def test_the_bits_are_the_same_where_one_rank_has_ordinary_memory(world: World) -> None:
     world.init()
     shared, plain = Arena(world), Arena(world, shared=False)
     cases = product((torch.float32, torch.bfloat16, torch.int16), (513, 20_011), OPS.items())
@@ -128,11 +127,6 @@ def _one_in_ordinary_memory(world: World) -> None:
             arena.clear()
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_the_bits_are_the_same_where_one_rank_has_ordinary_memory(size: int) -> None:
-    run_ranks(size, _one_in_ordinary_memory, environment=SMALL_BLOCKS)
-
-
 # Each makes a tensor of 20'000 elements out of 80'000 in shared memory.
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every fourth": lambda t: t[::4],
@@ -142,7 +136,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _views(world: World) -> None:
+@on_ranks(3, environment=SMALL_BLOCKS)
+def test_a_view_with_gaps_is_summed_and_its_gaps_are_untouched(world: World) -> None:
     world.init()
     whole = fastcomm.empty(80_000)
     for name, cut in LAYOUTS.items():
@@ -157,11 +152,8 @@ def _views(world: World) -> None:
         assert same_bits(whole, expected), name
 
 
-def test_a_view_with_gaps_is_summed_and_its_gaps_are_untouched() -> None:
-    run_ranks(3, _views, environment=SMALL_BLOCKS)
-
-
-def _groups(world: World) -> None:
+@on_ranks(5, environment=SMALL_BLOCKS)
+def test_groups_take_turns_on_one_tensor(world: World) -> None:
     world.init()
     half = [rank for rank in range(world.size) if rank % 2 == world.rank % 2]
     for start in (0, 1):
@@ -182,11 +174,8 @@ def _groups(world: World) -> None:
         tensor.copy_(values[world.rank])
 
 
-def test_groups_take_turns_on_one_tensor() -> None:
-    run_ranks(5, _groups, environment=SMALL_BLOCKS)
-
-
-def _in_flight(world: World) -> None:
+@on_ranks(4, environment=SMALL_BLOCKS)
+def test_many_operations_are_in_flight(world: World) -> None:
     world.init()
     for round_ in range(5):
         inputs = [
@@ -215,10 +204,6 @@ def _in_flight(world: World) -> None:
         del dropped, works
         for rank, future in enumerate(futures):
             assert future.wait()[0].eq(rank * world.size).all()
-
-
-def test_many_operations_are_in_flight() -> None:
-    run_ranks(4, _in_flight, environment=SMALL_BLOCKS)
 
 
 def _leaves_a_copy(tensor: torch.Tensor, value: float, asynchronous: bool) -> bool:
@@ -302,7 +287,8 @@ def test_a_mismatch_touches_no_shared_tensor() -> None:
         assert told == ["CollectiveMismatchError"] * 3
 
 
-def _again(world: World) -> None:
+@on_ranks(4, environment=SMALL_BLOCKS)
+def test_a_tensor_outlives_its_groups(world: World) -> None:
     inputs = [cancelling(torch.float32, 20_011, rank) for rank in range(world.size)]
     tensor = fastcomm.empty(20_011).copy_(inputs[world.rank])  # before there is any group
     for attempt in range(3):
@@ -316,11 +302,9 @@ def _again(world: World) -> None:
         tensor.copy_(inputs[world.rank])
 
 
-def test_a_tensor_outlives_its_groups() -> None:
-    run_ranks(4, _again, environment=SMALL_BLOCKS)
-
-
-def _resized(world: World) -> None:
+@on_ranks(2)
+def test_a_tensor_that_grows_leaves_shared_memory(world: World) -> None:
+    """As hooks of DDP do with its buckets."""
     world.init()
     tensor = fastcomm.empty(1000).fill_(1)
     tensor.resize_(600)
@@ -332,12 +316,8 @@ def _resized(world: World) -> None:
     assert tensor.eq(3).all()
 
 
-def test_a_tensor_that_grows_leaves_shared_memory() -> None:
-    """As hooks of DDP do with its buckets."""
-    run_ranks(2, _resized)
-
-
-def _asked_for(world: World) -> None:
+@on_ranks(2)
+def test_memory_asked_of_the_backend_has_the_dtype_and_size_asked_for(world: World) -> None:
     """Ask for memory through Python, as FSDP2 does, and get what was asked for."""
     world.init()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
@@ -345,7 +325,3 @@ def _asked_for(world: World) -> None:
         tensor = backend.allocate_tensor(6, dtype=dtype, device=torch.device("cpu"))
         assert tensor.dtype == dtype and tensor.shape == (6,)
         assert fastcomm.is_shared(tensor)
-
-
-def test_memory_asked_of_the_backend_has_the_dtype_and_size_asked_for() -> None:
-    run_ranks(2, _asked_for)

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_ranks
 
@@ -44,7 +45,8 @@ def test_work_and_future() -> None:
     run_ranks(4, _contract)
 
 
-def _never_blocks(world: World) -> None:
+@on_ranks(2)
+def test_an_asynchronous_call_never_blocks(world: World) -> None:
     world.init()
     dist.barrier()
     if world.rank == 1:
@@ -59,11 +61,8 @@ def _never_blocks(world: World) -> None:
     assert all(work.wait() for work in works)
 
 
-def test_an_asynchronous_call_never_blocks() -> None:
-    run_ranks(2, _never_blocks)
-
-
-def _opposite_order(world: World) -> None:
+@on_ranks(2)
+def test_two_groups_in_opposite_order_do_not_deadlock(world: World) -> None:
     world.init()
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     order = groups if world.rank == 0 else groups[::-1]
@@ -79,11 +78,8 @@ def _opposite_order(world: World) -> None:
             assert all(tensor.eq(2).all() for tensor in tensors)
 
 
-def test_two_groups_in_opposite_order_do_not_deadlock() -> None:
-    run_ranks(2, _opposite_order)
-
-
-def _continuations(world: World) -> None:
+@on_ranks(2)
+def test_continuations_run_and_may_communicate(world: World) -> None:
     world.init()
     tensor = torch.ones(200_000)
     future = dist.all_reduce(tensor, async_op=True).get_future()
@@ -99,11 +95,8 @@ def _continuations(world: World) -> None:
     assert future.then(chain).wait().eq(world.size**2).all()
 
 
-def test_continuations_run_and_may_communicate() -> None:
-    run_ranks(2, _continuations)
-
-
-def _tensors_are_kept_alive(world: World) -> None:
+@on_ranks(2)
+def test_a_dropped_work_still_completes(world: World) -> None:
     world.init()
     dist.barrier()
     if world.rank == 1:
@@ -114,11 +107,8 @@ def _tensors_are_kept_alive(world: World) -> None:
     assert last.item() == world.size
 
 
-def test_a_dropped_work_still_completes() -> None:
-    run_ranks(2, _tensors_are_kept_alive)
-
-
-def _wait_timeout(world: World) -> None:
+@on_ranks(2)
+def test_the_timeout_of_a_wait_harms_nothing(world: World) -> None:
     import fastcomm
 
     world.init()
@@ -138,10 +128,6 @@ def _wait_timeout(world: World) -> None:
     work.wait()
     dist.all_reduce(tensor)
     assert tensor.eq(4).all()
-
-
-def test_the_timeout_of_a_wait_harms_nothing() -> None:
-    run_ranks(2, _wait_timeout)
 
 
 def _profiled(world: World) -> list[str]:

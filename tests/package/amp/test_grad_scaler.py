@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from torch import nn
 
@@ -86,7 +87,8 @@ def test_ranks_skip_together_and_keep_one_scale(kind: str, size: int) -> None:
             torch.testing.assert_close(parameter, value)
 
 
-def _stock_scaler(world: World) -> None:
+@on_ranks(2)
+def test_torchs_scaler_is_refused_on_every_rank_before_anything_is_sent(world: World) -> None:
     world.init()
     model = _model()
     optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
@@ -107,10 +109,6 @@ def _stock_scaler(world: World) -> None:
     assert "already been called" in catch(ours.step, optimizer).text
     ours.update()
     assert dist.get_rank() == world.rank  # the group lives
-
-
-def test_torchs_scaler_is_refused_on_every_rank_before_anything_is_sent() -> None:
-    run_ranks(2, _stock_scaler)
 
 
 def _clip(world: World, kind: str) -> tuple[float, int]:

@@ -8,22 +8,19 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 
 import fastcomm
 
 
-def _all_come(world: World) -> None:
+@on_ranks(1, 3)
+def test_everybody_comes(world: World) -> None:
     world.init()
     fastcomm.monitored_barrier()
     fastcomm.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
     time.sleep(0.05 * world.rank)
     fastcomm.monitored_barrier()
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_everybody_comes(size: int) -> None:
-    run_ranks(size, _all_come)
 
 
 def _two_stay_away(world: World, wait_all_ranks: bool) -> Caught | None:
@@ -44,11 +41,8 @@ def test_who_is_missing_is_named(wait_all_ranks: bool, named: str) -> None:
     assert "Rank 3 successfully reached monitoredBarrier" in other.text
 
 
-def _another_backend(world: World) -> None:
+@on_ranks(1)
+def test_another_backend_is_refused(world: World) -> None:
     world.init("gloo")
     with pytest.raises(ValueError, match="backend fastcomm"):
         fastcomm.monitored_barrier()
-
-
-def test_another_backend_is_refused() -> None:
-    run_ranks(1, _another_backend)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ranks import World, run_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.ranks import World
 
 import fastcomm
 from fastcomm._gradients.shards import row_offsets
@@ -39,7 +40,8 @@ def _tensors(rank: int) -> list[torch.Tensor]:
     return [torch.randn(n, generator=generator) for n in (9000, 5, 0, 4097, 1)]
 
 
-def _parts(world: World) -> None:
+@on_ranks(2, 3, 4, environments=TRANSPORTS)
+def test_parts_are_those_of_the_whole(world: World) -> None:
     world.init()
     size, rank = world.size, world.rank
     whole, parts = _tensors(rank), _tensors(rank)
@@ -70,9 +72,3 @@ def _parts(world: World) -> None:
         for call in (fastcomm.fused_reduce_scatter_, fastcomm.gather_shards_):
             with pytest.raises(ValueError, match="offsets"):
                 call([torch.zeros(9)], case)
-
-
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_parts_are_those_of_the_whole(size: int, transport: str) -> None:
-    run_ranks(size, _parts, environment={"FASTCOMM_TRANSPORT": transport})

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -69,7 +70,8 @@ def _train(model: Any, rank: int, steps: int = 2) -> None:
                 parameter -= 0.1 * parameter.grad
 
 
-def _copy_models(world: World) -> None:
+@on_ranks(2)
+def test_ddp_models_are_copied_as_torchs_are_and_train_on(world: World) -> None:
     world.init()
     for name, make in MODELS.items():
         for steps_before in (0, 2):
@@ -100,10 +102,6 @@ def _copy_models(world: World) -> None:
                 copied(model)
 
 
-def test_ddp_models_are_copied_as_torchs_are_and_train_on() -> None:
-    run_ranks(2, _copy_models)
-
-
 def _step(net: nn.Module, optimizer: Any, rank: int) -> None:
     draw = torch.Generator().manual_seed(rank)
     for _ in range(2):
@@ -112,7 +110,8 @@ def _step(net: nn.Module, optimizer: Any, rank: int) -> None:
         optimizer.step()
 
 
-def _copy_others(world: World) -> None:
+@on_ranks(2)
+def test_optimizers_scalers_and_states_are_copied_and_go_on(world: World) -> None:
     world.init()
     for copied in WAYS.values():
         scaler = copied(fastcomm.amp.GradScaler("cpu", init_scale=8.0))
@@ -137,7 +136,3 @@ def _copy_others(world: World) -> None:
     assert copy.copy(state).process_group is own and copy.deepcopy(state).process_group is own
     with pytest.raises(RuntimeError, match="default process group"):
         pickle.dumps(state)
-
-
-def test_optimizers_scalers_and_states_are_copied_and_go_on() -> None:
-    run_ranks(2, _copy_others)

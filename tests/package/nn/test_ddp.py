@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.training import Complex
 from torch import nn
@@ -57,7 +58,8 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
-def _like_stock(world: World) -> None:
+@on_ranks(2)
+def test_trains_as_stock_ddp_does(world: World) -> None:
     """Train on two ranks, where dividing before or after the sum is the same, so all bits are."""
     world.init()
     for mode in MODES:
@@ -78,10 +80,6 @@ def _like_stock(world: World) -> None:
             assert float(result.found_inf) == 0.0
         if mode.get("find_unused_parameters"):
             assert all(p.grad is None for p in ours.module.unused.parameters())
-
-
-def test_trains_as_stock_ddp_does() -> None:
-    run_ranks(2, _like_stock)
 
 
 COMPLEX: list[dict[str, Any]] = [{}, {"comm_dtype": torch.bfloat16, "error_feedback": True}]
@@ -155,7 +153,8 @@ def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> No
     assert over_gloo == answers  # without a native path, too
 
 
-def _fed_back(world: World) -> None:
+@on_ranks(2)
+def test_error_feedback_keeps_what_rounding_takes(world: World) -> None:
     """Check that over some steps gradients add up to fp32's: residuals keep what rounding took."""
     world.init()
     ddp = fastcomm.nn.parallel.DistributedDataParallel(
@@ -184,11 +183,8 @@ def _fed_back(world: World) -> None:
     assert 0 < error < 0.8 * error_without, (error, error_without)
 
 
-def test_error_feedback_keeps_what_rounding_takes() -> None:
-    run_ranks(2, _fed_back)
-
-
-def _clipped(world: World) -> None:
+@on_ranks(2)
+def test_gradients_are_clipped_when_backward_ends(world: World) -> None:
     world.init()
     ddp = fastcomm.nn.parallel.DistributedDataParallel(
         Model(), find_unused_parameters=True, max_norm=0.01, bucket_cap_mb=0.02
@@ -213,11 +209,8 @@ def _clipped(world: World) -> None:
         assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
 
 
-def test_gradients_are_clipped_when_backward_ends() -> None:
-    run_ranks(2, _clipped)
-
-
-def _accumulated(world: World) -> None:
+@on_ranks(2)
+def test_gradients_that_accumulate_are_reduced_once(world: World) -> None:
     world.init()
     ddp = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
     stock = nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
@@ -230,10 +223,6 @@ def _accumulated(world: World) -> None:
         model(_batch(world.rank, 1)).sum().backward()
     for a, b in zip(_parameters(ddp), _parameters(stock), strict=True):
         assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
-
-
-def test_gradients_that_accumulate_are_reduced_once() -> None:
-    run_ranks(2, _accumulated)
 
 
 def _joined(world: World) -> list[torch.Tensor]:
@@ -261,7 +250,8 @@ def test_ranks_with_fewer_inputs_join() -> None:
         assert torch.equal(ours, stock) and torch.equal(clipped, stock)
 
 
-def _half_wires(world: World) -> None:
+@on_ranks(2)
+def test_gradients_travel_as_halves(world: World) -> None:
     world.init()
     x = _batch(world.rank, 0)
     grads = {}
@@ -278,11 +268,8 @@ def _half_wires(world: World) -> None:
         assert float(error) < 2.0**-bits
 
 
-def test_gradients_travel_as_halves() -> None:
-    run_ranks(2, _half_wires)
-
-
-def _fed(world: World) -> None:
+@on_ranks(2)
+def test_results_feed_fused_optimizers(world: World) -> None:
     """Let a fused optimizer clip as it loads gradients, and skip steps with an infinity."""
     world.init()
     models = [Model().head, Model().head]
@@ -307,10 +294,6 @@ def _fed(world: World) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, models[0].parameters(), strict=True))
     with pytest.raises(ValueError, match="fused=True"):
         result.feed(torch.optim.SGD(models[0].parameters(), lr=0.1))
-
-
-def test_results_feed_fused_optimizers() -> None:
-    run_ranks(2, _fed)
 
 
 def test_clipping_without_a_norm_is_refused() -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from support import fused
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,6 +21,7 @@ import fastcomm
 
 TWO = ["cpu", "cpu"]
 Stock = nn.parallel.DistributedDataParallel
+KINDS = pytest.mark.parametrize("kind", ["cpu", "sim"])
 
 
 def _whole(*shape: int, seed: int) -> torch.Tensor:
@@ -38,7 +40,8 @@ def _gradients(module: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten().cpu() for p in module.parameters() if p.grad is not None])
 
 
-def _forms(world: World) -> None:
+@on_ranks(1)
+def test_the_module_is_the_users(world: World) -> None:
     world.init()
     model = nn.Sequential(_linear(), nn.BatchNorm1d(2).double())
     ddp = fastcomm.nn.parallel.DistributedDataParallel(
@@ -59,10 +62,6 @@ def _forms(world: World) -> None:
         fastcomm.nn.parallel.DistributedDataParallel(model, [0])  # torch's own message
 
 
-def test_the_module_is_the_users() -> None:
-    run_ranks(1, _forms)
-
-
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +74,10 @@ class Pair(nn.Module):
         return {"y": y, "more": (y * scale,)}
 
 
-def _one_step(world: World, kind: str) -> None:
+@KINDS
+@pytest.mark.usefixtures("simulated")
+@on_ranks(2)
+def test_gradients_are_reduced_with_their_norm(world: World, kind: str) -> None:
     """Use batches along dim 1, nested results, and a norm; one process has a short batch."""
     two = world.join(kind, 2)
     models = [Pair().to(two[0]), Pair()]
@@ -94,16 +96,10 @@ def _one_step(world: World, kind: str) -> None:
     torch.testing.assert_close(_gradients(ours), _gradients(models[1]), rtol=1e-12, atol=0)
 
 
-KINDS = pytest.mark.parametrize("kind", ["cpu", "sim"])
-
-
 @KINDS
 @pytest.mark.usefixtures("simulated")
-def test_gradients_are_reduced_with_their_norm(kind: str) -> None:
-    run_ranks(2, _one_step, kind)
-
-
-def _losses(world: World, kind: str) -> None:
+@on_ranks(2)
+def test_replicas_may_compute_the_loss(world: World, kind: str) -> None:
     """Let replicas return losses, whose mean is that over the batch, with any number of devices."""
     four = world.join(kind, 4)
     stock = Stock(_linear())
@@ -122,11 +118,8 @@ def _losses(world: World, kind: str) -> None:
 
 @KINDS
 @pytest.mark.usefixtures("simulated")
-def test_replicas_may_compute_the_loss(kind: str) -> None:
-    run_ranks(2, _losses, kind)
-
-
-def _joined(world: World, kind: str) -> None:
+@on_ranks(2)
+def test_ranks_with_fewer_inputs_join(world: World, kind: str) -> None:
     two = world.join(kind, 2)
     for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
         found = []
@@ -141,12 +134,6 @@ def _joined(world: World, kind: str) -> None:
             dist.barrier()
             found.append(torch.cat([p.detach().cpu().flatten() for p in ddp.parameters()]))
         assert torch.equal(*found)
-
-
-@KINDS
-@pytest.mark.usefixtures("simulated")
-def test_ranks_with_fewer_inputs_join(kind: str) -> None:
-    run_ranks(2, _joined, kind)
 
 
 def test_what_is_refused() -> None:

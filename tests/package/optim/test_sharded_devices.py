@@ -11,6 +11,7 @@ import torch.distributed as dist
 from support.caught import Caught, catch
 from support.direct import init
 from support.fused import OPTIONS
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
@@ -132,7 +133,8 @@ def test_a_call_after_a_failure_is_found_by_its_flag() -> None:
         assert found_inf == 1.0 and math.isnan(norm) and raised and is_kept
 
 
-def _alone(world: World) -> None:
+@on_ranks(1)
+def test_one_rank_reduces_where_its_gradients_are(world: World) -> None:
     """Check that gradients of one rank stay where they are, with the bits of the CPU."""
     device = init(world)
     copies_of = _host.copies_of
@@ -152,10 +154,6 @@ def _alone(world: World) -> None:
         assert found.found_inf.device == device
 
 
-def test_one_rank_reduces_where_its_gradients_are() -> None:
-    run_ranks(1, _alone)
-
-
 class _Stages(nn.Module):
     """A model on two devices."""
 
@@ -171,7 +169,8 @@ class _Stages(nn.Module):
         return out
 
 
-def _stages(world: World) -> None:
+@on_ranks(2)
+def test_ddp_of_a_model_on_two_devices(world: World) -> None:
     """Use buckets on the group's device and on another: norms and clipping cover both."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
@@ -189,7 +188,3 @@ def _stages(world: World) -> None:
         assert clipped <= 1.001e-3
     assert norms[0] == norms[1]
     assert all(map(same_bits, *grads))
-
-
-def test_ddp_of_a_model_on_two_devices() -> None:
-    run_ranks(2, _stages)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from support.caught import catch
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -130,7 +131,8 @@ def test_a_step_has_the_bits_of_the_optimizer_itself(size: int, transport: str) 
     assert all(answer == answers[0] for answer in answers)
 
 
-def _schedules(world: World) -> None:
+@on_ranks(2)
+def test_schedulers_closures_and_groups(world: World) -> None:
     """Check that rates set here reach the inner optimizer; closures; groups; named parameters."""
     world.init()
     model = Model()
@@ -161,11 +163,8 @@ def _schedules(world: World) -> None:
     assert not torch.equal(model.tall.weight, before[1])
 
 
-def test_schedulers_closures_and_groups() -> None:
-    run_ranks(2, _schedules)
-
-
-def _nonfinite(world: World) -> None:
+@on_ranks(2)
+def test_steps_with_nan_are_skipped_on_every_rank(world: World) -> None:
     world.init()
     model = Model()
     optimizer = fastcomm.optim.ShardedOptimizer(
@@ -179,10 +178,6 @@ def _nonfinite(world: World) -> None:
     optimizer.step()
     assert optimizer.result is not None and float(optimizer.result.found_inf) == 1.0
     assert all(torch.equal(a, b) for a, b in zip(kept, model.parameters(), strict=True))
-
-
-def test_steps_with_nan_are_skipped_on_every_rank() -> None:
-    run_ranks(2, _nonfinite)
 
 
 def _errors(world: World) -> str:
@@ -286,7 +281,8 @@ def test_checkpoints_load_with_another_number_of_ranks(tmp_path: Path) -> None:
         assert all(torch.equal(state[key], saved[0][key]) for key in state)
 
 
-def _other_placements(world: World) -> None:
+@on_ranks(2, group_timeout=15)
+def test_states_with_other_placements_load(world: World) -> None:
     """Check that all ranks gather or none does, even where some ranks' rows seem to fit."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
@@ -311,11 +307,8 @@ def _other_placements(world: World) -> None:
             assert value.untyped_storage().nbytes() <= max(4, 4 * own.numel())
 
 
-def test_states_with_other_placements_load() -> None:
-    run_ranks(2, _other_placements, group_timeout=15)
-
-
-def _refused(world: World) -> None:
+@on_ranks(2)
+def test_what_would_train_otherwise_is_refused(world: World) -> None:
     world.init()
     model = nn.Linear(3, 3)
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -333,7 +326,3 @@ def _refused(world: World) -> None:
         assert caught.kind == "ValueError" and "from 0 up" in caught.text, caught
     made = torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=0.1)
     assert catch(fastcomm.optim.ShardedOptimizer, model.parameters(), made).kind == "TypeError"
-
-
-def test_what_would_train_otherwise_is_refused() -> None:
-    run_ranks(2, _refused)
