@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.on_ranks import on_ranks
-from support.patience import SOON
-from support.ranks import World, run_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.ranks import World
 
 pytestmark = pytest.mark.serial  # short times are compared
 
 
-def _contract(world: World) -> None:
+@on_ranks(2, 4, environments=TRANSPORTS)
+def test_work_and_future(world: World) -> None:
     world.init()
     size, total = world.size, world.size * (world.size + 1) / 2
     for count in (1, 1_000_000):  # one-shot and pipelined
@@ -25,24 +24,24 @@ def _contract(world: World) -> None:
         value = work.get_future().wait()
         assert isinstance(value, list) and len(value) == 1 and value[0] is not None
         assert work.is_completed() and work.is_success()
-        assert torch.equal(value[0], torch.full((count,), total))
+        assert value[0].eq(total).all()
         assert value[0].data_ptr() == tensor.data_ptr()
         assert work.wait() is True
 
         outputs = [torch.empty(count) for _ in range(size)]
         work = dist.all_gather(outputs, tensor, async_op=True)
         assert len(work.get_future().wait()) == size
+        whole, part = torch.empty(size * count), torch.empty(count)
+        work = dist.all_gather_into_tensor(whole, tensor, async_op=True)
+        assert work.wait() and whole.eq(total).all()
+        dist.reduce_scatter_tensor(part, whole, async_op=True).get_future().wait()
+        assert part.eq(size * total).all()
 
         work = dist.broadcast(tensor, 0, async_op=True)
         work.wait()
         assert len(work.result()) == 1
     assert dist.barrier(async_op=True).get_future().wait() == []
     assert dist.all_reduce(torch.ones(1)) is None
-
-
-def test_work_and_future() -> None:
-    run_ranks(2, _contract)
-    run_ranks(4, _contract)
 
 
 @on_ranks(2)
@@ -79,23 +78,6 @@ def test_two_groups_in_opposite_order_do_not_deadlock(world: World) -> None:
 
 
 @on_ranks(2)
-def test_continuations_run_and_may_communicate(world: World) -> None:
-    world.init()
-    tensor = torch.ones(200_000)
-    future = dist.all_reduce(tensor, async_op=True).get_future()
-    halved = future.then(lambda done: done.value()[0] / world.size)
-    assert halved.wait().eq(1).all()
-
-    def chain(done: torch.futures.Future) -> torch.Tensor:
-        again = done.value()[0]
-        dist.all_reduce(again)  # from the thread of continuations
-        return again
-
-    future = dist.all_reduce(torch.ones(5), async_op=True).get_future()
-    assert future.then(chain).wait().eq(world.size**2).all()
-
-
-@on_ranks(2)
 def test_a_dropped_work_still_completes(world: World) -> None:
     world.init()
     dist.barrier()
@@ -108,38 +90,11 @@ def test_a_dropped_work_still_completes(world: World) -> None:
 
 
 @on_ranks(2)
-def test_the_timeout_of_a_wait_harms_nothing(world: World) -> None:
-    import fastcomm
-
-    world.init()
-    dist.barrier()
-    if world.rank == 1:
-        world.hear("expired")
-    work = dist.all_reduce(tensor := torch.ones(10), async_op=True)
-    if world.rank == 0:
-        start = time.monotonic()
-        try:
-            work.wait(timedelta(seconds=0.2))
-            raise AssertionError("the wait should have timed out")
-        except fastcomm.CollectiveTimeoutError as error:
-            assert 0.2 <= time.monotonic() - start < SOON
-            assert error.peer == 1 and error.operation == "all_reduce"
-        world.tell("expired")
-    work.wait()
-    dist.all_reduce(tensor)
-    assert tensor.eq(4).all()
-
-
-def _profiled(world: World) -> list[str]:
+def test_operations_have_names_in_a_profile(world: World) -> None:
     world.init()
     with torch.profiler.profile() as profile:
         dist.all_reduce(torch.ones(10))
         dist.all_reduce(torch.ones(10), async_op=True).wait()
         dist.barrier()
-    return [event.key for event in profile.key_averages()]
-
-
-def test_operations_have_names_in_a_profile() -> None:
-    names = run_ranks(2, _profiled)[0]
-    assert "fastcomm:all_reduce" in names
-    assert "fastcomm:barrier" in names
+    names = [event.key for event in profile.key_averages()]
+    assert "fastcomm:all_reduce" in names and "fastcomm:barrier" in names

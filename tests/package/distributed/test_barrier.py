@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.on_ranks import on_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.patience import SOON
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -23,22 +24,25 @@ def test_everybody_comes(world: World) -> None:
     fastcomm.monitored_barrier()
 
 
-def _two_stay_away(world: World, wait_all_ranks: bool) -> Caught | None:
+def _two_stay_away(world: World, wait_all_ranks: bool) -> list[Caught]:
     world.init()
     dist.barrier()
     if world.rank in (1, 2):
         time.sleep(1)
-        return None
+        return []
     limit = timedelta(seconds=0.3 if world.rank == 0 else 20)
-    return catch(fastcomm.monitored_barrier, None, limit, wait_all_ranks)
+    return [catch(fastcomm.monitored_barrier, None, limit, wait_all_ranks), catch(dist.barrier)]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(("wait_all_ranks", "named"), [(False, "Rank 1"), (True, "Ranks 1, 2")])
-def test_who_is_missing_is_named(wait_all_ranks: bool, named: str) -> None:
-    first, _, _, other = run_ranks(4, _two_stay_away, wait_all_ranks)
-    assert first.kind == other.kind == "CollectiveTimeoutError"
-    assert f"{named} failed to pass monitoredBarrier" in first.text
-    assert "Rank 3 successfully reached monitoredBarrier" in other.text
+def test_who_is_missing_is_named(wait_all_ranks: bool, named: str, transport: str) -> None:
+    environment = TRANSPORTS[transport]
+    first, _, _, other = run_ranks(4, _two_stay_away, wait_all_ranks, environment=environment)
+    assert {caught.kind for caught in (*first, *other)} == {"CollectiveTimeoutError"}
+    assert f"{named} failed to pass monitoredBarrier" in first[0].text
+    assert 0.3 <= first[0].seconds < SOON and first[1].seconds < SOON
+    assert "Rank 3 successfully reached monitoredBarrier" in other[0].text
 
 
 @on_ranks(1)
