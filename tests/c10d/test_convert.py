@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed as dist
 from support.on_ranks import on_ranks
-from support.ranks import World, run_ranks
+from support.ranks import World
 
 SIZES = (12, 40_000)  # one-shot and pipelined
 
@@ -41,7 +42,9 @@ LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
 }
 
 
-def _exchange(world: World, asynchronous: bool) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+@on_ranks(3)
+def test_every_layout_arrives(world: World, asynchronous: bool) -> None:
     world.init()
     total = float(sum(range(1, world.size + 1)))
     for name, make in LAYOUTS.items():
@@ -81,14 +84,6 @@ def _run(work: dist.Work | None) -> None:
         work.wait()
 
 
-def test_every_layout_synchronous() -> None:
-    run_ranks(3, _exchange, False)
-
-
-def test_every_layout_asynchronous() -> None:
-    run_ranks(3, _exchange, True)
-
-
 @on_ranks(2)
 def test_memory_beside_a_view_is_untouched(world: World) -> None:
     """Check that memory between and beside the elements of a view stays as it is."""
@@ -100,18 +95,3 @@ def test_memory_beside_a_view_is_untouched(world: World) -> None:
     expected = torch.full((1000, 7), -1.0)
     expected[10:990:2, 2:5] = 3
     assert torch.equal(whole, expected)
-
-
-@on_ranks(2)
-def test_sparse_tensors_are_summed(world: World) -> None:
-    world.init()
-    dense = torch.zeros(6, 3)
-    dense[world.rank * 2] = world.rank + 1
-    dense[5] = 1
-    sparse = dense.to_sparse(1)
-    dist.all_reduce(sparse)
-    total = torch.zeros(6, 3)
-    for rank in range(world.size):
-        total[rank * 2] = rank + 1
-    total[5] = world.size
-    assert torch.equal(sparse.to_dense(), total)

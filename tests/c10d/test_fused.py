@@ -143,7 +143,8 @@ def test_infinities_and_nans_are_found_wherever_they_are(world: World) -> None:
     assert float(result.found_inf) == 0.0
 
 
-def _error_feedback(world: World) -> list[bytes]:
+@on_ranks(1, 2, 3, environments=TRANSPORTS)
+def test_error_feedback(world: World) -> None:
     """Check that residuals have the bits of the definition; sums over steps lose nothing."""
     world.init()
     sizes, wire = [5000, 3, 0, 4097], torch.bfloat16
@@ -190,13 +191,6 @@ def _error_feedback(world: World) -> list[bytes]:
     for bad in ([torch.zeros(3)], [torch.zeros(5, dtype=torch.float64)], []):
         with pytest.raises(ValueError, match=r"residual|argument 2"):
             fastcomm.fused_all_reduce_([torch.ones(5)], comm_dtype=wire, residuals=bad)
-    return [residual.numpy().tobytes() for residual in mine]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_error_feedback(size: int, transport: str) -> None:
-    run_ranks(size, _error_feedback, environment={"FASTCOMM_TRANSPORT": transport})
 
 
 @on_ranks(2, 3, 5)
@@ -225,43 +219,37 @@ def test_lists_in_shared_memory_have_the_same_bits(world: World) -> None:
             assert float(fastcomm.fused_all_reduce_(grads).found_inf) == 1.0
 
 
-def _mismatch(world: World, kind: str) -> str:
+def _sevens(*shape: int) -> torch.Tensor:
+    return torch.full(shape, 7.0)
+
+
+GIVEN = [_sevens(5, 4), _sevens(5000)]
+DOUBLES = [_sevens(7).double(), _sevens().double()]
+# What rank 1 gives instead.
+DIFFERENCES: dict[str, tuple[list[torch.Tensor], dict[str, Any]]] = {
+    "count": ([*GIVEN, _sevens(1)], {}),
+    "shape": ([_sevens(4, 5), GIVEN[1]], {}),
+    "strides": ([_sevens(4, 5).t(), GIVEN[1]], {}),
+    "dtype": ([GIVEN[0], GIVEN[1].double()], {}),
+    "dimensions": (DOUBLES[::-1], {}),
+    "average": (GIVEN, {"average": False}),
+    "scale": (GIVEN, {"scale": 2.0}),
+    "wire": (GIVEN, {"comm_dtype": torch.bfloat16}),
+    "norm": (GIVEN, {"norm_type": 1}),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENCES)
+@on_ranks(2)
+def test_lists_that_differ_are_an_error_and_nothing_is_touched(world: World, kind: str) -> None:
     world.init()
-    grads = [torch.full((5, 4), 7.0), torch.full((5000,), 7.0)]
-    if kind == "dimensions":
-        grads = [torch.full((7,), 7.0).double(), torch.full((), 7.0, dtype=torch.float64)]
-    options: dict[str, Any] = {}
-    if world.rank == 1:
-        if kind == "count":
-            grads.append(torch.full((1,), 7.0))
-        elif kind == "shape":
-            grads[0] = torch.full((4, 5), 7.0)
-        elif kind == "strides":
-            grads[0] = torch.full((4, 5), 7.0).t()
-        elif kind == "dtype":
-            grads[1] = grads[1].double()
-        elif kind == "dimensions":
-            grads = [torch.full((), 7.0, dtype=torch.float64), torch.full((7,), 7.0).double()]
-        else:
-            options = {
-                "average": {"average": False},
-                "scale": {"scale": 2.0},
-                "wire": {"comm_dtype": torch.bfloat16},
-                "norm": {"norm_type": 1},
-            }[kind]
+    grads, options = DIFFERENCES[kind]
+    if world.rank == 0:
+        grads, options = DOUBLES if kind == "dimensions" else GIVEN, {}
     error = catch(fastcomm.fused_all_reduce_, grads, **options)
     assert error.kind == CollectiveMismatchError.__name__, error
     assert all(bool((grad == 7).all()) for grad in grads)
-    return error.text
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["count", "shape", "strides", "dtype", "dimensions", "average", "scale", "wire", "norm"],
-)
-def test_lists_that_differ_are_an_error_and_nothing_is_touched(kind: str) -> None:
-    for text in run_ranks(2, _mismatch, kind):
-        assert "fused_all_reduce" in text and "2 gradients, norm 2: [" in text
+    assert "fused_all_reduce" in error.text and "2 gradients, norm 2: [" in error.text
 
 
 @on_ranks(2, environments=TRANSPORTS)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.direct import init
-from support.ranks import World, run_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.ranks import World
 from support.tree import same_bits
 
 import fastcomm
@@ -47,12 +48,7 @@ def _resolved(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return made
 
 
-def _values_are_reduced(world: World, kind: str) -> None:
-    device = torch.device("cpu")
-    if kind == "sim":
-        device = init(world)
-    else:
-        world.init()
+def _values_are_reduced(world: World, device: torch.device) -> None:
     for options in OPTIONS:
         lazy, plain = _lazy(world.rank, device), _resolved(_lazy(world.rank, device))
         assert all(tensor.is_conj() or tensor.is_neg() for tensor in lazy)
@@ -67,25 +63,20 @@ def _values_are_reduced(world: World, kind: str) -> None:
         assert same_bits(found.total_norm.cpu(), wanted.total_norm.cpu())
 
 
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-@pytest.mark.parametrize("size", [1, 3])
-def test_values_are_reduced_where_they_lie(size: int, transport: str) -> None:
-    environment = {"FASTCOMM_TRANSPORT": transport}
-    run_ranks(size, _values_are_reduced, "cpu", environment=environment)
+@on_ranks(1, 3, environments=TRANSPORTS)
+def test_values_are_reduced_where_they_lie(world: World) -> None:
+    world.init()
+    _values_are_reduced(world, torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("simulated")
-def test_values_are_reduced_on_devices() -> None:
-    run_ranks(2, _values_are_reduced, "sim")
+@on_ranks(2)
+def test_values_are_reduced_on_devices(world: World) -> None:
+    _values_are_reduced(world, init(world))
 
 
-def _residuals(world: World, kind: str) -> None:
+def _residuals_are_refused(device: torch.device) -> None:
     """Residuals are written in place, so they cannot be lazy."""
-    device = torch.device("cpu")
-    if kind == "sim":
-        device = init(world)
-    else:
-        world.init()
     wire = torch.bfloat16
     grads = [torch.full((3,), 1 / 3, device=device)]
     lazy = [torch._neg_view(torch.zeros(3, device=device))]
@@ -98,11 +89,13 @@ def _residuals(world: World, kind: str) -> None:
     assert grads[0].tolist() == torch.full((3,), 1 / 3 + 2j).tolist()
 
 
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_lazy_residuals_are_refused(transport: str) -> None:
-    run_ranks(2, _residuals, "cpu", environment={"FASTCOMM_TRANSPORT": transport})
+@on_ranks(2, environments=TRANSPORTS)
+def test_lazy_residuals_are_refused(world: World) -> None:
+    world.init()
+    _residuals_are_refused(torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("simulated")
-def test_lazy_residuals_are_refused_on_devices() -> None:
-    run_ranks(2, _residuals, "sim")
+@on_ranks(2)
+def test_lazy_residuals_are_refused_on_devices(world: World) -> None:
+    _residuals_are_refused(init(world))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from support.caught import catch
 from support.on_ranks import on_ranks
-from support.ranks import World, run_ranks
+from support.ranks import World
 
 SHAPES = [(3,), (), (2, 5), (0,), (70_000,)]
 
@@ -170,7 +170,8 @@ def test_a_coalescing_block_belongs_to_its_thread(world: World) -> None:
     assert world.rank == 0 or value[-1].item() == 1
 
 
-def _continue_block(world: World) -> float:
+@on_ranks(2)
+def test_a_continuation_of_a_block_may_wait(world: World) -> None:
     world.init()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     first, second = torch.ones(3), torch.full((2,), 2.0)
@@ -184,8 +185,4 @@ def _continue_block(world: World) -> float:
         dist.all_reduce(total)  # waits for what only the progress thread can finish
         return total.sum()
 
-    return float(work.get_future().then(again).wait())
-
-
-def test_a_continuation_of_a_block_may_wait() -> None:
-    assert run_ranks(2, _continue_block) == [2.0 * (2 + 4)] * 2
+    assert work.get_future().then(again).wait() == 2 * (2 + 4)

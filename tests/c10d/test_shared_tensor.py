@@ -61,7 +61,8 @@ def _counts(dtype: torch.dtype, size: int) -> Iterable[int]:
         yield from (65_536 * size // dtype.itemsize, 66_000 * size // dtype.itemsize + 1)
 
 
-def _bits(world: World) -> None:
+@on_ranks(2, 3, 4, 5, 7, 8, environment=SMALL_BLOCKS)
+def test_sums_in_shared_memory_have_the_order_of_the_tree(world: World) -> None:
     world.init()
     arena = Arena(world)
     for dtype in [*FLOATS, *INTEGERS, torch.bool]:
@@ -81,21 +82,6 @@ def _bits(world: World) -> None:
         inputs = [special(dtype, rank).repeat(200) for rank in range(world.size)]
         _all_reduce(tensor := arena.place(inputs[world.rank], world.rank), False)
         assert same_bits(tensor, tree_sum(inputs)), dtype
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8])
-def test_sums_in_shared_memory_have_the_order_of_the_tree(size: int) -> None:
-    run_ranks(size, _bits, environment=SMALL_BLOCKS)
-
-
-@pytest.mark.parametrize("isa", ["generic", "avx2"])
-def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    import fastcomm._distributed.backend
-
-    available = fastcomm._distributed.backend.load().reduce_isa()
-    if isa == "avx2" and available == "generic":
-        pytest.skip("this processor or build has no AVX2")
-    run_ranks(3, _bits, environment={**SMALL_BLOCKS, "FASTCOMM_ISA": isa})
 
 
 @on_ranks(5, environment=SMALL_BLOCKS)
@@ -262,29 +248,21 @@ def test_nothing_is_staged_where_every_tensor_is_shared(
         )
 
 
-def _mismatch(world: World) -> list[str]:
-    told = []
+@on_ranks(3)
+def test_a_mismatch_touches_no_shared_tensor(world: World) -> None:
     wrong: list[tuple[int, torch.dtype, dist.ReduceOp.RedOpType]] = [
         (20_012, torch.float32, dist.ReduceOp.SUM),
         (20_011, torch.int32, dist.ReduceOp.SUM),
         (20_011, torch.float32, dist.ReduceOp.AVG),
     ]
-    for number, (count, dtype, op) in enumerate(wrong):
+    for number, odd in enumerate(wrong):
         world.init(name=f"store{number}")
-        if world.rank == 1:
-            tensor = fastcomm.empty(count, dtype=dtype).fill_(1)
-        else:
-            tensor, op = fastcomm.empty(20_011).fill_(1), dist.ReduceOp.SUM
-        told.append(catch(dist.all_reduce, tensor, op=op).kind)
+        count, dtype, op = odd if world.rank == 1 else (20_011, torch.float32, dist.ReduceOp.SUM)
+        tensor = fastcomm.empty(count, dtype=dtype).fill_(1)
+        assert catch(dist.all_reduce, tensor, op=op).kind == "CollectiveMismatchError"
         dist.barrier(group=dist.new_group(backend="gloo"))
         assert tensor.eq(1).all()
         dist.destroy_process_group()
-    return told
-
-
-def test_a_mismatch_touches_no_shared_tensor() -> None:
-    for told in run_ranks(3, _mismatch):
-        assert told == ["CollectiveMismatchError"] * 3
 
 
 @on_ranks(4, environment=SMALL_BLOCKS)
@@ -300,20 +278,6 @@ def test_a_tensor_outlives_its_groups(world: World) -> None:
         assert same_bits(tensor, inputs[0])
         inputs = [inputs[0] * (rank + 1) for rank in range(world.size)]
         tensor.copy_(inputs[world.rank])
-
-
-@on_ranks(2)
-def test_a_tensor_that_grows_leaves_shared_memory(world: World) -> None:
-    """As hooks of DDP do with its buckets."""
-    world.init()
-    tensor = fastcomm.empty(1000).fill_(1)
-    tensor.resize_(600)
-    assert fastcomm.is_shared(tensor)
-    tensor.resize_(300_000)
-    assert not fastcomm.is_shared(tensor)
-    assert tensor[:1000].eq(1).all()
-    dist.all_reduce(tensor.fill_(world.rank + 1))
-    assert tensor.eq(3).all()
 
 
 @on_ranks(2)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -20,6 +23,12 @@ def test_without_a_group_it_imagines_one() -> None:
     assert limit.algorithm == "one-shot"
     assert fastcomm.explain("all_reduce", count=16_384, world_size=8).algorithm == "pipelined"
     assert fastcomm.explain("broadcast", count=16_384, world_size=8).algorithm == "one-shot"
+    for operation in ("reduce_scatter", "reduce_scatter_tensor", "all_gather_into_tensor"):
+        assert fastcomm.explain(operation, count=8).algorithm == "one-shot"
+        assert fastcomm.explain(operation, count=1 << 20).algorithm == "pipelined"
+    for op in ("premul_sum", "max"):
+        assert fastcomm.explain("reduce_scatter", count=8, op=op).native
+    assert fastcomm.explain("gather", count=8).algorithm == "by table"
     assert fastcomm.explain("barrier").algorithm == "flags"
     for operation in ("send", "recv"):
         assert fastcomm.explain(operation, count=3).algorithm == "ring"
@@ -33,6 +42,7 @@ def test_without_a_group_it_imagines_one() -> None:
         ("all_reduce", "bxor", torch.float32, "reduction of float32: bits of integers only"),
         ("all_reduce", dist.ReduceOp.AVG, torch.bool, "reduction of bool: use sum or max"),
         ("reduce_scatter", "premul_sum", torch.int32, "multiply before"),
+        ("reduce_scatter", "bxor", torch.float32, "bits of integers only"),
         ("all_reduce", "sum", torch.float8_e5m2, "no native kernel"),
         ("all_reduce", dist.ReduceOp.MAX, torch.complex64, "complex numbers have sum"),
     ],
@@ -65,45 +75,28 @@ def test_a_large_all_reduce_tells_whether_the_tensor_is_shared() -> None:
 
 
 def _in_a_group(world: World) -> list[tuple[bool, str, str]]:
-    with pytest.raises(ValueError, match="needs a process group of backend fastcomm"):
-        _gloo_only(world)
-    world.init(name="second")
-    counts = (1, 262_144, 262_145, 500_000)
-    answers = [fastcomm.explain("all_reduce", torch.empty(count)) for count in counts]
-    return [(answer.native, answer.algorithm, answer.reason) for answer in answers]
-
-
-def _gloo_only(world: World) -> None:
     world.init("gloo")
     dist.barrier()  # a rank that leaves earlier ends connections that others are making
-    try:
+    with pytest.raises(ValueError, match="needs a process group of backend fastcomm"):
         fastcomm.explain("all_reduce")
-    finally:
-        dist.destroy_process_group()
+    dist.destroy_process_group()
+    world.init(name="second")
+    counts = (1, 1000, 262_144, 262_145, 500_000)
+    answers = [fastcomm.explain("all_reduce", torch.empty(count)) for count in counts]
+    return [(answer.native, answer.algorithm, answer.reason) for answer in answers]
 
 
 def test_every_rank_gives_the_same_answer_for_its_group() -> None:
     first, second = run_ranks(2, _in_a_group)
     assert first == second
-    assert [algorithm for _, algorithm, _ in first] == ["one-shot"] * 2 + ["pipelined"] * 2
+    assert [algorithm for _, algorithm, _ in first] == ["one-shot"] * 3 + ["pipelined"] * 2
     assert all(native and "shared memory (memfd)" in reason for native, _, reason in first)
 
 
-def _settings(world: World) -> str:
-    world.init()
-    return fastcomm.explain("all_reduce", torch.empty(1000)).algorithm
-
-
-def test_rank_0_decides_for_all_where_settings_differ() -> None:
-    assert run_ranks(2, _differing) == ["pipelined", "pipelined"]
-    assert run_ranks(2, _settings) == ["one-shot", "one-shot"]
-
-
-def _differing(world: World) -> str:
-    import os
-
+@on_ranks(2)
+def test_rank_0_decides_for_all_where_settings_differ(world: World) -> None:
     os.environ["FASTCOMM_ONE_SHOT_BYTES"] = "1024" if world.rank == 0 else "65536"
     world.init()
     dist.all_reduce(tensor := torch.ones(1000))  # would hang if the ranks chose differently
     assert tensor.eq(2).all()
-    return fastcomm.explain("all_reduce", tensor).algorithm
+    assert fastcomm.explain("all_reduce", tensor).algorithm == "pipelined"

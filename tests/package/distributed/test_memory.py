@@ -14,14 +14,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from support.caught import Caught, catch
-from support.ranks import World, run_ranks
+from support.caught import catch
+from support.on_ranks import on_ranks
+from support.ranks import World
 from support.segment import backed_bytes
 
 import fastcomm
 
 MIB = 1 << 20
-SMALL_SEGMENT = {"FASTCOMM_SEGMENT_MB": "64"}
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,9 @@ def test_what_others_made_is_not_shared(make: Callable[[], torch.Tensor]) -> Non
     assert not fastcomm.is_shared(make())
 
 
-def _ask_first(world: World) -> bool:
-    return fastcomm.is_shared(torch.ones(3))
-
-
-def test_is_shared_may_be_the_first_call() -> None:
-    assert run_ranks(1, _ask_first) == [False]
+@on_ranks(1)
+def test_is_shared_may_be_the_first_call(world: World) -> None:
+    assert not fastcomm.is_shared(torch.ones(3))
 
 
 def test_autograd_works_on_it() -> None:
@@ -183,9 +180,10 @@ def test_share_memory_moves_it_to_the_memory_of_torch() -> None:
 
 def test_it_grows_into_ordinary_memory() -> None:
     tensor = fastcomm.empty(10).fill_(1)
+    assert fastcomm.is_shared(tensor.resize_(6))
     tensor.resize_(5000)
     assert not fastcomm.is_shared(tensor)
-    assert tensor[:10].eq(1).all()
+    assert tensor[:6].eq(1).all()
 
 
 @pytest.mark.parametrize("size", [(-1,), ([2, -3],), (0, -1)])
@@ -217,7 +215,14 @@ def test_what_is_no_size_is_a_type_error(size: tuple) -> None:
         fastcomm.empty(*size)
 
 
-def _use_again(world: World) -> list[Caught]:
+SMALL_SEGMENTS = {
+    transport: {"FASTCOMM_SEGMENT_MB": "64", "FASTCOMM_TRANSPORT": transport}
+    for transport in ("memfd", "posix")
+}
+
+
+@on_ranks(1, environments=SMALL_SEGMENTS)
+def test_freed_memory_is_used_again_and_a_full_segment_is_an_error(world: World) -> None:
     kept = fastcomm.empty(100).fill_(7)
     before = backed_bytes()
     for number in range(10):
@@ -236,14 +241,6 @@ def _use_again(world: World) -> list[Caught]:
     full.append(fastcomm.empty(20 * MIB, dtype=torch.uint8))
     told.append(catch(fastcomm.empty, 65 * MIB, dtype=torch.uint8))
     assert kept.eq(7).all()
-    return told
-
-
-@pytest.mark.parametrize("transport", ["memfd", "posix"])
-def test_freed_memory_is_used_again_and_a_full_segment_is_an_error(transport: str) -> None:
-    (told,) = run_ranks(
-        1, _use_again, environment={**SMALL_SEGMENT, "FASTCOMM_TRANSPORT": transport}
-    )
     for caught in told:
         assert {"FastcommError", "OSError"} <= set(caught.bases), caught
         assert "64 MiB" in caught.text and "raise FASTCOMM_SEGMENT_MB" in caught.text
@@ -258,7 +255,8 @@ class _Records(logging.Handler):
         self.texts.append(f"{record.levelname}: {record.getMessage()}")
 
 
-def _without_shared_memory(world: World) -> list[str]:
+@on_ranks(1, environment={"FASTCOMM_TRANSPORT": "gloo"})
+def test_without_shared_memory_it_is_ordinary_and_one_warning_says_why(world: World) -> None:
     records = _Records()
     logging.getLogger("fastcomm").addHandler(records)
     weight = fastcomm.empty(2, 3, dtype=torch.float64, requires_grad=True)
@@ -267,23 +265,9 @@ def _without_shared_memory(world: World) -> list[str]:
     assert [tensor.shape for tensor in tensors[1:]] == [(), (4,), (0,)]
     assert not any(fastcomm.is_shared(tensor) for tensor in tensors)
     assert fastcomm.empty(2, out=tensors[2]) is tensors[2]  # what it made, it takes again
-    return records.texts
-
-
-def test_without_shared_memory_it_is_ordinary_and_one_warning_says_why() -> None:
-    (texts,) = run_ranks(1, _without_shared_memory, environment={"FASTCOMM_TRANSPORT": "gloo"})
-    assert texts == ["WARNING: fastcomm.empty returns ordinary memory: FASTCOMM_TRANSPORT=gloo"]
-
-
-def _negative_without_shared_memory(world: World) -> Caught:
-    return catch(fastcomm.empty, -1)
-
-
-def test_a_negative_size_is_the_same_error_without_shared_memory() -> None:
-    (told,) = run_ranks(
-        1, _negative_without_shared_memory, environment={"FASTCOMM_TRANSPORT": "gloo"}
-    )
-    assert "ValueError" in told.bases, told
+    assert "ValueError" in catch(fastcomm.empty, -1).bases  # a negative size, as elsewhere
+    warning = "WARNING: fastcomm.empty returns ordinary memory: FASTCOMM_TRANSPORT=gloo"
+    assert records.texts == [warning]
 
 
 def _in_a_child(function: Callable[[], bool]) -> int:
@@ -298,7 +282,8 @@ def _in_a_child(function: Callable[[], bool]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def _fork(world: World) -> dict[str, int]:
+@on_ranks(1)
+def test_a_forked_child_shares_it_and_frees_nothing(world: World) -> None:
     holder = [fastcomm.empty(5000).fill_(3)]
     tensor, where = holder[0], holder[0].data_ptr()
     used = backed_bytes()
@@ -321,27 +306,19 @@ def _fork(world: World) -> dict[str, int]:
     assert not where <= other.data_ptr() < where + tensor.nbytes
     ended["write"] = _in_a_child(write)
     assert tensor.eq(4).all() and other.eq(9).all()
-    return ended
+    assert ended == {"read": 0, "free": 0, "write": 0}
 
 
-def test_a_forked_child_shares_it_and_frees_nothing() -> None:
-    assert run_ranks(1, _fork) == [{"read": 0, "free": 0, "write": 0}]
-
-
-def _allocate_in_a_child(world: World) -> int:
+@on_ranks(1)
+def test_a_forked_child_gets_ordinary_memory(world: World) -> None:
     tensor = fastcomm.empty(5000).fill_(3)
 
     def allocate() -> bool:
         mine = fastcomm.empty(5000).fill_(1)
         return not fastcomm.is_shared(mine) and bool(mine.eq(1).all())
 
-    ended = _in_a_child(allocate)
+    assert _in_a_child(allocate) == 0
     assert tensor.eq(3).all() and fastcomm.empty(5000).count_nonzero() == 0
-    return ended
-
-
-def test_a_forked_child_gets_ordinary_memory() -> None:
-    assert run_ranks(1, _allocate_in_a_child) == [0]
 
 
 def test_out_is_used_again() -> None:
