@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.direct import init
+from support.on_ranks import TRANSPORTS, on_ranks
 from support.ranks import World, run_ranks
 
 ON = {"FASTCOMM_CALL_SITES": "on"}
@@ -48,100 +50,76 @@ def test_nothing_is_said_where_nobody_asks() -> None:
         assert "rank 2 is the odd one" in caught.text and ", at " not in caught.text, caught.text
 
 
-def _too_late(world: World) -> Caught | None:
+@on_ranks(2, group_timeout=2, environment=ON)
+def test_a_timeout_says_where_the_peer_made_its_last_call(world: World) -> None:
     world.init()
     dist.all_reduce(torch.ones(4), async_op=True).wait()  # of both
     if world.rank == 1:
-        world.hear("given up")
-        return None
+        return world.hear("given up")
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.register_hook(lambda gradient: dist.all_reduce(gradient))
     caught = catch(lambda: (parameter * 2).sum().backward())
     world.tell("given up")
-    return caught
-
-
-def test_a_timeout_says_where_the_peer_made_its_last_call() -> None:
-    caught = run_ranks(2, _too_late, group_timeout=2, environment=ON)[0]
     last = f"all_reduce(sum, float32, 4 elements), sequence 0, at {_line_of(' # of both')}"
     assert f"the last it called was {last}" in caught.text, caught.text
 
 
-def _unlike_messages(world: World) -> Caught:
+@on_ranks(2, environment=ON)
+def test_a_message_that_does_not_fit_says_where_it_is_received(world: World) -> None:
     world.init()
     if world.rank == 0:
-        return catch(lambda: [dist.send(torch.ones(4), 1), dist.barrier()])
-    return catch(lambda: dist.recv(torch.ones(5), 0))  # of one more
+        caught = catch(lambda: [dist.send(torch.ones(4), 1), dist.barrier()])
+    else:
+        caught = catch(lambda: dist.recv(torch.ones(5), 0))  # of one more
+    assert f"tag 0, at {_line_of(' # of one more')}" in caught.text, caught.text
 
 
-def test_a_message_that_does_not_fit_says_where_it_is_received() -> None:
-    for caught in run_ranks(2, _unlike_messages, environment=ON):
-        assert f"tag 0, at {_line_of(' # of one more')}" in caught.text, caught.text
-
-
-def _nobody_sends(world: World) -> Caught | None:
+@on_ranks(2, environments=TRANSPORTS, environment=ON, group_timeout=2)
+def test_a_receive_in_vain_says_where_it_is(world: World) -> None:
     world.init()
     if world.rank == 1:
-        world.hear("given up")
-        return None
+        return world.hear("given up")
     caught = catch(lambda: dist.recv(torch.ones(5), 1))  # in vain
     world.tell("given up")
-    return caught
-
-
-@pytest.mark.parametrize("way", ["auto", "gloo"])
-def test_a_receive_in_vain_says_where_it_is(way: str) -> None:
-    environment = {**ON, "FASTCOMM_TRANSPORT": way}
-    caught = run_ranks(2, _nobody_sends, group_timeout=2, environment=environment)[0]
-    assert caught is not None and caught.kind == "CollectiveTimeoutError", caught
+    assert caught.kind == "CollectiveTimeoutError", caught
     assert f", at {_line_of(' # in vain')}" in caught.text, caught.text
 
 
-def _devices_differ(world: World) -> Caught:
+@pytest.mark.usefixtures("simulated")
+@on_ranks(2, environment=ON)
+def test_a_mismatch_of_devices_says_where_the_rank_that_noticed_it_made_its_call(
+    world: World,
+) -> None:
+    """Devices do not tell each other where."""
     device = init(world)
     dist.all_reduce(torch.ones(4, device=device))
     work: Any = dist.all_reduce(torch.ones(4 + world.rank, device=device), async_op=True)  # unlike
     torch.sim.synchronize()
-    return catch(work.wait)
-
-
-@pytest.mark.usefixtures("simulated")
-def test_a_mismatch_of_devices_says_where_the_rank_that_noticed_it_made_its_call() -> None:
-    """Devices do not tell each other where."""
+    caught = catch(work.wait)
     call = r"rank (\d) called all_reduce\(sum, float32, [45] elements\), sequence \d+"
-    for caught in run_ranks(2, _devices_differ, environment=ON):
-        assert re.search(rf"{call}, at {re.escape(_line_of(' # unlike'))}", caught.text), caught
-        numbers = set(re.findall(r"sequence (\d+)", caught.text))
-        assert numbers == {str(caught.sequence)}, caught  # of the operations on devices
+    assert re.search(rf"{call}, at {re.escape(_line_of(' # unlike'))}", caught.text), caught
+    numbers = set(re.findall(r"sequence (\d+)", caught.text))
+    assert numbers == {str(caught.sequence)}, caught  # of the operations on devices
 
 
-def _devices_differ_far_away(world: World) -> str:
-    device = init(world)
-    run = partial(dist.all_reduce, torch.ones(4 + world.rank, device=device), async_op=True)
-    work: Any = eval(compile("run()", "/" + "ö" * 300 + "/train.py", "eval"), {"run": run})
-    torch.sim.synchronize()
-    return catch(work.wait).text
+def _far_away(run: Callable[[], Any]) -> Any:
+    """Call ``run`` from a file with a long name."""
+    return eval(compile("run()", "/" + "ö" * 300 + "/train.py", "eval"), {"run": run})
 
 
 @pytest.mark.usefixtures("simulated")
-def test_a_mismatch_of_devices_with_long_names_keeps_their_ends() -> None:
+@on_ranks(2, environment=ON)
+def test_a_mismatch_of_devices_with_long_names_keeps_their_ends(world: World) -> None:
+    given = torch.ones(4 + world.rank, device=init(world))
+    work = _far_away(partial(dist.all_reduce, given, async_op=True))
+    torch.sim.synchronize()
     call = r"all_reduce\(sum, float32, [45] elements\), sequence \d+, at \.\.\.ö+/train\.py:1"
-    for text in run_ranks(2, _devices_differ_far_away, environment=ON):
-        assert re.search(call, text), text
+    assert re.search(call, text := catch(work.wait).text), text
 
 
-def _long_names(world: World) -> str:
+@on_ranks(2, environment=ON)
+def test_a_long_name_lacks_its_beginning(world: World) -> None:
     world.init()
-    if world.rank == 1:
-        return catch(lambda: dist.barrier()).text
-    return catch(
-        lambda: exec(
-            compile("run()", "/" + "ö" * 300 + "/train.py", "exec"),
-            {"run": partial(dist.all_reduce, torch.ones(4))},
-        )
-    ).text
-
-
-def test_a_long_name_lacks_its_beginning() -> None:
-    for text in run_ranks(2, _long_names, environment=ON):
-        assert re.search(r"sequence 0, at \.\.\.ö{50,}/train\.py:1", text), text
+    call = dist.barrier if world.rank else partial(dist.all_reduce, torch.ones(4))
+    text = catch(lambda: _far_away(call)).text
+    assert re.search(r"sequence 0, at \.\.\.ö{50,}/train\.py:1", text), text

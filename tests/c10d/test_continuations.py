@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.on_ranks import on_ranks
-from support.patience import ENDS, OPERATION, SOON
-from support.ranks import World, run_outcomes, run_ranks
+from support.patience import ENDS, OPERATION, SOON, until
+from support.ranks import World, run_outcomes
+from support.stores import tcp_store
 
 Future = Any
 
@@ -31,7 +32,9 @@ def _reduced(value: float, size: int = 4, group: dist.ProcessGroup | None = None
     return work.get_future()
 
 
-def _same_shapes(world: World) -> list[list[float]]:
+@on_ranks(2, 3, 4)
+def test_what_continuations_issue_meets_its_own_kind(world: World) -> None:
+    """Collectives of equal shape, issued inside and outside continuations, are never mixed up."""
     world.init()
     chance = random.Random(world.rank)
     order: list[int] = []
@@ -55,17 +58,11 @@ def _same_shapes(world: World) -> list[list[float]]:
         futures.append(future.then(lambda done, index=index: once_more(index, done)[:4]))
     found = [future.wait() for future in futures]
     assert order == sorted(order)
-    return found
+    assert found == [[float(2**index) * world.size**3] * 4 for index in range(20)]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_what_continuations_issue_meets_its_own_kind(size: int) -> None:
-    """Collectives of equal shape, issued inside and outside continuations, are never mixed up."""
-    for found in run_ranks(size, _same_shapes):
-        assert found == [[float(2**index) * size**3] * 4 for index in range(20)]
-
-
-def _reduces(world: World) -> list[list[float]]:
+@on_ranks(3)
+def test_operations_with_a_root_meet_their_own_kind(world: World) -> None:
     world.init()
     chance = random.Random(world.rank)
 
@@ -84,11 +81,8 @@ def _reduces(world: World) -> list[list[float]]:
         assert work is not None
         futures.append(work.get_future().then(reduced_again))
         dist.reduce(torch.ones(4), 0)
-    return [future.wait() for future in futures]
-
-
-def test_operations_with_a_root_meet_their_own_kind() -> None:
-    assert run_ranks(3, _reduces)[0] == [[3.0] * 4] * 8
+    found = [future.wait() for future in futures]
+    assert world.rank != 0 or found == [[3.0] * 4] * 8
 
 
 @on_ranks(2)
@@ -168,11 +162,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _callbacks_of_torch(world: World) -> list[float]:
+@on_ranks(2)
+def test_callbacks_of_torchs_futures_take_the_way_of_who_attached_them(world: World) -> None:
     """Run callbacks of torch's own futures: in the calling thread or in another."""
     world.init()
     dist.all_reduce(torch.ones(1))
-    found = []
     for value in (2.0, 3.0):
         if world.rank == 1:
             time.sleep(0.2)  # complete here when it is asked for, but not there
@@ -181,15 +175,11 @@ def _callbacks_of_torch(world: World) -> list[float]:
             futures[1].wait()
         both = torch.futures.collect_all(futures)
         child = both.then(lambda _, value=value: _reduced(value).wait()[0][0].item())
-        found.append(child.wait())
-    return found
+        assert child.wait() == 2 * value
 
 
-def test_callbacks_of_torchs_futures_take_the_way_of_who_attached_them() -> None:
-    assert run_ranks(2, _callbacks_of_torch) == [[4.0, 6.0]] * 2
-
-
-def _waits_for_later_ones(world: World) -> bool:
+@on_ranks(2)
+def test_a_continuation_waits_for_futures_that_came_later(world: World) -> None:
     world.init()
     later: list[Future] = []
     ready = threading.Event()
@@ -202,12 +192,7 @@ def _waits_for_later_ones(world: World) -> bool:
     child = _reduced(1.0).then(wait)
     later += [_reduced(1.0), _reduced(2.0)]
     ready.set()
-    found: bool = child.wait()
-    return found
-
-
-def test_a_continuation_waits_for_futures_that_came_later() -> None:
-    assert all(run_ranks(2, _waits_for_later_ones))
+    assert child.wait()
 
 
 @on_ranks(2)
@@ -244,7 +229,8 @@ def test_a_death_in_a_continuation_is_the_groups() -> None:
         assert caught.peer == 1
 
 
-def _fail_outside(world: World) -> list[Caught]:
+@on_ranks(2)
+def test_a_failure_outside_ends_what_continuations_wait_for(world: World) -> None:
     world.init()
 
     def wait(future: Future) -> None:
@@ -255,33 +241,25 @@ def _fail_outside(world: World) -> list[Caught]:
     child = _reduced(1.0).then(wait)
     time.sleep(0.5)
     outside = catch(dist.all_reduce, torch.ones(1 + world.rank))
-    return [outside, catch(child.wait)] if world.rank == 0 else [outside]
+    assert outside.kind == "CollectiveMismatchError"
+    assert world.rank == 1 or catch(child.wait).kind == outside.kind
 
 
-def test_a_failure_outside_ends_what_continuations_wait_for() -> None:
-    outside, inside = run_ranks(2, _fail_outside)[0]
-    assert outside.kind == inside.kind == "CollectiveMismatchError"
-
-
-def _never_called(world: World) -> Caught | None:
+@on_ranks(2, group_timeout=2)
+def test_a_continuation_of_one_rank_alone_times_out(world: World) -> None:
     world.init()
     dist.barrier()
     if world.rank == 1:
         _reduced(1.0).then(lambda done: None).wait()
-        world.hear("given up")
-        return None
+        return world.hear("given up")
     caught = catch(_reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait)
     world.tell("given up")
-    return caught
-
-
-def test_a_continuation_of_one_rank_alone_times_out() -> None:
-    caught = run_ranks(2, _never_called, group_timeout=2)[0]
     assert caught.kind == "CollectiveTimeoutError", caught
     assert "rank 1" in caught.text or "did not arrive" in caught.text
 
 
-def _hierarchy(world: World) -> float:
+@on_ranks(4)
+def test_a_continuation_issues_operations_of_another_group(world: World) -> None:
     """Sum over four ranks by pairs, the second sum in a continuation of the first."""
     world.init()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -293,16 +271,12 @@ def _hierarchy(world: World) -> float:
         )
         for _ in range(5)
     ]
-    values = {future.wait() for future in futures}
-    assert len(values) == 1
-    return values.pop()  # type: ignore[no-any-return]
+    assert [future.wait() for future in futures] == [10.0] * 5
 
 
-def test_a_continuation_issues_operations_of_another_group() -> None:
-    assert run_ranks(4, _hierarchy) == [10.0] * 4
-
-
-def _two_origins(world: World) -> Caught:
+@on_ranks(2)
+def test_continuations_of_two_groups_cannot_share_a_third(world: World) -> None:
+    """Each group has an order, but not one that ranks could agree on."""
     world.init()
     groups = [dist.new_group(), dist.new_group()]
     children = [
@@ -313,48 +287,31 @@ def _two_origins(world: World) -> Caught:
         for child in children:
             child.wait()
 
-    return catch(wait_for_both)
+    caught = catch(wait_for_both)
+    assert caught.kind in ("CollectiveArgumentError", "GroupPoisonedError"), caught
+    assert "continuations of futures of two other process groups" in caught.text
 
 
-def test_continuations_of_two_groups_cannot_share_a_third() -> None:
-    """Each group has an order, but not one that ranks could agree on."""
-    found = run_ranks(2, _two_origins)
-    assert {caught.kind for caught in found} <= {"CollectiveArgumentError", "GroupPoisonedError"}
-    assert all("continuations of futures of two other process groups" in c.text for c in found)
-
-
-def _one_origin_after_another(world: World) -> list[float]:
+@on_ranks(2)
+def test_a_group_follows_one_that_was_destroyed(world: World) -> None:
     world.init()
-    found = []
     for value in (1.0, 2.0, 3.0):
         near = dist.new_group()
         child = _reduced(value, group=near).then(
             lambda done: _reduced(done.value()[0][0].item()).wait()[0][0].item()
         )
-        found.append(child.wait())
+        assert child.wait() == 4 * value
         dist.destroy_process_group(near)
-    return found
-
-
-def test_a_group_follows_one_that_was_destroyed() -> None:
-    assert run_ranks(2, _one_origin_after_another) == [[4.0, 8.0, 12.0]] * 2
 
 
 def _die_while_the_lane_forms(world: World) -> Caught | None:
     """Kill the rank that holds the store; the other looks for it in an earlier connection."""
-    port = os.path.join(world.directory, "port")
-    if world.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-        with open(port + ".new", "w") as file:
-            file.write(str(store.port))
-        os.rename(port + ".new", port)
-    else:
-        while not os.path.exists(port):
-            time.sleep(0.01)
-        with open(port) as file:
-            store = dist.TCPStore("127.0.0.1", int(file.read()), 2, is_master=False)
     dist.init_process_group(
-        "fastcomm", store=store, rank=world.rank, world_size=2, timeout=timedelta(seconds=OPERATION)
+        "fastcomm",
+        store=tcp_store(world),
+        rank=world.rank,
+        world_size=2,
+        timeout=timedelta(seconds=OPERATION),
     )
     future = _reduced(1.0)
     future.wait()
@@ -463,7 +420,4 @@ def test_groups_leave_no_threads(world: World) -> None:
         world.init(name=f"again {turn}")
         _reduced(1.0).then(lambda done: _reduced(1.0).wait()).wait()
         dist.destroy_process_group()
-    deadline = time.monotonic() + ENDS
-    while _threads() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert _threads() <= before
+    until(lambda: _threads() <= before, "the threads end")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.training import VARIANTS, train
 from torch import nn
@@ -57,13 +58,9 @@ def test_no_bucket_is_shared_where_the_user_forbids_it(environment: dict[str, st
         assert setting == environment.get("DDP_DISABLE_COMM_MEM", "0")
 
 
-def _alone(world: World) -> list[bool]:
-    return _buckets(world, False)[0]
-
-
-def test_a_group_of_one_rank_shares_nothing() -> None:
-    (buckets,) = run_ranks(1, _alone)
-    assert not any(buckets)
+@on_ranks(1)
+def test_a_group_of_one_rank_shares_nothing(world: World) -> None:
+    assert not any(_buckets(world, False)[0])
 
 
 Result = tuple[list[str], list[torch.Tensor]]

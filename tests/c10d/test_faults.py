@@ -56,6 +56,23 @@ def _fork_a_holder(world: World) -> None:
     Path(world.directory, "holder").write_text(str(child))
 
 
+# In which the victim dies, and from which survivors come out.
+LOOPS: dict[str, Callable[[], None]] = {
+    "in a loop": lambda: _reduce_for_ever(LARGE),
+    "in a loop, asynchronous": lambda: _reduce_async_for_ever(SMALL),
+    "in a loop, in place": lambda: _reduce_for_ever(LARGE, fastcomm.empty),
+    "in a loop, in place, asynchronous": lambda: _reduce_async_for_ever(LARGE // 4, fastcomm.empty),
+}
+# What survivors call when the victim is dead, or dies.
+CALLS: dict[str, Callable[[], object]] = {
+    "between operations": lambda: dist.all_reduce(torch.zeros(SMALL)),
+    "before a broadcast": lambda: dist.broadcast(torch.zeros(LARGE), src=0),
+    "before a barrier": dist.barrier,
+    "forked holder": lambda: dist.all_reduce(torch.zeros(SMALL)),
+    "in a training loop with workers": lambda: _reduce_for_ever(SMALL),
+}
+
+
 def _victim(world: World, how: str) -> None:
     if how == "forked holder":
         _fork_a_holder(world)
@@ -64,43 +81,20 @@ def _victim(world: World, how: str) -> None:
         threading.Timer(0.2, _die, [world]).start()
         for _ in loader:
             dist.all_reduce(torch.zeros(SMALL))
-    if how == "in a loop":
+    if how in LOOPS:
         threading.Timer(0.2, _die, [world]).start()
-        _reduce_for_ever(LARGE)
-    elif how == "in a loop, asynchronous":
-        threading.Timer(0.2, _die, [world]).start()
-        _reduce_async_for_ever(SMALL)
-    elif how == "in a loop, in place":
-        threading.Timer(0.2, _die, [world]).start()
-        _reduce_for_ever(LARGE, fastcomm.empty)
-    elif how == "in a loop, in place, asynchronous":
-        threading.Timer(0.2, _die, [world]).start()
-        _reduce_async_for_ever(LARGE // 4, fastcomm.empty)
-    elif how == "asynchronous, pending":
+        LOOPS[how]()
+    if how == "asynchronous, pending":
         dist.all_reduce(torch.zeros(LARGE), async_op=True)
     time.sleep(0.2)
     _die(world)
 
 
 def _survivor(how: str) -> Caught:
-    if how == "in a loop":
-        return catch(_reduce_for_ever, LARGE)
-    if how == "in a loop, asynchronous":
-        return catch(_reduce_async_for_ever, SMALL)
-    if how == "in a training loop with workers":
-        return catch(_reduce_for_ever, SMALL)
-    if how == "in a loop, in place":
-        return catch(_reduce_for_ever, LARGE, fastcomm.empty)
-    if how == "in a loop, in place, asynchronous":
-        return catch(_reduce_async_for_ever, LARGE // 4, fastcomm.empty)
     if how == "asynchronous, pending":
         works = [dist.all_reduce(torch.zeros(LARGE), async_op=True) for _ in range(3)]
         return [catch(work.wait) for work in works[1:]][-1]
-    if how == "before a broadcast":
-        return catch(dist.broadcast, torch.zeros(LARGE), src=0)
-    if how == "before a barrier":
-        return catch(dist.barrier)
-    return catch(dist.all_reduce, torch.zeros(SMALL))
+    return catch({**LOOPS, **CALLS}[how])
 
 
 def _kill_one(world: World, victim: int, how: str) -> dict[str, Any]:
@@ -130,21 +124,7 @@ def _kill_one(world: World, victim: int, how: str) -> dict[str, Any]:
     }
 
 
-KILLS = [
-    "between operations",
-    "in a loop",
-    "in a loop, asynchronous",
-    "in a loop, in place",
-    "in a loop, in place, asynchronous",
-    "asynchronous, pending",
-    "before a broadcast",
-    "before a barrier",
-    "forked holder",
-    "in a training loop with workers",
-]
-
-
-@pytest.mark.parametrize("how", KILLS)
+@pytest.mark.parametrize("how", [*LOOPS, *CALLS, "asynchronous, pending"])
 @pytest.mark.parametrize(("size", "victim"), [(2, 0), (4, 2)])
 def test_survivors_learn_who_died_and_go_on(size: int, victim: int, how: str) -> None:
     outcomes = run_outcomes(size, _kill_one, victim, how)
@@ -176,12 +156,11 @@ def _lose_one_apart(world: World, victim: int) -> Caught | None:
         world.init()
         dist.all_reduce(torch.zeros(SMALL))
         if world.rank == victim:
-            Path(world.directory, "ready").touch()
+            world.tell("ready")
         return catch(_reduce_for_ever, SMALL)
 
     def end(pid: int) -> None:
-        while not Path(world.directory, "ready").exists():
-            time.sleep(0.01)
+        world.hear("ready")
         time.sleep(0.2)
         os.kill(pid, signal.SIGKILL)
 

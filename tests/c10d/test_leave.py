@@ -1,4 +1,4 @@
-"""A rank leaves the group in good order, is late, or forks: what the others, and it, are told."""
+"""A rank leaves the group in good order, or is late: what the others, and it, are told."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.caught import Caught, catch, interrupted_in
-from support.patience import ENDS, SOON, until
+from support.caught import Caught, catch
+from support.on_ranks import on_ranks
+from support.patience import SOON, until
 from support.ranks import World, run_ranks
 
 pytestmark = pytest.mark.serial  # short times are compared
@@ -22,28 +22,22 @@ pytestmark = pytest.mark.serial  # short times are compared
 LARGE = 1 << 20
 
 
-def _leave_early(world: World) -> Caught | None:
+@on_ranks(3)
+def test_what_was_begun_ends_and_later_operations_say_who_left(world: World) -> None:
     world.init()
     tensors = [torch.full((LARGE,), float(world.rank + i)) for i in range(3)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     if world.rank == 1:
         for work in works:
             work.wait()
-        dist.destroy_process_group()
-        return None
+        return dist.destroy_process_group()
     time.sleep(1)
     for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
         work.wait()
         assert torch.equal(tensor, torch.full((LARGE,), float(sum(range(world.size)))) + 3 * i)
-    return catch(dist.all_reduce, torch.zeros(4))
-
-
-def test_what_was_begun_ends_and_later_operations_say_who_left() -> None:
-    told = run_ranks(3, _leave_early)
-    for rank in (0, 2):
-        assert told[rank].kind == "PeerLeftError"
-        assert (told[rank].peer, told[rank].sequence) == (1, 3)
-        assert told[rank].seconds < SOON
+    told = catch(dist.all_reduce, torch.zeros(4))
+    assert (told.kind, told.peer, told.sequence) == ("PeerLeftError", 1, 3)
+    assert told.seconds < SOON
 
 
 def _leave_because(world: World, error: BaseException, rooted: bool) -> Caught | None:
@@ -61,25 +55,25 @@ def _leave_because(world: World, error: BaseException, rooted: bool) -> Caught |
 
 
 @pytest.mark.parametrize("rooted", [False, True])
-def test_others_are_told_the_exception_that_a_rank_leaves_for(rooted: bool) -> None:
-    told = run_ranks(2, _leave_because, MemoryError("no room\nat all"), rooted)[0]
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError("no room\nat all"), "because of MemoryError: no room after 1 op"),
+        # A long text is cut between characters.
+        (ValueError(400 * "ü"), "because of ValueError: üü"),
+        (ValueError("x" + 400 * "ü"), "because of ValueError: xüü"),
+        # An exit in order is no failure.
+        *((SystemExit(status), "after 1 operation;") for status in (0, None)),
+    ],
+)
+def test_others_are_told_the_exception_that_a_rank_leaves_for(
+    error: BaseException, said: str, rooted: bool
+) -> None:
+    told = run_ranks(2, _leave_because, error, rooted)[0]
     assert told.kind == "PeerLeftError"
-    assert "destroyed its process group because of MemoryError: no room after 1 op" in told.text
-    assert told.text.endswith("Look at its own output")
-
-
-@pytest.mark.parametrize("padding", ["", "x"])
-def test_a_long_text_is_cut_between_characters(padding: str) -> None:
-    told = run_ranks(2, _leave_because, ValueError(padding + 400 * "\u00fc"), False)[0]
-    assert told.kind == "PeerLeftError"
-    assert f"because of ValueError: {padding}\u00fc\u00fc" in told.text
-
-
-@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(None)])
-def test_an_exit_in_order_is_no_failure(error: SystemExit) -> None:
-    told = run_ranks(2, _leave_because, error, False)[0]
-    assert "destroyed its process group after 1 operation;" in told.text
-    assert told.text.endswith("never called there")
+    assert f"destroyed its process group {said}" in told.text
+    is_failure = not isinstance(error, SystemExit)
+    assert told.text.endswith("Look at its own output" if is_failure else "never called there")
 
 
 def _leave_while_others_wait(world: World) -> float | Caught:
@@ -186,97 +180,3 @@ def test_a_stopped_rank_runs_into_the_timeout() -> None:
     told, late = run_ranks(2, _stopped, 0.5)
     assert {(one.kind, one.peer) for one in (told, late)} == {("CollectiveTimeoutError", 1)}
     assert 0.5 <= told.seconds < SOON
-
-
-def _short_wait(world: World) -> tuple[Caught | None, list[float]]:
-    world.init()
-    dist.barrier()
-    tensor = torch.ones(LARGE)
-    expired = None
-    if world.rank == 1:
-        world.hear("expired")
-    work = dist.all_reduce(tensor, async_op=True)
-    if world.rank == 0:
-        expired = catch(work.wait, timedelta(milliseconds=200))
-        assert not work.is_completed()
-        world.tell("expired")
-    work.wait()
-    dist.all_reduce(tensor)
-    return expired, sorted(set(tensor.tolist()))
-
-
-def test_the_expiry_of_wait_harms_nothing() -> None:
-    (expired, first), (_, second) = run_ranks(2, _short_wait)
-    assert expired is not None
-    assert expired.kind == "CollectiveTimeoutError"
-    assert 0.2 <= expired.seconds < SOON
-    assert first == second == [4.0]
-
-
-def _interrupt(world: World, operation: str) -> Caught:
-    world.init()
-    dist.barrier()
-    tensor = torch.ones(4)
-    call: Any = dist.barrier if operation == "barrier" else lambda: dist.all_reduce(tensor)
-    if world.rank == 1:
-        world.hear("interrupted")
-        return catch(call)  # although the peer had done its part
-    if operation == "wait":
-        call = dist.all_reduce(tensor, async_op=True).wait
-    caught = catch(interrupted_in, call)
-    world.tell("interrupted")
-    return caught
-
-
-@pytest.mark.parametrize("operation", ["all_reduce", "barrier", "wait"])
-def test_ctrl_c_ends_a_blocked_call_at_once(operation: str) -> None:
-    caught, other = run_ranks(2, _interrupt, operation)
-    assert caught.kind == "KeyboardInterrupt"
-    assert 0.25 < caught.seconds < SOON
-    assert (other.kind, other.peer) == ("GroupPoisonedError", 0)
-    assert "was interrupted" in other.text
-
-
-def _use_in_a_child(how: str) -> None:
-    """Run in a forked child; its exit status tells how it went: 0 is right."""
-    if how == "return":
-        return
-    if how == "destroy":
-        dist.destroy_process_group()
-        return
-    if how == "barrier":
-        caught = catch(dist.barrier)
-    elif how == "asynchronous":
-        caught = catch(lambda: dist.all_reduce(torch.zeros(4), async_op=True).wait())
-    else:
-        caught = catch(dist.all_reduce, torch.zeros(4))
-    assert caught.kind == "ForkedProcessError", caught
-
-
-def _fork(world: World, how: str) -> tuple[int, float]:
-    world.init()
-    tensor = torch.ones(4)
-    dist.all_reduce(tensor)
-    dist.all_reduce(tensor, async_op=True).wait()  # now the progress thread runs
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            _use_in_a_child(how)
-            status = 0
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + ENDS
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if ended == (0, 0):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    dist.all_reduce(tensor)
-    dist.all_reduce(tensor, async_op=True).wait()
-    return (ended[1] if ended != (0, 0) else -1), tensor[0].item()
-
-
-@pytest.mark.parametrize("how", ["all_reduce", "asynchronous", "barrier", "destroy", "return"])
-def test_a_forked_child_gets_an_error_and_its_parent_goes_on(how: str) -> None:
-    assert run_ranks(2, _fork, how) == [(0, 16.0)] * 2

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.mounts import NONE, SMALL, enter, shared_memory_folder, why_no_mounts
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 
@@ -104,17 +105,13 @@ def test_too_few_descriptors_are_an_error(spare: int) -> None:
         assert "ulimit -n" in outcome.value.text, outcome.value
 
 
-def _with_just_enough(world: World, spare: int) -> bool:
-    _limit("NOFILE", spare)
+@on_ranks(2, 6)
+def test_what_the_error_asks_for_is_enough(world: World) -> None:
+    """Plus two for looking at /proc and into the store."""
+    _limit("NOFILE", 3 * world.size + 16 + 2)
     world.init()
     dist.all_reduce(torch.ones(MANY))
-    return bool(dist.group.WORLD._get_backend(torch.device("cpu")).native)
-
-
-@pytest.mark.parametrize("size", [2, 6])
-def test_what_the_error_asks_for_is_enough(size: int) -> None:
-    """Plus two for looking at /proc and into the store."""
-    assert all(run_ranks(size, _with_just_enough, 3 * size + 16 + 2))
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).native
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +196,9 @@ def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str
         assert all(error.peer == 0 and error.seconds < SOON for error in errors), errors
 
 
-def _use_up(world: World) -> dict[str, Any]:
+@on_ranks(2, environment={"FASTCOMM_SEGMENT_MB": "24"})
+def test_a_segment_that_is_used_up(world: World) -> None:
+    """What asks for more gets an error; a further group runs on Gloo and says why."""
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
     world.init()
     dist.all_reduce(torch.ones(MANY))
@@ -212,13 +211,6 @@ def _use_up(world: World) -> dict[str, Any]:
         if not last.native:
             break
     dist.all_reduce(torch.ones(MANY))
-    return {"error": error, "native": last.native, "why": last.why_not_native}
-
-
-def test_a_segment_that_is_used_up() -> None:
-    """What asks for more gets an error; a further group runs on Gloo and says why."""
-    for told in run_ranks(2, _use_up, environment={"FASTCOMM_SEGMENT_MB": "24"}):
-        assert told["error"].kind == "CommunicationSystemError"
-        assert "FASTCOMM_SEGMENT_MB" in told["error"].text
-        assert not told["native"]
-        assert "FASTCOMM_SEGMENT_MB" in told["why"]
+    assert error.kind == "CommunicationSystemError"
+    assert "FASTCOMM_SEGMENT_MB" in error.text
+    assert not last.native and "FASTCOMM_SEGMENT_MB" in last.why_not_native

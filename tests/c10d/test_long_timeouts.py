@@ -9,10 +9,13 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import TRANSPORTS, on_ranks
+from support.ranks import World
 
 
-def _wait_for_ever(world: World, patient: timedelta) -> list[float]:
+@pytest.mark.parametrize("patient", [timedelta(days=110_000), timedelta.max])
+@on_ranks(2, environments=TRANSPORTS)
+def test_a_timeout_beyond_the_clock(world: World, patient: timedelta) -> None:
     replace(world, timeout=patient).init()
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
@@ -27,17 +30,11 @@ def _wait_for_ever(world: World, patient: timedelta) -> list[float]:
     message = start(tensor, 1 - world.rank)
     assert message is not None
     message.wait(patient)
-    return tensor.tolist()
+    assert tensor.tolist() == [4.0] * 3
 
 
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-@pytest.mark.parametrize("patient", [timedelta(days=110_000), timedelta.max])
-def test_a_timeout_beyond_the_clock(patient: timedelta, transport: str) -> None:
-    environment = {"FASTCOMM_TRANSPORT": transport}
-    assert run_ranks(2, _wait_for_ever, patient, environment=environment) == [[4.0] * 3] * 2
-
-
-def _never(world: World) -> float:
+@on_ranks(2, environments=TRANSPORTS)
+def test_a_group_whose_timeout_is_zero_waits_for_ever(world: World) -> None:
     dist.init_process_group(
         "fastcomm",
         store=dist.FileStore(f"{world.directory}/never", world.size),
@@ -50,9 +47,4 @@ def _never(world: World) -> float:
         time.sleep(0.5)
     dist.all_reduce(tensor)
     dist.barrier()
-    return tensor[0].item()
-
-
-@pytest.mark.parametrize("transport", ["auto", "gloo"])
-def test_a_group_whose_timeout_is_zero_waits_for_ever(transport: str) -> None:
-    assert run_ranks(2, _never, environment={"FASTCOMM_TRANSPORT": transport}) == [2.0, 2.0]
+    assert tensor.tolist() == [2.0] * 3

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.on_ranks import on_ranks
-from support.patience import ENDS
+from support.patience import until
 from support.ranks import World, run_outcomes
 from support.segment import holds
 
@@ -28,15 +25,9 @@ LARGE = 1 << 18
 LATE = 1
 
 
-def _tell(world: World, what: str) -> None:
-    Path(world.directory, f"{what}-{world.rank}").touch()
-
-
 def _hear(world: World, what: str, ranks: list[int]) -> None:
-    deadline = time.monotonic() + ENDS
-    while not all(Path(world.directory, f"{what}-{rank}").exists() for rank in ranks):
-        assert time.monotonic() < deadline, f"{what}: not from every one of {ranks}"
-        time.sleep(0.005)
+    for rank in ranks:
+        world.hear(f"{rank} {what}")
 
 
 def _input(rank: int) -> float:
@@ -45,15 +36,15 @@ def _input(rank: int) -> float:
 
 def _late(world: World, tensor: torch.Tensor, others: list[int], end: str) -> None:
     """Arrive when the others have given up, and end after all the others."""
-    _hear(world, "gave-up", others)
+    _hear(world, "gave up", others)
     caught = catch(dist.all_reduce, tensor)
     assert (caught.kind, caught.peer) == ("CollectiveTimeoutError", LATE), caught
-    _tell(world, "arrived")
+    world.tell(f"{world.rank} arrived")
     _hear(world, "checked", others)
     if end == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     dist.destroy_process_group()
-    _tell(world, "left")
+    world.tell(f"{world.rank} left")
 
 
 def _in_time(
@@ -68,7 +59,7 @@ def _in_time(
     else:
         caught = catch(dist.all_reduce, tensor)
     del tensor
-    _tell(world, "gave-up")
+    world.tell(f"{world.rank} gave up")
     first = fastcomm.empty(LARGE).fill_(-7)
     assert first.data_ptr() != where
     _hear(world, "arrived", [LATE])
@@ -76,25 +67,19 @@ def _in_time(
     assert not holds(total)
     assert first.eq(-7).all()
     dist.destroy_process_group()
-    _tell(world, "left")
+    world.tell(f"{world.rank} left")
     _hear(world, "left", [rank for rank in others if rank != LATE])
     second = fastcomm.empty(LARGE)
     assert where not in (first.data_ptr(), second.data_ptr())
-    _tell(world, "checked")
+    world.tell(f"{world.rank} checked")
     if end == "is killed":
-        _wait_for(lambda: fastcomm.empty(LARGE).data_ptr() == where)
+        until(lambda: fastcomm.empty(LARGE).data_ptr() == where, "the memory is free")
     else:
         _hear(world, "left", [LATE])
     third = fastcomm.empty(LARGE)
     assert third.data_ptr() == where
     assert third.count_nonzero() == 0
     return caught
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ENDS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def _one_is_late(world: World, asynchronous: bool, end: str) -> Caught | None:
