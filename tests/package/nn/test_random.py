@@ -1,21 +1,25 @@
-"""Random numbers in replicas on CPU slots."""
+"""Random numbers in replicas on CPU slots, compiled too; operators of Python in any replica."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import random
+import shutil
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-import fastcomm
+from fastcomm.nn.parallel import DataParallel, parallel_apply
 
 SLOTS = ["cpu", "cpu", "cpu"]
 MASK = (1 << 64) - 1
@@ -52,56 +56,117 @@ def derived(state, part):
     return result
 
 
-class Delayed(nn.Module):
-    """Draws in several ways, with pauses that differ from run to run."""
+class Drawing(nn.Module):
+    """Draws by operators that take a generator, and by ones that do not."""
 
-    def __init__(self, reentrant=None, nested=False):
+    def __init__(self, reentrant: bool | None = None, nested: bool = False) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.ones(64))
         self.reentrant, self.nested = reentrant, nested
 
-    def draw(self, x):
-        time.sleep(random.random() / 1000)
+    def pause(self) -> None:
+        pass
+
+    def draw(self, x: torch.Tensor) -> torch.Tensor:
+        self.pause()
         y = F.dropout(x * self.w, 0.5)
-        time.sleep(random.random() / 1000)
+        self.pause()
         return y + torch.rand_like(y).round() * y  # no rrelu: torch's own differ under checkpoint
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         if self.reentrant is None:
             return self.draw(x)
         inner = self.draw
         if self.nested:
 
-            def inner(x):
+            def inner(x: torch.Tensor) -> Any:
                 return checkpoint(self.draw, x, use_reentrant=self.reentrant)
 
         return checkpoint(inner, x, use_reentrant=self.reentrant)
 
 
-def step(model, seed=3):
+class Delayed(Drawing):
+    """Draws with pauses that differ from run to run."""
+
+    def pause(self) -> None:
+        time.sleep(random.random() / 1000)
+
+
+def step(model: Any, seed: int = 3) -> list[torch.Tensor]:
     torch.manual_seed(seed)
     model.zero_grad()
     x = torch.ones(6, 64, requires_grad=True)
     out = model(x)
     out.sum().backward()
-    return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+    assert x.grad is not None
+    grads = [p.grad.clone() for p in model.parameters()]
+    return [out.detach(), x.grad, *grads, torch.get_rng_state()]
 
 
-def equal(a, b):
+def equal(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
     return all(map(torch.equal, a, b))
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("reentrant", [None, False, True])
-def test_one_seed_gives_the_same_bits(reentrant, nested):
-    model = fastcomm.nn.parallel.DataParallel(Delayed(reentrant, nested), SLOTS)
+def repeated(model: Any, runs: int) -> list[torch.Tensor]:
+    """Check that steps of one seed are alike, and replicas' masks are not; return a step."""
     first = step(model)
-    assert all(equal(first, step(model)) for _ in range(20))
-    assert not equal(first, step(model, 4))
+    assert all(equal(first, step(model)) for _ in range(runs))
+    assert not torch.equal(first[0], step(model, 4)[0])
     assert torch.equal(first[0], first[1])  # x and w are ones: the masks that the outputs have
     assert torch.equal(first[0].sum(0), first[2])
     parts = first[0].chunk(3)
     assert not torch.equal(parts[0], parts[1]) and not torch.equal(parts[1], parts[2])
+    return first
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_one_seed_gives_the_same_bits(reentrant: bool | None, nested: bool) -> None:
+    repeated(DataParallel(Delayed(reentrant, nested), SLOTS), 20)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def the_data_parallel(module: nn.Module, **how: Any) -> Any:
+    return torch.compile(DataParallel(module, SLOTS), **how)
+
+
+def the_module(module: nn.Module, **how: Any) -> Any:
+    module.compile(**how)
+    return DataParallel(module, SLOTS)
+
+
+INDUCTOR = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(
+    ("way", "reentrant", "backend", "as_eager"),
+    [
+        (the_data_parallel, None, "aot_eager", True),
+        (the_module, False, "aot_eager", True),
+        pytest.param(the_module, None, "inductor", False, marks=INDUCTOR),
+        pytest.param(the_data_parallel, False, "inductor", True, marks=INDUCTOR),
+        *(
+            pytest.param(way, again, "inductor", as_eager, marks=[INDUCTOR, pytest.mark.release])
+            for way in (the_data_parallel, the_module)
+            for again in (None, False)
+            for as_eager in (False, True)
+        ),
+    ],
+)
+def test_one_seed_gives_the_same_bits_compiled(
+    way: Callable[..., Any], reentrant: bool | None, backend: str, as_eager: bool
+) -> None:
+    """From the first pass on, in which replicas are compiled; where it can be, those of eager."""
+    options = {"fallback_random": True} if backend == "inductor" and as_eager else None
+    first = repeated(way(Drawing(reentrant), backend=backend, options=options), 5)
+    assert equal(first, step(DataParallel(Drawing(reentrant), SLOTS))) == as_eager
 
 
 class Watch(TorchDispatchMode):
@@ -127,8 +192,8 @@ class Selective(Delayed):
 
 @pytest.mark.parametrize("kind", [Watched, Selective])
 def test_one_seed_gives_the_same_bits_under_dispatch_modes(kind):
-    first = step(fastcomm.nn.parallel.DataParallel(Delayed(), SLOTS))
-    model = fastcomm.nn.parallel.DataParallel(kind(), SLOTS)
+    first = step(DataParallel(Delayed(), SLOTS))
+    model = DataParallel(kind(), SLOTS)
     assert all(equal(first, step(model)) for _ in range(10))
 
 
@@ -136,13 +201,13 @@ def test_control_without_streams(monkeypatch):
     alone = Mock()
     module = importlib.import_module("fastcomm.nn.parallel.parallel_apply")
     monkeypatch.setattr(module, "begin_pass", lambda: alone)
-    model = fastcomm.nn.parallel.DataParallel(Delayed(False), SLOTS)
+    model = DataParallel(Delayed(False), SLOTS)
     runs = [step(model) for _ in range(30)]
     assert not all(equal(runs[0], run) and torch.equal(run[0], run[1]) for run in runs)
 
 
 def test_nothing_drawn_leaves_the_state():
-    model = fastcomm.nn.parallel.DataParallel(nn.Linear(4, 4), SLOTS)
+    model = DataParallel(nn.Linear(4, 4), SLOTS)
     before = torch.get_rng_state()
     model(torch.ones(6, 4)).sum().backward()
     assert torch.equal(before, torch.get_rng_state())
@@ -153,12 +218,12 @@ def test_one_part_is_as_bare():
     torch.manual_seed(1)
     expected = bare(torch.ones(1, 64)), torch.get_rng_state()
     torch.manual_seed(1)
-    model = fastcomm.nn.parallel.DataParallel(bare, SLOTS)
+    model = DataParallel(bare, SLOTS)
     assert equal(expected, (model(torch.ones(1, 64)), torch.get_rng_state()))
 
 
 def test_a_state_replays_a_pass():
-    model = fastcomm.nn.parallel.DataParallel(Delayed(), SLOTS)
+    model = DataParallel(Delayed(), SLOTS)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     first, second = model(torch.ones(6, 64)), model(torch.ones(6, 64))
@@ -172,8 +237,8 @@ def test_only_a_later_replica_draws():
     def nothing(x):
         return x
 
-    draws = [fastcomm.nn.parallel.parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
-    draws += [fastcomm.nn.parallel.parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
+    draws = [parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
+    draws += [parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
     assert not torch.equal(draws[0][1], draws[1][1])
 
 
@@ -220,7 +285,7 @@ def random_models(seed):
     torch.manual_seed(seed)
     expected = serially(works, x)
     torch.manual_seed(seed)
-    found = fastcomm.nn.parallel.parallel_apply(works, [x] * len(works))
+    found = parallel_apply(works, [x] * len(works))
     assert equal(expected, found), seed
     for a, b in zip(expected, found, strict=True):
         (one,), (other,) = (torch.autograd.grad(v.sum(), x, allow_unused=True) for v in (a, b))
@@ -236,3 +301,38 @@ def test_random_models():
 def test_a_thousand_random_models():
     for seed in range(1000):
         random_models(seed)
+
+
+class Attends(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return flex_attention(x, x, x)
+
+
+class Chooses(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("kind", [Attends, Chooses])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_higher_order_operators_run_in_replicas(kind: type[nn.Module]) -> None:
+    x = torch.randn(4, 1, 16, 4)
+    with torch.no_grad():
+        wanted = kind()(x.abs())
+        torch.testing.assert_close(DataParallel(kind(), SLOTS)(x.abs()), wanted)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_higher_order_operators_that_come_later_run_in_replicas() -> None:
+    parallel_apply([torch.sin] * 2, [torch.ones(1)] * 2)
+
+    class Twice(torch._ops.HigherOrderOperator):
+        def __call__(self, x: torch.Tensor) -> Any:
+            return super().__call__(x)
+
+    twice = Twice("fastcomm_tests_twice")
+    for key in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.AutogradCPU):
+        twice.py_impl(key)(lambda x: x * 2)
+    results = parallel_apply([twice] * 2, [torch.ones(1)] * 2)
+    assert [result.item() for result in results] == [2.0, 2.0]
