@@ -21,7 +21,6 @@ from support.tree import same_bits
 from torch import nn
 from torch.nn import functional as F
 
-import fastcomm
 from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriterion, data_parallel
 
 TWO = ["cpu", "cpu"]
@@ -223,16 +222,6 @@ def test_scalars_and_any_dimension(place: Place) -> None:
 class Result:
     logits: torch.Tensor
     hidden: list[torch.Tensor]
-
-
-def test_results_that_are_dataclasses(place: Place) -> None:
-    class Returns(nn.Module):
-        def forward(self, x: torch.Tensor) -> Result:
-            return Result(x * 2, [x])
-
-    x = torch.randn(4, 2).to(place.first)
-    result = DataParallel(Returns(), place.devices(2))(x)
-    assert type(result) is Result and torch.equal(result.logits, 2 * x)
 
 
 def test_chunk_sizes(place: Place) -> None:
@@ -485,22 +474,6 @@ def test_a_checkpointed_model(place: Place) -> None:
         (parallel(x).sum() + parallel(2 * x).sum()).backward()  # two passes, then the gradients
         for ours, theirs in zip(gradients(model), gradients(plain), strict=True):
             torch.testing.assert_close(ours.cpu(), theirs)
-
-
-def test_the_parts_composed_as_in_torchs_tutorial(place: Place) -> None:
-    from fastcomm.nn.parallel.parallel_apply import parallel_apply
-    from fastcomm.nn.parallel.replicate import replicate
-    from fastcomm.nn.parallel.scatter_gather import gather, scatter
-
-    net, x, two = small_net(), torch.randn(4, 6, dtype=torch.float64), place.devices(2)
-    wanted = net(x)
-    inputs = scatter(x, two)
-    outputs = parallel_apply(replicate(net.to(place.first), two[: len(inputs)]), inputs)
-    torch.testing.assert_close(gather(outputs, "cpu"), wanted)
-
-
-def test_the_package_has_it() -> None:
-    assert fastcomm.nn.parallel.DataParallel is DataParallel
 
 
 class Sums(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -21,40 +20,6 @@ TWO = ["cpu", "cpu"]
 class Several(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor, factor: float, c: Any = None) -> Any:
         return factor * (a * b) if c is None else factor * (a * b + c)
-
-
-def test_several_inputs(place: Place) -> None:
-    a, b = (torch.randn(5, 5).to(place.first).requires_grad_() for _ in range(2))
-    c, three = torch.randn(5, 5).to(place.first), place.devices(3)
-    for extra in ({}, {"c": c}):
-        wanted = Several()(a, b, 1.5, **extra)
-        grads = torch.autograd.grad(wanted.sum(), (a, b))
-        for output in (
-            DataParallel(Several(), three[:2])(a, b, 1.5, **extra),
-            DataParallel(Several(), three[:1])(a, b, 1.5, **extra),
-            data_parallel(Several(), (a, b, 1.5), three, module_kwargs=extra),
-        ):
-            assert torch.equal(output, wanted)
-            for got, want in zip(torch.autograd.grad(output.sum(), (a, b)), grads, strict=True):
-                torch.testing.assert_close(got, want)
-
-
-class Nested(nn.Module):
-    def forward(self, x: torch.Tensor) -> Any:
-        return [x, (x.sin(), [x + 1]), OrderedDict(a=x, b=[x.cos()])]
-
-
-def test_nested_outputs_and_inputs(place: Place) -> None:
-    x, two = torch.randn(4, 2).to(place.first), place.devices(2)
-    output = DataParallel(Nested(), two)(x)
-    assert isinstance(output[1], tuple) and isinstance(output[2], OrderedDict)
-    assert torch.equal(output[1][1][0], x + 1) and torch.equal(output[2]["b"][0], x.cos())
-
-    class Picks(nn.Module):
-        def forward(self, *values: Any) -> Any:
-            return values[1][0]
-
-    assert torch.equal(DataParallel(Picks(), two)(x.cos(), (x, x), x), x)
 
 
 def test_without_inputs_one_replica_runs(place: Place) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from support.on_ranks import on_ranks
 from support.ranks import World, run_ranks
 from support.training import Complex
@@ -17,6 +15,9 @@ from torch import nn
 
 import fastcomm
 from fastcomm.ddp_comm_hooks import FusedState, fused_hook
+
+Stock = nn.parallel.DistributedDataParallel
+Ours = fastcomm.nn.parallel.DistributedDataParallel
 
 
 class Model(nn.Module):
@@ -63,9 +64,9 @@ def test_trains_as_stock_ddp_does(world: World) -> None:
     """Train on two ranks, where dividing before or after the sum is the same, so all bits are."""
     world.init()
     for mode in MODES:
-        stock = nn.parallel.DistributedDataParallel(Model(), **mode)
-        ours = fastcomm.nn.parallel.DistributedDataParallel(Model(), **mode)
-        hooked = nn.parallel.DistributedDataParallel(Model(), **mode)
+        stock = Stock(Model(), **mode)
+        ours = Ours(Model(), **mode)
+        hooked = Stock(Model(), **mode)
         state = FusedState(hooked.parameters())
         hooked.register_comm_hook(state, fused_hook)
         wanted = _steps(stock, world.rank)
@@ -92,10 +93,8 @@ def _complex(world: World) -> tuple[list[torch.Tensor], float]:
     for mode in MODES:
         for options in COMPLEX:
             torch.manual_seed(3)
-            ddp = fastcomm.nn.parallel.DistributedDataParallel(
-                Complex(), max_norm=0.5, **{"bucket_cap_mb": 0.01, **mode}, **options
-            )
-            plain = nn.parallel.DistributedDataParallel(copy.deepcopy(ddp.module), **mode)
+            ddp = Ours(Complex(), max_norm=0.5, **{"bucket_cap_mb": 0.01, **mode}, **options)
+            plain = Stock(copy.deepcopy(ddp.module), **mode)
             norms: list[float] = []
             rough = 0.1 if options else 1e-5
             for model in (ddp, plain):
@@ -134,9 +133,7 @@ def _any_buckets(world: World) -> tuple[bytes, list[float]]:
     world.init()
     found = []
     for cap in (25, 0.02, 0.001):
-        ddp = fastcomm.nn.parallel.DistributedDataParallel(
-            Model(), find_unused_parameters=True, bucket_cap_mb=cap
-        )
+        ddp = Ours(Model(), find_unused_parameters=True, bucket_cap_mb=cap)
         weights = _steps(ddp, world.rank)
         norm = ddp.result().total_norm
         assert norm is not None
@@ -157,17 +154,15 @@ def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> No
 def test_error_feedback_keeps_what_rounding_takes(world: World) -> None:
     """Check that over some steps gradients add up to fp32's: residuals keep what rounding took."""
     world.init()
-    ddp = fastcomm.nn.parallel.DistributedDataParallel(
+    ddp = Ours(
         Model(),
         find_unused_parameters=True,
         comm_dtype=torch.bfloat16,
         error_feedback=True,
         bucket_cap_mb=0.02,
     )
-    without = fastcomm.nn.parallel.DistributedDataParallel(
-        Model(), find_unused_parameters=True, comm_dtype=torch.bfloat16
-    )
-    exact = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
+    without = Ours(Model(), find_unused_parameters=True, comm_dtype=torch.bfloat16)
+    exact = Ours(Model(), find_unused_parameters=True)
     summed = []
     for model in (ddp, without, exact):
         total = [torch.zeros_like(p, dtype=torch.float64) for p in _parameters(model)]
@@ -186,10 +181,8 @@ def test_error_feedback_keeps_what_rounding_takes(world: World) -> None:
 @on_ranks(2)
 def test_gradients_are_clipped_when_backward_ends(world: World) -> None:
     world.init()
-    ddp = fastcomm.nn.parallel.DistributedDataParallel(
-        Model(), find_unused_parameters=True, max_norm=0.01, bucket_cap_mb=0.02
-    )
-    free = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
+    ddp = Ours(Model(), find_unused_parameters=True, max_norm=0.01, bucket_cap_mb=0.02)
+    free = Ours(Model(), find_unused_parameters=True)
     x = _batch(world.rank, 0)
     for model in (ddp, free):
         model(x).square().mean().backward()
@@ -199,9 +192,7 @@ def test_gradients_are_clipped_when_backward_ends(world: World) -> None:
     for a, b in zip(_parameters(ddp), _parameters(free), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
     # A norm below it leaves all bits.
-    loose = fastcomm.nn.parallel.DistributedDataParallel(
-        Model(), find_unused_parameters=True, max_norm=2 * float(total)
-    )
+    loose = Ours(Model(), find_unused_parameters=True, max_norm=2 * float(total))
     free.zero_grad()
     for model in (loose, free):
         model(x).square().mean().backward()
@@ -212,8 +203,8 @@ def test_gradients_are_clipped_when_backward_ends(world: World) -> None:
 @on_ranks(2)
 def test_gradients_that_accumulate_are_reduced_once(world: World) -> None:
     world.init()
-    ddp = fastcomm.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
-    stock = nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
+    ddp = Ours(Model(), find_unused_parameters=True)
+    stock = Stock(Model(), find_unused_parameters=True)
     for model in (ddp, stock):
         with model.no_sync():
             model(_batch(world.rank, 0)).sum().backward()
@@ -225,40 +216,13 @@ def test_gradients_that_accumulate_are_reduced_once(world: World) -> None:
         assert a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
 
 
-def _joined(world: World) -> list[torch.Tensor]:
-    world.init()
-    found = []
-    for kind in (
-        fastcomm.nn.parallel.DistributedDataParallel,
-        nn.parallel.DistributedDataParallel,
-        partial(fastcomm.nn.parallel.DistributedDataParallel, max_norm=1e9),
-    ):
-        model: Any = kind(Model().head)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with model.join():
-            for step in range(2 + world.rank):  # the last rank has more to do
-                optimizer.zero_grad()
-                model(_batch(world.rank, step)).square().mean().backward()
-                optimizer.step()
-        dist.barrier()
-        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    return found
-
-
-def test_ranks_with_fewer_inputs_join() -> None:
-    for ours, stock, clipped in run_ranks(2, _joined):
-        assert torch.equal(ours, stock) and torch.equal(clipped, stock)
-
-
 @on_ranks(2)
 def test_gradients_travel_as_halves(world: World) -> None:
     world.init()
     x = _batch(world.rank, 0)
     grads = {}
     for wire in (None, torch.bfloat16, torch.float16):
-        ddp = fastcomm.nn.parallel.DistributedDataParallel(
-            Model(), find_unused_parameters=True, comm_dtype=wire
-        )
+        ddp = Ours(Model(), find_unused_parameters=True, comm_dtype=wire)
         ddp(x).square().mean().backward()
         grads[wire] = torch.cat([p.grad.flatten() for p in _parameters(ddp) if p.grad is not None])
     for wire, bits in ((torch.bfloat16, 8), (torch.float16, 11)):
@@ -274,8 +238,8 @@ def test_results_feed_fused_optimizers(world: World) -> None:
     world.init()
     models = [Model().head, Model().head]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, fused=True) for m in models]
-    ddp = fastcomm.nn.parallel.DistributedDataParallel(models[0])
-    stock = nn.parallel.DistributedDataParallel(models[1])
+    ddp = Ours(models[0])
+    stock = Stock(models[1])
     for model in (ddp, stock):
         model(_batch(world.rank, 0)).square().sum().backward()
     ddp.result().feed(optimizers[0], max_norm=0.5)

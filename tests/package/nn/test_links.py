@@ -10,7 +10,8 @@ import copy
 import pytest
 import sim
 import torch
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 from support.tree import same_bits, tree_sum
 from support.values import FLOATS, cancelling
 from torch import nn
@@ -28,21 +29,26 @@ LINKS = {
     "switched off": {"FASTCOMM_PEER_ACCESS": "off"},
 }
 DEVICES = [0, 1, 2, 3, 1]
+Lists = list[list[torch.Tensor]]
 
 
-def _lists(_: World) -> None:
+def _spread(dtypes: list[torch.dtype], sizes: list[int]) -> tuple[Lists, Lists]:
+    """Return a list of tensors for each device, on the CPU and there; the types take turns."""
     sim.load()
+    lists = [
+        [cancelling(dtypes[i % len(dtypes)], n, rank, i) for i, n in enumerate(sizes)]
+        for rank in range(len(DEVICES))
+    ]
+    there = [[v.to(f"sim:{at}") for v in values] for values, at in zip(lists, DEVICES, strict=True)]
+    return lists, there
+
+
+@on_ranks(1, environments=LINKS)
+def test_copies_and_sums(_: World) -> None:
     dtypes = [*FLOATS, torch.int64, torch.bool]
     # The last one is larger than what is staged at a time.
     sizes = [0, 1, 4097, 70_001, 300, 5, 1_500_000]
-    lists = [
-        [cancelling(dtypes[i % 6], n, rank, i) for i, n in enumerate(sizes)]
-        for rank in range(len(DEVICES))
-    ]
-    there = [
-        [value.to(f"sim:{device}") for value in values]
-        for values, device in zip(lists, DEVICES, strict=True)
-    ]
+    lists, there = _spread(dtypes, sizes)
     for target in (0, 3):
         sums = comm.reduce_add_coalesced(there, target)
         for total, *terms in zip(sums, *lists, strict=True):
@@ -55,23 +61,11 @@ def _lists(_: World) -> None:
     assert same_bits(joined.cpu(), torch.cat([values[3] for values in lists]))
 
 
-@pytest.mark.parametrize("links", LINKS)
-def test_copies_and_sums(links: str) -> None:
-    run_ranks(1, _lists, environment=LINKS[links])
-
-
-def _fused(_: World) -> None:
-    sim.load()
+@on_ranks(1, environments=LINKS)
+def test_fused_sums_and_norms(_: World) -> None:
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
     sizes = [0, 1, 4097, 70_001, 300, 9001]
-    lists = [
-        [cancelling(dtypes[i % 3], n, rank, i) for i, n in enumerate(sizes)]
-        for rank in range(len(DEVICES))
-    ]
-    there = [
-        [value.to(f"sim:{device}") for value in values]
-        for values, device in zip(lists, DEVICES, strict=True)
-    ]
+    lists, there = _spread(dtypes, sizes)
     for wire in (None, torch.bfloat16):
         sums, found = comm.fused_reduce_add_coalesced(
             there, average=True, scale=0.25, comm_dtype=wire, norm_type=2.0
@@ -86,12 +80,8 @@ def _fused(_: World) -> None:
         assert found.found_inf.item() == 0
 
 
-@pytest.mark.parametrize("links", LINKS)
-def test_fused_sums_and_norms(links: str) -> None:
-    run_ranks(1, _fused, environment=LINKS[links])
-
-
-def _training(_: World) -> None:
+@on_ranks(1, environments=LINKS)
+def test_training(_: World) -> None:
     sim.load()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Tanh(), nn.Linear(40, 3))
@@ -109,8 +99,3 @@ def _training(_: World) -> None:
             optimizer.step()
     for here, away in zip(models[0].state_dict().values(), net.state_dict().values(), strict=True):
         assert same_bits(away.cpu(), here)
-
-
-@pytest.mark.parametrize("links", LINKS)
-def test_training(links: str) -> None:
-    run_ranks(1, _training, environment=LINKS[links])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.places import ACCELERATOR, Place, count, module
+from support.steps import gradients
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,10 +23,6 @@ def _net() -> nn.Linear:
     return nn.Linear(6, 3).double()
 
 
-def _gradients(module: nn.Module) -> list[torch.Tensor]:
-    return [p.grad for p in module.parameters() if p.grad is not None]
-
-
 @pytest.mark.parametrize("rows", [4, 7, 1])
 def test_the_loss_in_the_replicas(place: Place, rows: int) -> None:
     plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
@@ -33,7 +30,7 @@ def test_the_loss_in_the_replicas(place: Place, rows: int) -> None:
     three = place.devices(3)
     loss = F.cross_entropy(plain(x), targets)
     loss.backward()  # type: ignore[no-untyped-call]
-    wanted = _gradients(plain)
+    wanted = gradients(plain)
     parallel = DataParallel(net, three, loss_fn=F.cross_entropy)
     elsewhere = DataParallel(net, three, three[2], loss_fn=F.cross_entropy)
     ungathered = DataParallel(net, three, gather_outputs=False)
@@ -49,7 +46,7 @@ def test_the_loss_in_the_replicas(place: Place, rows: int) -> None:
         torch.testing.assert_close(losses.mean().cpu(), loss)
         net.zero_grad()
         losses.mean().backward()
-        for ours, theirs in zip(_gradients(net), wanted, strict=True):
+        for ours, theirs in zip(gradients(net), wanted, strict=True):
             torch.testing.assert_close(ours.cpu(), theirs)
 
 
@@ -83,7 +80,7 @@ def test_losses_that_are_sums(place: Place, rows: int, where: str) -> None:
         ours = F.cross_entropy(outputs, place.put(targets), reduction="sum")
     torch.testing.assert_close(ours.cpu(), loss)
     ours.backward()
-    for grad, want in zip(_gradients(net), _gradients(plain), strict=True):
+    for grad, want in zip(gradients(net), gradients(plain), strict=True):
         torch.testing.assert_close(grad.cpu(), want)
 
 

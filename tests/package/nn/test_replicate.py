@@ -397,32 +397,6 @@ def swapping() -> Iterator[None]:
     torch.__future__.set_swap_module_params_on_conversion(False)
 
 
-@pytest.mark.usefixtures("swapping")
-@pytest.mark.parametrize("rows", [1, 4])  # one replica, two
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
-def test_parameters_are_the_modules_alone_between_passes(
-    place: Place, grad: bool, rows: int, buffers: Any
-) -> None:
-    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
-    devices = place.devices(2)
-    net.to(devices[0])
-    parallel = fastcomm.nn.parallel.DataParallel(net, devices, buffers=buffers)
-    for dtype in (torch.float64, torch.float32, torch.float64):
-        net.to(dtype)  # raises where somebody holds a parameter
-        x = torch.ones(rows, 3, dtype=dtype, device=devices[0])
-        with torch.set_grad_enabled(grad):
-            output = parallel(x)
-        torch.testing.assert_close(output, net(x))
-        if grad:
-            output.sum().backward()
-            net.zero_grad()
-        del output
-        weight = torch.nn.Parameter(torch.zeros_like(net[0].weight))
-        torch.utils.swap_tensors(net[0].weight, weight)
-        assert not net[0].weight.any()
-
-
 class _Refuses(nn.Module):
     """Raises ``error``, if there is one, for a batch of so many rows."""
 
@@ -438,28 +412,45 @@ class _Refuses(nn.Module):
 
 
 @pytest.mark.usefixtures("swapping")
-@pytest.mark.parametrize("rows", [2, 1])  # of the first replica, of the second
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    ("rows", "error", "fails"),
+    [
+        (1, None, 0),  # one replica
+        (4, None, 0),  # two
+        # of the first replica, of the second
+        *((3, error, rows) for error in (ValueError, KeyboardInterrupt) for rows in (2, 1)),
+    ],
+)
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("buffers", ["first", "mean", "sync_batchnorm"])
-def test_parameters_are_the_modules_alone_after_a_pass_that_failed(
-    place: Place, grad: bool, error: type[BaseException], rows: int, buffers: Any
+def test_parameters_are_the_modules_alone_between_passes(
+    place: Place, grad: bool, rows: int, error: Any, fails: int, buffers: Any
 ) -> None:
-    refuses = _Refuses(rows)
+    """After a pass that failed, too."""
+    refuses = _Refuses(fails)
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), refuses, nn.Linear(3, 2)).eval()
     devices = place.devices(2)
     net.to(devices[0])
     parallel = fastcomm.nn.parallel.DataParallel(net, devices, buffers=buffers)
-    for dtype in (torch.float32, torch.float64, torch.float32):
+    for dtype in (torch.float64, torch.float32, torch.float64):
         net.to(dtype)  # raises where somebody holds a parameter
-        x = torch.ones(3, 3, dtype=dtype, device=devices[0])
+        x = torch.ones(rows, 3, dtype=dtype, device=devices[0])
         with torch.set_grad_enabled(grad):
-            refuses.error = error
-            with pytest.raises(error, match="told to"):
-                parallel(x)
-            weight = torch.nn.Parameter(torch.ones_like(net[0].weight))
+            if error is not None:
+                refuses.error = error
+                with pytest.raises(error, match="told to"):
+                    parallel(x)
+                refuses.error = None
+            else:
+                output = parallel(x)
+                torch.testing.assert_close(output, net(x))
+                if grad:
+                    output.sum().backward()
+                    net.zero_grad()
+                del output
+            weight = torch.nn.Parameter(torch.zeros_like(net[0].weight))
             torch.utils.swap_tensors(net[0].weight, weight)
-            refuses.error = None
+            assert not net[0].weight.any()
             torch.testing.assert_close(parallel(x), net(x))
 
 
