@@ -111,13 +111,16 @@ def test_torchs_scaler_is_refused_on_every_rank_before_anything_is_sent(world: W
     assert dist.get_rank() == world.rank  # the group lives
 
 
-def _clip(world: World, kind: str) -> tuple[float, int]:
-    """Return the norm of gradients unscaled after the backward pass, and the number of warnings."""
+@pytest.mark.parametrize("is_given", [True, False])
+@on_ranks(2)
+def test_clipping_is_about_gradients_without_the_scale(world: World, is_given: bool) -> None:
+    """If the scaler is given; else it is warned of."""
     world.init()
     model = _model()
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
-    given = scaler if kind == "given" else None
-    wrapped = fastcomm.nn.parallel.DistributedDataParallel(model, max_norm=0.01, grad_scaler=given)
+    wrapped = fastcomm.nn.parallel.DistributedDataParallel(
+        model, max_norm=0.01, grad_scaler=scaler if is_given else None
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ddp_comm_hooks._warn_of_scalers.cache_clear()
     with warnings.catch_warnings(record=True) as told:
@@ -125,14 +128,5 @@ def _clip(world: World, kind: str) -> tuple[float, int]:
         scaler.scale(_loss(wrapped, world.rank, 0)).backward()
     scaler.unscale_(optimizer)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    return float(norm), sum("grad_scaler=scaler" in str(one.message) for one in told)
-
-
-def test_clipping_is_about_gradients_without_the_scale() -> None:
-    for norm, told in run_ranks(2, _clip, "given"):
-        assert norm == pytest.approx(0.01, rel=1e-4) and told == 0
-
-
-def test_a_scaler_that_was_not_given_is_warned_of() -> None:
-    for norm, told in run_ranks(2, _clip, "not given"):
-        assert norm < 1e-5 and told == 1
+    assert float(norm) == pytest.approx(0.01, rel=1e-4) if is_given else float(norm) < 1e-5
+    assert sum("grad_scaler=scaler" in str(one.message) for one in told) == (not is_given)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from support.caught import catch
 from support.on_ranks import on_ranks
+from support.one_process import Uneven, loss_of
 from support.ranks import World, run_ranks
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.tensor import DTensor
 
 import fastcomm
@@ -31,28 +25,13 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-class Model(nn.Module):
-    """Shapes that do not divide: fewer rows than ranks, channels_last, a scalar, one frozen."""
+class Model(Uneven):
+    """Has parameters that no step uses."""
 
-    def __init__(self, seed: int = 3, unused: bool = True) -> None:
-        super().__init__()
+    def __init__(self, seed: int = 3) -> None:
         torch.manual_seed(seed)
-        self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.head = nn.Linear(5 * 6 * 6, 37)
-        self.tall = nn.Linear(37, 3)
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
-        self.unused = nn.Linear(2, 2) if unused else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.head(self.conv(x).flatten(1)).tanh()
-        out: torch.Tensor = self.tall(hidden) * self.scale * self.frozen.sum()
-        return out
-
-
-def _backward(model: nn.Module, rank: int, step: int) -> None:
-    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(100 * step + rank))
-    model(x).square().mean().backward()
+        super().__init__()
+        self.unused = nn.Linear(2, 2)
 
 
 def _whole(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -> Any:
@@ -62,7 +41,7 @@ def _whole(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -
     optimizer = kind(model.parameters(), **settings)
     for step in range(steps):
         optimizer.zero_grad()
-        _backward(model, rank, step)
+        loss_of(model, rank, step).backward()
         grads = [p.grad for p in model.parameters()]
         result = fastcomm.fused_all_reduce_(grads, **options)
         if max_norm is not None:
@@ -76,7 +55,7 @@ def _sharded(model: nn.Module, name: str, steps: int, rank: int, **options: Any)
     optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **options, **settings)
     for step in range(steps):
         optimizer.zero_grad()
-        _backward(model, rank, step)
+        loss_of(model, rank, step).backward()
         optimizer.step()
     return optimizer
 
@@ -141,18 +120,18 @@ def test_schedulers_closures_and_groups(world: World) -> None:
         {"params": list(model.head.named_parameters(prefix="head")), "lr": 0.5},
     ]
     optimizer = fastcomm.optim.ShardedOptimizer(groups, torch.optim.SGD, lr=0.1)
-    optimizer.add_param_group({"params": list(model.tall.named_parameters(prefix="tall"))})
+    optimizer.add_param_group({"params": list(model.last.named_parameters(prefix="last"))})
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    before = [p.detach().clone() for p in (model.head.weight, model.tall.weight)]
+    before = [p.detach().clone() for p in (model.head.weight, model.last.weight)]
 
     def closure() -> float:
         optimizer.zero_grad()
-        _backward(model, world.rank, 0)
+        loss_of(model, world.rank, 0).backward()
         return 7.0
 
     assert optimizer.step(closure) == 7.0
     assert model.head.weight.grad is not None
-    rows = slice(0, -(-37 // world.size)) if world.rank == 0 else slice(-(-37 // world.size), 37)
+    rows = slice(0, 4) if world.rank == 0 else slice(4, 7)
     reduced = model.head.weight.grad[rows]
     assert torch.equal(model.head.weight[rows], before[0][rows] - 0.5 * reduced)
     scheduler.step()
@@ -160,7 +139,7 @@ def test_schedulers_closures_and_groups(world: World) -> None:
     optimizer.step()
     assert optimizer.optimizer is not None
     assert [g["lr"] for g in optimizer.optimizer.param_groups] == [0.05, 0.25, 0.05]
-    assert not torch.equal(model.tall.weight, before[1])
+    assert not torch.equal(model.last.weight, before[1])
 
 
 @on_ranks(2)
@@ -171,10 +150,10 @@ def test_steps_with_nan_are_skipped_on_every_rank(world: World) -> None:
         model.parameters(), torch.optim.SGD, lr=0.1, skip_nonfinite=True
     )
     kept = [p.detach().clone() for p in model.parameters()]
-    _backward(model, world.rank, 0)
+    loss_of(model, world.rank, 0).backward()
     if world.rank == 1:
         assert model.head.weight.grad is not None
-        model.head.weight.grad[36, 3] = math.nan
+        model.head.weight.grad[6, 3] = math.nan
     optimizer.step()
     assert optimizer.result is not None and float(optimizer.result.found_inf) == 1.0
     assert all(torch.equal(a, b) for a, b in zip(kept, model.parameters(), strict=True))
@@ -201,7 +180,7 @@ def _errors(world: World) -> str:
         optimizer.add_param_group({"params": [turned]})
     assert len(optimizer.param_groups) == 1
     kept = [p.detach().clone() for p in model.parameters()]
-    _backward(model, world.rank, 0)
+    loss_of(model, world.rank, 0).backward()
     if world.rank == 1:
         model.scale.grad = None
     caught = catch(optimizer.step)
@@ -215,70 +194,35 @@ def test_other_gradients_on_another_rank_are_an_error() -> None:
         assert "fused_reduce_scatter" in text and "7 gradients" in text and "6 gradients" in text
 
 
-def _named(model: nn.Module, optimizer: Any) -> dict[str, Any]:
-    state: dict[str, Any] = get_optimizer_state_dict(model, optimizer)
-    return state
-
-
-def _full(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _full(optimizer: Any) -> dict[str, torch.Tensor]:
     """Return every tensor of a state by name, put together."""
-    found = {}
-    for name, values in state["state"].items():
-        for key, value in values.items():
-            whole = value.full_tensor() if isinstance(value, DTensor) else value
-            found[f"{name}.{key}"] = whole.clone()
-    return found
+    return {
+        f"{number}.{name}": (v.full_tensor() if isinstance(v, DTensor) else v).clone()
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, v in values.items()
+    }
 
 
-def _save(world: World, folder: str) -> dict[str, torch.Tensor]:
+@on_ranks(2, 3)
+def test_states_load_in_parts_and_whole(world: World) -> None:
     world.init()
-    model = Model(unused=False)
+    model = Uneven()
     optimizer = _sharded(model, "adamw", 3, world.rank)
-    state = _named(model, optimizer)
-    parts = [v for values in state["state"].values() for v in values.values()]
+    found = _full(optimizer)
+    in_parts, whole = optimizer.state_dict(), optimizer.state_dict()
+    parts = [v for values in in_parts["state"].values() for v in values.values()]
     assert any(isinstance(v, DTensor) for v in parts)
-    dcp.save({"model": model.state_dict(), "optimizer": state}, checkpoint_id=folder)
-    return _full(state)
-
-
-def _load(world: World, folder: str) -> dict[str, torch.Tensor]:
-    world.init()
-    model = Model(seed=9, unused=False)
-    kind, settings = OPTIMIZERS["adamw"]
-    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
-    loaded = {"model": model.state_dict(), "optimizer": _named(model, optimizer)}
-    dcp.load(loaded, checkpoint_id=folder)
-    model.load_state_dict(loaded["model"])
-    set_optimizer_state_dict(model, optimizer, loaded["optimizer"])
-    # And back through the optimizer's own methods, whole tensors included.
-    again = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
-    again.load_state_dict(optimizer.state_dict())
-    whole = optimizer.state_dict()
     whole["state"] = {
         k: {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in s.items()}
         for k, s in whole["state"].items()
     }
-    third = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
-    third.load_state_dict(whole)
-    found = _full(_named(model, optimizer))
-    for other in (again, third):
-        values = _full(_named(model, other))
+    kind, settings = OPTIMIZERS["adamw"]
+    for state in (in_parts, whole):
+        other = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
+        other.load_state_dict(state)
+        values = _full(other)
+        assert values.keys() == found.keys()
         assert all(torch.equal(values[k], found[k]) for k in found)
-    # It goes on as the one that was saved would.
-    for o in (optimizer, again):
-        o.zero_grad()
-    _backward(model, 0, 7)
-    optimizer.step()
-    assert dist.get_world_size() == world.size
-    return found
-
-
-def test_checkpoints_load_with_another_number_of_ranks(tmp_path: Path) -> None:
-    saved = run_ranks(3, partial(_save, folder=str(tmp_path)))
-    loaded = run_ranks(2, partial(_load, folder=str(tmp_path)))
-    for state in (*saved[1:], *loaded):
-        assert state.keys() == saved[0].keys()
-        assert all(torch.equal(state[key], saved[0][key]) for key in state)
 
 
 @on_ranks(2, group_timeout=15)
@@ -300,7 +244,7 @@ def test_states_with_other_placements_load(world: World) -> None:
             whole = entry[name].full_tensor() + 1
             entry[name] = distribute_tensor(whole, mesh, [Shard(whole.dim() - 1)])
     optimizer.load_state_dict(state)
-    for value in _full({"state": optimizer.state_dict()["state"]}).values():
+    for value in _full(optimizer).values():
         assert bool((value >= 1).all())
     for parameter, own in optimizer._rows.items():
         for value in optimizer.state[parameter].values():
