@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import subprocess
-import sys
 import textwrap
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from support.on_ranks import on_ranks
 from support.one_process import Uneven, give_mean, loss_of
-from support.patience import ENDS
 from support.ranks import World, run_ranks
+from support.torchrun import torchrun
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -155,40 +152,32 @@ def test_an_interruption_changes_nothing(way: str, tmp_path: Path) -> None:
     assert len({scale for _, scale, _ in at_once[0][0]}) > 1
 
 
-def _save_and_go_on(world: World, folder: str) -> tuple[bool, bool]:
+@on_ranks(2)
+def test_steps_go_on_while_a_checkpoint_is_written(world: World, tmp_path: Path) -> None:
     model, optimizer = _made(world, "sharded", seed=1)
     _steps(model, optimizer, world.rank, 0)
     before = _whole(model, optimizer)
     of_model, of_optimizer = get_state_dict(model, optimizer)
     state = {"model": of_model, "optimizer": of_optimizer}
-    written = dcp.async_save(state, checkpoint_id=folder, process_group=dist.new_group())
+    written = dcp.async_save(state, checkpoint_id=str(tmp_path), process_group=dist.new_group())
     _steps(model, optimizer, world.rank, STEPS)
     written.result()
-    moved = not _same(_whole(model, optimizer), before)
-    EXAMPLE["load"](folder, model, optimizer)
-    return moved, _same(_whole(model, optimizer), before)
+    assert not _same(_whole(model, optimizer), before)
+    EXAMPLE["load"](str(tmp_path), model, optimizer)
+    assert _same(_whole(model, optimizer), before)
 
 
-def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
-    assert run_ranks(2, _save_and_go_on, str(tmp_path)) == [(True, True)] * 2
-
-
-def _flat_and_full(world: World) -> bool:
+@on_ranks(3)
+def test_the_other_forms_of_a_state_load(world: World) -> None:
     """Load what get_state_dict() returns in its other forms."""
     model, optimizer = _made(world, "sharded", seed=1)
     _steps(model, optimizer, world.rank, 0)
     forms = [{"flatten_optimizer_state_dict": True}, {"full_state_dict": True}]
-    same = []
     for options in (StateDictOptions(**form) for form in forms):
         other, its = EXAMPLE["wrap"]("sharded", Uneven())
         a, b = get_state_dict(model, optimizer, options=options)
         set_state_dict(other, its, model_state_dict=a, optim_state_dict=b, options=options)
-        same.append(_same(_whole(other, its), _whole(model, optimizer)))
-    return all(same)
-
-
-def test_the_other_forms_of_a_state_load() -> None:
-    assert run_ranks(3, _flat_and_full) == [True] * 3
+        assert _same(_whole(other, its), _whole(model, optimizer))
 
 
 def test_the_page_shows_what_the_example_does() -> None:
@@ -197,21 +186,9 @@ def test_the_page_shows_what_the_example_does() -> None:
     assert textwrap.indent(code, "    ") in SCRIPT.read_text()
 
 
-def _run(folder: Path, way: str, ranks: int) -> list[tuple[str, str]]:
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"] if ranks else []
-    ended = subprocess.run(
-        [sys.executable, *torchrun, str(SCRIPT), way, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=ENDS,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return re.findall(r"step (\d+): loss (\S+)", ended.stdout)
-
-
 def test_the_script(tmp_path: Path) -> None:
-    run = partial(_run, tmp_path)
-    seen = [*run("sharded", 2), *run("plain", 0)]
+    said = torchrun(SCRIPT, "sharded", tmp_path, ranks=2)
+    said += torchrun(SCRIPT, "plain", tmp_path, ranks=0)
+    seen = re.findall(r"step (\d+): loss (\S+)", said)
     assert [int(step) for step, _ in seen] == list(range(10))
     assert float(seen[-1][1]) < float(seen[4][1]) < float(seen[0][1])

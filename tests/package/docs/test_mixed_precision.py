@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from support.one_process import give_mean
-from support.patience import ENDS
 from support.ranks import World, run_ranks
+from support.torchrun import torchrun
 from support.tree import same_bits
 from torch import nn
 
@@ -115,15 +112,8 @@ def test_the_three_ways_train_alike() -> None:
 
 
 def test_the_script() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(SCRIPT), *WAYS],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=ENDS,
-    )
-    assert ended.returncode == 0, ended.stderr
-    lines = re.findall(r"rank (\d), (\w+): loss (\S+), then (\S+); scale (\d+)", ended.stdout)
+    said = torchrun(SCRIPT, *WAYS, ranks=2)
+    lines = re.findall(r"rank (\d), (\w+): loss (\S+), then (\S+); scale (\d+)", said)
     assert {(rank, way) for rank, way, *_ in lines} == {(r, w) for r in "01" for w in WAYS}
     assert all(float(last) < float(first) / 10 for *_, first, last, _ in lines)
     assert len({scale for *_, scale in lines}) == 1

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import re
 import runpy
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import pytest
 import torch
 from support.patience import ENDS
 from support.places import ACCELERATOR
+from support.torchrun import torchrun
 from torch import nn
 
 import fastcomm
@@ -119,16 +117,8 @@ def test_stages_on_devices_of_their_own(example: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_the_script(ranks: int) -> None:
-    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
-    ended = subprocess.run(
-        [sys.executable, *run, str(SCRIPT)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=ENDS,
-    )
-    assert ended.returncode == 0, ended.stderr
-    sums = re.findall(r"sum of weights (-?\d+\.\d+)", ended.stdout)
-    assert len(sums) == max(1, ranks) and len(set(sums)) == 1, ended.stdout
-    losses = re.findall(r"rank 0, step \d+: loss (\d+\.\d+)", ended.stdout)
+    said = torchrun(SCRIPT, ranks=ranks)
+    sums = re.findall(r"sum of weights (-?\d+\.\d+)", said)
+    assert len(sums) == max(1, ranks) and len(set(sums)) == 1, said
+    losses = re.findall(r"rank 0, step \d+: loss (\d+\.\d+)", said)
     assert float(losses[-1]) < float(losses[0])
