@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.on_ranks import on_ranks
-from support.patience import ENDS, OPERATION, SOON, until
+from support.patience import ENDS, SOON, until
 from support.ranks import World, run_outcomes
-from support.stores import tcp_store
+from support.stores import join_over, tcp_store
 
 Future = Any
 
@@ -306,13 +305,7 @@ def test_a_group_follows_one_that_was_destroyed(world: World) -> None:
 
 def _die_while_the_lane_forms(world: World) -> Caught | None:
     """Kill the rank that holds the store; the other looks for it in an earlier connection."""
-    dist.init_process_group(
-        "fastcomm",
-        store=tcp_store(world),
-        rank=world.rank,
-        world_size=2,
-        timeout=timedelta(seconds=OPERATION),
-    )
+    join_over(tcp_store(world), world)
     future = _reduced(1.0)
     future.wait()
     if world.rank == 0:

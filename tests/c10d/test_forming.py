@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import resource
 from dataclasses import replace
 
 import pytest
@@ -12,7 +9,7 @@ import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
 from support.patience import SOON
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World, run_ranks
 
 
 @pytest.mark.parametrize("sizes", [[2, 3], [3, 2], [3, 3, 4], [3, 2, 3]])
@@ -49,21 +46,3 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         assert caught.kind == "CollectiveTimeoutError", caught
         assert caught.seconds < SOON, caught
     assert "ranks 2 did not arrive" in told[0].text
-
-
-def _one_without_descriptors(world: World, poor: int) -> Caught:
-    logging.getLogger("fastcomm").setLevel(logging.ERROR)
-    if world.rank == poor:
-        held = len(os.listdir("/proc/self/fd")) - 1
-        resource.setrlimit(resource.RLIMIT_NOFILE, (held + 5, held + 5))
-    return catch(world.init)
-
-
-@pytest.mark.parametrize("poor", [0, 2])
-def test_a_rank_without_descriptors_tells_the_others(poor: int) -> None:
-    for outcome in run_outcomes(3, _one_without_descriptors, poor):
-        assert outcome.exitcode == 0, outcome.error
-        assert outcome.value.kind == "CommunicationSystemError", outcome.value
-        assert f"rank {poor}: a group of 3 ranks needs" in outcome.value.text
-        assert "ulimit -n" in outcome.value.text
-        assert outcome.value.seconds < SOON

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from support.hosts import Host, two_hosts, why_no_hosts
 from support.ranks import World, run_ranks
+from support.stores import join_over
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
@@ -67,19 +68,15 @@ def _report(rank: int, size: int, log: _Log) -> dict[str, Any]:
     }
 
 
+def _join(world: World, master: str, port: int) -> None:
+    store = dist.TCPStore(master, port, world.size, world.rank == 0, timeout=world.timeout)
+    join_over(store, world)
+
+
 def _on_two_hosts(world: World, hosts: list[Host], port: int) -> dict[str, Any]:
     log = _Log()
     hosts[world.rank * 2 // world.size].enter()
-    store = dist.TCPStore(
-        hosts[0].address,
-        port,
-        world.size,
-        is_master=world.rank == 0,
-        timeout=world.timeout,
-    )
-    dist.init_process_group(
-        world.backend, store=store, rank=world.rank, world_size=world.size, timeout=world.timeout
-    )
+    _join(world, hosts[0].address, port)
     report = _report(world.rank, world.size, log) if world.backend == "fastcomm" else {}
     report["weights"] = [weight.tolist() for weight in _train(world.rank)]
     dist.barrier()
@@ -136,11 +133,7 @@ def _without_interface(world: World, hosts: list[Host], port: int) -> list[list[
             world.init()
         else:
             os.environ.pop("MASTER_ADDR", None)
-            store = dist.TCPStore(
-                master, port + number, world.size, world.rank == 0, timeout=world.timeout
-            )
-            named = {"rank": world.rank, "world_size": world.size, "timeout": world.timeout}
-            dist.init_process_group(world.backend, store=store, **named)
+            _join(world, master, port + number)
         dist.all_reduce(torch.ones(3))
         part = dist.new_group([0, world.size - 1])  # with ranks of both
         if part is not dist.GroupMember.NON_GROUP_MEMBER:
@@ -172,11 +165,7 @@ def _some_name_it(world: World, hosts: list[Host], named: list[int], port: int) 
     log = _Log()
     hosts[world.rank * 2 // world.size].enter(name_interface=world.rank in named)
     for number, master in enumerate(at for at in (hosts[0].address, hosts[0].address6) if at):
-        store = dist.TCPStore(
-            master, port + number, world.size, world.rank == 0, timeout=world.timeout
-        )
-        own = {"rank": world.rank, "world_size": world.size, "timeout": world.timeout}
-        dist.init_process_group(world.backend, store=store, **own)
+        _join(world, master, port + number)
         for ranks in (list(range(world.size)), [0, 3], [1, 2], [0, 1, 3]):
             part = dist.new_group(ranks)
             if world.rank in ranks:

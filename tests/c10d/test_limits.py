@@ -86,23 +86,26 @@ def test_a_segment_within_the_limits_is_shared_memory() -> None:
         assert all(report["native"] for report in reports), reports[0]["why"]
 
 
-def _with_few_descriptors(world: World, spare: int) -> Any:
+def _with_few_descriptors(world: World, spare: int, limited: list[int]) -> Caught:
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
-    _limit("NOFILE", spare)
-    try:
-        world.init()
-    except Exception as error:
-        return Caught(type(error).__name__, (), str(error), 0, 0)
-    return _use()
+    if world.rank in limited:
+        _limit("NOFILE", spare)
+    return catch(world.init)
 
 
-@pytest.mark.parametrize("spare", [1, 6, 12, 20])
-def test_too_few_descriptors_are_an_error(spare: int) -> None:
+@pytest.mark.parametrize(
+    ("spare", "limited"),
+    [*((spare, [0, 1, 2]) for spare in (1, 6, 12, 20)), (5, [0]), (5, [2])],
+)
+def test_too_few_descriptors_are_an_error_on_every_rank(spare: int, limited: list[int]) -> None:
     """And not the end of the process, which Gloo causes where it serves the group."""
-    for outcome in run_outcomes(3, _with_few_descriptors, spare):
+    for outcome in run_outcomes(3, _with_few_descriptors, spare, limited):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
         assert "ulimit -n" in outcome.value.text, outcome.value
+        assert outcome.value.seconds < SOON
+        if len(limited) == 1:
+            assert f"rank {limited[0]}: a group of 3 ranks needs" in outcome.value.text
 
 
 @on_ranks(2, 6)

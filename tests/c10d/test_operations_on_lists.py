@@ -1,4 +1,4 @@
-"""Several tensors in one operation, sparse tensors, objects, and the barriers."""
+"""Several tensors in one operation, sparse tensors, and the barriers."""
 
 from __future__ import annotations
 
@@ -93,25 +93,6 @@ def _sparse(rank: int, size: int) -> None:
             assert mine.requires_grad == (dtype.is_floating_point and bool(dense))
 
 
-def _objects(rank: int, size: int) -> None:
-    everything: list[Any] = [None] * size
-    dist.all_gather_object(everything, {"rank": rank, "text": "x" * (rank * 50_000)})
-    assert [each["rank"] for each in everything] == list(range(size))
-    assert [len(each["text"]) for each in everything] == [k * 50_000 for k in range(size)]
-    root = size - 1
-    gathered: list[Any] | None = [None] * size if rank == root else None
-    dist.gather_object((rank, None), gathered, dst=root)
-    assert gathered is None or gathered == [(k, None) for k in range(size)]
-    told: list[Any] = [None]
-    dist.scatter_object_list(
-        told, [f"for {k}" for k in range(size)] if rank == root else None, root
-    )
-    assert told == [f"for {rank}"]
-    said: list[Any] = ["hello", {1: 2}] if rank == root else [None, None]
-    dist.broadcast_object_list(said, root)
-    assert said == ["hello", {1: 2}]
-
-
 def _lives(rank: int, size: int) -> None:
     """Check barriers, timeouts, and the end."""
     backend = _backend()
@@ -139,11 +120,10 @@ def _lives(rank: int, size: int) -> None:
 
 
 @on_ranks(1, 2, 3, *(pytest.param(n, marks=pytest.mark.release) for n in (4, 5, 8)))
-def test_lists_sparse_tensors_objects_and_barriers(world: World) -> None:
+def test_lists_sparse_tensors_and_barriers(world: World) -> None:
     world.init()
     _lists(world.rank, world.size)
     _sparse(world.rank, world.size)
-    _objects(world.rank, world.size)
     _lives(world.rank, world.size)
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from support.caught import catch
 from support.patience import until
 from support.ranks import World, run_ranks
-from support.stores import tcp_store
+from support.stores import join_over, tcp_store
 
 import fastcomm
 
@@ -65,13 +65,7 @@ def _init(world: World, name: str = "store") -> None:
     """
     if "tcp" not in _stores:
         _stores["tcp"] = tcp_store(world)
-    dist.init_process_group(
-        world.backend,
-        store=dist.PrefixStore(name, _stores["tcp"]),
-        rank=world.rank,
-        world_size=world.size,
-        timeout=world.timeout,
-    )
+    join_over(dist.PrefixStore(name, _stores["tcp"]), world)
 
 
 def _one_round(world: World, number: int) -> int:

@@ -37,7 +37,6 @@ def on_ranks(
         environments: by name, variables that the ranks have; each is a test.
         options: of `run_ranks`.
     """
-
     named = dict(environments or {"": {}})
     ways: dict[str, Sequence[Any]] = {"size": sizes, "variables": list(named)}
     several = [way for way, values in ways.items() if len(values) > 1]

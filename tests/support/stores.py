@@ -1,4 +1,4 @@
-"""A store over TCP for ranks that share nothing but a folder."""
+"""Groups over other stores than the file of ``World.init``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ import torch.distributed as dist
 from support.ranks import World
 
 
+def join_over(store: dist.Store, world: World) -> None:
+    """Join the default group over a store."""
+    dist.init_process_group(
+        world.backend,
+        store=store,
+        rank=world.rank,
+        world_size=world.size,
+        timeout=world.timeout,
+    )
+
+
 def tcp_store(world: World) -> dist.Store:
-    """Return a store that rank 0 holds."""
+    """Return a store that rank 0 holds, at any free port."""
     port = Path(world.directory, "port")
     if world.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

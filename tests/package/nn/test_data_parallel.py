@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.places import Place, examples
-from support.steps import gradients, small_net, stepped
+from support.steps import Applied, gradients, small_net, stepped
 from support.tree import same_bits
 from torch import nn
 from torch.nn import functional as F
@@ -86,13 +86,12 @@ def test_a_tensor_elsewhere() -> None:
 
 
 def test_a_replica_that_raises(place: Place) -> None:
-    class Picky(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x[0] > 1:
-                raise ValueError("too large")
-            return x
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        if x[0] > 1:
+            raise ValueError("too large")
+        return x
 
-    parallel = DataParallel(Picky(), place.devices(2))
+    parallel = DataParallel(Applied(picky), place.devices(2))
     name = parallel.device_ids[1]
     with pytest.raises(ValueError, match=f"Caught ValueError in replica 1 on device {name}"):
         parallel(torch.tensor([0.0, 2.0]))
@@ -119,13 +118,10 @@ def test_modes_hooks_and_attributes() -> None:
     assert parallel.output_device == "cpu" and parallel.dim == 0
     assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
 
-    class Grad(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert not torch.is_grad_enabled()
-            return x
-
+    asks = DataParallel(Applied(lambda x: x * torch.is_grad_enabled()), TWO)
+    assert asks(torch.ones(2)).all()
     with torch.no_grad():
-        DataParallel(Grad(), TWO)(torch.ones(2))
+        assert not asks(torch.ones(2)).any()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert DataParallel(nn.Linear(2, 2), TWO)(torch.ones(2, 2)).dtype == torch.bfloat16
 
@@ -205,15 +201,11 @@ def test_buffers_that_require_gradients(place: Place) -> None:
 
 
 def test_scalars_and_any_dimension(place: Place) -> None:
-    class Mean(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mean()
-
     x, two = torch.arange(8.0).view(2, 4).to(place.first), place.devices(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert DataParallel(Mean(), two)(x).tolist() == [1.5, 5.5]
-        assert DataParallel(Mean(), two, dim=1)(x).tolist() == [2.5, 4.5]
+        assert DataParallel(Applied(torch.mean), two)(x).tolist() == [1.5, 5.5]
+        assert DataParallel(Applied(torch.mean), two, dim=1)(x).tolist() == [2.5, 4.5]
     assert torch.equal(DataParallel(nn.Identity(), two, dim=1)(x), x)
     assert torch.equal(DataParallel(nn.Identity(), two, dim=-1)(x), x)
 
@@ -227,12 +219,11 @@ class Result:
 def test_chunk_sizes(place: Place) -> None:
     sizes: list[int] = []
 
-    class Counts(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            sizes.append(len(x))
-            return x
+    def count(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        return x
 
-    parallel = DataParallel(Counts(), place.devices(3), chunk_sizes=[1, 2, 5])
+    parallel = DataParallel(Applied(count), place.devices(3), chunk_sizes=[1, 2, 5])
     for rows, wanted in (
         (8, [1, 2, 5]),
         (16, [2, 4, 10]),
@@ -247,7 +238,7 @@ def test_chunk_sizes(place: Place) -> None:
         assert sorted(sizes) == wanted, rows
     for bad in ([1, 2], [1, 2, 0]):
         with pytest.raises(ValueError, match="chunk_sizes"):
-            DataParallel(Counts(), place.devices(3), chunk_sizes=bad)
+            DataParallel(Applied(count), place.devices(3), chunk_sizes=bad)
 
 
 def test_buffers(place: Place) -> None:
@@ -331,15 +322,14 @@ def test_gradients_of_lazily_conjugated_tensors() -> None:
 def test_chunks_by_measured_speed(place: Place) -> None:
     """The second replica takes three times as long for a row."""
 
-    class Slow(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            slow = x[-1] == 39
-            time.sleep(len(x) * (0.003 if slow else 0.001))
-            sizes[bool(slow)] = len(x)
-            return x
+    def work(x: torch.Tensor) -> torch.Tensor:
+        slow = x[-1] == 39
+        time.sleep(len(x) * (0.003 if slow else 0.001))
+        sizes[bool(slow)] = len(x)
+        return x
 
     sizes: dict[bool, int] = {}
-    parallel = DataParallel(Slow(), place.devices(2), chunk_sizes="measured")
+    parallel = DataParallel(Applied(work), place.devices(2), chunk_sizes="measured")
     x = torch.arange(40)
     assert torch.equal(parallel(x).cpu(), x)
     assert sizes == {False: 20, True: 20}
@@ -403,25 +393,21 @@ def test_frozen_parameters_cost_no_gradients() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_a_replica_that_exits(place: Place, error: BaseException) -> None:
-    class Exits(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise error
+    def leave(x: torch.Tensor) -> torch.Tensor:
+        raise error
 
     with pytest.raises(type(error)) as caught:
-        DataParallel(Exits(), place.devices(2))(torch.ones(2))
+        DataParallel(Applied(leave), place.devices(2))(torch.ones(2))
     assert caught.value is error
 
 
 def test_batches_that_are_dataclasses_or_empty(place: Place) -> None:
-    class Logits(nn.Module):
-        def forward(self, result: Result) -> torch.Tensor:
-            return result.logits
-
     x, two = torch.randn(6, 2), place.devices(2)
-    parallel = DataParallel(Logits(), two, chunk_sizes=[1, 2])
+    logits = Applied(lambda result: result.logits)
+    parallel = DataParallel(logits, two, chunk_sizes=[1, 2])
     assert torch.equal(parallel(Result(x, [])).cpu(), x)
     losses = DataParallelCriterion(nn.MSELoss())(
-        DataParallel(Logits(), two, chunk_sizes=[1, 2], gather_outputs=False)(Result(x, [])), x + 1
+        DataParallel(logits, two, chunk_sizes=[1, 2], gather_outputs=False)(Result(x, [])), x + 1
     )
     assert losses.tolist() == pytest.approx([2 / 3, 4 / 3])
     linear = nn.Linear(2, 4).to(place.first)

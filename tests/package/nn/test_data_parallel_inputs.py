@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.places import Place
-from support.steps import small_net
+from support.steps import Applied, small_net
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,19 +17,11 @@ from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriteri
 TWO = ["cpu", "cpu"]
 
 
-class Several(nn.Module):
-    def forward(self, a: torch.Tensor, b: torch.Tensor, factor: float, c: Any = None) -> Any:
-        return factor * (a * b) if c is None else factor * (a * b + c)
-
-
 def test_without_inputs_one_replica_runs(place: Place) -> None:
-    class Constant(nn.Module):
-        def forward(self) -> torch.Tensor:
-            return torch.ones(2, 3)
-
+    constant = Applied(lambda: torch.ones(2, 3))
     for devices in (place.devices(1), place.devices(2)):
-        assert torch.equal(DataParallel(Constant(), devices)().cpu(), torch.ones(2, 3))
-        assert torch.equal(data_parallel(Constant(), None, devices).cpu(), torch.ones(2, 3))
+        assert torch.equal(DataParallel(constant, devices)().cpu(), torch.ones(2, 3))
+        assert torch.equal(data_parallel(constant, None, devices).cpu(), torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("devices", [2, "cpu", torch.device("cpu")])
@@ -135,22 +127,20 @@ def test_losses_are_weighted_by_rows_beside_0_dim_tensors() -> None:
 
 
 def test_0_dim_tensors_alone_make_one_replica(place: Place) -> None:
-    class Constant(nn.Module):
-        def forward(self, scale: torch.Tensor) -> torch.Tensor:
-            return scale * torch.ones(2, 3, device=scale.device)
-
+    constant = Applied(lambda scale: scale * torch.ones(2, 3, device=scale.device))
     two, scale = place.devices(2), torch.tensor(2.0)
     wanted = 2 * torch.ones(2, 3)
-    assert torch.equal(DataParallel(Constant(), two)(scale).cpu(), wanted)
-    assert torch.equal(DataParallel(Constant(), two, chunk_sizes=[1, 2])(scale).cpu(), wanted)
-    assert torch.equal(data_parallel(Constant(), scale, two).cpu(), wanted)
+    assert torch.equal(DataParallel(constant, two)(scale).cpu(), wanted)
+    assert torch.equal(DataParallel(constant, two, chunk_sizes=[1, 2])(scale).cpu(), wanted)
+    assert torch.equal(data_parallel(constant, scale, two).cpu(), wanted)
 
 
 def test_inputs_that_would_lose_rows(place: Place) -> None:
     a, b, four = torch.ones(8, 2), torch.ones(5, 2), place.devices(4)
-    parallel = DataParallel(Several(), four)
+    product = Applied(lambda a, b, factor: factor * a * b)
+    parallel = DataParallel(product, four)
     for arguments, keywords in (((a, b, 1.0), {}), ((a,), {"b": b, "factor": 1.0})):
         with pytest.raises(ValueError, match="of 8 and of 5 along dimension 0"):
             parallel(*arguments, **keywords)
         with pytest.raises(ValueError, match="of 8 and of 5 along dimension 0"):
-            data_parallel(Several(), arguments, four, module_kwargs=keywords)
+            data_parallel(product, arguments, four, module_kwargs=keywords)
