@@ -28,10 +28,13 @@ def _two_stay_away(world: World, wait_all_ranks: bool) -> list[Caught]:
     world.init()
     dist.barrier()
     if world.rank in (1, 2):
-        time.sleep(1)
+        for rank in (0, 3):
+            world.hear(f"rank {rank} has given up")
         return []
     limit = timedelta(seconds=0.3 if world.rank == 0 else 20)
-    return [catch(fastcomm.monitored_barrier, None, limit, wait_all_ranks), catch(dist.barrier)]
+    caught = [catch(fastcomm.monitored_barrier, None, limit, wait_all_ranks), catch(dist.barrier)]
+    world.tell(f"rank {world.rank} has given up")
+    return caught
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

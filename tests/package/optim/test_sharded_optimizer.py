@@ -1,8 +1,12 @@
-"""ShardedOptimizer against the optimizer itself on whole, reduced, clipped gradients: the bits."""
+"""ShardedOptimizer against the optimizer itself on whole, reduced, clipped gradients: the bits.
+
+Of a step on several ranks, and of a training in one process.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 import torch
 from support.caught import catch
 from support.on_ranks import on_ranks
-from support.one_process import Uneven, loss_of
+from support.one_process import Uneven, give_mean, loss_of
 from support.ranks import World, run_ranks
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -22,6 +26,9 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 0.01}),
     "adamw fused": (torch.optim.AdamW, {"lr": 0.01, "fused": True}),
     "adagrad": (torch.optim.Adagrad, {"lr": 0.05}),
+    "nesterov": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    "adam": (torch.optim.Adam, {"lr": 0.01}),
+    "adamw that decays": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
 }
 
 
@@ -50,14 +57,21 @@ def _whole(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -
     return optimizer
 
 
-def _sharded(model: nn.Module, name: str, steps: int, rank: int, **options: Any) -> Any:
+def _sharded(model: nn.Module, name: str, **options: Any) -> Any:
     kind, settings = OPTIMIZERS[name]
-    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **options, **settings)
+    return fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **options, **settings)
+
+
+def _train(model: nn.Module, optimizer: Any, steps: int, rank: int) -> list[float]:
+    """Train on a rank's batches, and return its losses."""
+    losses = []
     for step in range(steps):
         optimizer.zero_grad()
-        loss_of(model, rank, step).backward()
+        loss = loss_of(model, rank, step)
+        loss.backward()
         optimizer.step()
-    return optimizer
+        losses.append(loss.item())
+    return losses
 
 
 def _same_bits(world: World) -> list[float]:
@@ -70,11 +84,12 @@ def _same_bits(world: World) -> list[float]:
         {"norm_type": math.inf},
         {"norm_type": math.inf, "max_norm": 1e-7},
     ]
-    for name in OPTIMIZERS:
+    for name in ("sgd", "adamw", "adamw fused", "adagrad"):
         for options in cases:
             wanted, found = Model(), Model(seed=3 + world.rank)  # made equal by the first rank
             whole = _whole(wanted, name, 3, world.rank, **options)
-            sharded = _sharded(found, name, 3, world.rank, **options)
+            sharded = _sharded(found, name, **options)
+            _train(found, sharded, 3, world.rank)
             # torch's fused kernels treat the last few elements of a tensor differently.
             same = partial(torch.allclose, atol=1e-6) if "fused" in name else torch.equal
             for p, q in zip(wanted.parameters(), found.parameters(), strict=True):
@@ -108,6 +123,64 @@ def _same_bits(world: World) -> list[float]:
 def test_a_step_has_the_bits_of_the_optimizer_itself(size: int, transport: str) -> None:
     answers = run_ranks(size, _same_bits, environment={"FASTCOMM_TRANSPORT": transport})
     assert all(answer == answers[0] for answer in answers)
+
+
+STEPS = 12
+CASES = [(name, norm) for name in ("nesterov", "adam", "adamw that decays") for norm in (None, 2.0)]
+# For each case: the losses of every step, of one rank or of all, and the final parameters.
+Trained = list[tuple[list[Any], list[torch.Tensor]]]
+
+
+def _uneven() -> Uneven:
+    torch.manual_seed(4)
+    return Uneven()
+
+
+def _train_all(world: World) -> Trained:
+    world.init()
+    trained: Trained = []
+    for name, max_norm in CASES:
+        model = _uneven()
+        losses = _train(model, _sharded(model, name, max_norm=max_norm), STEPS, world.rank)
+        trained.append((losses, [p.detach() for p in model.parameters()]))
+    return trained
+
+
+def _one_process(world: World, ranks: int, ours: bool) -> Trained:
+    """Train without a group, and clip by our norm, or torch's."""
+    clip: Callable[..., Any] = fastcomm.clip_grad_norm_ if ours else torch.nn.utils.clip_grad_norm_
+    trained: Trained = []
+    for name, max_norm in CASES:
+        kind, settings = OPTIMIZERS[name]
+        model = _uneven()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = kind(parameters, **settings)
+        losses, norms = [], []
+        for step in range(STEPS):
+            of_ranks = [loss_of(model, rank, step) for rank in range(ranks)]
+            give_mean(parameters, of_ranks)
+            if max_norm is not None:
+                norms.append(float(clip(parameters, max_norm)))
+            optimizer.step()
+            losses.append([loss.item() for loss in of_ranks])
+        assert max_norm is None or min(norms) < max_norm < max(norms)  # some steps clip, some not
+        trained.append((losses, [p.detach() for p in model.parameters()]))
+    return trained
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_losses_and_weights_are_those_of_one_process(ranks: int) -> None:
+    """To the bit; to 1e-5 with torch's clipping, whose norm is summed in another order."""
+    (expected,) = run_ranks(1, _one_process, ranks, True)
+    (close,) = run_ranks(1, _one_process, ranks, False)
+    for rank, trained in enumerate(run_ranks(ranks, _train_all)):
+        for (losses, weights), (wanted, same), (near, _) in zip(
+            trained, expected, close, strict=True
+        ):
+            assert losses == [step[rank] for step in wanted]
+            assert losses == pytest.approx([step[rank] for step in near], rel=1e-5)
+            assert all(torch.equal(a, b) for a, b in zip(weights, same, strict=True))
+            assert losses[-1] < 0.5 * losses[0]
 
 
 @on_ranks(2)
@@ -207,7 +280,8 @@ def _full(optimizer: Any) -> dict[str, torch.Tensor]:
 def test_states_load_in_parts_and_whole(world: World) -> None:
     world.init()
     model = Uneven()
-    optimizer = _sharded(model, "adamw", 3, world.rank)
+    optimizer = _sharded(model, "adamw")
+    _train(model, optimizer, 3, world.rank)
     found = _full(optimizer)
     in_parts, whole = optimizer.state_dict(), optimizer.state_dict()
     parts = [v for values in in_parts["state"].values() for v in values.values()]
@@ -216,9 +290,8 @@ def test_states_load_in_parts_and_whole(world: World) -> None:
         k: {n: v.full_tensor() if isinstance(v, DTensor) else v for n, v in s.items()}
         for k, s in whole["state"].items()
     }
-    kind, settings = OPTIMIZERS["adamw"]
     for state in (in_parts, whole):
-        other = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
+        other = _sharded(model, "adamw")
         other.load_state_dict(state)
         values = _full(other)
         assert values.keys() == found.keys()
@@ -233,8 +306,7 @@ def test_states_with_other_placements_load(world: World) -> None:
 
     world.init()
     model = nn.Linear(1, 1)
-    kind, settings = OPTIMIZERS["adamw"]
-    optimizer = fastcomm.optim.ShardedOptimizer(model.parameters(), kind, **settings)
+    optimizer = _sharded(model, "adamw")
     model(torch.ones(1)).sum().backward()
     optimizer.step()
     state = optimizer.state_dict()
