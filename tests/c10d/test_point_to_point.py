@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from support.caught import catch
 from support.messages import exchange
 from support.on_ranks import TRANSPORTS, on_ranks
-from support.patience import ENDS
-from support.ranks import World
+from support.patience import OPERATION, until
+from support.ranks import World, run_outcomes
 
 pytestmark = pytest.mark.serial  # short times are compared
 
@@ -212,12 +215,51 @@ def test_polling_completes(world: World) -> None:
         got = torch.zeros(2)
         work = dist.irecv(got, 0)
         assert work is not None
-        deadline = time.monotonic() + ENDS
-        while not work.is_completed():
-            assert time.monotonic() < deadline
+        until(work.is_completed, "the receive ends", 0)
         assert got.tolist() == [1, 1]
         dist.send(torch.zeros(1), 0)
     dist.barrier()
+
+
+def _polled_in_vain(world: World) -> str:
+    world.init()
+    if world.rank == 1:
+        time.sleep(0.2)
+        os._exit(3)
+    work = dist.irecv(torch.zeros(2), 1)
+    assert work is not None
+    until(work.is_completed, "the receive ends", 0.001)
+    return catch(work.wait).kind
+
+
+def test_who_polls_learns_of_a_death() -> None:
+    assert run_outcomes(2, _polled_in_vain)[0].value == "PeerLostError"
+
+
+@on_ranks(2)
+def test_a_message_moves_while_its_rank_is_in_another_group(world: World) -> None:
+    """Leave a first message to an engine that is busy with another group."""
+    world.init()
+    limit = timedelta(seconds=OPERATION)
+    others, ours = dist.new_group(timeout=limit), dist.new_group(timeout=limit)
+    large, value = torch.full((1 << 19,), 3.0), torch.ones(4)
+    if world.rank == 0:
+        work = dist.all_reduce(value, group=others, async_op=True)
+        time.sleep(0.1)  # now it is busy
+        dist.isend(large, 1, group=ours).wait()
+        work.wait()
+        time.sleep(0.3)  # the progress thread has nothing to do, and forgets
+        sent = dist.isend(large, 1, group=ours)
+        dist.all_reduce(value, group=others)  # drives the other group alone
+        sent.wait()
+    else:
+        time.sleep(0.2)
+        dist.recv(torch.empty_like(large), 0, group=ours)
+        dist.all_reduce(value, group=others)
+        got = torch.empty_like(large)
+        dist.recv(got, 0, group=ours)
+        assert torch.equal(got, large)
+        dist.all_reduce(value, group=others)
 
 
 @on_ranks(2)
