@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.ranks import World, run_ranks
+from support.on_ranks import on_ranks
+from support.ranks import World
 
 COUNTS = (6, 20_000)  # one-shot and pipelined
 ROOT = 1
@@ -146,7 +147,10 @@ def _gloo_fails(kind: str, name: str, lazy: str) -> bool:
     return (name == "gather" and kind == "conjugated") or (name == "scatter" and lazy == "input")
 
 
-def _alike(world: World, kind: str, lazy: str) -> list[str]:
+@pytest.mark.parametrize("lazy", ["input", "output", "input, output"])
+@pytest.mark.parametrize("kind", LAZY)
+@on_ranks(3)
+def test_values_or_refusals_are_those_of_gloo(world: World, kind: str, lazy: str) -> None:
     world.init()
     ours, theirs = dist.group.WORLD, dist.new_group(backend="gloo")
     differing = []
@@ -162,10 +166,4 @@ def _alike(world: World, kind: str, lazy: str) -> list[str]:
             if found[0] != found[1]:
                 texts = [str(each)[:200] for each in found]
                 differing.append(f"{name} of {count}: {texts[0]} and not {texts[1]}")
-    return differing
-
-
-@pytest.mark.parametrize("lazy", ["input", "output", "input, output"])
-@pytest.mark.parametrize("kind", LAZY)
-def test_values_or_refusals_are_those_of_gloo(kind: str, lazy: str) -> None:
-    assert run_ranks(3, _alike, kind, lazy) == [[]] * 3
+    assert not differing, "\n".join(differing)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_ranks
 
@@ -58,7 +59,8 @@ def test_unlike_calls_are_a_mismatch_everywhere(how: str, waits: bool) -> None:
     assert f"send({name}, {sent.numel()} elements)" in outcomes[1][0][0].text
 
 
-def _tags_of_nobody(world: World) -> Caught | None:
+@on_ranks(2, group_timeout=0.4)
+def test_a_timeout_lists_what_nobody_received(world: World) -> None:
     world.init()
     dist.barrier()
     if world.rank == 1:
@@ -66,44 +68,36 @@ def _tags_of_nobody(world: World) -> Caught | None:
             dist.send(torch.ones(1), 0, tag=tag)
         world.tell("sent")
         world.hear("given up")
-        return catch(dist.barrier)
+        assert catch(dist.barrier).kind == "CollectiveTimeoutError"
+        return
     world.hear("sent")
     caught = catch(dist.recv, torch.zeros(1), 1, tag=4)
     world.tell("given up")
-    return caught
-
-
-def test_a_timeout_lists_what_nobody_received() -> None:
-    caught, other = run_ranks(2, _tags_of_nobody, group_timeout=0.4)
-    assert caught.kind == other.kind == "CollectiveTimeoutError"
+    assert caught.kind == "CollectiveTimeoutError"
     assert "has sent tags [3, 7] that nobody received" in caught.text, caught.text
 
 
-def _one_leaves(world: World) -> tuple[list[float], Caught] | None:
-    """Let a rank leave: what was sent before arrives, and nothing else."""
+@on_ranks(2)
+def test_a_peer_that_left(world: World) -> None:
+    """What was sent before arrives, and nothing else."""
     world.init()
     dist.barrier()
     if world.rank == 1:
         dist.send(torch.ones(2), 0)
         dist.destroy_process_group()
-        time.sleep(1)
-        return None
+        return time.sleep(1)
     time.sleep(0.3)
     x = torch.zeros(2)
     dist.recv(x, 1)
-    return x.tolist(), catch(dist.recv, x, 1)
-
-
-def test_a_peer_that_left() -> None:
-    (values, caught) = run_ranks(2, _one_leaves)[0]
-    assert values == [1, 1]
+    assert x.tolist() == [1, 1]
+    caught = catch(dist.recv, x, 1)
     assert (caught.kind, caught.peer) == ("PeerLeftError", 1), caught
 
 
-def _bad_arguments(world: World) -> list[Caught]:
-    """Pass bad arguments, which concern the caller alone: the group stays as it is."""
+@on_ranks(2)
+def test_bad_arguments_harm_nothing(world: World) -> None:
+    """They concern the caller alone: the group stays as it is."""
     world.init()
-    caught = []
     if world.rank == 0:
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
         caught = [
@@ -112,10 +106,5 @@ def _bad_arguments(world: World) -> list[Caught]:
             catch(backend.recv, [torch.zeros(1)], 0, 0),
             catch(backend.recv, [torch.zeros(1), torch.zeros(1)], 1, 0),
         ]
+        assert [error.kind for error in caught] == ["CollectiveArgumentError"] * 4
     dist.barrier()
-    return caught
-
-
-def test_bad_arguments_harm_nothing() -> None:
-    caught = run_ranks(2, _bad_arguments)[0]
-    assert [error.kind for error in caught] == ["CollectiveArgumentError"] * 4

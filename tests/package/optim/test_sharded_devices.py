@@ -13,7 +13,7 @@ from support.direct import init
 from support.fused import OPTIONS
 from support.on_ranks import on_ranks
 from support.patience import SOON
-from support.ranks import World, run_outcomes, run_ranks
+from support.ranks import World, run_outcomes
 from support.tree import same_bits
 from torch import nn
 
@@ -71,20 +71,17 @@ def test_a_step_without_all_ranks_is_an_error(how: str) -> None:
     assert value[1] or how == "steps"
 
 
-def _none_on_one(world: World) -> tuple[Caught, bool]:
+@on_ranks(2)
+def test_a_rank_without_gradients_is_an_error_at_once(world: World) -> None:
     optimizer = _optimizer(init(world), skip_nonfinite=True)
     before = _contents(optimizer)
     optimizer.zero_grad()
     optimizer.step()  # without gradients on any rank
     if world.rank == 0:
         _give_gradients(optimizer)
-    return catch(lambda: [optimizer.step() for _ in range(2)]), _contents(optimizer) == before
-
-
-def test_a_rank_without_gradients_is_an_error_at_once() -> None:
-    for caught, is_unchanged in run_ranks(2, _none_on_one):
-        assert caught.kind == "CollectiveMismatchError" and caught.seconds < SOON, caught
-        assert is_unchanged
+    caught = catch(lambda: [optimizer.step() for _ in range(2)])
+    assert caught.kind == "CollectiveMismatchError" and caught.seconds < SOON, caught
+    assert _contents(optimizer) == before
 
 
 def _gathers_alone(world: World) -> list[bool]:
