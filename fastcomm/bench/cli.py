@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,17 +19,31 @@ from fastcomm.bench.units import format_size
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(
+    argv: Sequence[str],
+    prepare: Callable[[], None] | None = None,
+    name: str = "fastcomm bench",
+) -> int:
     """Run the command; returns the exit status.
 
-    0 if all went well; 1 with the reason on standard error if not; 2 for wrong options, packages
-    that are missing, and files that cannot be written.
+    Args:
+        argv: its words.
+        prepare: called first, here and in each rank: it may register contenders
+            (`fastcomm.bench.line_up.register`).
+        name: what it is called by.
+
+    Returns:
+        0 if all went well; 1 with the reason on standard error if not; 2 for wrong options,
+        packages that are missing, and files that cannot be written.
     """
-    parser = build_parser()
+    if prepare is not None:
+        prepare()
+    parser = build_parser(name)
+    parser.set_defaults(prepare=prepare)
     options = parser.parse_args(argv)
     options.quiet = options.quiet or STDOUT in (options.json, options.csv)
     needs = not options.quiet or options.out or options.table or options.plot
-    return run("fastcomm bench", _NEEDED if needs else (), lambda: _bench(parser, options, argv))
+    return run(name, _NEEDED if needs else (), lambda: _bench(parser, options, argv))
 
 
 def _bench(
@@ -43,7 +57,7 @@ def _bench(
         parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
     if shows:
         return _show(options)
-    return _run(options, ["fastcomm bench", *argv])
+    return _run(options, [parser.prog, *argv])
 
 
 def _styles() -> list[str]:
@@ -53,9 +67,8 @@ def _styles() -> list[str]:
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
-    from fastcomm.bench.by_mpiexec import StartError
     from fastcomm.bench.environment import describe, summary_line
-    from fastcomm.bench.launch import RankError, running_job
+    from fastcomm.bench.launch import RankError, StartError, running_job
     from fastcomm.bench.plot import write_plot
     from fastcomm.bench.sweep import SweepOptions, run_sweep
 
@@ -71,6 +84,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         warm_up=options.warm_up,
         reductions=options.reduction,
         check=options.check,
+        prepare=options.prepare,
     )
     job = running_job()
     if job and job[0] != 0:  # the others only take part

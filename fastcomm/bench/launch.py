@@ -20,14 +20,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.by_mpiexec import StartedRank
-from fastcomm.bench.by_mpiexec import start as start_by_mpiexec
 from fastcomm.bench.rank import Rank, run_function
 
 # A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
@@ -44,6 +41,30 @@ class RankError(RuntimeError):
 
 class LateError(RankError):
     """Ranks did not return in time."""
+
+
+class StartError(RuntimeError):
+    """Ranks do not start."""
+
+
+class Process(Protocol):
+    """A rank's process, as `multiprocessing` has it."""
+
+    @property
+    def exitcode(self) -> int | None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[[int], tuple[Sequence[Process], list[Connection]]]
+"""Starts so many ranks, which are told over their connections what to run, and answer there.
+
+Raises `StartError` where they do not start.
+"""
 
 
 class _Here:
@@ -84,7 +105,7 @@ def launch(
     *args: Any,
     timeout_s: float,
     on_message: Callable[[int, Any], None] | None = None,
-    by_mpiexec: bool = False,
+    start: Start | None = None,
 ) -> list[Any]:
     """Run ``function(Rank, *args)`` in ``size`` processes; the results in order of rank.
 
@@ -93,23 +114,24 @@ def launch(
         size: number of ranks, at least 1.
         timeout_s: seconds for everything, start-up included.
         on_message: called in the parent as ``on_message(rank, message)`` for `Rank.report`.
-        by_mpiexec: let MPI start them.
+        start: what starts them; else they are processes of this one's kind.
 
     Raises:
         RankError: a rank raised, died, or did not return or exit in time.
+        StartError: of ``start``.
     """
     deadline = time.monotonic() + timeout_s
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess | StartedRank] = []
+    processes: list[Process] = []
     pipes: list[Connection] = []
     try:
-        if by_mpiexec:
-            started, pipes = start_by_mpiexec(size)
+        if start is not None:
+            started, pipes = start(size)
             processes += started
             for rank, pipe in enumerate(pipes):
                 pipe.send((function, _rank_environment(rank, size, store.port), args))
-        for rank in range(0 if by_mpiexec else size):
+        for rank in range(0 if start is not None else size):
             pipe, child_pipe = context.Pipe()
             settings = _rank_environment(rank, size, store.port)
             spawned = context.Process(
@@ -137,7 +159,7 @@ def launch(
 
 
 def _collect(
-    processes: Sequence[SpawnProcess | StartedRank],
+    processes: Sequence[Process],
     pipes: list[Connection],
     deadline: float,
     on_message: Callable[[int, Any], None] | None,
@@ -166,9 +188,7 @@ def _collect(
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _receive(
-    rank: int, pipe: Connection, process: SpawnProcess | StartedRank
-) -> tuple[str, int, Any]:
+def _receive(rank: int, pipe: Connection, process: Process) -> tuple[str, int, Any]:
     """The next report of ``rank``; its death is turned into one."""
     try:
         kind, when, payload = pipe.recv()

@@ -15,10 +15,10 @@ DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
 DEFAULT_SIZES = "8:64M:8"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(name: str = "fastcomm bench") -> argparse.ArgumentParser:
     """The options; sizes are checked while parsing."""
     parser = argparse.ArgumentParser(
-        prog="fastcomm bench",
+        prog=name,
         description="Measure collectives over several backends, interleaved in one run. "
         "The last backend is the baseline of the ratio.",
     )
@@ -61,9 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--backends",
         type=_names,
-        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also floor: a bare "
-        "program of the same steps, single-copy: the same by process_vm_readv, mpi (mpi4py), "
-        "deepspeed, and fake: torch's that does nothing",
+        help="A,B,... (fastcomm,gloo; on GPUs fastcomm,symm_mem_two_shot,nccl); also fake: "
+        "torch's that does nothing",
     )
     parser.add_argument(
         "--budget", type=seconds, default=75.0, metavar="SECONDS", help="for measuring, in all (75)"
@@ -121,7 +120,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
     from fastcomm.bench.cases import CASES, REDUCTIONS
     from fastcomm.bench.launch import running_job
-    from fastcomm.bench.line_up import MPI, OTHERS
+    from fastcomm.bench.line_up import registered, starter
     from fastcomm.bench.timing import UNTIMED_PER_BATCH
 
     options.ops = options.ops or _names(DEFAULT_OPS)
@@ -130,7 +129,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     options.sizes = options.sizes or words.sizes(DEFAULT_SIZES)
     if options.ops == ("all",):
         options.ops = tuple(CASES)
-    known = sorted({*OTHERS, *dist.Backend.backend_list} - {dist.Backend.UNDEFINED})
+    known = sorted({*registered(), *dist.Backend.backend_list} - {dist.Backend.UNDEFINED})
     aliases = words.REDUCTION_ALIASES
     try:
         options.ops = _known(options.ops, CASES, "operation")
@@ -157,8 +156,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         options.ranks = job[1]
     options.ranks = options.ranks or 2
     options.backends = options.backends or _default_backends(options.device)
-    if job and MPI in options.backends:
-        parser.error(f"--backends {MPI}: its ranks are started by mpiexec, not by a job that runs")
+    if job and starter(options.backends):
+        parser.error(f"--backends {','.join(options.backends)}: one starts ranks of its own")
 
 
 def check_places(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -28,12 +28,11 @@ import torch
 import torch.distributed as dist
 
 import fastcomm
-from fastcomm.bench import by_mpiexec
 from fastcomm.bench.cases import CASES, Case
 from fastcomm.bench.cases.base import buffers_from
 from fastcomm.bench.contenders import Contender
 from fastcomm.bench.launch import launch, run_in_job, running_job
-from fastcomm.bench.line_up import MPI, make
+from fastcomm.bench.line_up import make, starter
 from fastcomm.bench.queued import timer_on
 from fastcomm.bench.rank import Rank
 from fastcomm.bench.stats import bandwidth_gbs, summarize
@@ -109,7 +108,7 @@ def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
         options,
         timeout_s=timeout_s,
         on_message=lambda _, row: on_row(row),
-        by_mpiexec=MPI in options.backends and not by_mpiexec.missing(),
+        start=starter(options.backends),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from fastcomm import _C
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.overview import format_overview, main, ratio, read_sweeps, slower
-from fastcomm.bench.records import RecordWriter
 from fastcomm.bench.units import parse_size
 
 pytest.importorskip("tabulate")
@@ -34,14 +34,11 @@ def test_a_ratio_is_that_of_the_least_size_not_below(rows: list[Row]) -> None:
 
 
 def test_what_is_slower_is_named(
-    rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rows: list[Row], written: Callable[[str, list[Row]], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows[2]["median_us"] = 400.0
     assert slower(rows) == [("all_reduce", 65536, 0.5)]
-    with RecordWriter(tmp_path / "rows", []) as writer:
-        for row in rows:
-            writer.write(row)
-    assert main([str(tmp_path / "rows"), "--sizes", "8,64K"]) == 0
+    assert main([written("rows", rows), "--sizes", "8,64K"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "slower: all_reduce of 64 KiB, 2 ranks: 0.50\n"
     lines = [line.replace(" ", "") for line in shown.out.splitlines()]

@@ -1,6 +1,6 @@
 // What bare processes need for a collective of fp32 on shared memory: no headers that are compared, no deaths noticed,
 // no deadlines, no types, no waiting that lets others run first. What is left is what the cores and the memory between
-// them allow, so that `fastcomm bench --backends fastcomm,floor` shows how far from it a backend is.
+// them allow, so that `python benchmarks/collectives.py --backends fastcomm,floor` shows how far from it a backend is.
 //
 // Each rank has a region that all have mapped: a line with its flag, and slots. A message of up to kOneStep goes in one
 // step; longer ones in blocks of kBlock, of which the next is staged before the peers' last is read. Slots take turns,

@@ -1,6 +1,6 @@
 """What bare processes need: ``floor.cpp``, compiled here and called without torch in between.
 
-``--backends fastcomm,floor`` shows how far from it a backend is. It has fp32 sums on the CPU of
+It has fp32 sums on the CPU of
 all_reduce and reduce_scatter_tensor, all_gather_into_tensor and broadcast, for up to 16 ranks.
 ``single-copy`` is the same program where ranks read each other's tensors by ``process_vm_readv``.
 """
@@ -25,7 +25,7 @@ from fastcomm._machine import identity as _machine
 from fastcomm.bench.cases import Case
 from fastcomm.bench.contenders import NotServedError
 from fastcomm.bench.objects import all_gather_object
-from fastcomm.bench.peers import Peer
+from peers.peer import Peer
 
 _SOURCE = Path(__file__).with_name("floor.cpp")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off")

@@ -19,13 +19,11 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+from fastcomm.bench.launch import StartError
+
 _KEY = "FASTCOMM_BENCH_KEY"  # taken out of the environment before fastcomm sees it
 _STARTS_S = 60.0
 _ENDS_S = 10.0
-
-
-class StartError(RuntimeError):
-    """The ranks do not start."""
 
 
 def missing() -> str:
@@ -42,12 +40,11 @@ def _mpiexec() -> str | None:
 
 
 class StartedRank:
-    """One of them, with what `launch` asks of a process."""
-
-    exitcode: int | None = None
+    """One of them, as a `fastcomm.bench.launch.Process`."""
 
     def __init__(self, mpiexec: subprocess.Popen[bytes]) -> None:
         self._mpiexec = mpiexec
+        self.exitcode: int | None = None
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until all of them have ended."""
@@ -79,7 +76,8 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
         key = secrets.token_hex(16)
         with Listener(str(Path(folder, "ranks")), "AF_UNIX", size, key.encode()) as listener:
             command = [str(_mpiexec()), "-n", str(size), sys.executable, "-m", __name__]
-            environment = {**os.environ, _KEY: key}
+            # They find what this process finds, as ranks do that it starts itself.
+            environment = {**os.environ, _KEY: key, "PYTHONPATH": os.pathsep.join(sys.path)}
             environment.setdefault("I_MPI_FABRICS", "shm")
             for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
                 environment.setdefault(name, "1")
