@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import demo
+import digits
 import pytest
 from support.patience import ENDS
 
@@ -81,10 +83,6 @@ def test_every_run_gives_the_same_bits(demo_folder: Path, tmp_path: Path) -> Non
 def test_a_failing_demo_is_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import demo
-    import digits
-
     def fail(options: object) -> dict[str, Any]:
         raise RankError(1, "planted")
 
@@ -94,12 +92,7 @@ def test_a_failing_demo_is_status_1(
     assert "FAILED: training over fastcomm" in capsys.readouterr().err
 
 
-def test_the_demo_sees_one_bit(
-    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import demo
-
+def test_the_demo_sees_one_bit(demo_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (record_of(demo_folder / RECORDS[0]) for _ in range(2))
     problems = demo.Problems()
     demo.compare(first, second, problems)

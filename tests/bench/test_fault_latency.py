@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
+import fault_latency
 import pytest
-from support import script
 from support.patience import ENDS
 
 pytestmark = pytest.mark.serial  # it measures
@@ -16,12 +15,7 @@ pytestmark = pytest.mark.serial  # it measures
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def fault_latency() -> ModuleType:
-    return script.load("fault_latency")
-
-
-def test_a_row_tells_the_slowest_survivor(fault_latency: ModuleType) -> None:
+def test_a_row_tells_the_slowest_survivor() -> None:
     kill = fault_latency.Kill(0, 3, 1, "between operations", "sync", 0.0)
     times = [fault_latency.Times(killed=0, exited=1000, told=[3000, 9000])]
     row = fault_latency.row_of(kill, times, seed=1)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
-import pytest
+import fused_reduce
 import torch
-from support import script
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -17,19 +15,13 @@ import fastcomm
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def fused_reduce() -> ModuleType:
-    return script.load("fused_reduce")
-
-
 def _both_sides(world: World) -> None:
     world.init()
-    bench = script.load("fused_reduce")
     group = torch.distributed.new_group(backend="gloo")
     ours = [torch.randn(n, generator=torch.Generator().manual_seed(n + world.rank)) for n in (9, 4)]
     theirs = [grad.clone() for grad in ours]
-    result = fastcomm.fused_all_reduce_(ours, scale=bench.UNSCALE)
-    norm = bench.stock(theirs, group)
+    result = fastcomm.fused_all_reduce_(ours, scale=fused_reduce.UNSCALE)
+    norm = fused_reduce.stock(theirs, group)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(result.total_norm, norm)
 
@@ -38,7 +30,7 @@ def test_both_sides_do_the_same() -> None:
     run_ranks(2, _both_sides)
 
 
-def test_a_short_run(fused_reduce: ModuleType, tmp_path: Path) -> None:
+def test_a_short_run(tmp_path: Path) -> None:
     arguments = ["--repeats", "1", "--lists", "ResNet-50", "--json", str(tmp_path / "r.jsonl")]
     assert fused_reduce.main(arguments) == 0
     rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]

@@ -7,39 +7,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 
+import fused_reduce_cuda
 import pytest
 import torch
-from support import gpu, script
-
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    return script.load("fused_reduce_cuda")
+from support import gpu
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_both_sides_do_the_same(bench: ModuleType, replicas: int) -> None:
+def test_both_sides_do_the_same(replicas: int) -> None:
     lists = [[torch.randn(n) for n in (9, 5000, 1)] for _ in range(replicas)]
-    grads, norm = bench.stock(lists)
-    sums, total = bench.ours(lists)
+    grads, norm = fused_reduce_cuda.stock(lists)
+    sums, total = fused_reduce_cuda.ours(lists)
     torch.testing.assert_close(list(sums), grads)
     torch.testing.assert_close(total, norm)
 
 
 @pytest.mark.skipif(gpu.WHY_NONE is None, reason="there is a GPU")
-def test_without_a_gpu_it_says_so(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main([]) == 1
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fused_reduce_cuda.main([]) == 1
     assert "no GPU" in capsys.readouterr().err
 
 
-def test_a_short_run_on_the_cpu(
-    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_short_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.jsonl"
     chosen = ["--device", "cpu", "--replicas", "2", "--repeats", "1", "--lists", "ResNet-50"]
-    assert bench.main([*chosen, "--json", str(path)]) == 0
+    assert fused_reduce_cuda.main([*chosen, "--json", str(path)]) == 0
     environment, row = map(json.loads, path.read_text().splitlines())
     assert environment["type"] == "environment"
     sides = {"fused", "fused_bf16", "norm", "stock", "copy"}

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
-import pytest
+import single_process
 import torch
-from support import script
 
 from fastcomm import comm
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def single_process() -> ModuleType:
-    return script.load("single_process")
-
-
-def test_both_sides_do_the_same(single_process: ModuleType) -> None:
+def test_both_sides_do_the_same() -> None:
     tensors = [torch.randn(5), torch.arange(3), torch.randn(2, 2), torch.randn(3 << 20)]
     ours = comm.broadcast_coalesced(tensors, ["cpu"] * 3)
     for theirs, own in zip(single_process.plain_broadcast(tensors, 3), ours, strict=True):
@@ -33,7 +26,7 @@ def test_both_sides_do_the_same(single_process: ModuleType) -> None:
     torch.testing.assert_close(single_process.plain_step(model, x, 2), model(x))
 
 
-def test_the_shapes_are_those_of_the_models(single_process: ModuleType) -> None:
+def test_the_shapes_are_those_of_the_models() -> None:
     def count(shapes: list[list[int]]) -> int:
         return sum(torch.Size(shape).numel() for shape in shapes)
 
@@ -44,7 +37,7 @@ def test_the_shapes_are_those_of_the_models(single_process: ModuleType) -> None:
     )
 
 
-def test_a_short_run(single_process: ModuleType, tmp_path: Path) -> None:
+def test_a_short_run(tmp_path: Path) -> None:
     arguments = ["--repeats", "1", "--replicas", "2", "--json", str(tmp_path / "r.jsonl")]
     chosen = ["--lists", "3000 x 3500", "--models", "60 small layers"]
     assert single_process.main([*arguments, *chosen]) == 0

@@ -39,16 +39,3 @@ def test_a_place_that_cannot_be_written_to_is_told_at_once(
     assert main(["check", "--json", str(tmp_path / "file" / "check.json")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "check: " in error, error
-
-
-BAD = ["--ranks 1", "--devices x", "--speed", "--budget 0", "--timeout nan", "--timeout 23"]
-
-
-@pytest.mark.parametrize("arguments", [text.split() for text in BAD])
-def test_arguments_that_cannot_be_meant(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["check", *arguments])
-    assert ended.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err

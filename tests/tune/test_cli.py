@@ -66,12 +66,3 @@ def test_groups_go_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_devices_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--quiet", "--dry-run", "--ranks", "--devices", "2"]) == 2
     assert capsys.readouterr().err == "tune: --devices: torch finds none here\n"
-
-
-@pytest.mark.parametrize("words", ["--ranks 1", "--ranks 65", "--devices x", "--budget 0"])
-def test_arguments_that_cannot_be_meant(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", *words.split()])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("usage:") and "Traceback" not in error

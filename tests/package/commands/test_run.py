@@ -13,6 +13,21 @@ from support.patience import ENDS
 
 from fastcomm._commands.run import instead_of
 
+
+def run(folder: Path, *words: str, status: int = 0, **environment: str) -> tuple[str, str]:
+    """Run a script of a folder there, to its exit status, and return what it said."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastcomm", "run", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | environment,
+        timeout=ENDS,
+    )
+    assert ended.returncode == status, ended.stderr
+    return ended.stdout, ended.stderr
+
+
 SCRIPT = """
 import sys
 import torch
@@ -35,16 +50,9 @@ def test_a_script(tmp_path: Path, as_module: bool, asked: str) -> None:
     script = tmp_path / "of_somebody.py"
     script.write_text(SCRIPT.replace('"gloo"', repr(asked)))
     name = ["-m", "of_somebody"] if as_module else [str(script)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "fastcomm", "run", *name, str(tmp_path / "store"), "3"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=ENDS,
-    )
-    assert ended.returncode == 3, ended.stderr
-    assert ended.stdout.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
-    assert ended.stderr.count("fastcomm run: ") == 1 and len(ended.stderr.splitlines()) == 1
+    said, told = run(tmp_path, *name, str(tmp_path / "store"), "3", status=3)
+    assert said.split() == ["fastcomm", "[1.0,", "1.0]", "fastcomm.comm", str(script)]
+    assert told.count("fastcomm run: ") == 1 and len(told.splitlines()) == 1
 
 
 GROUPS = """
@@ -69,19 +77,10 @@ dist.destroy_process_group()
 
 
 def test_every_group_that_asks_for_gloo_is_fastcomms(tmp_path: Path) -> None:
-    script = tmp_path / "groups.py"
-    script.write_text(GROUPS)
+    (tmp_path / "groups.py").write_text(GROUPS)
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "fastcomm", "run", str(script)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | places,
-        timeout=ENDS,
-    )
-    assert ended.returncode == 0, ended.stderr
-    asked_for_none, asked = ended.stdout.splitlines()[:2], ended.stdout.splitlines()[2:]
+    said = run(tmp_path, "groups.py", **places)[0].splitlines()
+    asked_for_none, asked = said[:2], said[2:]
     if not torch.cuda.is_available():
         assert asked_for_none == ["mesh fastcomm fastcomm", "like the default group fastcomm"]
     assert asked == [
@@ -90,12 +89,6 @@ def test_every_group_that_asks_for_gloo_is_fastcomms(tmp_path: Path) -> None:
         "subgroups fastcomm",
         "listed fastcomm",
     ]
-
-
-def test_without_a_script() -> None:
-    command = [sys.executable, "-m", "fastcomm", "run"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
-    assert ended.returncode == 2 and "usage: fastcomm run" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -129,12 +122,8 @@ nn.DataParallel(Model(2, 2), device_ids=["cpu", "cpu"])(ones(6, 2))
 
 
 def test_an_old_data_parallel_script_gets_the_slots_that_it_asks_for(tmp_path: Path) -> None:
-    script = tmp_path / "old.py"
-    script.write_text(OLD_SCRIPT)
-    command = [sys.executable, "-m", "fastcomm", "run", str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["replica", "with", "3"] * 2
+    (tmp_path / "old.py").write_text(OLD_SCRIPT)
+    assert run(tmp_path, "old.py")[0].split() == ["replica", "with", "3"] * 2
 
 
 PARENT = """
@@ -182,13 +171,11 @@ def test_workers_follow_and_other_programs_do_not(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
     (tmp_path / "workers.py").write_text(WORKERS)
     (tmp_path / "first.py").write_text("import fastcomm" + WORKERS)
-    command = [sys.executable, "-m", "fastcomm", "run", "parent.py", str(tmp_path / "store")]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=ENDS)
-    assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.splitlines()) == [
+    said, told = run(tmp_path, "parent.py", str(tmp_path / "store"))
+    assert sorted(said.splitlines()) == [
         "forkserver: fastcomm fastcomm.comm True",
         "other: gloo torch.nn.parallel.comm False",
         "spawn: fastcomm fastcomm.comm True",
         "torch spawn: fastcomm fastcomm.comm True",
     ]
-    assert ended.stderr.count("fastcomm run: ") == 1
+    assert told.count("fastcomm run: ") == 1
