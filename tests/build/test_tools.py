@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
+import cuda_toolkit
+import native_build
 import pytest
 from support.patience import ENDS
 
 
-def load_tool(root: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tool_{name}", root / "tools" / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def native_build(root, tmp_path, monkeypatch):
-    """Return the builder over a small tree of sources, each of which checks its own macros."""
-    tool = load_tool(root, "native_build")
+def small_tree(tmp_path, monkeypatch):
+    """Build a small tree of sources, each of which checks its own macros."""
     texts = {
         "core/plain.cpp": "#ifdef __AVX2__\n#error leak\n#endif\nint plain() { return 1; }\n",
         "kernels/sum_avx2.cpp": "#ifndef __AVX2__\n#error no\n#endif\nint a2() { return 2; }\n",
@@ -36,9 +26,8 @@ def native_build(root, tmp_path, monkeypatch):
         path = tmp_path / "csrc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    monkeypatch.setattr(tool, "CSRC", tmp_path / "csrc")
-    return tool
+    monkeypatch.setattr(native_build, "ROOT", tmp_path)
+    monkeypatch.setattr(native_build, "CSRC", tmp_path / "csrc")
 
 
 @pytest.mark.parametrize(
@@ -52,14 +41,14 @@ def native_build(root, tmp_path, monkeypatch):
         ("aarch64", ["plain.cpp"], []),
     ],
 )
-def test_variants_belong_to_their_architecture(native_build, monkeypatch, machine, names, macros):
+def test_variants_belong_to_their_architecture(small_tree, monkeypatch, machine, names, macros):
     monkeypatch.setattr(native_build.platform, "machine", lambda: machine)
     sources = native_build.native_sources()
     assert [path.name for path in sources] == names
     assert native_build.variant_macros(sources) == macros
 
 
-def test_library_is_built_once(native_build, tmp_path, capfd):
+def test_library_is_built_once(small_tree, tmp_path, capfd):
     build_dir = tmp_path / "build"
     library = native_build.build(build_dir, ["-fPIC"])
     first = library.stat().st_mtime_ns
@@ -68,7 +57,7 @@ def test_library_is_built_once(native_build, tmp_path, capfd):
     assert "no work to do" in capfd.readouterr().out
 
 
-def test_units_include_their_sources_and_are_written_once(native_build, tmp_path):
+def test_units_include_their_sources_and_are_written_once(small_tree, tmp_path):
     source = tmp_path / "csrc" / "c10d" / "backend.cpp"
     (unit,) = native_build.write_units(tmp_path / "units", {"c10d": [source]})
     assert unit.read_text() == '#include "c10d/backend.cpp"\n'
@@ -79,7 +68,7 @@ def test_units_include_their_sources_and_are_written_once(native_build, tmp_path
     assert native_build.sources_of_entry(entry) == [str(source)]
 
 
-def test_compile_error_stops_the_build(native_build, tmp_path):
+def test_compile_error_stops_the_build(small_tree, tmp_path):
     (tmp_path / "csrc" / "core" / "plain.cpp").write_text("#error on purpose\n")
     with pytest.raises(SystemExit, match="do not compile"):
         native_build.build(tmp_path / "build", [])
@@ -88,11 +77,10 @@ def test_compile_error_stops_the_build(native_build, tmp_path):
 @pytest.mark.parametrize(
     ("default", "flags"), [("201402L", ["-std=gnu++17"]), ("201703L", []), ("202002L", [])]
 )
-def test_old_compilers_are_asked_for_cpp17(root, monkeypatch, default, flags):
-    tool = load_tool(root, "native_build")
+def test_old_compilers_are_asked_for_cpp17(monkeypatch, default, flags):
     answer = SimpleNamespace(stdout=f"#define X 1\n#define __cplusplus {default}\n")
-    monkeypatch.setattr(tool.subprocess, "run", lambda *_, **__: answer)
-    assert tool.standard_flags(["g++"]) == flags
+    monkeypatch.setattr(native_build.subprocess, "run", lambda *_, **__: answer)
+    assert native_build.standard_flags(["g++"]) == flags
 
 
 @pytest.fixture
@@ -125,23 +113,19 @@ def fake_torch(*capabilities: tuple[int, int]) -> SimpleNamespace:
     return SimpleNamespace(cuda=cuda)
 
 
-def test_toolkit_is_found_behind_a_wrapper(root, fake_toolkit):
-    assert load_tool(root, "cuda_toolkit").find_cuda_home() == str(fake_toolkit)
-
-
-def test_architectures(root, fake_toolkit, monkeypatch):
-    tool = load_tool(root, "cuda_toolkit")
-    home = str(fake_toolkit)
+def test_the_toolkit_behind_a_wrapper_and_its_architectures(fake_toolkit, monkeypatch):
+    choose, home = cuda_toolkit.choose_architectures, cuda_toolkit.find_cuda_home()
+    assert home == str(fake_toolkit)
     # This nvcc does not know 12.0 yet.
-    assert tool.choose_architectures(fake_torch(), home)[0] == "8.0;9.0;10.0+PTX"
+    assert choose(fake_torch(), home)[0] == "8.0;9.0;10.0+PTX"
     visible = fake_torch((9, 0), (8, 0), (9, 0))
-    assert tool.choose_architectures(visible, home) == ("8.0;9.0", "the visible GPUs")
+    assert choose(visible, home) == ("8.0;9.0", "the visible GPUs")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.5")
-    assert tool.choose_architectures(visible, home) == ("7.5", "TORCH_CUDA_ARCH_LIST")
+    assert choose(visible, home) == ("7.5", "TORCH_CUDA_ARCH_LIST")
 
 
-def test_architectures_as_options(root):
-    options = load_tool(root, "cuda_toolkit").gencode_options
+def test_architectures_as_options():
+    options = cuda_toolkit.gencode_options
     assert options("8.0;9.0a+PTX") == (
         "-gencode=arch=compute_80,code=sm_80",
         "-gencode=arch=compute_90a,code=sm_90a",
@@ -152,7 +136,7 @@ def test_architectures_as_options(root):
         options("8.0;Hopper")
 
 
-def test_machine_code_is_compressed_where_every_driver_unpacks_it(root, tmp_path):
+def test_machine_code_is_compressed_where_every_driver_unpacks_it(tmp_path):
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
     for release, options in (("12.9", ()), ("13.0", ("-compress-mode=size",)), ("?", ())):
@@ -160,7 +144,7 @@ def test_machine_code_is_compressed_where_every_driver_unpacks_it(root, tmp_path
             f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n"
         )
         nvcc.chmod(0o755)
-        assert load_tool(root, "cuda_toolkit").compression_options(str(tmp_path)) == options
+        assert cuda_toolkit.compression_options(str(tmp_path)) == options
 
 
 def test_command_line(root, tmp_path):
