@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from peers import by_mpiexec
 from support import bench_ranks
-from support.patience import ENDS, until
+from support.patience import ENDS, has_ended, until
 
 from fastcomm.bench.launch import RankError, Start, launch
 
@@ -22,14 +22,6 @@ def start(request: pytest.FixtureRequest) -> Start | None:
         return None
     request.getfixturevalue("mpiexec")
     return by_mpiexec.start
-
-
-def has_ended(pid: int) -> bool:
-    """Tell whether a process does not exist, or is a zombie that only waits to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_results_come_in_order_and_messages_arrive(start: Start | None) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from support import beside, programs
-from support.patience import ENDS
+from support.patience import until
 
 FILE = "tests/coll/test_list_plan.py"
 
@@ -36,10 +35,7 @@ def test_a_serial_test_waits_for_it_and_it_ends_with_the_tests(
     try:
         with beside.building(str(lock), False, [FILE]):
             assert not _is_free(lock)
-            deadline = time.monotonic() + ENDS
-            while not begun.exists():
-                assert time.monotonic() < deadline, beside.LOG.read_text()
-                time.sleep(0.01)
+            until(begun.exists, f"a compiler: {beside.LOG}")
             assert not _is_free(lock)
         assert _is_free(lock)
     finally:

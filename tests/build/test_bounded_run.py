@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import bounded_run
 import pytest
-from support.patience import ENDS, SOON
+from support.patience import ENDS, SOON, has_ended, until
 
 PYTHON = sys.executable
 SLEEPER = "import time; time.sleep(300)"
@@ -43,15 +42,9 @@ def _run(tmp_path: Path, code: str, limit: float, *words: str) -> tuple[bounded_
     return ended, path.read_text()
 
 
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _family(tmp_path: Path) -> list[int]:
-    return [int(line) for line in (tmp_path / "pids").read_text().split()]
+def _ended(tmp_path: Path) -> list[bool]:
+    """Tell of each of the family whether it has ended."""
+    return [has_ended(int(line)) for line in (tmp_path / "pids").read_text().split()]
 
 
 def test_what_ends_by_itself(tmp_path: Path) -> None:
@@ -71,8 +64,7 @@ def test_what_runs_too_long_is_killed_with_all_it_started(tmp_path: Path) -> Non
             if "all there" in said:
                 break
         assert "all there" in said
-        family = _family(tmp_path)
-        assert len(family) == 3 and not any(map(_alive, family))
+        assert _ended(tmp_path) == [True] * 3
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -82,7 +74,7 @@ def test_what_runs_too_long_is_killed_with_all_it_started(tmp_path: Path) -> Non
 def test_what_is_left_behind_is_killed_and_counted(tmp_path: Path) -> None:
     ended, _ = _run(tmp_path, FAMILY, ENDS, str(tmp_path / "pids"), "0")
     assert (ended.status, ended.left) == (0, 3)
-    assert not any(map(_alive, _family(tmp_path)))
+    assert _ended(tmp_path) == [True] * 3
 
 
 def test_nothing_stays_when_the_caller_is_told_to_end(tmp_path: Path) -> None:
@@ -99,12 +91,11 @@ with open({str(tmp_path / "log")!r}, "w") as log:
 """
     tools = str(Path(bounded_run.__file__).parent)
     caller = subprocess.Popen([PYTHON, "-c", code], env={**os.environ, "PYTHONPATH": tools})
-    log, deadline = tmp_path / "log", time.monotonic() + ENDS
-    while not (log.exists() and "all there" in log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    log = tmp_path / "log"
+    until(lambda: log.exists() and "all there" in log.read_text(), "the family")
     caller.terminate()
     assert caller.wait(ENDS) == 3
-    assert len(_family(tmp_path)) == 3 and not any(map(_alive, _family(tmp_path)))
+    assert _ended(tmp_path) == [True] * 3
 
 
 def test_what_does_not_start_says_so(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 OPERATION = 180.0  # seconds: the timeout of groups in which nobody should be too late
 ENDS = 300.0  # seconds: processes, and states that must come
@@ -27,3 +28,11 @@ def until(condition: Callable[[], object], what: str, pause: float = 0.01) -> No
     while not condition():
         assert time.monotonic() < deadline, f"not within {ENDS:.0f} s: {what}"
         time.sleep(pause)
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a process does not exist, or is a zombie that only waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
