@@ -13,9 +13,7 @@ from support.patience import ENDS
 from fastcomm.bench import line_up
 from fastcomm.bench.cli import main
 from fastcomm.bench.contenders import Contender
-from fastcomm.bench.options import DEFAULT_SIZES, build_parser
 from fastcomm.bench.records import read_records
-from fastcomm.bench.units import parse_sizes
 
 pytest.importorskip("tabulate")
 pytest.importorskip("tqdm")
@@ -47,13 +45,16 @@ def test_quiet_with_json_shows_nothing_and_needs_no_more_packages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastcomm.bench.cli._NEEDED", ("there_is_no_such_package",))
-    words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--budget", "0.2"]
+    words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--iterations", "23"]
     path = tmp_path / "found.jsonl"
     assert main([*words, "--json", str(path)]) == 2
     assert main([*words, "--quiet", "--json", str(path)]) == 0
     assert [row["op"] for row in read_records(path).rows] == ["all_reduce"]
     captured = capsys.readouterr()
     assert "median" not in captured.out and "row/s" not in captured.err
+    assert main([*words, "--json", "-"]) == 0  # quiet, since records are printed
+    environment, row = map(json.loads, capsys.readouterr().out.splitlines())
+    assert environment["type"] == "environment" and row["iterations"] == 25  # of five rounds
 
 
 def test_rows_may_be_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,13 +107,6 @@ def test_other_ranks_than_the_jobs_are_status_2(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_records_may_be_printed_of_so_many_iterations(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--backends", "gloo", "--ops", "all_reduce", "--sizes", "8", "--budget", "0.2"]
-    assert main([*words, "--iterations", "23", "--json", "-"]) == 0
-    environment, row = map(json.loads, capsys.readouterr().out.splitlines())
-    assert environment["type"] == "environment" and row["iterations"] == 25  # of five rounds
-
-
 def test_a_device_that_is_not_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--device", "cuda"])
@@ -126,14 +120,6 @@ def test_a_failing_backend_is_status_1(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_missing_file_is_status_1(tmp_path: Path) -> None:
     assert main(["--table", str(tmp_path / "none.jsonl")]) == 1
-
-
-def test_the_default_sweep() -> None:
-    sizes = parse_sizes(DEFAULT_SIZES)
-    assert (sizes[0], sizes[-1], len(sizes)) == (8, 64 << 20, 9)
-    options = build_parser().parse_args([])
-    assert options.device == "cpu" and options.ranks is None and options.backends is None
-    assert options.dtype == ("float32",) and options.check
 
 
 def test_a_part_of_a_file_is_shown(

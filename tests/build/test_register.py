@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 BROKEN = "def _register() -> None:\n    raise RuntimeError('broken on purpose')\n"
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 KNOWN = "print(torch.distributed.is_backend_available('fastcomm'))"
 
 installed = pytest.mark.skipif(
@@ -17,33 +18,26 @@ installed = pytest.mark.skipif(
 
 
 @installed
-def test_import_torch_alone_is_enough(run_python):
-    done = run_python(f"import torch, torch.distributed; {KNOWN}", "-W", "error")
-    assert done.stdout.split() == ["True"], done.stderr
+@pytest.mark.parametrize(("autoload", "known"), [({}, "True"), ({AUTOLOAD: "0"}, "False")])
+def test_import_torch_alone_is_enough_unless_autoload_is_off(run_python, autoload, known):
+    done = run_python(f"import torch, torch.distributed; {KNOWN}", "-W", "error", **autoload)
+    assert done.stdout.split() == [known], done.stderr
 
 
 @pytest.mark.parametrize("order", ["import torch, fastcomm", "import fastcomm, torch"])
 @pytest.mark.parametrize("autoload", ["0", "1"])
 def test_both_import_orders(run_python, root, order, autoload):
-    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
-    done = run_python(f"{order}; {KNOWN}", "-W", "error", path=root, **environment)
+    done = run_python(f"{order}; {KNOWN}", "-W", "error", path=root, **{AUTOLOAD: autoload})
     assert done.stdout.split() == ["True"], done.stderr
-
-
-@installed
-def test_autoload_can_be_switched_off(run_python):
-    done = run_python(f"import torch; {KNOWN}", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-    assert done.stdout.split() == ["False"], done.stderr
 
 
 @pytest.mark.parametrize("first", ["torch", "fastcomm"])
 def test_nothing_heavy_is_loaded(run_python, root, first):
-    code = f"""
-        import {first}, sys
-        import torch, fastcomm
-        print(sorted(name for name in sys.modules if name.startswith('fastcomm')))
-    """
-    done = run_python("\n".join(line.strip() for line in code.splitlines()), path=root)
+    code = (
+        f"import {first}, sys, torch, fastcomm;"
+        "print(sorted(name for name in sys.modules if name.startswith('fastcomm')))"
+    )
+    done = run_python(code, path=root)
     assert done.stdout.strip() == "['fastcomm', 'fastcomm._register']", done.stderr
 
 
@@ -93,7 +87,7 @@ def test_torch_without_distributed(run_python, root):
         "import torch.distributed as dist; dist.is_available = lambda: False;"
         "import fastcomm; print('fastcomm' in dist.Backend.backend_list)"
     )
-    done = run_python(code, "-W", "error", path=root, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    done = run_python(code, "-W", "error", path=root, **{AUTOLOAD: "0"})
     assert done.stdout.split() == ["False"], done.stderr
 
 
