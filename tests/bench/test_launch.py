@@ -1,8 +1,11 @@
+"""Ranks are started, by a process or by mpiexec, supervised, and ended."""
+
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from peers import by_mpiexec
 from support import bench_ranks
 from support.patience import ENDS, has_ended, until
 
-from fastcomm.bench.launch import RankError, Start, launch
+from fastcomm.bench.launch import RankError, Start, StartError, launch
 
 pytestmark = pytest.mark.serial  # times are compared
 
@@ -86,3 +89,13 @@ def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     until(lambda: has_ended(pid), "the end of a rank whose parent is gone")
+
+
+@pytest.mark.usefixtures("mpiexec")
+def test_an_mpiexec_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPIEXEC_FAILS", "1")
+    before = set(threading.enumerate())
+    with pytest.raises(StartError, match="mpiexec ended with 7"):
+        launch(bench_ranks.sum_over_gloo, 2, timeout_s=ENDS, start=by_mpiexec.start)
+    left = [each for each in set(threading.enumerate()) - before if not each.daemon]
+    until(lambda: not any(map(threading.Thread.is_alive, left)), f"the end of {left}")
