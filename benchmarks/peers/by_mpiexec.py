@@ -75,7 +75,8 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
     try:
         key = secrets.token_hex(16)
         with Listener(str(Path(folder, "ranks")), "AF_UNIX", size, key.encode()) as listener:
-            command = [str(_mpiexec()), "-n", str(size), sys.executable, "-m", __name__]
+            rank = [sys.executable, "-c", f"from {__name__} import main; main()"]
+            command = [str(_mpiexec()), "-n", str(size), *rank]
             # They find what this process finds, as ranks do that it starts itself.
             environment = {**os.environ, _KEY: key, "PYTHONPATH": os.pathsep.join(sys.path)}
             environment.setdefault("I_MPI_FABRICS", "shm")
@@ -95,10 +96,10 @@ def start(size: int) -> tuple[list[StartedRank], list[Connection]]:
             try:
                 while len(by_rank) < size:
                     connection: Any = listener.accept()
-                    rank = connection.recv()
-                    if rank < 0:
+                    number = connection.recv()
+                    if number < 0:
                         raise StartError(f"mpiexec ended with {process.returncode}, see above")
-                    by_rank[rank] = connection
+                    by_rank[number] = connection
             except BaseException:
                 StartedRank(process).kill()
                 raise
@@ -129,7 +130,3 @@ def main() -> None:
     function, settings, arguments = connection.recv()
     run_function(function, Rank(world.rank, world.size, connection), settings, arguments)
     MPI.Finalize()
-
-
-if __name__ == "__main__":
-    main()
