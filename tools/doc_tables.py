@@ -4,7 +4,7 @@
     python tools/doc_tables.py --check    # exit status 1 if any would change
 
 A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``fastcomm bench``, or of
-another module after ``-m``, without a style. The table below it is what that prints.
+a module of ``benchmarks`` after ``-m``, without a style. The table below it is what that prints.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
 DOCUMENTS = ("README.md", "docs/performance.md", "docs/gradients.md")
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n+(?:(?:\|.*\n|\n(?=\|))*)\n*")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from overview import format_overview, main, ratio, read_sweeps, slower
 
 from fastcomm.bench.cases import CASES
-from fastcomm.bench.overview import format_overview, main, ratio, read_sweeps, slower
 from fastcomm.bench.units import parse_size
 
 pytest.importorskip("tabulate")
@@ -54,3 +54,9 @@ def test_the_page_shows_what_was_measured_of_every_operation() -> None:
     assert format_overview(sweeps, SIZES, "github") in PAGE
     for path in RESULTS:
         assert path.name in PAGE
+
+
+def test_a_bad_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["rows", "--sizes", "8,x"])
+    assert ended.value.code == 2 and "not a size: 'x'" in capsys.readouterr().err

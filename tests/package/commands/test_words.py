@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import pytest
 import torch
 
 from fastcomm._commands import words
 from fastcomm.bench.options import build_parser, check
-from fastcomm.bench.overview import main as overview
 
 
 @pytest.mark.parametrize(
@@ -63,9 +61,3 @@ def test_bench_understands_the_same_words() -> None:
     assert options.dtype == ("bfloat16", "float16")
     assert options.sizes == [64 << 10, 25 << 20]
     assert options.reduction == ("avg",) and options.backends == ("gloo",)
-
-
-def test_the_overview_names_a_bad_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        overview([str(tmp_path / "rows"), "--sizes", "8,x"])
-    assert ended.value.code == 2 and "not a size: 'x'" in capsys.readouterr().err

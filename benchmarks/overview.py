@@ -1,4 +1,4 @@
-"""Ratios of all operations in one table: ``python -m fastcomm.bench.overview FILE...``.
+"""Ratios of all operations in one table: ``python benchmarks/overview.py FILE...``.
 
 Each file is a sweep of one number of ranks; files of the same number count as one.  A ratio is the
 median of the last backend in the file over that of the first, at the least size measured that is
@@ -93,7 +93,7 @@ def _cell(value: float | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables, and what is slower than the last backend."""
     parser = argparse.ArgumentParser(
-        prog="python -m fastcomm.bench.overview", description="Ratios of sweeps, one a file."
+        prog="python benchmarks/overview.py", description="Ratios of sweeps, one a file."
     )
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--sizes", type=words.sizes, default=DEFAULT_SIZES, help=DEFAULT_SIZES)
