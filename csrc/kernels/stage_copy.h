@@ -4,7 +4,7 @@
 // stores of a core wait in order: between near cores some 2 to 7 ns a line, between far ones more than 25, which makes a
 // copy of 1 MiB last 400 µs. Stores past the caches do not wait for an answer each, and leave the reader to fetch from
 // memory: 20 µs between far cores, but more than plain stores between near ones. Where the cores are is not known, since
-// a hypervisor moves them. So the first lines of each copy are timed. Source: fastcomm/bench/floor.cpp.
+// a hypervisor moves them. So the first lines of each copy are timed. Source: benchmarks/peers/floor.cpp.
 #pragma once
 
 #include <cstddef>

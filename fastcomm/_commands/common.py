@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from fastcomm._machine import settings
 from fastcomm._native import NativeLibraryError
+
+Number = TypeVar("Number", int, float)
 
 TABLES = ("tabulate", "tqdm")  # what tables and progress need
 
 
 def seconds(text: str) -> float:
     """Parse a number of seconds above 0."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("a number of seconds above 0")
-    return value
+    return _parsed(
+        float, text, lambda value: 0 < value < float("inf"), "a number of seconds above 0"
+    )
 
 
 def positive(text: str) -> int:
     """Parse a whole number above 0."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("a whole number above 0")
-    return value
+    return _parsed(int, text, lambda value: value >= 1, "a whole number above 0")
+
+
+def count(text: str) -> int:
+    """Parse a whole number that may be 0."""
+    return _parsed(int, text, lambda value: value >= 0, "a whole number, 0 or more")
+
+
+def several_ranks(text: str) -> int:
+    """Parse the number of ranks of a group in which there is somebody to talk to."""
+    return _parsed(int, text, lambda value: 2 <= value <= 64, "a number of ranks from 2 to 64")
+
+
+def _parsed(
+    parse: Callable[[str], Number], text: str, fits: Callable[[Number], bool], what: str
+) -> Number:
+    """Return the number; argparse would call one that cannot be parsed by the function's name."""
+    with contextlib.suppress(ValueError):
+        if fits(value := parse(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"{what}, not {text!r}")
 
 
 def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from fastcomm._commands import words
-from fastcomm._commands.common import positive, seconds
+from fastcomm._commands.common import count, positive, seconds
 from fastcomm.bench.records import STDOUT
 
 DEFAULT_OPS = "all_reduce,all_reduce_shared,broadcast,all_gather,barrier"
@@ -72,7 +72,7 @@ def build_parser(name: str = "fastcomm bench") -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--warm-up",
-        type=_count,
+        type=count,
         metavar="N",
         help="calls that are not timed before each of the five batches of a row",
     )
@@ -191,10 +191,3 @@ def _known(
     aliases: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     return tuple(words.name_of(name, known, what, aliases) for name in names)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("a whole number, 0 or more")
-    return value

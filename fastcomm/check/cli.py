@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands.common import TABLES, run, seconds
+from fastcomm._commands.common import TABLES, run, seconds, several_ranks
 
 _STARTS_S = 20  # seconds that a path's ranks may take to start and to end
 
@@ -28,9 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Try every way between ranks that this machine offers, compare each result "
         "with what it has to be, and time it beside a stock backend.",
     )
-    parser.add_argument("--ranks", type=_at_least_two, default=2, help="of paths on the host (2)")
+    parser.add_argument("--ranks", type=several_ranks, default=2, help="of paths on the host (2)")
     parser.add_argument(
-        "--devices", type=_at_least_two, help="ranks of paths on devices (one for each; more share)"
+        "--devices", type=several_ranks, help="ranks of paths on devices (one for each; more share)"
     )
     parser.add_argument("--no-devices", action="store_true", help="paths on the host alone")
     parser.add_argument("--budget", type=seconds, default=2.0, help="seconds of timing a path (2)")
@@ -39,13 +39,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it (needs matplotlib)")
     return parser
-
-
-def _at_least_two(text: str) -> int:
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError("at least 2 ranks have something to say to each other")
-    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastcomm._commands.common import TABLES, run, seconds
+from fastcomm._commands.common import TABLES, run, seconds, several_ranks
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,13 +27,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ranks",
-        type=_ranks,
+        type=several_ranks,
         nargs="*",
         help="numbers of ranks on the host (2, and as many as there are cores; none: no number)",
     )
     parser.add_argument(
         "--devices",
-        type=_ranks,
+        type=several_ranks,
         nargs="*",
         help="numbers of ranks on devices (as many as there are; more share them)",
     )
@@ -45,13 +45,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="measure, and keep nothing")
     parser.add_argument("--forget", action="store_true", help="go by the defaults again; no more")
     return parser
-
-
-def _ranks(text: str) -> int:
-    value = int(text)
-    if not 2 <= value <= 64:
-        raise argparse.ArgumentTypeError("2 to 64 ranks")
-    return value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
