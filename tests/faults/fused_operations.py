@@ -10,13 +10,15 @@ import math
 from typing import Any
 
 import torch
-from faults.operations import Bound, Tensors, drawn
-from faults.schedule import Gradients, Op
+from faults.operations import Planned, drawn
+from faults.schedule import Gradients
 from support import fused
+from support.tree import same_bits
+from trials.layouts import Laid, Layout
 
 import fastcomm
 
-KINDS = ("fused_all_reduce",)
+Tensors = list[torch.Tensor]
 
 
 def given(one: Gradients, number: int, rank: int) -> Tensors:
@@ -32,7 +34,9 @@ def given(one: Gradients, number: int, rank: int) -> Tensors:
     return values
 
 
-def right(one: Gradients, number: int, members: tuple[int, ...], average: bool) -> Tensors:
+def right(
+    one: Gradients, number: int, members: tuple[int, ...], average: bool
+) -> tuple[Tensors, Tensors]:
     """Return the resulting gradients, and what is found out about them."""
     terms = zip(*(given(one, number, member) for member in members), strict=True)
     wire = getattr(torch, one.wire)
@@ -45,45 +49,46 @@ def right(one: Gradients, number: int, members: tuple[int, ...], average: bool) 
         norm = fused.norm(parts, one.norm)
         found.append(torch.tensor(norm, dtype=torch.float64 if wide else torch.float32))
         found.append(torch.tensor(parts, dtype=torch.float64))
-    return [*sums, *found]
+    return sums, found
 
 
-def bind(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
-) -> Bound:
-    """Prepare an operation, as `operations.bind` does."""
-    one = op.gradients
+def trouble(found: Tensors, wanted: Tensors) -> str:
+    """Say what is wrong with what a call finds out, if anything."""
+    fine = len(found) == len(wanted) and all(map(same_bits, found, wanted))
+    return "" if fine else f"found out {found}, wanted {wanted}"
+
+
+def fused_all_reduce(make: Planned) -> None:
+    op, number, members = make.planned, make.number, make.spec.members
+    one, rank = op.gradients, members[make.rank]
     assert one is not None
-    own = given(one, number, rank)
-    tensors = [_placed(value, shared, (number + rank + i) % 5 == 0) for i, value in enumerate(own)]
-    found: Tensors = []
-    listed: list[torch.Tensor | None] = list(tensors)
+    sums, wanted = right(one, number, members, op.average)
+    listed: list[torch.Tensor | None] = []
+    for i, value in enumerate(given(one, number, rank)):
+        form = "strided" if (number + rank + i) % 5 == 0 and value.dim() == 1 else "plain"
+        laid = Laid(value, Layout(form, make.memory))
+        make.case.wanted.append((f"gradient {i}", laid, sums[i]))
+        listed.append(laid.given)
     for place in range((number + rank) % 3):
         listed.insert((rank + 2 * place) % (len(listed) + 1), None)
+    found: Tensors = []
 
-    def launch(asynchronous: bool) -> Any:
+    def call() -> Any:
         result = fastcomm.fused_all_reduce_(
             listed,
-            group,
+            make.group,
             average=op.average,
             scale=one.scale,
             comm_dtype=getattr(torch, one.wire),
             norm_type=one.norm,
-            async_op=asynchronous,
+            async_op=make.spec.asynchronous,
         )
         # A list that is gathered is over by now; schedules have no such list.
-        assert (result.work is not None) == asynchronous
+        assert (result.work is not None) == make.spec.asynchronous
         found.append(result.found_inf)
         if one.norm is not None:
             assert result.total_norm is not None
             found.extend([result.total_norm, result.partial_norms])
         return result.work
 
-    return Bound(launch, tensors, own, lambda: right(one, number, members, op.average), found)
-
-
-def _placed(value: torch.Tensor, shared: bool, gaps: bool) -> torch.Tensor:
-    """Put values into new memory, some of them with every other element left out."""
-    stride = 2 if gaps and value.dim() == 1 else 1
-    memory = (fastcomm.empty if shared else torch.empty)(value.numel() * stride, dtype=value.dtype)
-    return memory[::stride].view(value.shape).copy_(value)
+    make.case.call, make.case.objects = call, lambda: trouble(found, wanted)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from faults.operations import Bound, Tensors, given, memory
-from faults.schedule import MESSAGES, Op
+from faults.operations import Planned
+from faults.schedule import MESSAGES
+from trials.layouts import Laid, Layout
 
-KINDS = MESSAGES
+NAME = "message"
 
 
 @dataclass
@@ -29,85 +29,64 @@ class Works:
         self.then()
 
 
-def bind(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
-) -> Bound:
-    """Prepare an operation, as `operations.bind` does."""
-    if op.kind == "batch":
-        return _batch(op, number, rank, members, group, shared)
-    if rank != op.root:
-        return _send(op, number, rank, group, shared)
-    if op.kind == "any_source":
-        return _from_any(op, number, rank, members, group, shared)
-    assert op.kind == "message", op
-    tensor = _blank(op, number, shared)
-    return Bound(
-        lambda a: (
-            dist.irecv(tensor, op.source, group, op.tag)
-            if a
-            else _nothing(dist.recv(tensor, op.source, group, op.tag))
-        ),
-        [tensor],
-        [tensor.clone()],
-        lambda: [given(op, number, op.source)],
-    )
+def message(make: Planned) -> None:
+    """Send to the root, or receive there."""
+    op, shape, later = make.planned, make.spec.shapes[0], make.spec.asynchronous
+    if make.rank != make.spec.root:
+        sent = make.given(NAME, shape)
+        make.case.call = lambda: (dist.isend if later else dist.send)(
+            sent, op.root, make.group, op.tag
+        )
+    elif op.kind == "any_source":
+        _from_any(make)
+    else:
+        wanted = make.term(make.spec.members.index(op.source), NAME, shape)
+        tensor = make.output(NAME, wanted)
+        make.case.call = lambda: (dist.irecv if later else dist.recv)(
+            tensor, op.source, make.group, op.tag
+        )
 
 
-def _blank(op: Op, number: int, shared: bool) -> torch.Tensor:
-    return memory(given(op, number, 0), shared).fill_(99)
-
-
-def _nothing(_: object) -> None:
-    """Take what is no work: the rank that sent it."""
-
-
-def _send(op: Op, number: int, rank: int, group: Any, shared: bool) -> Bound:
-    own = given(op, number, rank)
-    tensor = memory(own, shared)
-    return Bound(
-        lambda a: (dist.isend if a else dist.send)(tensor, op.root, group, op.tag),
-        [tensor],
-        [own],
-        lambda: [own],
-    )
-
-
-def _from_any(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
-) -> Bound:
+def _from_any(make: Planned) -> None:
     """Receive from any rank: chance decides which tensor gets which message; each comes once."""
-    others = [member for member in members if member != rank]
-    tensors = [_blank(op, number, shared) for _ in others]
+    members, tag, shape = make.spec.members, make.planned.tag, make.spec.shapes[0]
+    others = [member for member in members if member != members[make.rank]]
+    laid = [Laid(make.term(make.rank, NAME, shape), Layout(memory=make.memory)) for _ in others]
     sources: list[int] = []
 
-    def launch(asynchronous: bool) -> Any:
-        if not asynchronous:
-            sources.extend(dist.recv(tensor, None, group, op.tag) for tensor in tensors)
+    def call() -> Any:
+        if not make.spec.asynchronous:
+            sources.extend(dist.recv(each.given, None, make.group, tag) for each in laid)
             return None
-        works = [dist.irecv(tensor, None, group, op.tag) for tensor in tensors]
+        works = [dist.irecv(each.given, None, make.group, tag) for each in laid]
         return Works(works, lambda: sources.extend(members[w._source_rank()] for w in works))
 
-    def right() -> Tensors:
-        once = sorted(sources) == others
-        return [given(op, number, source) for source in sources] if once else []
+    def trouble() -> str:
+        if sorted(sources) != others:
+            return f"from {sources}"
+        terms = [make.term(members.index(source), NAME, shape) for source in sources]
+        return "".join(each.trouble(term) for each, term in zip(laid, terms, strict=True))
 
-    return Bound(launch, tensors, [each.clone() for each in tensors], right)
+    make.case.call, make.case.objects = call, trouble
 
 
-def _batch(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
-) -> Bound:
-    place, size = members.index(rank), len(members)
-    after, before = members[(place + 1) % size], members[place - 1]
-    own, tensor = memory(given(op, number, rank), shared), _blank(op, number, shared)
-    listed = [
-        dist.P2POp(dist.isend, own, after, group, op.tag),
-        dist.P2POp(dist.irecv, tensor, before, group, op.tag),
-    ]
-    random.Random(number * 7 + rank).shuffle(listed)
+def batch(make: Planned) -> None:
+    """Send to the next rank and receive from the one before, in any order."""
+    members, size, shape = make.spec.members, make.size, make.spec.shapes[0]
+    before = (make.rank - 1) % size
+    own, tensor = make.given(NAME, shape), make.output(NAME, make.term(before, NAME, shape))
+    peers = (
+        (dist.isend, own, members[(make.rank + 1) % size]),
+        (dist.irecv, tensor, members[before]),
+    )
+    listed = [dist.P2POp(*each, make.group, make.planned.tag) for each in peers]
+    random.Random(make.number * 7 + make.rank).shuffle(listed)
 
-    def launch(asynchronous: bool) -> Any:
+    def call() -> Any:
         works = Works(dist.batch_isend_irecv(listed))
-        return works if asynchronous else works.wait()
+        return works if make.spec.asynchronous else works.wait()
 
-    return Bound(launch, [tensor], [tensor.clone()], lambda: [given(op, number, before)])
+    make.case.call = call
+
+
+MAKERS = dict(zip(MESSAGES, (message, message, batch), strict=True))

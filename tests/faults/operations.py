@@ -1,4 +1,4 @@
-"""The operations of a schedule on one rank: their data, their calls, and the right results.
+"""The operations of a schedule on one rank: calls of `trials`, with inputs of their own.
 
 Inputs cancel and depend on operation, rank and position, so that a block that is lost, stale or
 added in the wrong order shows in the bits.
@@ -7,35 +7,26 @@ added in the wrong order shows in the bits.
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from faults.schedule import DTYPES, LARGEST, Op
-from support.reductions import reduced
-from support.tree import same_bits, tree_sum
 from support.values import cancelling
-
-import fastcomm
+from trials import collective_calls, other_calls, values
+from trials.case import Case, Maker, Spec, pair
+from trials.layouts import Layout, Shape
 
 _SHIFTS = 4096
-Tensors = list[torch.Tensor]
-
-REDUCTIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-    "bor": dist.ReduceOp.BOR,
-}
+_UNEVEN = 1 << 16  # elements, at most, by which a rank's part is longer than LARGEST
+_MOST_RANKS = 6
 
 
 @functools.cache
 def _pattern(dtype: str) -> torch.Tensor:
-    return cancelling(getattr(torch, dtype), LARGEST // DTYPES[dtype] + 20000 + _SHIFTS, 0)
+    return cancelling(getattr(torch, dtype), LARGEST // DTYPES[dtype] + _UNEVEN + _SHIFTS, 0)
 
 
 def warm() -> None:
@@ -45,96 +36,111 @@ def warm() -> None:
 
 
 def drawn(dtype: str, count: int, shift: int) -> torch.Tensor:
-    """Return values that cancel, different for each shift. A view: copy it."""
+    """Return values that cancel, different for each shift. Maybe a view: copy it."""
+    most = LARGEST // DTYPES[dtype] + _UNEVEN
+    if count > most:
+        return torch.cat([drawn(dtype, most, shift), drawn(dtype, count - most, shift + 1009)])
     first = shift % _SHIFTS
     return _pattern(dtype)[first : first + count]
 
 
-def given(op: Op, number: int, rank: int) -> torch.Tensor:
-    """Return what a rank (of the world) puts into an operation. A view: copy it."""
-    return drawn(op.dtype, op.count, number * 389 + rank * 97 + 13)
+class Planned(Maker):
+    """Makes the case of one rank for an operation of a schedule."""
+
+    def __init__(
+        self, op: Op, number: int, rank: int, members: tuple[int, ...], group: Any,
+        shared: bool, asynchronous: bool,
+    ) -> None:  # fmt: skip
+        spec = Spec(
+            name=op.kind,
+            seed=number,
+            members=members,
+            dtype=getattr(torch, op.dtype),
+            kind=values.WHOLE,
+            op="avg" if op.average else op.reduction,
+            shapes=SHAPES.get(op.kind, _even)(op.count),
+            root=members.index(op.root) if op.root in members else 0,
+            asynchronous=asynchronous,
+            plain=1.0,
+            alike=True,
+            option=2,  # no place is used twice, and parts are not stacked
+        )
+        super().__init__(spec, members.index(rank), group)
+        self.planned, self.number = op, number
+        self.memory = "fastcomm.empty" if shared else "own"
+
+    def _layout(self, rank: int, name: str, shape: Shape, written: bool) -> Layout:
+        return Layout(memory=self.memory)
+
+    def term(self, rank: int, name: str, shape: Shape, written: bool = False) -> torch.Tensor:
+        shift = self.number * 389 + self.spec.members[rank] * 97 + zlib.crc32(name.encode())
+        return drawn(self.planned.dtype, shape[0], shift)
+
+    def rows(self, most: int) -> list[list[int]]:
+        ranks = range(self.size)
+        return [[pair(self, source, target)[0] for target in ranks] for source in ranks]
 
 
-def combined(terms: Tensors, reduction: str) -> torch.Tensor:
-    """Return what a reduction makes of one tensor per rank."""
-    if reduction in ("sum", "avg"):
-        return tree_sum(terms, reduction == "avg")
-    return reduced(terms, reduction)
+def _even(count: int) -> list[Shape]:
+    return [(count,)]
 
 
-def memory(values: torch.Tensor, shared: bool) -> torch.Tensor:
-    """Return a copy, in memory of fastcomm.empty or in ordinary memory."""
-    tensor = (fastcomm.empty if shared else torch.empty)(values.numel(), dtype=values.dtype)
-    return tensor.copy_(values)
+def _uneven(count: int) -> list[Shape]:
+    """Return a shape for each rank of the largest group; one has nothing."""
+    return [(count + place * 5 % 7 if place % 4 != 3 else 0,) for place in range(_MOST_RANKS)]
 
 
-@dataclass
-class Bound:
-    """An operation with this rank's tensors: ``launch(asynchronous)`` issues it."""
-
-    launch: Callable[[bool], Any]
-    written: Tensors
-    before: Tensors  # what `written` holds at first
-    right: Callable[[], Tensors]  # what it must hold in the end, followed by what is `found`
-    found: Tensors = field(default_factory=list)  # what the call itself gives
-
-    def is_right(self) -> bool:
-        return _same([*self.written, *self.found], self.right())
-
-    def is_untouched(self) -> bool:
-        return _same(self.written, self.before)
+def _several(count: int) -> list[Shape]:
+    return [(count // 3,), (0,), (count - count // 3,), (7,)]
 
 
-def _same(given: Tensors, wanted: Tensors) -> bool:
-    dense = [tensor.to_dense() if tensor.is_sparse else tensor for tensor in given]
-    return len(dense) == len(wanted) and all(map(same_bits, dense, wanted))
+SHAPES: dict[str, Callable[[int], list[Shape]]] = {
+    "all_to_all": _uneven,
+    "all_to_all_single": _uneven,
+    "all_gather_uneven": _uneven,
+    "reduce_scatter_uneven": _uneven,
+    "all_reduce_coalesced": _several,
+    "all_gather_coalesced": _several,
+}
+
+
+def _all_reduce_coalesced(make: Maker) -> None:
+    collective_calls.all_reduce_coalesced(make)
+    tensors = [laid.given for _, laid, _ in make.case.wanted]
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = make.op()
+    # torch's own function returns no work.
+    _call(make, lambda: make.group.allreduce_coalesced(tensors, options))
+
+
+def _all_gather_coalesced(make: Maker) -> None:
+    names = [(f"input {i}", shape) for i, shape in enumerate(make.spec.shapes)]
+    sources = [make.given(*each) for each in names]
+    outputs = [make.output(f"output of {each}", torch.cat(make.terms(*each))) for each in names]
+    _call(make, lambda: make.group.allgather_into_tensor_coalesced(outputs, sources))
+
+
+def _call(make: Maker, begin: Callable[[], Any]) -> None:
+    make.case.call = lambda: begin() if make.spec.asynchronous else begin().wait()
 
 
 def bind(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any, shared: bool
-) -> Bound:
-    """Prepare an operation; ``number`` is its place in the schedule."""
-    from faults import (
-        fused_operations,
-        list_operations,
-        messages,
-        part_operations,
-        routed_operations,
-    )
+    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any,
+    shared: bool, asynchronous: bool,
+) -> Case:  # fmt: skip
+    """Prepare an operation with this rank's tensors; ``number`` is its place in the schedule."""
+    from faults import fused_operations, messages
 
-    for module in (fused_operations, part_operations, routed_operations, list_operations, messages):
-        if op.kind in module.KINDS:
-            return module.bind(op, number, rank, members, group, shared)
-    own = given(op, number, rank)
-
-    def inputs() -> Tensors:
-        return [given(op, number, member) for member in members]
-
-    if op.kind == "barrier":
-        return Bound(lambda a: dist.barrier(group=group, async_op=a), [], [], list)
-    if op.kind == "all_reduce":
-        tensor = memory(own, shared)
-        name = "avg" if op.average else op.reduction
-        return Bound(
-            lambda a: dist.all_reduce(tensor, REDUCTIONS[name], group=group, async_op=a),
-            [tensor],
-            [own],
-            lambda: [combined(inputs(), name)],
-        )
-    if op.kind == "broadcast":
-        tensor = memory(own, shared)
-        return Bound(
-            lambda a: dist.broadcast(tensor, src=op.root, group=group, async_op=a),
-            [tensor],
-            [own],
-            lambda: [given(op, number, op.root)],
-        )
-    assert op.kind == "all_gather", op
-    tensor = memory(own, shared)
-    others = [memory(own, shared) for _ in members]
-    return Bound(
-        lambda a: dist.all_gather(others, tensor, group=group, async_op=a),
-        [tensor, *others],
-        [own] * (1 + len(members)),
-        lambda: [own, *inputs()],
-    )
+    makers: dict[str, Callable[[Any], None]] = {
+        **messages.MAKERS,
+        "fused_all_reduce": fused_operations.fused_all_reduce,
+        "all_gather_uneven": collective_calls.all_gather,
+        "reduce_scatter_uneven": collective_calls.reduce_scatter,
+        "all_reduce_coalesced": _all_reduce_coalesced,
+        "all_gather_coalesced": _all_gather_coalesced,
+        "all_reduce_sparse": other_calls.sparse,
+        "barrier": other_calls.barrier,
+    }
+    make = Planned(op, number, rank, members, group or dist.group.WORLD, shared, asynchronous)
+    (makers.get(op.kind) or getattr(collective_calls, op.kind))(make)
+    return make.made()

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from faults import operations
-from faults.operations import Bound
 from faults.report import EXTRA, Ended, Now, Result, Told
 from faults.schedule import WORLD, Op, Schedule, Step
 from support.patience import OPERATION
 from torch._C._distributed_c10d import ErrorType
+from trials.case import Case
 
 FORMING = timedelta(seconds=OPERATION)
 
@@ -42,7 +42,7 @@ class Player:
         self.fault = schedule.fault
         self.is_victim = rank == self.fault.victim
         self.groups: list[Any] = []
-        self.pending: dict[int, tuple[Any, Bound, Result]] = {}
+        self.pending: dict[int, tuple[Any, Case, Result]] = {}
         self.ended = Ended()
         self.left = False
         self.interruptible = False
@@ -90,39 +90,40 @@ class Player:
         return self.schedule.ops[step.op]
 
     def _issue(self, number: int, op: Op, step: Step) -> None:
-        bound = operations.bind(
+        case = operations.bind(
             op,
             number,
             self.rank,
             self.schedule.groups[op.group],
             self.groups[op.group],
             step.shared,
+            step.asynchronous,
         )
         now = time.monotonic()
         result = Result(number, op.group, now, now)
         self.ended.results.append(result)
         try:
             self.interruptible = not step.asynchronous and number == self.fault.at
-            work = bound.launch(step.asynchronous)
+            work = case.call()
             self.interruptible = False
             if step.asynchronous:
-                self.pending[number] = (work, bound, result)
+                self.pending[number] = (work, case, result)
                 return
         except KeyboardInterrupt as error:
-            if self._was_struck(op, bound):
+            if self._was_struck(op, case):
                 result.interrupted = time.monotonic()
                 result.error = told(error)
         except Exception as error:
             result.error = told(error)
-        self._close(bound, result)
+        self._close(case, result)
 
-    def _was_struck(self, op: Op, bound: Bound) -> bool:
+    def _was_struck(self, op: Op, case: Case) -> bool:
         """Tell whether an operation was under way when the signal was seen.
 
         One that ends before the library looks at signals ends well: Python raises when it returns.
         """
         backend = self.groups[op.group]._get_backend(torch.device("cpu"))
-        return backend.get_error() != ErrorType.SUCCESS or not bound.is_right()
+        return backend.get_error() != ErrorType.SUCCESS or case.trouble() != ""
 
     def _wait_for(self, step: Step) -> None:
         expiring = self.is_victim and self.fault.kind == "expire" and step.op == self.fault.at
@@ -131,7 +132,7 @@ class Player:
                 self._wait(number, self.fault.after if expiring and number == step.op else None)
 
     def _wait(self, number: int, patience: float | None) -> None:
-        work, bound, result = self.pending.pop(number)
+        work, case, result = self.pending.pop(number)
         result.waited = time.monotonic()
         if patience is not None:
             try:
@@ -145,12 +146,12 @@ class Player:
                 work.wait()
                 self.interruptible = False
             except KeyboardInterrupt:
-                if self._was_struck(self.schedule.ops[number], bound):
+                if self._was_struck(self.schedule.ops[number], case):
                     result.interrupted = time.monotonic()
                 work.wait()
         except Exception as error:
             result.error = told(error)
-        self._close(bound, result)
+        self._close(case, result)
 
     def _interrupt(self, number: int, frame: object) -> None:
         """Handle SIGINT as Python does, once, in the operation where the fault is to strike.
@@ -161,13 +162,13 @@ class Player:
             self.interruptible = False
             raise KeyboardInterrupt
 
-    def _close(self, bound: Bound, result: Result) -> None:
+    def _close(self, case: Case, result: Result) -> None:
         self.interruptible = False
         result.ended = time.monotonic()
         if result.error is None:
-            result.right = bound.is_right()
+            result.right = not case.trouble()
         else:
-            result.untouched = bound.is_untouched()
+            result.untouched = not case.touched()
 
     def _strike(self, step: Step | None) -> None:
         """Do what the fault does just before the victim's operation."""

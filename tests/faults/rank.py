@@ -48,9 +48,9 @@ def regroup(store: dist.Store, rank: int, size: int) -> Fresh:
     trouble = ""
     for count in (100, 30000):
         op = Op(WORLD, "all_reduce", "float32", count)
-        bound = operations.bind(op, 7, rank, tuple(range(size)), None, False)
-        bound.launch(False)
-        if not bound.is_right():
+        case = operations.bind(op, 7, rank, tuple(range(size)), None, False, False)
+        case.call()
+        if case.trouble():
             trouble = f"a wrong all_reduce of {count} elements in the new group"
     dist.destroy_process_group()
     return Fresh(trouble, time.monotonic() - start, resources())

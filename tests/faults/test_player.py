@@ -10,6 +10,7 @@ from faults.player import Player
 from faults.report import Result
 from faults.schedule import WORLD, Fault, Op, Schedule, Step
 from torch._C._distributed_c10d import ErrorType
+from trials.case import Case
 
 
 def _player(failed: bool, asynchronous: bool) -> Player:
@@ -35,14 +36,14 @@ def _raised(*arguments: Any) -> None:
 def test_ctrl_c_after_the_end_of_an_operation_is_no_fault(
     failed: bool, right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound = SimpleNamespace(is_right=lambda: right, is_untouched=lambda: True, launch=_raised)
-    monkeypatch.setattr("faults.operations.bind", lambda *arguments: bound)
+    case = Case(_raised, objects=lambda: "" if right else "a wrong sum")
+    monkeypatch.setattr("faults.operations.bind", lambda *arguments: case)
     struck = failed or not right
 
     player: Any = _player(failed, True)
     waits = [_raised, lambda: None]
     result = Result(0, WORLD, 0.0, 0.0)
-    player.pending[0] = (SimpleNamespace(wait=lambda: waits.pop(0)()), bound, result)
+    player.pending[0] = (SimpleNamespace(wait=lambda: waits.pop(0)()), case, result)
     player._wait(0, None)
     assert (result.interrupted > 0) == struck
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from support import reductions
 from trials import values
-from trials.layouts import LAZY, Laid, Layout, Shape, drawn
+from trials.layouts import LAZY, Laid, Layout, Shape, Sparse, drawn
 
 ROOTED = ("reduce", "broadcast", "gather", "scatter", "messages", "batch_isend_irecv")
 GLOO = [*values.FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64]
@@ -92,7 +92,7 @@ class Case:
     """A rank's call, with tensors of its own."""
 
     call: Callable[[], Any]
-    wanted: list[tuple[str, Laid, torch.Tensor | None]] = field(default_factory=list)
+    wanted: list[tuple[str, Laid | Sparse, torch.Tensor | None]] = field(default_factory=list)
     objects: Callable[[], str] = lambda: ""  # what is wrong with results that are no tensors
 
     def trouble(self) -> str:
@@ -114,6 +114,12 @@ class Maker:
         self.spec, self.rank, self.group, self.size = spec, rank, group, spec.size
         self.case = Case(lambda: None)
         self.options: dict[str, Any] = {"group": group, "async_op": spec.asynchronous}
+
+    def made(self) -> Case:
+        """Hand the case over: its call needs what is here, so one that stayed would be a cycle."""
+        case = self.case
+        del self.case
+        return case
 
     def _layout(self, rank: int, name: str, shape: Shape, written: bool) -> Layout:
         spec = self.spec
@@ -153,6 +159,11 @@ class Maker:
 
     def op(self) -> Any:
         return reductions.op_of(self.spec.op)
+
+    def rows(self, most: int) -> list[list[int]]:
+        """Draw how many rows each rank has for each."""
+        choice, ranks = random.Random(self.spec.seed), range(self.size)
+        return [[choice.randint(0, most) for _ in ranks] for _ in ranks]
 
 
 def ranks_of(make: Maker, rank: int, word: str) -> dict[str, int]:

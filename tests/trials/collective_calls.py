@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
 import torch.distributed as dist
 from trials import values
@@ -129,10 +127,9 @@ def all_to_all(make: Maker) -> None:
 def all_to_all_single(make: Maker) -> None:
     """Rows between each pair: a random number, or the same for all without sizes."""
     me, size, even = make.rank, make.size, make.spec.option % 3 == 0
-    choice = random.Random(make.spec.seed)
     row = make.spec.shapes[0][1:]
     most = make.spec.shapes[0][0] if make.spec.shapes[0] else 1
-    rows = [[most if even else choice.randint(0, most) for _ in range(size)] for _ in range(size)]
+    rows = [[most] * size] * size if even else make.rows(most)
     every = [(sum(rows[r]), *row) for r in range(size)]
     parts = [make.term(r, "input", every[r]).split(rows[r])[me] for r in range(size)]
     wanted = values.joined(parts, (sum(r[me] for r in rows), *row))

@@ -123,7 +123,9 @@ class Laid:
             self.base = torch.empty(count, dtype=values.dtype)
         if layout.memory == "shared by torch":
             self.base.share_memory_()
-        bits(self.base).copy_(torch.arange(self.base.nbytes) % 2)  # also a bool
+        self._all = form is None or layout.form == "expanded"  # nothing lies beside it
+        if not self._all:
+            bits(self.base).copy_(torch.arange(self.base.nbytes) % 2)  # also a bool
         self.layout, self.wanted = layout, values
         if layout.form == "expanded":  # all rows are the first
             self._view(self.base)[:1].copy_(values[:1])
@@ -140,12 +142,24 @@ class Laid:
         wanted = self.wanted if wanted is None else wanted
         if not same(self.given, wanted):
             return f"{self.layout}: found {_shown(self.given)}, wanted {_shown(wanted)}"
-        if self.layout.form == "expanded":
+        if self._all:
             return ""
         bases = [self._before.clone(), self.base.clone()]
         for base in bases:
             self._view(base).copy_(wanted)
         return "" if torch.equal(*map(bits, bases)) else f"{self.layout}: memory beside it changed"
+
+
+class Sparse:
+    """A sparse tensor, and what it must be afterwards."""
+
+    def __init__(self, given: torch.Tensor) -> None:
+        self.given, self._before = given, given.to_dense()
+
+    def trouble(self, wanted: torch.Tensor | None = None) -> str:
+        """Return what is wrong with it, as `Laid` does."""
+        found, wanted = self.given.to_dense(), self._before if wanted is None else wanted
+        return "" if same(found, wanted) else f"found {_shown(found)}, wanted {_shown(wanted)}"
 
 
 def _shown(tensor: torch.Tensor) -> str:

@@ -44,7 +44,7 @@ def make_case(spec: Spec, rank: int, group: dist.ProcessGroup) -> Case:
     """Return the case of a rank of the group."""
     make = Maker(spec, rank, group)
     MAKERS[spec.name](make)
-    return make.case
+    return make.made()
 
 
 def _shape(choice: random.Random, dtype: torch.dtype, large: bool) -> Shape:

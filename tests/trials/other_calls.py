@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from trials import values
 from trials.case import Maker, pair, ranks_of, whole, whole_shape
+from trials.layouts import Sparse
 
 
 def messages(make: Maker) -> None:
@@ -62,18 +63,21 @@ def batch(make: Maker) -> None:
 
 
 def sparse(make: Maker) -> None:
-    """Sum sparse tensors of different places, with some places twice."""
+    """Sum sparse tensors of different places, with some places twice; one rank has none."""
     shape = make.spec.shapes[0]
-    terms = [term * (term.abs() > 1) for term in make.terms("sparse", shape)]
-    wanted = torch.stack([2 * term for term in terms]).sum(0, dtype=make.spec.dtype)
+    terms = [
+        torch.where(term.abs() > (1 if rank != 3 else math.inf), term, torch.zeros_like(term))
+        for rank, term in enumerate(make.terms("sparse", shape))
+    ]
     # Dense dimensions in some.
     tensor = terms[make.rank].to_sparse(1 + make.spec.option % len(shape))
     places, numbers = tensor.indices(), tensor.values()
     tensor = torch.sparse_coo_tensor(
         torch.cat([places, places], 1), torch.cat([numbers, numbers]), shape
     )
+    wanted = values.reduced([2 * term for term in terms], "sum")
+    make.case.wanted.append(("sparse", Sparse(tensor), wanted))
     make.case.call = lambda: dist.all_reduce(tensor, **make.options)
-    make.case.objects = lambda: "" if torch.equal(tensor.to_dense(), wanted) else "a wrong sum"
 
 
 def barrier(make: Maker) -> None:
@@ -81,35 +85,35 @@ def barrier(make: Maker) -> None:
 
 
 def objects(make: Maker) -> None:
-    """One of the four operations on objects."""
+    """The operations on objects, one after another: some grow with the rank."""
     spec, me, size, root = make.spec, make.rank, make.size, make.spec.root
+    at_root, to, source = me == root, ranks_of(make, root, "dst"), ranks_of(make, root, "src")
+    group, found = make.group, list[Any]()
 
     def of(rank: int) -> list[Any]:
-        text = "x" * (math.prod(spec.shapes[0]) * (rank + 1))
+        text = "é" * (math.prod(spec.shapes[0]) * (rank + 1))
         return [None, {"rank": rank, 3: (text, 1.5)}, values.made(values.WHOLE, torch.int32, (2,))]
 
     every = [of(rank) for rank in range(size)]
-    which = spec.option % 4
-    found: list[Any] = [None] * size
-    wanted: list[Any] = every
 
     def call() -> None:
-        nonlocal found, wanted
-        if which == 0:
-            dist.all_gather_object(found, of(me), group=make.group)
-        elif which == 1:
-            wanted = every if me == root else [None] * size
-            into = found if me == root else None
-            dist.gather_object(of(me), into, group=make.group, group_dst=root)
-        elif which == 2:
-            found, wanted = (of(root) if me == root else [None] * 3), of(root)
-            dist.broadcast_object_list(found, group=make.group, group_src=root)
-        else:
-            found, wanted = [None], [every[me]]
-            dist.scatter_object_list(
-                found, every if me == root else None, group=make.group, group_src=root
-            )
+        all_gathered: list[Any] = [None] * size
+        dist.all_gather_object(all_gathered, of(me), group=group)
+        gathered: list[Any] | None = [None] * size if at_root else None
+        dist.gather_object(of(me), gathered, group=group, **to)
+        told = of(root) if at_root else [None] * 3
+        dist.broadcast_object_list(told, group=group, **source)
+        part: list[Any] = [None]
+        dist.scatter_object_list(part, every if at_root else None, group=group, **source)
+        received: list[Any] = [None] * 3
+        if not at_root:
+            received.append(dist.recv_object_list(received, group=group, **source))
+        for peer in (peer for peer in range(size) if at_root and peer != me):
+            dist.send_object_list(of(me), group=group, **ranks_of(make, peer, "dst"))
+        found.extend([all_gathered, gathered, told, part, received])
 
+    sent = [None] * 3 if at_root else [*of(root), spec.members[root]]
+    wanted = [every, every if at_root else None, of(root), [every[me]], sent]
     make.case.call = call
     make.case.objects = lambda: "" if repr(found) == repr(wanted) else f"{found} is not {wanted}"
 
