@@ -18,6 +18,10 @@ GLOO = [*values.FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64]
 LARGEST = 3 << 20  # bytes of a large tensor
 
 
+# What a tensor must hold afterwards: what it held, or this; a function where it takes long to find.
+Wanted = torch.Tensor | Callable[[], torch.Tensor] | None
+
+
 @dataclass
 class Spec:
     """An operation, the same on every rank.
@@ -92,12 +96,12 @@ class Case:
     """A rank's call, with tensors of its own."""
 
     call: Callable[[], Any]
-    wanted: list[tuple[str, Laid | Sparse, torch.Tensor | None]] = field(default_factory=list)
+    wanted: list[tuple[str, Laid | Sparse, Wanted]] = field(default_factory=list)
     objects: Callable[[], str] = lambda: ""  # what is wrong with results that are no tensors
 
     def trouble(self) -> str:
         for name, laid, wanted in self.wanted:
-            if text := laid.trouble(wanted):
+            if text := laid.trouble(wanted() if callable(wanted) else wanted):
                 return f"{name}: {text}"
         return self.objects()
 
@@ -134,7 +138,7 @@ class Maker:
             found = found[:1].expand(shape).clone()
         return found
 
-    def given(self, name: str, shape: Shape, wanted: Any = None) -> torch.Tensor:
+    def given(self, name: str, shape: Shape, wanted: Wanted = None) -> torch.Tensor:
         """Lay out this rank's input; ``wanted`` is what it must be afterwards, if it is written."""
         written = wanted is not None
         return self._laid(name, self.term(self.rank, name, shape, written), wanted, written)
@@ -144,7 +148,7 @@ class Maker:
         before = values.made(values.WHOLE, self.spec.dtype, tuple(wanted.shape), "before")
         return self._laid(name, before, wanted, True)
 
-    def _laid(self, name: str, begin: torch.Tensor, wanted: Any, written: bool) -> torch.Tensor:
+    def _laid(self, name: str, begin: torch.Tensor, wanted: Wanted, written: bool) -> torch.Tensor:
         laid = Laid(begin, self._layout(self.rank, name, tuple(begin.shape), written))
         self.case.wanted.append((name, laid, wanted))
         return laid.given
@@ -153,8 +157,11 @@ class Maker:
         return [self.term(rank, name, shape, written) for rank in range(self.size)]
 
     def sum(self, name: str, shape: Shape, written: bool = False) -> torch.Tensor:
-        """Return the reduction of all ranks' terms; something if there is none."""
-        terms = self.terms(name, shape, written)
+        """Return the reduction of all ranks' terms."""
+        return self.reduced(self.terms(name, shape, written))
+
+    def reduced(self, terms: list[torch.Tensor]) -> torch.Tensor:
+        """Return the reduction of one tensor per rank; something if there is none."""
         return terms[self.rank] if self.spec.refused else values.reduced(terms, self.spec.op)
 
     def op(self) -> Any:

@@ -6,28 +6,30 @@ import torch
 import torch.distributed as dist
 from trials import values
 from trials.case import Maker, pair, ranks_of, whole, whole_shape
+from trials.layouts import Shape
+
+
+def summed(make: Maker, name: str, shape: Shape) -> torch.Tensor:
+    """Lay out a tensor that is reduced in place."""
+    return make.given(name, shape, lambda: make.sum(name, shape, True))
 
 
 def all_reduce(make: Maker) -> None:
-    shape = make.spec.shapes[0]
-    tensor = make.given("tensor", shape, make.sum("tensor", shape, True))
+    tensor = summed(make, "tensor", make.spec.shapes[0])
     make.case.call = lambda: dist.all_reduce(tensor, make.op(), **make.options)
 
 
 def all_reduce_coalesced(make: Maker) -> None:
-    tensors = [
-        make.given(f"tensor {i}", shape, make.sum(f"tensor {i}", shape, True))
-        for i, shape in enumerate(make.spec.shapes)
-    ]
+    tensors = [summed(make, f"tensor {i}", shape) for i, shape in enumerate(make.spec.shapes)]
     make.case.call = lambda: dist.all_reduce_coalesced(tensors, make.op(), **make.options)
 
 
 def reduce(make: Maker) -> None:
     shape, root = make.spec.shapes[0], make.spec.root
-    wanted = make.sum("tensor", shape, True)
-    if make.rank != root:
-        wanted = make.term(make.rank, "tensor", shape, True)
-    tensor = make.given("tensor", shape, wanted)
+    if make.rank == root:
+        tensor = summed(make, "tensor", shape)
+    else:
+        tensor = make.given("tensor", shape, make.term(make.rank, "tensor", shape, True))
     make.case.call = lambda: dist.reduce(
         tensor, op=make.op(), **ranks_of(make, root, "dst"), **make.options
     )
@@ -63,17 +65,20 @@ def all_gather_coalesced(make: Maker) -> None:
     make.case.call = lambda: dist.all_gather_coalesced(outputs, sources, **make.options)
 
 
+def gathered(make: Maker, name: str, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lay out the output and the input of an all_gather into one tensor."""
+    wanted = whole(make.terms(name, shape), make.spec.option % 2 == 1)
+    return make.output(f"output of {name}", wanted), make.given(name, shape)
+
+
 def all_gather_into_tensor(make: Maker) -> None:
     shape = make.spec.shapes[0]
-    wanted = whole(make.terms("input", shape), make.spec.option % 2 == 1)
+    output, part = gathered(make, "input", shape)
     if make.spec.option % 3 == 0:  # in place
         own = make.term(make.rank, "input", shape)
-        output = make.output("output", wanted)
         part = output.detach().chunk(make.size)[make.rank].view(shape) if own.numel() else own
         with torch.no_grad():
             part.copy_(own)
-    else:
-        part, output = make.given("input", shape), make.output("output", wanted)
     make.case.call = lambda: dist.all_gather_into_tensor(output, part, **make.options)
 
 
@@ -85,11 +90,15 @@ def reduce_scatter(make: Maker) -> None:
     make.case.call = lambda: dist.reduce_scatter(output, sources, make.op(), **make.options)
 
 
+def scattered(make: Maker, name: str, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lay out the output and the input of a reduce_scatter of one tensor."""
+    every = whole_shape(make.size, shape, make.spec.option % 2 == 1)
+    own = [term.reshape(make.size, *shape)[make.rank] for term in make.terms(name, every)]
+    return make.output(f"output of {name}", make.reduced(own)), make.given(name, every)
+
+
 def reduce_scatter_tensor(make: Maker) -> None:
-    shape, size = make.spec.shapes[0], make.size
-    every = whole_shape(size, shape, make.spec.option % 2 == 1)
-    wanted = make.sum("input", every).reshape(size, *shape)[make.rank]
-    source, output = make.given("input", every), make.output("output", wanted)
+    output, source = scattered(make, "input", make.spec.shapes[0])
     make.case.call = lambda: dist.reduce_scatter_tensor(output, source, make.op(), **make.options)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from trials import values
-from trials.case import Maker, pair, ranks_of, whole, whole_shape
+from trials.case import Maker, pair, ranks_of
+from trials.collective_calls import gathered, scattered, summed
 from trials.layouts import Sparse
 
 
@@ -75,8 +76,9 @@ def sparse(make: Maker) -> None:
     tensor = torch.sparse_coo_tensor(
         torch.cat([places, places], 1), torch.cat([numbers, numbers]), shape
     )
-    wanted = values.reduced([2 * term for term in terms], "sum")
-    make.case.wanted.append(("sparse", Sparse(tensor), wanted))
+    make.case.wanted.append(
+        ("sparse", Sparse(tensor), lambda: values.reduced([2 * term for term in terms], "sum"))
+    )
     make.case.call = lambda: dist.all_reduce(tensor, **make.options)
 
 
@@ -121,28 +123,16 @@ def objects(make: Maker) -> None:
 def coalesced(make: Maker, which: int) -> None:
     """Several calls under torch's coalescing manager."""
     calls: list[Callable[[], Any]] = []
-    size, stacked = make.size, make.spec.option % 2 == 1
     for i, shape in enumerate(make.spec.shapes):
         if which == 0:
-            tensor = make.given(f"tensor {i}", shape, make.sum(f"tensor {i}", shape, True))
+            tensor = summed(make, f"tensor {i}", shape)
             calls.append(lambda t=tensor: dist.all_reduce(t, make.op(), group=make.group))
         elif which == 1:
-            name = f"input {i}"
-            output = make.output(f"output {i}", whole(make.terms(name, shape), stacked))
-            source = make.given(name, shape)
-            calls.append(
-                lambda o=output, s=source: dist.all_gather_into_tensor(o, s, group=make.group)
-            )
+            both = gathered(make, f"input {i}", shape)
+            calls.append(lambda b=both: dist.all_gather_into_tensor(*b, group=make.group))
         else:
-            every = whole_shape(size, shape, stacked)
-            wanted = make.sum(f"input {i}", every).reshape(size, *shape)[make.rank]
-            output = make.output(f"output {i}", wanted)
-            source = make.given(f"input {i}", every)
-            calls.append(
-                lambda o=output, s=source: dist.reduce_scatter_tensor(
-                    o, s, make.op(), group=make.group
-                )
-            )
+            both = scattered(make, f"input {i}", shape)
+            calls.append(lambda b=both: dist.reduce_scatter_tensor(*b, make.op(), group=make.group))
 
     def call() -> Any:
         manager = dist.distributed_c10d._coalescing_manager
