@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from faults import pool
+from faults import pool, runs
 from faults.oracle import judge
 from faults.pool import Lane
-from faults.schedule import Fault, Op, Schedule, Step, players
+from faults.schedule import Fault, Op, Schedule, Step
 from support.patience import ENDS
 
 OPS = (
@@ -22,15 +22,7 @@ OPS = (
 
 
 def schedule(fault: Fault) -> Schedule:
-    steps = tuple(
-        tuple(
-            Step(op, op == 1, False, (op,) if op == 1 else ())
-            for op in range(len(OPS))
-            if rank in players(OPS[op], [(0, 1, 2)])
-        )
-        for rank in range(3)
-    )
-    return Schedule(1, 3, "default", ((0, 1, 2),), OPS, steps, fault)
+    return runs.schedule(OPS, ((0, 1, 2),), fault, lambda rank, op: op == 1)
 
 
 @pytest.fixture(scope="module")

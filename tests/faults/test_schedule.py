@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
+from faults import runs
 from faults.certain import ended_before
 from faults.generate import WEIGHTS, make_schedule
 from faults.gradient_lists import FLOATS, NORMS, UNSCALES, WIRES, longest
-from faults.schedule import LARGEST, MESSAGES, Fault, Op, Schedule, Step, players
+from faults.schedule import LARGEST, MESSAGES, Fault, Op
 
 RING = 32  # messages of one pair that nobody receives
 SCHEDULES = [make_schedule(seed) for seed in range(600)]
@@ -92,23 +93,15 @@ def test_what_has_ended_before_the_fault_is_found_through_the_other_ranks() -> N
     )
     groups = ((0, 1, 2, 3), (0, 1, 2))
 
-    def ended(victim: int, at: int, waited: bool = True) -> dict[int, set[int]]:
-        steps = tuple(
-            tuple(
-                Step(op, asynchronous=not waited and op < 2, shared=False)
-                for op in range(len(ops))
-                if rank in players(ops[op], groups)
-            )
-            for rank in range(4)
-        )
-        fault = Fault("kill", victim, at)
-        return ended_before(Schedule(1, 4, "default", groups, ops, steps, fault))
+    def ended(victim: int, at: int, later: int = 0) -> dict[int, set[int]]:
+        plan = runs.schedule(ops, groups, Fault("kill", victim, at), lambda _, op: op < later)
+        return ended_before(plan)
 
     assert ended(0, 0) == {0: set(), 1: set(), 2: set(), 3: set()}
     assert ended(0, 2) == {0: {0}, 1: set(), 2: set(), 3: set()}  # sent, and received by nobody
     assert ended(1, 1) == {0: set(), 1: {0}, 2: set(), 3: set()}
     assert ended(2, 2) == {0: set(), 1: {0}, 2: {1}, 3: set()}  # 1 has sent, after it received
     assert ended(0, 3) == {0: {0, 2}, 1: {0, 1}, 2: {1}, 3: set()}  # all have called the barrier
-    assert ended(0, 3, waited=False) == {0: {2}, 1: set(), 2: set(), 3: set()}
+    assert ended(0, 3, later=2) == {0: {2}, 1: set(), 2: set(), 3: set()}
     assert ended(0, 4) == {0: {0, 2, 3}, 1: {0, 1}, 2: {1, 2}, 3: set()}
     assert ended(3, 4) == {0: set(), 1: set(), 2: set(), 3: set()}
