@@ -6,22 +6,20 @@ each. Nothing here can hang: a test has a deadline, and shows its ranks' stacks 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing as mp
 import os
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from conformance import rank
 from conformance.rank import Place
+from support.ranks import RankProcess, preload, received
 
 STANDIN = Path(__file__).parent / "standin"
 
@@ -41,159 +39,91 @@ class Result:
     reason: str = ""
     seconds: float = 0.0
     gloo: int = 0
-    calls: set[str] = field(default_factory=set)
 
 
 class Launcher:
     """Runs tests with one number of ranks, which decides what torch's tests skip as they load."""
 
-    def __init__(self, size: int, backend: str, timeout: float, trace: bool = False) -> None:
-        self.size, self.backend, self.timeout, self.trace = size, backend, timeout, trace
+    def __init__(self, size: int, backend: str, timeout: float) -> None:
+        self.size, self.backend, self.timeout = size, backend, timeout
         os.environ.update(rank.environment(size))
         # After the others, for the fork server and its children alike.
         path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(STANDIN)])
         os.environ["PYTHONPATH"] = path
         sys.path.append(str(STANDIN))
-        self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            [rank.TESTS, "torch._dynamo", "fastcomm._distributed.backend"]
-        )
+        preload(rank.TESTS)
         self.tests: dict[str, str | None] = self._ask(rank.list_tests)
         self._skips: dict[int, str] = self._ask(rank.skip_codes)
 
-    def _ask(self, function: Callable[[Connection], None]) -> Any:
-        receiver, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=function, args=(sender,))
-        process.start()
-        sender.close()
+    def _ask(self, function: Callable[..., object]) -> Any:
+        process = RankProcess(function)
         try:
-            return receiver.recv()
+            return process.pipe.recv()
         finally:
-            process.join()
+            process.end()
 
     def run(self, test: str) -> Result:
         if (reason := self.tests[test]) is not None:
             return Result(test, "skipped", reason)
-        directory = tempfile.mkdtemp(prefix="conformance-")
-        try:
+        with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
             return self._run(test, directory)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
 
     def _run(self, test: str, directory: str) -> Result:
-        places = [
-            Place(number, self.size, self.backend, directory, self.trace)
-            for number in range(self.size)
-        ]
+        places = [Place(number, self.size, self.backend, directory) for number in range(self.size)]
         places[0].prepare()
         start = time.monotonic()
-        processes: list[BaseProcess] = []
-        errors: list[Connection] = []
-        facts: list[Connection] = []
+        ranks: list[RankProcess] = []
+        # torch listens at its ends, too, but is never asked anything here.
+        ends = [mp.Pipe() for _ in places]
         try:
-            for place in places:
-                # torch listens at its end, too, but is never asked anything here.
-                here, there = self._context.Pipe()
-                receiver, sender = self._context.Pipe(duplex=False)
-                process: BaseProcess = self._context.Process(
-                    target=rank.run, args=(place, test, there, sender), name=f"rank {place.rank}"
-                )
-                process.start()
+            for place, (_, there) in zip(places, ends, strict=True):
+                ranks.append(RankProcess(rank.run, place, test, there, log=place.log))
                 there.close()
-                sender.close()
-                processes.append(process)
-                errors.append(here)
-                facts.append(receiver)
-            late = self._join(processes, start + self.timeout)
+            late = self._join(ranks, start + self.timeout)
             seconds = time.monotonic() - start
+            gloo = sum(received(each.pipe) or 0 for each in ranks)
         finally:
-            for process in processes:
-                process.kill()
-                process.join()
-        result = self._judge(test, places, processes, [_text(pipe) for pipe in errors], late)
-        result.seconds = seconds
-        for pipe in facts:
-            told = _received(pipe) or {}
-            result.gloo += told.get("gloo", 0)
-            result.calls.update(told.get("calls", ()))
-        return result
+            codes = [each.end(0.0) for each in ranks]
+        told = [
+            f"rank {number}, exit status {code}:\n{received(ends[number][0]) or each.output()}"
+            for number, (each, code) in enumerate(zip(ranks, codes, strict=True))
+        ]
+        outcome, reason = self._judge(test, codes, told, late)
+        return Result(test, outcome, reason, seconds, gloo)
 
-    def _join(self, processes: list[BaseProcess], deadline: float) -> list[int]:
+    def _join(self, ranks: list[RankProcess], deadline: float) -> list[int]:
         """Wait for the ranks; return those that missed the deadline and wrote their stacks."""
         fine = {None, 0, *self._skips}
         failed = False
         while True:
-            running = [process for process in processes if process.exitcode is None]
-            if not running:
+            codes = [each.status() for each in ranks]
+            late = [number for number, code in enumerate(codes) if code is None]
+            if not late:
                 return []
-            if not failed and any(process.exitcode not in fine for process in processes):
+            if not failed and not fine.issuperset(codes):
                 failed = True
                 deadline = min(deadline, time.monotonic() + GRACE)
             if time.monotonic() >= deadline:
                 break
-            wait([process.sentinel for process in running], deadline - time.monotonic())
-        for process in running:
-            assert process.pid is not None
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, rank.STACKS)
-        time.sleep(0.5)
-        return [number for number, process in enumerate(processes) if process in running]
+            running = [ranks[number].process.sentinel for number in late]
+            wait(running, deadline - time.monotonic())
+        for number in late:
+            ranks[number].write_stacks()
+        return late
 
     def _judge(
-        self,
-        test: str,
-        places: list[Place],
-        processes: list[BaseProcess],
-        errors: list[str],
-        late: list[int],
-    ) -> Result:
+        self, test: str, codes: list[int | None], told: list[str], late: list[int]
+    ) -> tuple[str, str]:
         """Decide as torch's runner does (_check_return_codes), but look at every rank's status."""
-        codes = [None if number in late else p.exitcode for number, p in enumerate(processes)]
-        told = [
-            f"rank {number}, exit status {code}:\n{errors[number] or _log_of(places[number])}"
-            for number, code in enumerate(codes)
-            if code == ERROR
-        ]
-        if not told and late:
-            told = [f"no end after {self.timeout:g} s: ranks {late}"]
-        told += [f"rank {number} did not end:\n{_log_of(places[number])}" for number in late]
-        if told:
-            return Result(test, "failed", "\n".join(told))
-        if test in ANY_STATUS:
-            return Result(test, "passed")
-        first = codes[0]
-        if first in self._skips and set(codes) <= {*self._skips, 0}:
-            return Result(test, "skipped", self._skips[first])
-        if any(codes):
-            return Result(
-                test,
-                "failed",
-                "\n".join(
-                    f"rank {number}, exit status {code}:\n{_log_of(places[number])}"
-                    for number, code in enumerate(codes)
-                    if code
-                ),
-            )
-        return Result(test, "passed")
-
-
-def _received(pipe: Connection) -> Any:
-    try:
-        return pipe.recv() if pipe.poll() else None
-    except (EOFError, OSError):
-        return None
-
-
-def _text(pipe: Connection) -> str:
-    return str(_received(pipe) or "")
-
-
-def _log_of(place: Place, characters: int = 3000) -> str:
-    """Return what a rank wrote: the cause comes first where it crashed, and last where it hangs."""
-    try:
-        text = place.log.read_text(errors="replace")
-    except OSError:
-        return ""
-    if len(text) <= 2 * characters:
-        return text
-    return f"{text[:characters]}\n[...]\n{text[-characters:]}"
+        failed = [told[number] for number, code in enumerate(codes) if code == ERROR]
+        if late and not failed:
+            failed = [f"no end after {self.timeout:g} s: ranks {late}"]
+        failed += [told[number] for number in late]
+        skips = codes[0] in self._skips and set(codes) <= {*self._skips, 0}
+        if not (failed or skips or test in ANY_STATUS):
+            failed = [told[number] for number, code in enumerate(codes) if code]
+        if failed:
+            return "failed", "\n".join(failed)
+        if skips and test not in ANY_STATUS:
+            return "skipped", self._skips[codes[0] or 0]
+        return "passed", ""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from conformance.forced import ON_CPU, unskip
@@ -17,7 +14,6 @@ from conformance.forced import ON_CPU, unskip
 TESTS = "torch.testing._internal.distributed.distributed_test"
 # The name from torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
-STACKS = signal.SIGUSR1
 # A test of the runner, which runs where --only names it.
 HANG = "test_that_hangs"
 
@@ -30,11 +26,10 @@ class Place:
     size: int
     backend: str
     directory: str
-    trace: bool = False
 
     @property
-    def log(self) -> Path:
-        return Path(self.directory, f"log-{self.rank}")
+    def log(self) -> str:
+        return os.path.join(self.directory, f"log-{self.rank}")
 
     def environment(self) -> dict[str, str]:
         return environment(self.size) | {"TEMP_DIR": self.directory, "INIT_METHOD": self.init}
@@ -97,30 +92,22 @@ def skip_codes(pipe: Connection) -> None:
     pipe.send({skip.exit_code: skip.message for skip in TEST_SKIPS.values()})
 
 
-def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
+def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
     """Run one test as one rank, and end as torch's own ranks do: by an exit status.
 
-    ``errors`` is torch's pipe, for the text of an exception; ``facts`` gets what was counted.
+    ``errors`` is torch's pipe, for the text of an exception; the other gets how many groups of Gloo
+    were made.
     """
-    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(log, stream.fileno())
-    faulthandler.register(STACKS, file=log, all_threads=True)
     os.environ.update(place.environment())
 
-    import torch
-    from conformance import on_cpu, substitute, trace
+    from conformance import on_cpu, substitute
 
-    torch.set_num_threads(1)
     tests, case = _load()
     tests.INIT_METHOD = place.init
     if test in ON_CPU:
         on_cpu.install(tests)
     count = substitute.GlooCount()
     count.install()
-    calls: set[str] = set()
-    if place.trace:
-        trace.install(calls)
     if place.backend == substitute.FASTCOMM:
         substitute.install(count)
         substitute.rename_events(tests)
@@ -129,7 +116,7 @@ def run(place: Place, test: str, errors: Connection, facts: Connection) -> None:
         case._run(place.rank, test, os.path.join(place.directory, "store"), errors)
     finally:
         sys.stdout.flush()
-        facts.send({"gloo": count.made, "by_checks": count.by_checks, "calls": sorted(calls)})
+        pipe.send(count.made)
 
 
 def _check_first(case: Any) -> None:

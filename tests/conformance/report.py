@@ -62,10 +62,9 @@ class Report:
             "groups of Gloo": self.gloo_groups(),
             "tests": {
                 result.test: {
-                    **{k: v for k, v in asdict(result).items() if k not in ("test", "calls")},
+                    **asdict(result),
                     "outcome": self.outcome(result),
                     "seconds": round(result.seconds, 2),
-                    "calls": sorted(result.calls),
                 }
                 for result in self.results
             },

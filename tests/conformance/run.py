@@ -38,7 +38,7 @@ def chosen_tests(known: dict[str, str | None], options: argparse.Namespace) -> l
 def run_one_size(size: int, options: argparse.Namespace) -> Report:
     report = Report(options.backend, size)
     start = time.monotonic()
-    launcher = Launcher(size, options.backend, options.timeout, options.trace)
+    launcher = Launcher(size, options.backend, options.timeout)
     tests = chosen_tests(launcher.tests, options)
     for number, test in enumerate(tests, 1):
         result = launcher.run(test)
@@ -70,7 +70,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TEST", help="the test of this name")
     parser.add_argument("--short", action="store_true", help="a choice that takes seconds")
     parser.add_argument("--timeout", type=float, default=150, help="seconds that a test may take")
-    parser.add_argument("--trace", action="store_true", help="note c10d's operators (--json)")
     parser.add_argument("--json", type=Path, help="write the results as JSON")
     return parser.parse_args(arguments)
 

@@ -31,7 +31,6 @@ class GlooCount:
 
     def __init__(self) -> None:
         self.made = 0
-        self.by_checks = 0
         self._here = threading.local()
 
     def install(self) -> None:
@@ -40,10 +39,7 @@ class GlooCount:
 
         @functools.wraps(original)
         def counted(group: Any, *arguments: Any, **named: Any) -> None:
-            if self.in_checks:
-                self.by_checks += 1
-            else:
-                self.made += 1
+            self.made += not self.in_checks
             original(group, *arguments, **named)
 
         dist.ProcessGroupGloo.__init__ = counted

@@ -8,14 +8,11 @@ the lane's processes are killed.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing as mp
 import os
 import random
 import shutil
 import signal
-import subprocess
 import tempfile
-import threading
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,12 +23,9 @@ from faults import rank as rank_module
 from faults.report import Ended, Fresh, Now, Run
 from faults.schedule import CONFIGURATIONS, DEADLY, Schedule
 from support.patience import ENDS
+from support.ranks import RankProcess, preload
 
-_context = mp.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "faults.rank"]
-)
-_starting = threading.Lock()  # multiprocessing's own lists are not thread-safe
+preload("faults.rank")
 
 # Longer than any wait of a schedule, even on a busy machine.
 PATIENCE = ENDS
@@ -39,19 +33,13 @@ PATIENCE = ENDS
 GROWTH = {"descriptors": 10, "threads": 4}
 
 
-class RankProcess:
+class Player(RankProcess):
     """One process that plays ranks."""
 
     def __init__(self, port: int, folder: str, environment: dict[str, str]) -> None:
-        self.pipe, theirs = _context.Pipe()
-        descriptor, self.log = tempfile.mkstemp(suffix=".log", dir=folder)
+        descriptor, log = tempfile.mkstemp(suffix=".log", dir=folder)
         os.close(descriptor)
-        self.process: Any = _context.Process(
-            target=rank_module.serve, args=(theirs, port, self.log, environment), daemon=True
-        )
-        with _starting:
-            self.process.start()
-        theirs.close()
+        super().__init__(rank_module.serve, port, environment=environment, log=log, daemon=True)
         self.first: Any = None  # its resources after its first run
         self.last: Any = None
         self.told = False
@@ -61,30 +49,18 @@ class RankProcess:
         with contextlib.suppress(OSError):  # if the process has ended, listening tells
             self.pipe.send(order)
 
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
-
-    def end(self, patience: float = ENDS) -> int | None:
-        """Wait for a process that is to end by itself, kill it otherwise; return its status."""
-        status = self._status_within(patience)
-        self.process.kill()
-        self._status_within(None)
-        self.pipe.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.log)
-        return status
-
-    def _status_within(self, patience: float | None) -> int | None:
-        """Return the status, as soon as there is one; one thread at a time reads it.
-
-        Whoever starts a process reads the statuses of all. A status can be read once: a second
-        thread would find nothing and take the process for lost (status 255).
-        """
-        wait([self.process.sentinel], patience)
-        with _starting:
-            status: int | None = self.process.exitcode
-        return status
+    def evidence(self, rank: int) -> str:
+        """Return what may explain why it does not answer."""
+        pid = self.process.pid
+        parts = [f"\n==== rank {rank}, pid {pid}, does not answer\n"]
+        for name in ("status", "wchan", "stack"):
+            try:
+                text = Path(f"/proc/{pid}/{name}").read_text()
+            except OSError as error:
+                text = str(error)
+            parts.append(f"---- {name}\n{text}\n")
+        self.write_stacks()
+        return "".join([*parts, f"---- output\n{self.output()}\n"])
 
 
 class Lane:
@@ -94,7 +70,7 @@ class Lane:
         self.configuration = configuration
         self.folder = tempfile.mkdtemp(prefix="faults-")
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.ranks: list[RankProcess] = []
+        self.ranks: list[Player] = []
         self.played = 0
         self.graves: set[int] = set()  # memory of processes that ended
 
@@ -140,26 +116,24 @@ class Lane:
                 player.send("regroup", rank, len(players), f"{name}/second")
             self._listen(run, players, Fresh, run.fresh)
         if run.hung:
-            run.evidence = "".join(evidence_of(rank, players[rank]) for rank in run.hung)
+            run.evidence = "".join(players[rank].evidence(rank) for rank in run.hung)
             for process in self.ranks:
-                process.process.kill()
-                process.end()
+                process.end(0.0)
             self.ranks.clear()
         else:
             self._take_stock(run, players)
         run.seconds = time.monotonic() - start
         return run
 
-    def _players(self, schedule: Schedule) -> dict[int, RankProcess]:
+    def _players(self, schedule: Schedule) -> dict[int, Player]:
         while len(self.ranks) < schedule.size:
-            self.ranks.append(
-                RankProcess(self.store.port, self.folder, CONFIGURATIONS[self.configuration])
-            )
+            settings = CONFIGURATIONS[self.configuration]
+            self.ranks.append(Player(self.store.port, self.folder, settings))
         chosen = random.Random(schedule.seed).sample(self.ranks, schedule.size)
         return dict(enumerate(chosen))
 
     def _listen(
-        self, run: Run, players: dict[int, RankProcess], awaited: type, answers: dict[int, Any]
+        self, run: Run, players: dict[int, Player], awaited: type, answers: dict[int, Any]
     ) -> None:
         """Take answers until every rank has given one, or has ended, or is too late."""
         missing = dict(players)
@@ -199,7 +173,7 @@ class Lane:
                     if not (doomed and rank == run.schedule.fault.victim):
                         del missing[rank]
 
-    def _bury(self, run: Run, players: dict[int, RankProcess]) -> None:
+    def _bury(self, run: Run, players: dict[int, Player]) -> None:
         """Wait for the ranks that ended."""
         for rank in list(players):
             player = players[rank]
@@ -212,7 +186,7 @@ class Lane:
             self.ranks.remove(player)
             del players[rank]
 
-    def _take_stock(self, run: Run, players: dict[int, RankProcess]) -> None:
+    def _take_stock(self, run: Run, players: dict[int, Player]) -> None:
         for rank, answer in run.fresh.items():
             players[rank].runs += 1
             players[rank].last = answer.resources
@@ -220,25 +194,3 @@ class Lane:
         for rank in set(players) - set(run.fresh):  # ended while the new group was formed
             run.exits[rank] = players[rank].end()
             self.ranks.remove(players[rank])
-
-
-def evidence_of(rank: int, player: RankProcess) -> str:
-    """Return what may explain why a rank does not answer."""
-    pid = player.process.pid
-    parts = [f"\n==== rank {rank}, pid {pid}, does not answer\n"]
-    for name in ("status", "wchan", "stack"):
-        try:
-            text = Path(f"/proc/{pid}/{name}").read_text()
-        except OSError as error:
-            text = str(error)
-        parts.append(f"---- {name}\n{text}\n")
-    if shutil.which("gdb") and os.environ.get("FC_FAULTS_GDB"):  # slow, with torch loaded
-        command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            found = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
-            parts.append(f"---- gdb\n{found.stdout}\n")
-    player.signal(signal.SIGCONT)
-    player.signal(signal.SIGUSR1)
-    time.sleep(0.5)
-    parts.append(f"---- output\n{Path(player.log).read_text()[-8000:]}\n")
-    return "".join(parts)

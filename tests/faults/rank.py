@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import re
 import resource
 import signal
-import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from faults import operations
 from faults.player import FORMING, Player, UserError, end_interpreter
@@ -56,17 +53,10 @@ def regroup(store: dist.Store, rank: int, size: int) -> Fresh:
     return Fresh(trouble, time.monotonic() - start, resources())
 
 
-def serve(pipe: Connection, port: int, log: str, environment: dict[str, str]) -> None:
+def serve(pipe: Connection, port: int) -> None:
     """Execute what comes through the pipe until it closes."""
-    os.environ.update(environment)
-    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=FORMING)
     while True:
         try:

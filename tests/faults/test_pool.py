@@ -11,6 +11,7 @@ from faults import pool, runs
 from faults.oracle import judge
 from faults.pool import Lane
 from faults.schedule import Fault, Op, Schedule, Step
+from support import ranks
 from support.patience import ENDS
 
 OPS = (
@@ -89,7 +90,7 @@ def test_a_status_is_read_by_one_thread_at_a_time(lane: Lane) -> None:
     lane.ranks.remove(started)
     statuses: list[int | None] = []
     ending = threading.Thread(target=lambda: statuses.append(started.end()))
-    with pool._starting:
+    with ranks._starting:
         started.process.kill()
         ending.start()
         ending.join(0.5)

@@ -1,35 +1,131 @@
-"""Run a function as several ranks, each a process, and collect what they return.
+"""Ranks, each a process; and a function that several of them run, with what they return.
 
 The ranks come from a fork server that has torch loaded, so that a test with eight ranks on two
-cores does not spend its time importing. Nothing here can hang: every rank has a deadline.
+cores does not spend its time importing. Nothing here can hang: every rank has a deadline, and tells
+where it is when it misses that.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import multiprocessing as mp
 import os
 import pickle
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from support.patience import ENDS, OPERATION, until
 
 _context = mp.get_context("forkserver")
-# torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
-# pytest: a rank imports its function's test file, which would cost a tenth of a second each time.
-_context.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "pytest"]
-)
+_starting = threading.Lock()  # multiprocessing's own lists are not thread-safe
+
+
+def preload(*modules: str) -> None:
+    """Let the fork server load modules as well; before the first rank is started."""
+    # torch._dynamo: DistributedDataParallel and the optimizers import it at their first use.
+    # pytest: a rank imports its function's test file, which would cost a tenth of a second each.
+    ours = ("torch._dynamo", "torch.distributed", "fastcomm._distributed.backend", "pytest")
+    _context.set_forkserver_preload([*ours, *modules])
+
+
+preload()
+
+
+class RankProcess:
+    """A process that calls ``target(pipe, *arguments)``; ``pipe`` is the other end of its own.
+
+    With ``log`` its output goes there. A daemon ends with its parent, and may have no children.
+    """
+
+    def __init__(
+        self, target: Callable[..., object], *arguments: Any,
+        environment: Mapping[str, str] | None = None, log: str | None = None, daemon: bool = False,
+    ) -> None:  # fmt: skip
+        self.pipe, theirs = _context.Pipe()
+        self.log = log
+        self.process: Any = _context.Process(
+            target=_main, args=(target, arguments, environment or {}, log, theirs), daemon=daemon
+        )
+        with _starting:
+            self.process.start()
+        theirs.close()
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def end(self, patience: float = ENDS) -> int | None:
+        """Wait for a process that is to end by itself, kill it otherwise; return its status."""
+        status = self.status(patience)
+        self.process.kill()
+        self.status(None)
+        self.pipe.close()
+        return status
+
+    def status(self, patience: float | None = 0.0) -> int | None:
+        """Return the status, as soon as there is one; one thread at a time reads it.
+
+        Whoever starts a process reads the statuses of all. A status can be read once: a second
+        thread would find nothing and take the process for lost (status 255).
+        """
+        wait([self.process.sentinel], patience)
+        with _starting:
+            status: int | None = self.process.exitcode
+        return status
+
+    def output(self, characters: int = 8000) -> str:
+        """Return what is in the log: the cause of a crash comes first, that of a hang last."""
+        text = Path(self.log).read_text(errors="replace") if self.log else ""
+        if len(text) <= characters:
+            return text
+        return f"{text[: characters // 2]}\n[...]\n{text[-characters // 2 :]}"
+
+    def write_stacks(self) -> None:
+        """Let a process that does not answer write where its threads are, to its output."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGUSR1)
+        time.sleep(0.5)
+
+
+def received(pipe: Connection) -> Any:
+    """Return what came through a pipe, or None."""
+    try:
+        return pipe.recv() if pipe.poll() else None
+    except (EOFError, OSError):
+        return None
+
+
+def _main(
+    target: Callable[..., object],
+    arguments: tuple[Any, ...],
+    environment: Mapping[str, str],
+    log: str | None,
+    pipe: Connection,
+) -> None:
+    os.environ.update(environment)
+    if log is not None:
+        output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)
+    # A process that was started in the background ignores Ctrl-C, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import torch
+
+    torch.set_num_threads(1)
+    target(pipe, *arguments)
 
 
 class RankFailedError(AssertionError):
@@ -111,20 +207,11 @@ class World:
         return [f"sim:{(many * self.rank + i) % count}" for i in range(many)]
 
 
-def _main(
-    function: Callable[..., Any],
-    world: World,
-    arguments: tuple[Any, ...],
-    environment: Mapping[str, str],
-    pipe: Connection,
+def _answer(
+    pipe: Connection, function: Callable[..., Any], world: World, arguments: tuple[Any, ...]
 ) -> None:
-    os.environ.update(environment)
-    # A process that was started in the background ignores Ctrl-C, and its children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
     try:
         value = function(world, *arguments)
         _check_simulation()
@@ -165,36 +252,35 @@ def run_outcomes(
     """
     outcomes = [Outcome(rank) for rank in range(size)]
     with tempfile.TemporaryDirectory() as directory:
-        processes: list[BaseProcess] = []
-        pipes: dict[Connection, int] = {}
-        for rank in range(size):
-            world = World(rank, size, directory, backend, timedelta(seconds=group_timeout))
-            receiver, sender = _context.Pipe(duplex=False)
-            process = _context.Process(
-                target=_main, args=(function, world, arguments, environment or {}, sender)
+        limit = timedelta(seconds=group_timeout)
+        processes = [
+            RankProcess(
+                _answer,
+                function,
+                World(rank, size, directory, backend, limit),
+                arguments,
+                environment=environment,
             )
-            process.start()
-            sender.close()
-            processes.append(process)
-            pipes[receiver] = rank
+            for rank in range(size)
+        ]
+        pipes = {process.pipe: outcomes[rank] for rank, process in enumerate(processes)}
         deadline = time.monotonic() + timeout
         while pipes and time.monotonic() < deadline:
             for ready in wait(list(pipes), timeout=max(0.0, deadline - time.monotonic())):
                 assert isinstance(ready, Connection)
-                outcome = outcomes[pipes.pop(ready)]
+                outcome = pipes.pop(ready)
                 try:
                     outcome.value, outcome.error = pickle.loads(ready.recv_bytes())
                     outcome.finished = True
-                except EOFError:
+                except (EOFError, OSError):
                     outcome.error = "the rank ended without an answer"
         for process, outcome in zip(processes, outcomes, strict=True):
-            process.join(max(0.1, deadline + 5 - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+            if process.status(max(0.1, deadline + 5 - time.monotonic())) is None:
+                process.write_stacks()
                 outcome.error = outcome.error or f"killed after {timeout} s"
                 outcome.finished = False
-            outcome.exitcode = process.exitcode
+            process.end(0.0)
+            outcome.exitcode = process.status()
     return outcomes
 
 
