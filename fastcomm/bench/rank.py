@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 
 class Pipe(Protocol):
@@ -50,3 +53,34 @@ def run_function(
         report = ("error", when, (pickled, text))
     with contextlib.suppress(BrokenPipeError):
         rank.pipe.send(report)
+
+
+def begin(
+    rank: Rank,
+    prepare: Callable[[], None] | None,
+    unset: Iterable[str],
+    settings: Mapping[str, str],
+    on_devices: bool,
+) -> torch.device:
+    """Set the environment, form the default group, of Gloo, and return this rank's device.
+
+    ``prepare`` is called before anything native is loaded.
+    """
+    for name in unset:
+        os.environ.pop(name, None)
+    os.environ.update(settings)
+    if prepare is not None:
+        prepare()
+    device = torch.device("cpu")
+    if on_devices:
+        from fastcomm._devices.slots import served
+
+        module = torch.get_device_module(served())
+        device = torch.device(served(), rank.rank % module.device_count())
+        module.set_device(device)
+    # Names that torch has replaced: old versions know no others.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    # What warnings would say is in the report.
+    logging.getLogger("fastcomm").setLevel(logging.ERROR)
+    dist.init_process_group("gloo")
+    return device

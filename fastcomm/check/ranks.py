@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
-
 import torch
 import torch.distributed as dist
 
 from fastcomm._machine import verdicts as _verdicts
-from fastcomm.bench.rank import Rank
+from fastcomm.bench.rank import Rank, begin
 from fastcomm.check import results, speeds
 from fastcomm.check.checker import Checker, Prepare, Sizes
 from fastcomm.check.paths import Path
@@ -25,26 +21,10 @@ def run_rank(
     prepare: Prepare | None,
 ) -> None:
     """Check one path. ``prepare`` is called first, before anything native is loaded."""
-    for name in _verdicts.SETTINGS:  # the user's, or an earlier check's: the path has its own
-        os.environ.pop(name, None)
-    os.environ.update(path.settings)
-    os.environ[_verdicts.SWITCH] = "off"
-    if prepare is not None:
-        prepare()
-    device, shares = torch.device("cpu"), False
-    if path.on_devices:
-        from fastcomm._devices.slots import served
-
-        module = torch.get_device_module(served())
-        count = module.device_count()
-        device = torch.device(served(), rank.rank % count)
-        module.set_device(device)
-        shares = rank.size > count
-    # Names that torch has replaced: old versions know no others.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # What warnings would say is in the report.
-    logging.getLogger("fastcomm").setLevel(logging.ERROR)
-    dist.init_process_group("gloo")
+    settings = {**path.settings, _verdicts.SWITCH: "off"}
+    # The user's, or an earlier check's, are unset: the path has its own.
+    device = begin(rank, prepare, _verdicts.SETTINGS, settings, path.on_devices)
+    shares = path.on_devices and rank.size > torch.get_device_module(device).device_count()
     checker = Checker(rank, path, device, sizes, shares, patience_s)
     _run_checks(checker, budget_s)
     # Not after an exception: the others may be anywhere.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +15,7 @@ from fastcomm import _native, _register
 from fastcomm._machine import tuning as _tuning
 from fastcomm.bench.cases import CASES
 from fastcomm.bench.queued import timer_on
-from fastcomm.bench.rank import Rank
+from fastcomm.bench.rank import Rank, begin
 from fastcomm.bench.timing import Call, Timer, agree, max_over_ranks, measure
 from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
 
@@ -42,22 +39,8 @@ def run_rank(
     Rank 0 reports a row for each candidate. ``prepare`` is called first, before anything native is
     loaded.
     """
-    for name in _tuning.SETTINGS.values():
-        os.environ.pop(name, None)
-    os.environ[_tuning.SWITCH] = "off"
-    if prepare is not None:
-        prepare()
-    device = torch.device("cpu")
-    if on_devices:
-        from fastcomm._devices.slots import served
-
-        module = torch.get_device_module(served())
-        device = torch.device(served(), rank.rank % module.device_count())
-        module.set_device(device)
-    # Names that torch has replaced: old versions know no others.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    logging.getLogger("fastcomm").setLevel(logging.ERROR)
-    dist.init_process_group("gloo")
+    off = {_tuning.SWITCH: "off"}
+    device = begin(rank, prepare, _tuning.SETTINGS.values(), off, on_devices)
     values: dict[str, int] = {}
     for step in steps:
         values = _choose(rank, step, values, device, step.share * budget_s)

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
+from support.namespaces import fork_apart, why_no_pids
 from support.patience import ENDS, SOON
-from support.pids import fork_apart, why_no_pids
 from support.ranks import Outcome, World, run_outcomes
 from torch.utils.data import DataLoader
 

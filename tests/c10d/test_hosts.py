@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.hosts import Host, two_hosts, why_no_hosts
+from support.namespaces import Host, two_hosts, why_no_hosts
 from support.ranks import World, run_ranks
 from support.stores import join_over
 from torch.nn.parallel import DistributedDataParallel

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.mounts import NONE, SMALL, enter, shared_memory_folder, why_no_mounts
+from support.namespaces import NONE, SMALL, enter, shared_memory_folder, why_no_mounts
 from support.on_ranks import on_ranks
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,12 +42,14 @@ def _begin(world: World, function: Callable[..., Any], arguments: tuple[Any, ...
     return plain(function(world, *arguments))
 
 
-def each(function: Callable[..., Any], names: Iterable[str], *arguments: Any) -> dict[str, Any]:
-    """Call ``function(name, *arguments)`` for each name in turn, in one world: starts take long."""
+def each(
+    world: World, function: Callable[..., Any], names: Iterable[str], *arguments: Any
+) -> dict[str, Any]:
+    """Call ``function(name, world, *arguments)`` for each name in one world: starts take long."""
     results = {}
     for name in names:
         try:
-            results[name] = plain(function(name, *arguments))
+            results[name] = plain(function(name, world, *arguments))
         except Exception as error:
             raise AssertionError(f"{name}: {type(error).__name__}") from error
     return results
@@ -109,5 +112,21 @@ def run_alike(
 ) -> list[Any]:
     """Run as `run_both` does, compare, and return what fastcomm's ranks had."""
     found, expected = run_both(size, function, *arguments)
+    assert_ranks_alike(found, expected, near)
+    return found
+
+
+@cache
+def _both(*arguments: Any) -> tuple[list[Any], list[Any]]:
+    return run_both(*arguments)
+
+
+def run_each(
+    size: int, function: Callable[..., Any], names: Iterable[str], name: str, *arguments: Any,
+    near: Near | None = None,
+) -> list[Any]:  # fmt: skip
+    """Run `each` once for all of the names, compare one, and return what fastcomm's ranks had."""
+    both = _both(size, each, function, tuple(names), *arguments)
+    found, expected = ([of_rank[name] for of_rank in ranks] for ranks in both)
     assert_ranks_alike(found, expected, near)
     return found

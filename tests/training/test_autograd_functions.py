@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -20,37 +20,10 @@ def _split(x: torch.Tensor, size: int) -> Tensors:
     return [part.contiguous() for part in x.chunk(size)]
 
 
-def _broadcast(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    return [dist_nn.broadcast(x, size - 1)]
-
-
-def _gather(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    """Gather; zeros where nothing arrives; every rank must go backward."""
-    return list(dist_nn.gather(x, dst=1))
-
-
-def _scatter(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    return [dist_nn.scatter(_split(x, size), src=1)]
-
-
 def _reduce(x: torch.Tensor, rank: int, size: int) -> Tensors:
     """Reduce; a rank that did not ask for the sum may hold a part of it, which is finite."""
     found = dist_nn.reduce(x, dst=1)
     return [found if rank == 1 else (0 * found).abs()]
-
-
-def _reduce_scatter(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    parts = _split(x, size)
-    return [dist_nn.reduce_scatter(torch.empty_like(parts[0]), parts)]
-
-
-def _all_gather(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    return list(dist_nn.all_gather(x))
-
-
-def _all_to_all(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    parts = _split(x, size)
-    return list(dist_nn.all_to_all([torch.empty_like(parts[0]) for _ in parts], parts))
 
 
 def _all_to_all_single(x: torch.Tensor, rank: int, size: int) -> Tensors:
@@ -61,20 +34,24 @@ def _all_to_all_single(x: torch.Tensor, rank: int, size: int) -> Tensors:
     return [dist_nn.all_to_all_single(out, rows, sizes, [rank + 1] * size)]
 
 
-def _all_reduce(x: torch.Tensor, rank: int, size: int) -> Tensors:
-    return [dist_nn.all_reduce(x), dist_nn.all_reduce(2 * x, op=dist.ReduceOp.SUM)]
-
-
-CALLS: dict[str, Callable[[torch.Tensor, int, int], Tensors]] = {
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "scatter": _scatter,
+CALLS: dict[str, Callable[[torch.Tensor, int, int], Sequence[torch.Tensor]]] = {
+    "broadcast": lambda x, rank, size: [dist_nn.broadcast(x, size - 1)],
+    # Zeros where nothing arrives; every rank must go backward.
+    "gather": lambda x, rank, size: dist_nn.gather(x, dst=1),
+    "scatter": lambda x, rank, size: [dist_nn.scatter(_split(x, size), src=1)],
     "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_gather": _all_gather,
-    "all_to_all": _all_to_all,
+    "reduce_scatter": lambda x, rank, size: [
+        dist_nn.reduce_scatter(torch.empty(2, x.shape[1]), _split(x, size))
+    ],
+    "all_gather": lambda x, rank, size: dist_nn.all_gather(x),
+    "all_to_all": lambda x, rank, size: dist_nn.all_to_all(
+        list(torch.empty(size, 2, x.shape[1])), _split(x, size)
+    ),
     "all_to_all_single": _all_to_all_single,
-    "all_reduce": _all_reduce,
+    "all_reduce": lambda x, rank, size: [
+        dist_nn.all_reduce(x),
+        dist_nn.all_reduce(2 * x, op=dist.ReduceOp.SUM),
+    ],
 }
 
 

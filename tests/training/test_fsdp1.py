@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from support.alike import Near, assert_alike, assert_ranks_alike, each, plain, run_alike, run_both
+from support.alike import Near, run_alike, run_each
 from support.ranks import World
-from support.small_models import Block, blocks, loss_of, sgd, train_in_one_process
-from torch.distributed.device_mesh import init_device_mesh
+from support.small_models import (
+    assert_as_in_one_process,
+    batches_of,
+    fsdp,
+    mesh_of,
+    train,
+    train_in_pairs,
+)
 from torch.distributed.fsdp import (
     BackwardPrefetch,
     FullStateDictConfig,
@@ -26,7 +31,6 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -45,13 +49,8 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
 
 
 def _wrapped(world: World, variant: str) -> FSDP:
-    options = dict(VARIANTS[variant])
-    if variant == "hybrid shard":
-        shape = (world.size // 2, 2)
-        options["device_mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts"))
-    model = blocks()
-    policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return FSDP(model, auto_wrap_policy=policy, device_id=torch.device("cpu"), **options)
+    mesh = {"device_mesh": mesh_of(world, 2)} if variant == "hybrid shard" else {}
+    return fsdp(**VARIANTS[variant], **mesh)
 
 
 def _whole(model: FSDP) -> dict[str, torch.Tensor]:
@@ -60,54 +59,29 @@ def _whole(model: FSDP) -> dict[str, torch.Tensor]:
 
 
 def _train(variant: str, world: World) -> dict[str, Any]:
-    model = _wrapped(world, variant)
-    optimizer = sgd(model.parameters())
-    losses, norms = [], []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(model, step * world.size + world.rank)
-        loss.backward()
-        norms.append(model.clip_grad_norm_(1e6).item())
-        optimizer.step()
-        losses.append(loss.item())
+    model, norms = _wrapped(world, variant), []
+    losses = train(
+        model,
+        batches_of(world, STEPS),
+        before_step=lambda: norms.append(model.clip_grad_norm_(1e6).item()),
+    )
     return {"losses": losses, "norms": norms, "parameters": _whole(model)}
-
-
-def _train_all(world: World) -> dict[str, Any]:
-    return each(_train, VARIANTS, world)
-
-
-@cache
-def _both(size: int) -> tuple[list[Any], list[Any]]:
-    return run_both(size, _train_all)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_trains_as_over_gloo(variant: str, size: int) -> None:
     near = Near(0.05, 0.02) if "bf16" in variant else Near(1e-4, 1e-5)
-    found, expected = ([of_rank[variant] for of_rank in ranks] for ranks in _both(size))
-    assert_ranks_alike(found, expected, near)
+    found = run_each(size, _train, VARIANTS, variant, near=near)
     steps = [range(step * size, (step + 1) * size) for step in range(STEPS)]
-    losses, parameters = train_in_one_process(steps)
-    for rank, ours in enumerate(found):
-        assert_alike(ours["losses"], [of_ranks[rank] for of_ranks in losses], near)
-        assert_alike(ours["parameters"], plain(parameters), near)
+    assert_as_in_one_process(found, steps, near)
 
 
 def _accumulate(world: World) -> dict[str, Any]:
     """Take two batches per step: the first within no_sync(), which keeps whole gradients."""
     model = _wrapped(world, "full shard")
-    optimizer = sgd(model.parameters())
-    losses = []
-    for step in range(STEPS):
-        for part in range(2):
-            with model.no_sync() if part == 0 else nullcontext():
-                loss = loss_of(model, (2 * step + part) * world.size + world.rank)
-                loss.backward()
-            losses.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
+    parts = {False: model.no_sync, True: nullcontext}
+    losses = train_in_pairs(model, batches_of(world, 2 * STEPS), lambda last: parts[last]())
     dist.barrier()
     return {"losses": losses, "parameters": _whole(model)}
 

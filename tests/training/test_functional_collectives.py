@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from support.alike import Near, assert_ranks_alike, each, run_alike, run_both
+from support.alike import Near, run_alike, run_each
 from support.ranks import World
 
 # all_gather_tensor and reduce_scatter_tensor have other names, too, from torch 2.13 on.
@@ -110,20 +108,10 @@ def _call(name: str, world: World) -> Tensors:
     return [value + 0 for value in found]  # each is waited for at its first use
 
 
-def _call_all(world: World) -> dict[str, Any]:
-    return each(_call, CALLS, world)
-
-
-@cache
-def _both(size: int) -> tuple[list[Any], list[Any]]:
-    return run_both(size, _call_all)
-
-
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", CALLS)
 def test_results_of_gloo(name: str, size: int) -> None:
-    found, expected = ([of_rank[name] for of_rank in ranks] for ranks in _both(size))
-    assert_ranks_alike(found, expected, Near())
+    run_each(size, _call, CALLS, name, near=Near())
 
 
 def _five(x: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from support.alike import assert_alike, plain
 from support.ranks import World, run_ranks
-from support.small_models import blocks, loss_of
+from support.small_models import batches_of, blocks, loss_of, train
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 3
 # The first backward passes of a bucketed model take no steps: torch learns the buckets then.
 WITHOUT_STEP = {False: 2, True: 3}  # static_graph
-SGD = {"lr": 0.2, "momentum": 0.9}
+SGD = {"lr": 0.2, "momentum": 0.9}  # as small_models.sgd
 
 HOOKS = ["hook_with_zero_step", "hook_with_zero_step_interleaved"]
 # A hook's name, shard_buckets, static_graph.
@@ -37,15 +37,7 @@ def _ddp(static_graph: bool) -> DistributedDataParallel:
 
 def _plain(world: World) -> Trained:
     ddp = _ddp(static_graph=False)
-    optimizer = torch.optim.SGD(ddp.parameters(), **SGD)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(ddp, step * world.size + world.rank)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, plain(list(ddp.parameters()))
+    return train(ddp, batches_of(world, STEPS)), plain(list(ddp.parameters()))
 
 
 def _overlapped(world: World, name: str, shard_buckets: bool, static_graph: bool) -> Trained:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from support.alike import assert_ranks_alike, each, run_both
+from support.alike import run_each
 from support.ranks import World
 from torch import nn
 from torch.distributed import pipelining
@@ -79,21 +78,11 @@ def _pipeline(name: str, world: World) -> dict[str, Any]:
     return {"losses": losses, **{str(i): list(layers[i].parameters()) for i in mine}}
 
 
-def _pipelines(world: World) -> dict[str, Any]:
-    return each(_pipeline, SCHEDULES, world)
-
-
-@cache
-def _both(size: int) -> tuple[list[Any], list[Any]]:
-    return run_both(size, _pipelines)
-
-
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_losses_are_those_of_one_piece(name: str, size: int) -> None:
     """Nothing is summed between ranks: what Gloo computes is computed to the bit, too."""
-    found, expected = ([of_rank[name] for of_rank in ranks] for ranks in _both(size))
-    assert_ranks_alike(found, expected)
+    found = run_each(size, _pipeline, SCHEDULES, name)
     layers = {key: value for rank in found for key, value in rank.items() if key != "losses"}
     losses, parameters = _whole(len(layers))
     of_steps = found[-1]["losses"]

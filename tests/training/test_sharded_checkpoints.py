@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from support.alike import assert_alike, plain
 from support.ranks import World, run_ranks
-from support.small_models import Block, blocks, loss_of, sgd
+from support.small_models import batches_of, blocks, fsdp, mesh_of, sgd, sharded, train
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -29,34 +25,18 @@ STEPS = 2
 
 
 def _made(world: World, way: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    model: nn.Module = blocks()
-    if way.startswith("FSDP"):
-        mesh = None if "ShardedTensor" in way else init_device_mesh("cpu", (world.size,))
-        policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        model = FullyShardedDataParallel(
-            model,
-            auto_wrap_policy=policy,
-            device_id=torch.device("cpu"),
-            use_orig_params=True,
-            device_mesh=mesh,
-        )
-    elif way != "plain":
-        shape = (world.size,) if way == "fully_shard" else (world.size // 2, 2)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts")[-len(shape) :])
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+    if way == "plain":
+        model: nn.Module = blocks()
+    elif way.startswith("FSDP"):
+        mesh = None if "ShardedTensor" in way else mesh_of(world, 1)
+        model = fsdp(use_orig_params=True, device_mesh=mesh)
+    else:
+        model = sharded(mesh_of(world, 2 if "2-D" in way else 1))
     return model, sgd(model.parameters())
 
 
 def _steps(world: World, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        losses.append(loss_of(model, step * world.size + world.rank))
-        losses[-1].backward()
-        optimizer.step()
-    return [loss.item() for loss in losses]
+    return train(model, batches_of(world, STEPS), lambda _: optimizer)
 
 
 def _whole(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:

@@ -5,13 +5,14 @@ The losses are those of a plain optimizer under DistributedDataParallel.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from support.alike import Near, assert_alike, each, run_alike
 from support.ranks import World
-from support.small_models import blocks, loss_of
+from support.small_models import batches_of, blocks, train
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,36 +36,20 @@ def _make(ddp: DistributedDataParallel, options: dict[str, Any] | None) -> torch
     )
 
 
-def _steps(
-    ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, batches: range
-) -> list[float]:
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = loss_of(ddp, batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def _train(name: str, world: World, uneven: bool) -> dict[str, Any]:
     """Train; with ``uneven`` rank r has r batches more than the first."""
     model = blocks()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.001)
     optimizer = _make(ddp, OPTIMIZERS[name])
-    last = STEPS + (world.rank if uneven else 0)
-    batches = range(world.rank, world.rank + last * world.size, world.size)
-    if not uneven:
-        losses = _steps(ddp, optimizer, batches)
-    else:
-        with Join([ddp] if OPTIMIZERS[name] is None else [ddp, optimizer]):
-            losses = _steps(ddp, optimizer, batches)
+    batches = batches_of(world, STEPS + (world.rank if uneven else 0))
+    joined = [ddp] if OPTIMIZERS[name] is None else [ddp, optimizer]
+    with Join(joined) if uneven else nullcontext():
+        losses = train(ddp, batches, lambda _: optimizer)
     return {"losses": losses, "parameters": list(model.parameters())}
 
 
 def _train_all(world: World, uneven: bool) -> dict[str, Any]:
-    return each(_train, OPTIMIZERS, world, uneven)
+    return each(world, _train, OPTIMIZERS, uneven)
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.release)])
@@ -84,14 +69,14 @@ def _go_on(world: World) -> list[Any]:
     """Send the state to the last rank, which saves it; all load it and go on."""
     ddp = DistributedDataParallel(blocks())
     optimizer: Any = _make(ddp, {})
-    _steps(ddp, optimizer, range(world.rank, 2 * world.size, world.size))
+    train(ddp, batches_of(world, 2), lambda _: optimizer)
     last = world.size - 1
     optimizer.consolidate_state_dict(to=last)
     told = [optimizer.state_dict() if world.rank == last else None]
     torch.distributed.broadcast_object_list(told, src=last)
     other = _make(ddp, {})
     other.load_state_dict(told[0])
-    return [_steps(ddp, other, range(world.rank, 2 * world.size, world.size)), told[0]]
+    return [train(ddp, batches_of(world, 2), lambda _: other), told[0]]
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.release)])

@@ -1,0 +1,166 @@
+"""Namespaces of Linux: hosts on one machine, a /dev/shm and process numbers of one's own.
+
+All of them need root, and the commands ``ip`` (iproute2) or ``unshare`` (util-linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from support.patience import ENDS
+
+_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+# What stands at /dev/shm in the new namespace.
+SMALL = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+NONE = "mount -t tmpfs -o size=4k,ro tmpfs /dev/shm"
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}: {os.strerror(error)}")
+
+
+def _enter(path: str, kind: int) -> None:
+    with open(path) as namespace:
+        _call("setns", namespace.fileno(), kind)
+
+
+def _why_not(*command: str) -> str | None:
+    """Say why a command cannot make a namespace here; None if it can."""
+    if shutil.which(command[0]) is None:
+        return f"there is no command {command[0]}"
+    tried = subprocess.run(command, capture_output=True, text=True)
+    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
+
+
+def why_no_mounts() -> str | None:
+    return _why_not("unshare", "-m", "sh", "-c", SMALL)
+
+
+def why_no_pids() -> str | None:
+    return _why_not("unshare", "-p", "-f", "true")
+
+
+def why_no_hosts() -> str | None:
+    name = f"fctry{os.getpid()}"
+    reason = _why_not("ip", "netns", "add", name)
+    if reason is None:
+        _ip("netns", "delete", name)
+    return reason
+
+
+@contextlib.contextmanager
+def shared_memory_folder(command: str) -> Iterator[str]:
+    """Yield the name of a mount namespace for `enter`, in which ``command`` has made /dev/shm."""
+    script = f"{command} && echo ready && exec sleep 600"
+    holder = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout and holder.stdout.readline() == "ready\n", "no mounts"
+        yield f"/proc/{holder.pid}/ns/mnt"
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def enter(namespace: str) -> None:
+    """Let this process see the namespace's mounts; it may have one thread only."""
+    folder = os.getcwd()
+    _enter(namespace, _CLONE_NEWNS)
+    os.chdir(folder)
+
+
+def fork_apart(play: Callable[[], Any], end: Callable[[int], None] | None) -> Any:
+    """Fork a child into a new PID namespace and return what ``play`` returns there.
+
+    With ``end``, call that with the child's process number and return None.
+    """
+    _call("unshare", _CLONE_NEWPID)
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(sender, pickle.dumps(play()))
+        finally:
+            os._exit(0)
+    os.close(sender)
+    if end is not None:
+        end(child)
+    with os.fdopen(receiver, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return pickle.loads(answer) if end is None else None
+
+
+@dataclass(frozen=True)
+class Host:
+    """One end of a cable: its processes have no socket in common with the other's."""
+
+    namespace: str
+    interface: str
+    address: str
+    address6: str
+
+    def enter(self, *, name_interface: bool = True) -> None:
+        """Move the calling thread, and those it starts later, to this host.
+
+        Args:
+            name_interface: set GLOO_SOCKET_IFNAME, as a user would.
+        """
+        _enter(f"/run/netns/{self.namespace}", _CLONE_NEWNET)
+        os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        if name_interface:
+            os.environ["GLOO_SOCKET_IFNAME"] = self.interface
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=ENDS)
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine's kernel knows IPv6."""
+    return os.path.exists("/proc/net/if_inet6")
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[list[Host]]:
+    """Create two connected hosts; they are gone afterwards, whatever happens.
+
+    fastcomm cannot hand memory over between them, which have no abstract sockets in common.
+    """
+    hosts = [
+        Host(
+            f"fc{os.getpid()}{end}",
+            f"fc{os.getpid()}{end}",
+            f"10.207.13.{number}",
+            f"fd00:207:13::{number}" if has_ipv6() else "",
+        )
+        for number, end in ((1, "a"), (2, "b"))
+    ]
+    try:
+        for host in hosts:
+            _ip("netns", "add", host.namespace)
+        first, second = hosts
+        cable = ["type", "veth", "peer", "name", second.interface, "netns", second.namespace]
+        _ip("-n", first.namespace, "link", "add", first.interface, *cable)
+        for host in hosts:
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
+            if host.address6:
+                at = [f"{host.address6}/64", "dev", host.interface, "nodad"]
+                _ip("-n", host.namespace, "address", "add", *at)
+            _ip("-n", host.namespace, "link", "set", host.interface, "up")
+            _ip("-n", host.namespace, "link", "set", "lo", "up")
+        yield hosts
+    finally:
+        for host in hosts:  # the interfaces go with them
+            subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
