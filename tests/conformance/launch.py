@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 from conformance import rank
 from conformance.rank import Place
 from support.ranks import RankProcess, preload, received
-
-STANDIN = Path(__file__).parent / "standin"
 
 ERROR = 10  # MultiProcessTestCase.TEST_ERROR_EXIT_CODE
 # Once a rank has failed, the others have this long to say what they found.
@@ -47,11 +43,7 @@ class Launcher:
     def __init__(self, size: int, backend: str, timeout: float) -> None:
         self.size, self.backend, self.timeout = size, backend, timeout
         os.environ.update(rank.environment(size))
-        # After the others, for the fork server and its children alike.
-        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(STANDIN)])
-        os.environ["PYTHONPATH"] = path
-        sys.path.append(str(STANDIN))
-        preload(rank.TESTS)
+        preload("conformance.loaded")
         self.tests: dict[str, str | None] = self._ask(rank.list_tests)
         self._skips: dict[int, str] = self._ask(rank.skip_codes)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from conformance.forced import ON_CPU, unskip
 
-TESTS = "torch.testing._internal.distributed.distributed_test"
 # The name from torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
 # A test of the runner, which runs where --only names it.
@@ -66,9 +65,8 @@ def _hang(self: Any) -> None:
 
 
 def _load() -> tuple[Any, Any]:
-    import importlib
+    from conformance.loaded import tests
 
-    tests = importlib.import_module(TESTS)
     case = type(CLASS, (tests.TestDistBackend, tests.DistributedTest._DistTestBase), {HANG: _hang})
     unskip(case)
     return tests, case
