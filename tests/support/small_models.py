@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from support.alike import Near, assert_alike, plain
+from support.one_process import give_mean
 from support.ranks import World
-from support.tree import tree_sum
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -164,9 +164,7 @@ def train_in_one_process(
     losses = []
     for batches in steps:
         of_ranks = [loss_of(model, batch) for batch in batches]
-        gradients = [torch.autograd.grad(loss, parameters) for loss in of_ranks]
-        for parameter, *parts in zip(parameters, *gradients, strict=True):
-            parameter.grad = tree_sum(parts, average=True)
+        give_mean(parameters, of_ranks)
         optimizer.step()
         losses.append([loss.item() for loss in of_ranks])
     return losses, {name: p.detach() for name, p in model.named_parameters()}

@@ -20,6 +20,7 @@ from support.ranks import RankFailedError, World, run_ranks
 RANKS = 4
 GROUPS = [(0,), (3,), (0, 1), (1, 3), (0, 2, 3), (1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
 HOURS = 2 * 3600.0  # seconds, for any number of trials
+LISTED = 5  # failures that are shown
 BESIDE = timedelta(seconds=60)  # Gloo's timeout
 
 
@@ -134,6 +135,16 @@ def launch(
     found = Found()
     for each in per_rank:
         found.add(each)
+    return found
+
+
+def check(
+    trials: Trials, first: int, count: int, environment: Mapping[str, str] | None = None
+) -> Found:
+    """Play trials that must not fail, and of which some must have been played."""
+    found = launch(trials, range(first, first + count), environment)
+    assert not found.failures, "\n".join(found.failures[:LISTED])
+    assert sum(found.played.values()) > count
     return found
 
 

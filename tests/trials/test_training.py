@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from trials.launch import launch
+from trials.launch import check
 from trials.training import TRIALS, Ended, judge
-
-LISTED = 5  # failures that are shown
-
-
-def _play(first: int, count: int) -> None:
-    found = launch(TRIALS, range(first, first + count))
-    assert not found.failures, "\n".join(found.failures[:LISTED])
-    assert sum(found.played.values()) > count
 
 
 def test_the_judge_sees_one_bit() -> None:
@@ -26,10 +18,10 @@ def test_the_judge_sees_one_bit() -> None:
 
 
 def test_random_training() -> None:
-    _play(0, 60)
+    check(TRIALS, 0, 60)
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("hundred", range(10))
 def test_more_random_training(hundred: int) -> None:
-    _play(100 * hundred, 100)
+    check(TRIALS, 100 * hundred, 100)
