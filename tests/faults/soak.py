@@ -10,7 +10,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import queue
 import statistics
 import sys
@@ -22,8 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from faults import remains
 from faults.errors_oracle import lateness
 from faults.generate import make_schedule
 from faults.oracle import judge
@@ -31,6 +28,8 @@ from faults.pool import Lane
 from faults.report import Run
 from faults.schedule import CONFIGURATIONS, Schedule
 from tqdm import tqdm
+
+from fastcomm._machine import env
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Summary:
             "seconds from fault, or deadline, to error": {
                 kind: _spread(values) for kind, values in sorted(self.delays.items())
             },
-            "environment": environment(),
+            "environment": {**env.collect(), "load": os.getloadavg()},
         }
 
 
@@ -106,20 +105,28 @@ def _spread(values: list[float]) -> dict[str, float | int]:
     }
 
 
-def environment() -> dict[str, str]:
-    return {
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": str(len(os.sched_getaffinity(0))),
-        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+def _seen() -> set[str]:
+    """Return what carries fastcomm's name in the system, whichever process it belongs to.
+
+    That is files in /dev/shm: sockets and memory have owners.
+    """
+    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
+
+
+def _left(before: set[str], patience: float = 60.0) -> list[str]:
+    """Return what appeared since ``before`` and stays. Others may form groups meanwhile."""
+    deadline = time.monotonic() + patience
+    found = _seen() - before
+    while found and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found &= _seen()
+    return sorted(found)
 
 
 def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
     """Play schedules on ``lanes`` lanes of each configuration at a time."""
     summary = Summary()
-    before = remains.seen()
+    before = _seen()
     start = time.monotonic()
     lock = threading.Lock()
     waiting = {name: queue.SimpleQueue[Schedule]() for name in CONFIGURATIONS}
@@ -154,13 +161,9 @@ def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
         thread.start()
     for thread in threads:
         thread.join()
-    summary.remains += remains.left(before)
+    summary.remains += _left(before)
     summary.seconds = time.monotonic() - start
     return summary
-
-
-def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("FASTCOMM_")}
 
 
 def _report(bar: Any) -> Any:
@@ -212,7 +215,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tqdm(total=len(schedules), unit="schedule", mininterval=2) as bar:
         summary = soak(schedules, chosen.lanes, _report(bar))
     told = {key: value for key, value in vars(chosen).items() if key != "summary"}
-    found = summary.as_json(told | _settings())
+    found = summary.as_json(told)
     print(json.dumps(found, indent=2))
     if chosen.summary is not None:
         chosen.summary.write_text(json.dumps(found, indent=2) + "\n")

@@ -15,12 +15,18 @@ SIGNED = [torch.int8, torch.int16, torch.int32, torch.int64]
 UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 INTEGERS = [*SIGNED, *UNSIGNED]
 DTYPES = [*FLOATS, *INTEGERS, torch.bool]
+COMPLEX = [torch.complex64, torch.complex128]
+NARROW = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu]
 OPS = ("sum", "avg", "premul_sum", "min", "max", "product", "band", "bor", "bxor")
 FACTOR = 1 / 3
 
 
 def exists(op: str, dtype: torch.dtype) -> bool:
     """Tell whether there is such a reduction."""
+    if dtype in NARROW:
+        return False
+    if dtype.is_complex:
+        return op in ("sum", "avg", "premul_sum")
     if op in ("band", "bor", "bxor"):
         return dtype not in FLOATS
     if op == "premul_sum":
@@ -73,7 +79,7 @@ def _over(terms: list[torch.Tensor], combine: Callable[[Any, Any], Any]) -> torc
     while len(level) > 1:
         pairs = [combine(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
         level = pairs + level[2 * len(pairs) :]
-    return torch.from_numpy(level[0])
+    return torch.from_numpy(np.asarray(level[0]))
 
 
 def _extreme(terms: list[torch.Tensor], largest: bool) -> torch.Tensor:
@@ -109,12 +115,15 @@ _OF_INTEGERS = {
 def reduced(terms: list[torch.Tensor], op: str) -> torch.Tensor:
     """Return the reduction of one tensor per rank."""
     dtype = terms[0].dtype
+    if dtype.is_complex:
+        return torch.view_as_complex(reduced([torch.view_as_real(term) for term in terms], op))
     if dtype not in FLOATS:
         if op != "avg":
             return _over(terms, _OF_INTEGERS[op])
         total, size = _over(terms, np.add), len(terms)
-        means = [abs(value) // size * (1 if value >= 0 else -1) for value in total.tolist()]
-        return torch.from_numpy(np.array(means, dtype=total.numpy().dtype))
+        flat = total.flatten().tolist()
+        means = [abs(value) // size * (1 if value >= 0 else -1) for value in flat]
+        return torch.from_numpy(np.array(means, dtype=total.numpy().dtype)).view(total.shape)
     if op in ("min", "max"):
         return _extreme(terms, op == "max")
     if op == "product":

@@ -44,6 +44,11 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Compare bit patterns; two NaNs are the same whatever their payload, 0.0 and -0.0 are not."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
+    a, b = (each.detach().resolve_conj().resolve_neg() for each in (a, b))
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    if a.is_floating_point() and a.element_size() == 1:  # their bytes alone
+        a, b = a.view(torch.uint8), b.view(torch.uint8)
     if a.is_floating_point():
         nan = a.isnan()
         if not torch.equal(nan, b.isnan()):

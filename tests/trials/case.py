@@ -14,7 +14,7 @@ from trials import values
 from trials.layouts import LAZY, Laid, Layout, Shape, Sparse, drawn
 
 ROOTED = ("reduce", "broadcast", "gather", "scatter", "messages", "batch_isend_irecv")
-GLOO = [*values.FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64]
+GLOO = [*reductions.FLOATS, torch.int8, torch.uint8, torch.int32, torch.int64]
 LARGEST = 3 << 20  # bytes of a large tensor
 
 
@@ -83,7 +83,7 @@ class Spec:
     @property
     def refused(self) -> bool:
         """Whether there is no such reduction."""
-        return self.reduces and not values.exists(self.op, self.dtype)
+        return self.reduces and not reductions.exists(self.op, self.dtype)
 
     @property
     def exact(self) -> bool:
@@ -162,7 +162,7 @@ class Maker:
 
     def reduced(self, terms: list[torch.Tensor]) -> torch.Tensor:
         """Return the reduction of one tensor per rank; something if there is none."""
-        return terms[self.rank] if self.spec.refused else values.reduced(terms, self.spec.op)
+        return terms[self.rank] if self.spec.refused else reductions.reduced(terms, self.spec.op)
 
     def op(self) -> Any:
         return reductions.op_of(self.spec.op)

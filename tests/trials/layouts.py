@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from trials.values import FLOATS, bits, same
+from support.reductions import FLOATS
+from support.tree import same_bits
+from trials.values import bits
 
 import fastcomm
 
@@ -140,7 +142,7 @@ class Laid:
     def trouble(self, wanted: torch.Tensor | None = None) -> str:
         """Return what is wrong with it, if anything, where ``wanted`` is not what it was."""
         wanted = self.wanted if wanted is None else wanted
-        if not same(self.given, wanted):
+        if not same_bits(self.given, wanted):
             return f"{self.layout}: found {_shown(self.given)}, wanted {_shown(wanted)}"
         if self._all:
             return ""
@@ -159,7 +161,7 @@ class Sparse:
     def trouble(self, wanted: torch.Tensor | None = None) -> str:
         """Return what is wrong with it, as `Laid` does."""
         found, wanted = self.given.to_dense(), self._before if wanted is None else wanted
-        return "" if same(found, wanted) else f"found {_shown(found)}, wanted {_shown(wanted)}"
+        return "" if same_bits(found, wanted) else f"found {_shown(found)}, wanted {_shown(wanted)}"
 
 
 def _shown(tensor: torch.Tensor) -> str:

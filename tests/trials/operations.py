@@ -64,7 +64,7 @@ def _drawn_type(choice: random.Random, name: str) -> tuple[torch.dtype, str]:
     if "reduce" not in name:
         return choice.choice(values.MOVED), "sum"
     dtype = choice.choice(values.REDUCED if choice.random() < 0.95 else values.MOVED)
-    ops = [op for op in reductions.OPS if values.exists(op, dtype)]
+    ops = [op for op in reductions.OPS if reductions.exists(op, dtype)]
     # torch's coalescing manager does not survive what torch itself refuses.
     exists = ops and (choice.random() < 0.9 or ("coalesced " in name and dtype.is_complex))
     return dtype, choice.choice(ops if exists else reductions.OPS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support import reductions
 from trials import values
 from trials.case import Maker, pair, ranks_of
 from trials.collective_calls import gathered, scattered, summed
@@ -77,7 +78,7 @@ def sparse(make: Maker) -> None:
         torch.cat([places, places], 1), torch.cat([numbers, numbers]), shape
     )
     make.case.wanted.append(
-        ("sparse", Sparse(tensor), lambda: values.reduced([2 * term for term in terms], "sum"))
+        ("sparse", Sparse(tensor), lambda: reductions.reduced([2 * term for term in terms], "sum"))
     )
     make.case.call = lambda: dist.all_reduce(tensor, **make.options)
 

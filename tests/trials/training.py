@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from support.reductions import reduced
+from support.tree import same_bits
 from torch import nn
 from trials.launch import GROUPS, Played, Trials, command
 from trials.models import WIDTH, Model, Plan, draw_plan, loss_of
-from trials.values import reduced, same
 
 import fastcomm
 
@@ -162,7 +163,7 @@ def judge(own: Ended, gloo: Ended) -> str:
     if (names := [n for n, _ in own.state]) != [n for n, _ in gloo.state]:
         return f"values {names}, over Gloo {[n for n, _ in gloo.state]}"
     for (name, found), (_, wanted) in zip(own.state, gloo.state, strict=True):
-        if not same(found, wanted):
+        if not same_bits(found, wanted):
             return f"{name}: {found.flatten()[:5]}, over Gloo {wanted.flatten()[:5]}"
     return ""
 

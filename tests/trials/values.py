@@ -1,4 +1,4 @@
-"""Random values of every type, and how results are compared."""
+"""Random values of every type, and their bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from collections.abc import Sequence
 
 import torch
 from support import reductions
-from support.tree import same_bits
 
-FLOATS = reductions.FLOATS
-COMPLEX = [torch.complex64, torch.complex128]
-NARROW = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu]
-REDUCED = [*reductions.DTYPES, *COMPLEX]
-MOVED = [*REDUCED, *NARROW]
+REDUCED = [*reductions.DTYPES, *reductions.COMPLEX]
+MOVED = [*REDUCED, *reductions.NARROW]
 SPECIAL = "special"  # NaN, infinities, subnormals; integers that wrap
 WHOLE = "whole"  # small whole numbers, whose sums are exact in any order
 
@@ -28,7 +24,7 @@ def made(kind: str, dtype: torch.dtype, shape: Sequence[int], *seed: object) -> 
     if dtype.is_complex:
         real = torch.float32 if dtype == torch.complex64 else torch.float64
         return torch.view_as_complex(made(kind, real, (*shape, 2), *seed))
-    if dtype in NARROW:
+    if dtype in reductions.NARROW:
         return made(SPECIAL, torch.uint8, shape, *seed).view(dtype)
     if kind == SPECIAL:
         return reductions.inputs(dtype, count, number).view(tuple(shape))
@@ -36,36 +32,6 @@ def made(kind: str, dtype: torch.dtype, shape: Sequence[int], *seed: object) -> 
     low = -3 if dtype.is_signed else 0
     high = 2 if dtype == torch.bool else 4
     return torch.randint(low, high, tuple(shape), generator=draw).to(dtype)
-
-
-def exists(op: str, dtype: torch.dtype) -> bool:
-    """Tell whether there is such a reduction."""
-    if dtype in NARROW:
-        return False
-    if dtype.is_complex:
-        return op in ("sum", "avg", "premul_sum")
-    return reductions.exists(op, dtype)
-
-
-def reduced(terms: list[torch.Tensor], op: str) -> torch.Tensor:
-    """Return the reduction of one tensor per rank, in the documented order."""
-    shape = terms[0].shape
-    if terms[0].is_complex():
-        parts = [torch.view_as_real(term).reshape(-1) for term in terms]
-        return torch.view_as_complex(reductions.reduced(parts, op).view(*shape, 2))
-    return reductions.reduced([term.reshape(-1) for term in terms], op).view(shape)
-
-
-def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Compare bits; two NaNs are the same, whatever their payload."""
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        return False
-    found, wanted = found.detach().resolve_conj().resolve_neg(), wanted.detach()
-    if found.is_complex():
-        return same_bits(torch.view_as_real(found), torch.view_as_real(wanted.resolve_conj()))
-    if found.dtype in NARROW:
-        return torch.equal(bits(found), bits(wanted))
-    return same_bits(found, wanted.resolve_neg())
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
