@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,49 +23,38 @@ from torch.distributed.tensor import (
 
 # Rows and columns that two, three and four ranks share unevenly; at four ranks one has no column.
 SHAPE = (7, 3)
-PLACEMENTS: list[Placement] = [Shard(0), Shard(1), Replicate(), Partial(), Partial("max")]
-TARGETS: list[Placement] = [Shard(0), Shard(1), Replicate()]
+WHOLE: list[Placement] = [Shard(0), Shard(1), Replicate()]
 
 
 def _whole() -> torch.Tensor:
     return torch.arange(21.0).sin().view(SHAPE)
 
 
-def _placed(mesh: DeviceMesh, placement: Placement, rank: int) -> DTensor:
-    if isinstance(placement, Partial):
-        return DTensor.from_local(_whole() * (1 + rank), mesh, [placement])
-    return distribute_tensor(_whole(), mesh, [placement])
+def _placed(mesh: DeviceMesh, placements: Sequence[Placement], rank: int) -> DTensor:
+    if isinstance(placements[0], Partial):
+        return DTensor.from_local(_whole() * (1 + rank), mesh, placements)
+    return distribute_tensor(_whole(), mesh, placements)
 
 
-def _redistribute(world: World) -> dict[str, Any]:
+def _redistribute(
+    world: World, shape: tuple[int, ...], sources: list[Placement], targets: list[Placement]
+) -> dict[str, Any]:
     """Redistribute between all placements, also asynchronously; gradients go the same way back."""
-    mesh = init_device_mesh("cpu", (world.size,))
+    mesh = init_device_mesh("cpu", shape)
+    ways = (itertools.product(kinds, repeat=len(shape)) for kinds in (sources, targets))
     found: dict[str, Any] = {}
-    for source, target in itertools.product(PLACEMENTS, TARGETS):
+    for source, target in itertools.product(*ways):
         value = _placed(mesh, source, world.rank)
-        moved = value.redistribute(mesh, [target])
-        later = value.redistribute(mesh, [target], async_op=True)
+        moved = value.redistribute(mesh, target)
+        later = value.redistribute(mesh, target, async_op=True)
         found[f"{source} to {target}"] = moved
         assert torch.equal(later.to_local() + 0, moved.to_local())
-        if not isinstance(source, Partial):
+        if not isinstance(source[0], Partial):
             assert torch.equal(moved.full_tensor(), _whole())
             leaf = value.detach().requires_grad_()
-            leaf.redistribute(mesh, [target]).to_local().square().sum().backward()
+            leaf.redistribute(mesh, target).to_local().square().sum().backward()
             assert leaf.grad is not None
             found[f"gradient of {source} to {target}"] = leaf.grad.full_tensor()
-    return found
-
-
-def _two_dimensions(world: World) -> dict[str, Any]:
-    mesh = init_device_mesh("cpu", (2, 2))
-    found: dict[str, Any] = {}
-    kinds: list[Placement] = [Shard(0), Shard(1), Replicate()]
-    pairs = list(itertools.product(kinds, kinds))
-    for source, target in itertools.product(pairs, pairs):
-        value = distribute_tensor(_whole(), mesh, source)
-        moved = value.redistribute(mesh, target)
-        found[f"{source} to {target}"] = moved
-        assert torch.equal(moved.full_tensor(), _whole())
     return found
 
 
@@ -92,12 +82,12 @@ def _operations(world: World) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.release), 4])
 def test_redistributions(size: int) -> None:
-    run_alike(size, _redistribute, near=Near())
+    run_alike(size, _redistribute, (size,), [*WHOLE, Partial(), Partial("max")], WHOLE, near=Near())
 
 
 def test_redistributions_in_two_dimensions() -> None:
     """To the bit: nothing is summed."""
-    run_alike(4, _two_dimensions)
+    run_alike(4, _redistribute, (2, 2), WHOLE, WHOLE)
 
 
 @pytest.mark.parametrize("size", [2, 3])

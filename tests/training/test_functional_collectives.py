@@ -17,33 +17,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 Tensors = list[torch.Tensor]
 
 
-def _all_reduce(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    return [
-        funcol.all_reduce(x, "sum", group),
-        funcol.all_reduce(x * 3, "max", group),
-        funcol.all_reduce(x.to(torch.bfloat16), "sum", group),
-        funcol.all_reduce(x.to(torch.int64), "min", group),
-    ]
+Group = dist.ProcessGroup
 
 
-def _all_gather(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    return [
-        funcol.all_gather_tensor(x, 0, group),
-        funcol.all_gather_tensor(x, 1, group),
-        funcol.all_gather_tensor(x[:0], 0, group),
-        funcol.all_gather_tensor(x.t(), 0, group),  # not contiguous
-    ]
-
-
-def _reduce_scatter(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    return [
-        funcol.reduce_scatter_tensor(x, "sum", 0, group),
-        funcol.reduce_scatter_tensor(x, "sum", 1, group),
-        funcol.reduce_scatter_tensor(x.to(torch.int32), "sum", 0, group),
-    ]
-
-
-def _all_to_all(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
+def _all_to_all(x: torch.Tensor, rank: int, size: int, group: Group) -> Tensors:
     """Exchange evenly, and with rank r sending r + peer rows, rank 0 none to itself."""
     given = [rank + peer for peer in range(size)]
     rows = torch.arange(2.0 * sum(given)).view(-1, 2) + 100 * rank
@@ -53,20 +30,7 @@ def _all_to_all(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup)
     ]
 
 
-def _permute(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    """Permute to the next rank, and in reverse; torch only permutes one-dimensional tensors."""
-    x = x.view(-1)
-    return [
-        funcol.permute_tensor(x, [(peer + 1) % size for peer in range(size)], group),
-        funcol.permute_tensor(x, list(reversed(range(size))), group),
-    ]
-
-
-def _broadcast(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
-    return [funcol.broadcast(x, src, group) for src in range(size)]
-
-
-def _coalesced(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
+def _coalesced(x: torch.Tensor, rank: int, size: int, group: Group) -> Tensors:
     parts = [x, x[:, :3].contiguous() * 2, x * x]
     return [
         *funcol.all_reduce_coalesced(parts, "sum", group),
@@ -75,7 +39,7 @@ def _coalesced(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) 
     ]
 
 
-def _gradients(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) -> Tensors:
+def _gradients(x: torch.Tensor, rank: int, size: int, group: Group) -> Tensors:
     """Take gradients through the collectives that autograd knows."""
     x = x.clone().requires_grad_()
     parts = [
@@ -90,13 +54,33 @@ def _gradients(x: torch.Tensor, rank: int, size: int, group: dist.ProcessGroup) 
     return [loss, x.grad]
 
 
-CALLS: dict[str, Callable[[torch.Tensor, int, int, dist.ProcessGroup], Tensors]] = {
-    "all_reduce": _all_reduce,
-    "all_gather_tensor": _all_gather,
-    "reduce_scatter_tensor": _reduce_scatter,
+CALLS: dict[str, Callable[[torch.Tensor, int, int, Group], Tensors]] = {
+    "all_reduce": lambda x, rank, size, group: [
+        funcol.all_reduce(x, "sum", group),
+        funcol.all_reduce(x * 3, "max", group),
+        funcol.all_reduce(x.to(torch.bfloat16), "sum", group),
+        funcol.all_reduce(x.to(torch.int64), "min", group),
+    ],
+    "all_gather_tensor": lambda x, rank, size, group: [
+        funcol.all_gather_tensor(x, 0, group),
+        funcol.all_gather_tensor(x, 1, group),
+        funcol.all_gather_tensor(x[:0], 0, group),
+        funcol.all_gather_tensor(x.t(), 0, group),  # not contiguous
+    ],
+    "reduce_scatter_tensor": lambda x, rank, size, group: [
+        funcol.reduce_scatter_tensor(x, "sum", 0, group),
+        funcol.reduce_scatter_tensor(x, "sum", 1, group),
+        funcol.reduce_scatter_tensor(x.to(torch.int32), "sum", 0, group),
+    ],
     "all_to_all_single": _all_to_all,
-    "permute_tensor": _permute,
-    "broadcast": _broadcast,
+    # To the next rank, and in reverse; torch only permutes one-dimensional tensors.
+    "permute_tensor": lambda x, rank, size, group: [
+        funcol.permute_tensor(x.view(-1), [(peer + 1) % size for peer in range(size)], group),
+        funcol.permute_tensor(x.view(-1), list(reversed(range(size))), group),
+    ],
+    "broadcast": lambda x, rank, size, group: [
+        funcol.broadcast(x, src, group) for src in range(size)
+    ],
     "coalesced": _coalesced,
     "autograd": _gradients,
 }
@@ -114,7 +98,7 @@ def test_results_of_gloo(name: str, size: int) -> None:
     run_each(size, _call, CALLS, name, near=Near())
 
 
-def _five(x: torch.Tensor, size: int, group: dist.ProcessGroup) -> torch.Tensor:
+def _five(x: torch.Tensor, size: int, group: Group) -> torch.Tensor:
     summed = funcol.all_reduce(x * 2, "sum", group)
     gathered = funcol.all_gather_tensor(summed.sin() + x, 0, group)
     mine = funcol.reduce_scatter_tensor(gathered * gathered, "sum", 0, group)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from support.reductions import FLOATS
@@ -15,60 +15,41 @@ from trials.values import bits
 import fastcomm
 
 Shape = tuple[int, ...]
-View = Callable[[torch.Tensor], torch.Tensor]
+Form = Callable[[Shape], tuple[int, Callable[[torch.Tensor], torch.Tensor]]]
 
 
-def _offset(shape: Shape) -> tuple[int, View]:
-    count = math.prod(shape)
-    return count + 5, lambda base: base[3 : 3 + count].view(shape)
+def _alone(view: Callable[[torch.Tensor, Shape], torch.Tensor]) -> Form:
+    """Return the form of a view of all that is there."""
+    return lambda shape: (prod(shape), lambda base: view(base, shape))
 
 
-def _strided(shape: Shape) -> tuple[int, View]:
-    return 2 * math.prod(shape) + 1, lambda base: base[1::2].view(shape)
-
-
-def _transposed(shape: Shape) -> tuple[int, View]:
-    axes = tuple(reversed(range(len(shape))))
-    return math.prod(shape), lambda base: base.view(shape[::-1]).permute(axes)
-
-
-def _sliced(shape: Shape) -> tuple[int, View]:
-    wide = (*shape[:-1], shape[-1] + 3)
-    return math.prod(wide), lambda base: base.view(wide)[..., 1 : 1 + shape[-1]]
-
-
-def _channels_last(shape: Shape) -> tuple[int, View]:
-    n, c, h, w = shape
-    return math.prod(shape), lambda base: base.view(n, h, w, c).permute(0, 3, 1, 2)
-
-
-def _expanded(shape: Shape) -> tuple[int, View]:
-    one = (1, *shape[1:])
-    return math.prod(one), lambda base: base.view(one).expand(shape)
-
-
-def _conjugated(shape: Shape) -> tuple[int, View]:
-    return math.prod(shape), lambda base: base.view(shape).conj()
-
-
-def _negated(shape: Shape) -> tuple[int, View]:
-    return math.prod(shape), lambda base: torch._neg_view(base.view(shape))
-
-
-def _negated_gaps(shape: Shape) -> tuple[int, View]:
-    return 2 * math.prod(shape), lambda base: torch._neg_view(base[::2].view(shape))
-
-
-FORMS = {
-    "offset": _offset,
-    "strided": _strided,
-    "transposed": _transposed,
-    "sliced": _sliced,
-    "channels_last": _channels_last,
-    "expanded": _expanded,
-    "conjugated": _conjugated,
-    "negated": _negated,
-    "negated with gaps": _negated_gaps,
+# How many elements a shape takes, and the view of them.
+FORMS: dict[str, Form] = {
+    "offset": lambda shape: (
+        prod(shape) + 5,
+        lambda base: base[3 : 3 + prod(shape)].view(shape),
+    ),
+    "strided": lambda shape: (2 * prod(shape) + 1, lambda base: base[1::2].view(shape)),
+    "transposed": _alone(
+        lambda base, shape: base.view(shape[::-1]).permute(tuple(range(len(shape)))[::-1])
+    ),
+    "sliced": lambda shape: (
+        prod(shape[:-1]) * (shape[-1] + 3),
+        lambda base: base.view(*shape[:-1], shape[-1] + 3)[..., 1:-2],
+    ),
+    "channels_last": _alone(
+        lambda base, shape: base.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+    ),
+    "expanded": lambda shape: (
+        prod(shape[1:]),
+        lambda base: base.view(1, *shape[1:]).expand(shape),
+    ),
+    "conjugated": _alone(lambda base, shape: base.view(shape).conj()),
+    "negated": _alone(lambda base, shape: torch._neg_view(base.view(shape))),
+    "negated with gaps": lambda shape: (
+        2 * prod(shape),
+        lambda base: torch._neg_view(base[::2].view(shape)),
+    ),
 }
 LAZY = ("negated", "negated with gaps")
 MEMORY = ["own", "own", "shared by torch", "fastcomm.empty"]
