@@ -33,14 +33,6 @@ from fastcomm._machine import env
 
 
 @dataclass
-class Verdict:
-    seed: int
-    wrong: list[str]
-    evidence: str
-    hung: bool
-
-
-@dataclass
 class Summary:
     """The outcome of many runs."""
 
@@ -50,7 +42,7 @@ class Summary:
     operations: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     hangs: list[int] = field(default_factory=list)
-    failures: list[Verdict] = field(default_factory=list)
+    failures: dict[int, list[str]] = field(default_factory=dict)  # by the schedule's seed
     delays: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
     remains: list[str] = field(default_factory=list)
@@ -62,7 +54,7 @@ class Summary:
         if run.hung:
             self.hangs.append(run.schedule.seed)
         if wrong:
-            self.failures.append(Verdict(run.schedule.seed, wrong, run.evidence, bool(run.hung)))
+            self.failures[run.schedule.seed] = wrong
         for rank, ended in run.ended.items():
             self.operations += len(ended.results)
             for group in range(len(run.schedule.groups)):
@@ -84,8 +76,10 @@ class Summary:
             "ranks": {str(size): count for size, count in sorted(self.sizes.items())},
             "operations on all ranks": self.operations,
             "hangs": self.hangs,
-            "wrong answers": sum("a wrong result" in "".join(v.wrong) for v in self.failures),
-            "failures": {str(v.seed): v.wrong for v in self.failures},
+            "wrong answers": sum(
+                "a wrong result" in str(wrong) for wrong in self.failures.values()
+            ),
+            "failures": {str(seed): wrong for seed, wrong in self.failures.items()},
             "left behind": self.remains,
             "errors (the first of each rank and group)": dict(sorted(self.errors.items())),
             "seconds from fault, or deadline, to error": {
