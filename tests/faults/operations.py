@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from faults.schedule import DTYPES, LARGEST, Op
+from faults.schedule import DTYPES, LARGEST, Op, Step
 from support.values import cancelling
 from trials import collective_calls, other_calls, values
 from trials.case import Case, Maker, Spec, pair
@@ -47,27 +47,24 @@ def drawn(dtype: str, count: int, shift: int) -> torch.Tensor:
 class Planned(Maker):
     """Makes the case of one rank for an operation of a schedule."""
 
-    def __init__(
-        self, op: Op, number: int, rank: int, members: tuple[int, ...], group: Any,
-        shared: bool, asynchronous: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, op: Op, step: Step, rank: int, members: tuple[int, ...], group: Any) -> None:
         spec = Spec(
             name=op.kind,
-            seed=number,
+            seed=step.op,
             members=members,
             dtype=getattr(torch, op.dtype),
             kind=values.WHOLE,
             op="avg" if op.average else op.reduction,
             shapes=SHAPES.get(op.kind, _even)(op.count),
             root=members.index(op.root) if op.root in members else 0,
-            asynchronous=asynchronous,
+            asynchronous=step.asynchronous,
             plain=1.0,
             alike=True,
             option=2,  # no place is used twice, and parts are not stacked
         )
         super().__init__(spec, members.index(rank), group)
-        self.planned, self.number = op, number
-        self.memory = "fastcomm.empty" if shared else "own"
+        self.planned, self.number = op, step.op
+        self.memory = "fastcomm.empty" if step.shared else "own"
 
     def _layout(self, rank: int, name: str, shape: Shape, written: bool) -> Layout:
         return Layout(memory=self.memory)
@@ -124,11 +121,8 @@ def _call(make: Maker, begin: Callable[[], Any]) -> None:
     make.case.call = lambda: begin() if make.spec.asynchronous else begin().wait()
 
 
-def bind(
-    op: Op, number: int, rank: int, members: tuple[int, ...], group: Any,
-    shared: bool, asynchronous: bool,
-) -> Case:  # fmt: skip
-    """Prepare an operation with this rank's tensors; ``number`` is its place in the schedule."""
+def bind(op: Op, step: Step, rank: int, members: tuple[int, ...], group: Any) -> Case:
+    """Prepare an operation, with this rank's tensors, as the step says."""
     from faults import fused_operations, messages
 
     makers: dict[str, Callable[[Any], None]] = {
@@ -141,6 +135,6 @@ def bind(
         "all_reduce_sparse": other_calls.sparse,
         "barrier": other_calls.barrier,
     }
-    make = Planned(op, number, rank, members, group or dist.group.WORLD, shared, asynchronous)
+    make = Planned(op, step, rank, members, group)
     (makers.get(op.kind) or getattr(collective_calls, op.kind))(make)
     return make.made()

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
@@ -74,7 +75,7 @@ class Player:
                         continue
                 elif self.rank == self.fault.helper:
                     time.sleep(self.fault.seconds)
-            self._issue(step.op, self._op_at(step), step)
+            self._issue(self._op_at(step), step)
             self._wait_for(step)
         if self.is_victim and self.fault.at == len(self.schedule.ops):
             self._strike(None)
@@ -89,16 +90,10 @@ class Player:
             return self.fault.other
         return self.schedule.ops[step.op]
 
-    def _issue(self, number: int, op: Op, step: Step) -> None:
-        case = operations.bind(
-            op,
-            number,
-            self.rank,
-            self.schedule.groups[op.group],
-            self.groups[op.group],
-            step.shared,
-            step.asynchronous,
-        )
+    def _issue(self, op: Op, step: Step) -> None:
+        number = step.op
+        members, group = self.schedule.groups[op.group], self.groups[op.group]
+        case = operations.bind(op, step, self.rank, members, group)
         now = time.monotonic()
         result = Result(number, op.group, now, now)
         self.ended.results.append(result)
@@ -190,7 +185,7 @@ class Player:
             signal.signal(signal.SIGINT, self._interrupt)
         elif fault.kind == "extra":
             assert fault.other is not None
-            self._issue(EXTRA, fault.other, step or Step(EXTRA, False, False))
+            self._issue(fault.other, replace(step or Step(EXTRA, False, False), op=EXTRA))
             self._wait_for(Step(EXTRA, False, False, (EXTRA,)))
         elif fault.kind in ENDINGS:
             ENDINGS[fault.kind]()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from faults import operations
 from faults.player import FORMING, Player, UserError, end_interpreter
 from faults.report import Ended, Fresh, Resources
-from faults.schedule import WORLD, Op
+from faults.schedule import WORLD, Op, Step
 
 operations.warm()
 
@@ -45,7 +45,9 @@ def regroup(store: dist.Store, rank: int, size: int) -> Fresh:
     trouble = ""
     for count in (100, 30000):
         op = Op(WORLD, "all_reduce", "float32", count)
-        case = operations.bind(op, 7, rank, tuple(range(size)), None, False, False)
+        case = operations.bind(
+            op, Step(7, False, False), rank, tuple(range(size)), dist.group.WORLD
+        )
         case.call()
         if case.trouble():
             trouble = f"a wrong all_reduce of {count} elements in the new group"

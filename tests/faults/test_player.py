@@ -48,6 +48,6 @@ def test_ctrl_c_after_the_end_of_an_operation_is_no_fault(
     assert (result.interrupted > 0) == struck
 
     player = _player(failed, False)
-    player._issue(0, player.schedule.ops[0], player.schedule.steps[0][0])
+    player._issue(player.schedule.ops[0], player.schedule.steps[0][0])
     (result,) = player.ended.results
     assert (result.interrupted > 0) == struck == (result.error is not None)
