@@ -1,6 +1,6 @@
 """Collectives between processes with a device each, by kernels that use each other's memory.
 
-On simulated devices. ``test_device_tensors.py`` also checks what such an operation computes.
+On simulated devices. What such an operation computes: ``test_device_tensors.py``.
 """
 
 from __future__ import annotations
@@ -18,75 +18,17 @@ import sim
 import torch
 import torch.distributed as dist
 from support.caught import catch
-from support.direct import DTYPES, check_bits, init, is_direct, reason_and_sum, small_net, train
+from support.direct import init, is_direct, reason_and_sum
 from support.patience import OPERATION
 from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES as REDUCED
 from support.reductions import OPS, exists, inputs, op_of, same
-from support.tree import same_bits
-from torch import nn
-
-import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 # Several rounds for most messages; one launch for a few.
 SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
-
-
-def _bits(world: World) -> None:
-    device = init(world)
-    for each, dtype in enumerate(DTYPES[world.size % 2 :: 2]):
-        counts = (0, 1, 6, 1023) if world.size < 5 else (6,)
-        for count in (*counts, (2048, 4100)[each % 2]):
-            check_bits(world, device, dtype, count)
-    assert is_direct(torch.ones(3, device=device))
-
-
-MORE = [pytest.param(size, marks=pytest.mark.release) for size in (4, 6, 7)]
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 8, *MORE])
-def test_the_bits_of_the_cpu(size: int) -> None:
-    """Each type is tried with every other number of ranks."""
-    run_ranks(size, _bits, environment=SMALL)
-
-
-def _pulled(world: World) -> None:
-    """Use a setting of one rank: rank 0's holds for everybody."""
-    if world.rank == 0:
-        os.environ["FASTCOMM_DEVICE_RESULTS"] = "pull"
-    device = init(world)
-    for count in (6, 1023, 4100):
-        for dtype in (torch.float32, torch.bfloat16):
-            check_bits(world, device, dtype, count)
-    assert is_direct(torch.ones(3, device=device))
-    there = fastcomm.empty(2000, device=device)
-    assert not fastcomm.is_shared(there)  # what is pulled is not used in place
-    there.fill_(world.rank)
-    dist.all_reduce(there)
-    assert there.eq(sum(range(world.size))).all()
-
-
-def test_results_that_are_pulled_have_the_bits_of_the_cpu() -> None:
-    run_ranks(3, _pulled, environment=SMALL)
-
-
-def _whole_product(world: World) -> None:
-    device = init(world)
-    for dtype in DTYPES:
-        for count in (0, 1, 6, 127, 1023, 2048, 4100):
-            check_bits(world, device, dtype, count)
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("route", ["auto", "pinned"])
-@pytest.mark.parametrize("size", range(2, 9))
-def test_the_bits_of_the_cpu_in_every_case(size: int, route: str) -> None:
-    """Every operation, type and size with every number of ranks; in place: test_group_pool.py."""
-    environment = {**SMALL, "FASTCOMM_ROUTE": route}
-    run_ranks(size, _whole_product, environment=environment, timeout=900)
 
 
 def _reductions(world: World) -> None:
@@ -259,45 +201,6 @@ def test_two_groups_on_two_streams(queues: str) -> None:
 
 def test_two_groups_in_opposite_orders() -> None:
     run_ranks(2, _groups, True, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32"})
-
-
-def _train_ddp(world: World) -> list[torch.Tensor]:
-    results = []
-    for device in (init(world), torch.device("cpu")):
-        net = small_net().to(device)
-        train(world, nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.004), device)
-        results.append([parameter.detach().cpu() for parameter in net.parameters()])
-    assert all(map(same_bits, *results))
-    assert is_direct(torch.ones(1, device=f"sim:{world.rank}"))
-    return results[0]
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_stock_ddp_has_the_weights_of_the_cpu(size: int) -> None:
-    first, *others = run_ranks(size, _train_ddp)
-    assert all(all(map(same_bits, first, other)) for other in others)
-
-
-def _train_sharded(world: World) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    results = []
-    for device in (init(world), torch.device("cpu")):
-        mesh = init_device_mesh(device.type, (world.size,))
-        net = small_net().to(device)
-        for layer in net:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(net, mesh=mesh)
-        train(world, net, device)
-        results.append([p.full_tensor().detach().cpu() for p in net.parameters()])
-    assert all(map(same_bits, *results))
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_stock_fsdp2_has_the_weights_of_the_cpu(size: int) -> None:
-    run_ranks(size, _train_sharded)
 
 
 def _forked(world: World) -> str:

@@ -14,14 +14,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.direct import init
+from support.direct import ON_DEVICES, ON_HOST, init, is_direct
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 
-def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
+def _fails(world: World, how: str, way: str = ON_DEVICES) -> tuple[list[Caught], float, bool]:
     device = init(world)
     data = torch.ones(4, device=device)
     dist.all_reduce(data)
@@ -51,11 +51,20 @@ def _fails(world: World, how: str) -> tuple[list[Caught], float, bool]:
     assert work.is_completed() and not work.is_success()
     dist.destroy_process_group()
     assert time.monotonic() - begun < 2 * SOON
+    if how == "death":
+        survivors = World(world.rank // 2, 2, world.directory)
+        survivors.init("cpu:fastcomm,sim:fastcomm", "after")
+        dist.all_reduce(data := torch.ones(4, device=device))
+        assert data.tolist() == [2.0] * 4 and is_direct(data, way=way)
     return caught, waited, is_nan
 
 
-def test_a_rank_dies() -> None:
-    outcomes = run_outcomes(3, _fails, "death")
+@pytest.mark.parametrize(
+    ("environment", "way"), [({}, ON_DEVICES), ({"FASTCOMM_ROUTE": "pinned"}, ON_HOST)]
+)
+def test_a_rank_dies(environment: dict[str, str], way: str) -> None:
+    """The survivors form a group of their own."""
+    outcomes = run_outcomes(3, _fails, "death", way, environment=environment)
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.error is None, outcome.error
         caught, waited, is_nan = outcome.value

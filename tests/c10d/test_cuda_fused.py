@@ -6,19 +6,16 @@ import math
 from typing import Any
 
 import pytest
-import sim
 import torch
 import torch.distributed as dist
 from support.caught import Caught, catch
-from support.direct import init, small_net, train
-from support.fused import OPTIONS, gradients
+from support.direct import init, joined, never_by_the_host, small_net, train
+from support.fused import OPTIONS, check_fused, gradients, moved
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
 from torch import nn
 
 import fastcomm
-from fastcomm._devices import host as _host
-from fastcomm._gradients.fused import FusedResult
 from fastcomm._gradients.shards import row_offsets
 from fastcomm.ddp_comm_hooks import FusedState, fused_hook
 
@@ -29,34 +26,10 @@ SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "8192"}
 
 
 def _joined(world: World) -> torch.device:
-    """Join, and agree on what serves the devices; from then on nothing goes through the host."""
-    device = init(world)
-    dist.all_reduce(torch.ones(1, device=device))
-    _host.bring_back = _never  # type: ignore[assignment]
+    """Join; from then on nothing goes through the host."""
+    device = joined(world)
+    never_by_the_host()
     return device
-
-
-def _never(copies: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    assert all(a is b for a, b in zip(copies, tensors, strict=True)), "by way of the host"
-
-
-def _moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Return copies with the same strides: `to` leaves no gaps."""
-    made = []
-    for tensor in tensors:
-        there = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
-        )
-        made.append(there.copy_(tensor))
-    return made
-
-
-def _check(found: FusedResult, expected: FusedResult, device: torch.device) -> None:
-    for name in ("total_norm", "found_inf", "partial_norms"):
-        there, here = getattr(found, name), getattr(expected, name)
-        assert (there is None) == (here is None), name
-        if here is not None:
-            assert there.device == device and same_bits(there.cpu(), here), name
 
 
 def _explained(world: World) -> None:
@@ -80,13 +53,13 @@ def _bits(world: World) -> None:
         grads = gradients(world.rank, seed)
         if options.get("norm_type") in (1, math.inf):
             grads = grads[:-1]  # no complex ones
-        there = _moved(grads, device)
+        there = moved(grads, device)
         work_is_there = seed % 2 == 0
         found = fastcomm.fused_all_reduce_([None, *there], **options, async_op=work_is_there)
         assert (found.work is not None) == work_is_there
         found.wait()
         expected = fastcomm.fused_all_reduce_(grads, **options)
-        _check(found, expected, device)
+        check_fused(found, expected, device)
         for i, (a, b) in enumerate(zip(there, grads, strict=True)):
             assert a.stride() == b.stride() and same_bits(a.cpu(), b), (options, i)
 
@@ -117,7 +90,7 @@ def _buckets(world: World) -> None:
                 found = fastcomm.fused_all_reduce_(list(bucket.split(lengths)), **options)
                 expected = fastcomm.fused_all_reduce_(list(whole.split(lengths)), **options)
                 assert same_bits(bucket.cpu(), whole)
-                _check(found, expected, device)
+                check_fused(found, expected, device)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -129,17 +102,17 @@ def _error_feedback(world: World) -> None:
     device = _joined(world)
     sizes = [5000, 3, 0, 4097]
     kept = [torch.zeros(n) for n in sizes]
-    kept_there = _moved(kept, device)
+    kept_there = moved(kept, device)
     for step in range(3):
         generator = torch.Generator().manual_seed(90 * step + world.rank)
         grads = [torch.randn(n, generator=generator) for n in sizes]
         if step == 1:
             grads[0][7] = math.inf  # leaves no residual
-        there = _moved(grads, device)
+        there = moved(grads, device)
         options: dict[str, Any] = {"comm_dtype": torch.bfloat16, "scale": 0.5}
         found = fastcomm.fused_all_reduce_(there, **options, residuals=kept_there)
         expected = fastcomm.fused_all_reduce_(grads, **options, residuals=kept)
-        _check(found, expected, device)
+        check_fused(found, expected, device)
         for a, b in zip([*there, *kept_there], [*grads, *kept], strict=True):
             assert same_bits(a.cpu(), b), step
     with pytest.raises(ValueError, match="residual"):
@@ -174,10 +147,10 @@ def _shards(world: World) -> None:
     device = _joined(world)
     grads = gradients(world.rank)[:7]
     offsets = [row_offsets(grad, world.size) for grad in grads]
-    there = _moved(grads, device)
+    there = moved(grads, device)
     found = fastcomm.fused_reduce_scatter_(there, offsets)
     expected = fastcomm.fused_all_reduce_(grads)
-    _check(found, expected, device)
+    check_fused(found, expected, device)
     for a, b, cut in zip(there, grads, offsets, strict=True):
         own = slice(cut[world.rank], cut[world.rank + 1]) if cut else slice(None)
         assert same_bits(a.cpu().flatten()[own], b.flatten()[own])
@@ -204,7 +177,7 @@ def _gathered(world: World) -> None:
             own = slice(cut[world.rank], cut[world.rank + 1]) if cut else slice(0)
             mine.view(-1)[own] = tensor.view(-1)[own]
             here.append(mine)
-        there = _moved(here, device)
+        there = moved(here, device)
         fastcomm.gather_shards_(there, offsets)
         for tensor, found in zip(whole, there, strict=True):
             assert same_bits(found.cpu(), tensor), (lone, tensor.shape)
@@ -213,41 +186,6 @@ def _gathered(world: World) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_shards_are_gathered(size: int) -> None:
     run_ranks(size, _gathered, environment=SMALL)
-
-
-def _sharded(world: World) -> None:
-    device = _joined(world)
-    broadcasts = dist.broadcast
-    for options in ({}, {"comm_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}):
-        models = [small_net(), small_net().to(device)]
-        norms = []
-        for model in models:
-            optimizer = fastcomm.optim.ShardedOptimizer(
-                model.parameters(), torch.optim.Adam, lr=0.01, **options
-            )
-            dist.broadcast = None  # not one by one
-            place = next(model.parameters()).device
-            for step in range(3):
-                torch.manual_seed(10 * step + world.rank)
-                model(torch.randn(5, 6).to(place)).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            dist.broadcast = broadcasts
-            assert optimizer.result is not None and optimizer.result.total_norm is not None
-            norms.append(optimizer.result.total_norm.item())
-            saved = optimizer.state_dict()
-            optimizer.load_state_dict(saved)
-        assert norms[0] == norms[1]
-        for here, there in zip(models[0].parameters(), models[1].parameters(), strict=True):
-            assert same_bits(there.detach().cpu(), here.detach()), options
-    with pytest.raises(ValueError, match="not on one device"):
-        both = [torch.zeros(3, requires_grad=True), torch.zeros(3, device=device)]
-        fastcomm.optim.ShardedOptimizer(both, torch.optim.SGD, lr=0.1)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_sharded_optimizer_has_the_weights_of_the_cpu(size: int) -> None:
-    run_ranks(size, _sharded, environment=SMALL)
 
 
 def _several_places(world: World) -> list[list[float]]:
@@ -318,63 +256,6 @@ def _left_alone(world: World) -> tuple[str, bool, float] | None:
 def test_a_rank_that_leaves() -> None:
     outcomes = run_outcomes(2, _left_alone, environment=SMALL)
     assert outcomes[0].value == ("PeerLeftError", True, 1.0), outcomes[0]
-
-
-def _graph(world: World) -> None:
-    """Replay a graph between eager calls."""
-    device = _joined(world)
-    static = [torch.zeros(900, device=device), torch.zeros(5, device=device)]
-    stream = torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
-        found = fastcomm.fused_all_reduce_(static, comm_dtype=torch.bfloat16)
-        graph.end()
-        for turn in range(4):
-            for grad in static:
-                grad.fill_(turn + world.rank)
-            graph.replay()
-            eager = [torch.full((70,), 2.0 * turn, device=device) for _ in range(2)]
-            fastcomm.fused_all_reduce_(eager, average=False)
-            assert {*static[0].tolist(), *static[1].tolist()} == {turn + 0.5}
-            assert eager[1].unique().tolist() == [4.0 * turn]
-            assert math.isclose(
-                found.total_norm.item(), (turn + 0.5) * math.sqrt(905), rel_tol=1e-6
-            )
-    torch.sim.synchronize()
-
-
-def test_graphs_between_eager_calls() -> None:
-    run_ranks(2, _graph, environment=SMALL)
-
-
-MODES: list[dict[str, Any]] = [
-    {},
-    {"comm_dtype": torch.bfloat16, "error_feedback": True, "gradient_as_bucket_view": True},
-    {"max_norm": 0.01, "bucket_cap_mb": 0.004},
-]
-
-
-def _ddp(world: World) -> None:
-    device = _joined(world)
-    for mode in MODES:
-        norms = []
-        models = [small_net(), small_net().to(device)]
-        for model in models:
-            ddp = fastcomm.nn.parallel.DistributedDataParallel(model, **mode)
-            train(world, ddp, next(model.parameters()).device)
-            result = ddp.result()
-            assert result.total_norm is not None
-            norms.append(result.total_norm.item())
-        assert norms[0] == norms[1] and math.isfinite(norms[0])
-        for here, there in zip(models[0].parameters(), models[1].parameters(), strict=True):
-            assert same_bits(there.detach().cpu(), here.detach()), mode
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_ddp_has_the_weights_of_the_cpu(size: int) -> None:
-    """Through torch's reducer, whose hook gets a future of a device."""
-    run_ranks(size, _ddp, environment=SMALL)
 
 
 def _hooked(world: World) -> None:

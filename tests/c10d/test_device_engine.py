@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from support import ranks
 from support.caught import Caught, catch
+from support.direct import check_bits
 from support.patience import SOON
 from support.ranks import World
 from torch.nn.parallel import DistributedDataParallel
@@ -57,46 +58,11 @@ def _init(world: World, *, device: int | None = None, known: bool = True) -> tor
 
 
 def _each(world: World, device: torch.device) -> None:
-    """Run operations with tensors on the device, and check the results."""
-    rank, size = world.rank, world.size
-    total = float(sum(range(size)))
-    x = torch.full((5,), float(rank), device=device)
-    dist.all_reduce(x)
-    assert x.tolist() == [total] * 5
-    x.fill_(rank)
-    work: Any = dist.all_reduce(x, async_op=True)
-    assert work.wait() and work.get_future().wait()[0].device == device
-    assert x.tolist() == [total] * 5 and work.is_completed()
-    x.fill_(rank)
-    dist.broadcast(x, size - 1)
-    assert x.tolist() == [size - 1.0] * 5
-    gathered = torch.empty(size, device=device)
-    dist.all_gather_into_tensor(gathered, torch.full((1,), float(rank), device=device))
-    assert gathered.tolist() == [float(peer) for peer in range(size)]
-    part = torch.empty(2, device=device)
-    dist.reduce_scatter_tensor(part, torch.ones(2 * size, device=device))
-    assert part.tolist() == [float(size)] * 2
-    swapped = torch.empty(size, device=device)
-    dist.all_to_all_single(swapped, torch.full((size,), float(rank), device=device))
-    assert swapped.tolist() == [float(peer) for peer in range(size)]
-    got = torch.empty(3, device=device)
-    after, before = (rank + 1) % size, (rank - 1) % size
-    messages = [
-        dist.P2POp(dist.isend, torch.full((3,), float(rank), device=device), after),
-        dist.P2POp(dist.irecv, got, before),
-    ]
-    for each in dist.batch_isend_irecv(messages):
-        each.wait()
-    assert got.tolist() == [float(before)] * 3
-    tensors = [torch.full((2,), float(rank + i), device=device) for i in range(2)]
-    with dist._coalescing_manager(device=device, async_ops=True) as block:
-        for tensor in tensors:
-            dist.all_reduce(tensor)
-    block.wait()
-    assert [tensor.tolist() for tensor in tensors] == [[total] * 2, [total + size] * 2]
-    host = torch.full((2,), float(rank))
-    dist.all_reduce(host)  # beside it
-    assert host.tolist() == [total] * 2
+    """Run every operation on the device, and one on the host beside them."""
+    check_bits(world, device, torch.int32, 5)  # sums may have any order
+    host = torch.full((2,), float(world.rank))
+    dist.all_reduce(host)
+    assert host.tolist() == [sum(range(world.size))] * 2
     dist.barrier()
 
 
@@ -119,8 +85,7 @@ def _on_the_backend(world: World) -> dict[str, int]:
 @pytest.mark.parametrize("size", [2, 3])
 def test_operations_go_to_the_backend(size: int) -> None:
     for calls in run_ranks(size, _on_the_backend):
-        assert calls["allreduce"] >= 2 and calls["broadcast"] == calls["send"] == calls["recv"] == 1
-        assert calls["alltoall_base"] == calls["_allgather_base"] == 1
+        assert set(calls) >= {"allreduce", "broadcast", "send", "recv", "alltoall_base", "gather"}
 
 
 def _through_the_host(world: World, how: str) -> list[str]:

@@ -5,181 +5,85 @@ Through the host's memory, or by kernels that use the memory of each other's dev
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from typing import Any
 
 import pytest
-import sim
 import torch
 import torch.distributed as dist
+from support import direct
+from support.direct import DTYPES, check_bits, init, is_direct, small_net, train, weights
+from support.fused import check_fused, gradients, moved
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from support.values import cancelling
-from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
-ROWS, COLUMNS = 6, 700
-BLOCKS = {"FASTCOMM_ONE_SHOT_BYTES": "1024", "FASTCOMM_BLOCK_BYTES": "4096"}
-HOST = {"FASTCOMM_ROUTE": "nccl", **BLOCKS}
-ROUNDS = {"FASTCOMM_WINDOW_BYTES": "8192", **BLOCKS}  # several for each message
+# Several rounds for most messages; one launch for a few.
+ROUNDS = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
+HOST = {**ROUNDS, "FASTCOMM_ROUTE": "nccl", "FASTCOMM_BLOCK_BYTES": "4096"}
+PINNED = {**ROUNDS, "FASTCOMM_ROUTE": "pinned"}
+WAYS = {"host": HOST, "pinned": PINNED, "direct": ROUNDS, "pulled": ROUNDS, "in place": ROUNDS}
 ROUTES = pytest.mark.parametrize("route", [HOST, ROUNDS], ids=["host", "direct"])
 
 
-class Maker:
-    """Makes tensors on a device, and remembers the memory that they are views of."""
+class Some:
+    """Puts every second tensor where all ranks have mapped it, at times not aligned to a pack."""
 
-    def __init__(self, device: torch.device, form: str, dtype: torch.dtype) -> None:
-        self.device = device
-        self.form = form
-        self.dtype = dtype
-        self.bases: list[torch.Tensor] = []
+    def __init__(self, rank: int) -> None:
+        self.turn = rank
 
-    def tensor(self, seed: int, rows: int = ROWS) -> torch.Tensor:
-        """Return values that cancel, or the same values at other places of a larger memory."""
-        count = rows * COLUMNS
-        if self.dtype.is_complex:
-            parts = cancelling(torch.float32, 2 * count, seed)
-            values = torch.view_as_complex(parts.view(rows, COLUMNS, 2))
-        else:
-            values = cancelling(self.dtype, count, seed).view(rows, COLUMNS)
-        if self.form == "plain":
-            base = view = values.to(self.device)
-        else:
-            base = torch.full((COLUMNS, 2 * rows + 1), 3, dtype=self.dtype).to(self.device)
-            view = base.t()[1::2]
-            view.copy_(values)
-        if self.form == "turned":
-            view = torch._neg_view(view)
-        self.bases.append(base)
-        return view
-
-    def tensors(self, seed: int, count: int) -> list[torch.Tensor]:
-        return [self.tensor(seed + 10 * each) for each in range(count)]
+    def __call__(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.turn += 1
+        # All ask at once, or nobody may.
+        memory, _ = direct.shared(values.new_zeros(1, values.numel() + 1))
+        begin = self.turn % 4 == 0
+        there = memory[0, begin : begin + values.numel()].view_as(values).copy_(values)
+        return direct.plain(values if self.turn % 4 == 1 else there)
 
 
-def _init(world: World) -> torch.device:
-    sim.load()
-    world.init("cpu:fastcomm,sim:fastcomm")
-    backend = fastcomm._distributed.backend.backend_of()
-    assert backend is not None and backend.native
-    return torch.device("sim", world.rank + 3)
+def _bits(world: World, way: str) -> None:
+    if way == "pulled" and world.rank == 0:  # whose setting holds for everybody
+        os.environ["FASTCOMM_DEVICE_RESULTS"] = "pull"
+    device = init(world)
+    dist.all_reduce(data := torch.ones(3, device=device))  # from here on it is known what serves
+    assert fastcomm.explain("all_reduce", data).native
+    assert is_direct(data, way=direct.ON_HOST) == (way == "pinned")
+    assert is_direct(data) == (way not in ("host", "pinned"))
+    places = [direct.shared, Some(world.rank)] if way == "in place" else [direct.plain]
+    for dtype, count in zip(DTYPES, (2048, 1, 4100, 6, 1023, 0), strict=True):
+        for place in places:
+            check_bits(world, device, dtype, count, place)
+    assert fastcomm.is_shared(fastcomm.empty(9, device=device)) == (way in ("direct", "in place"))
 
 
-def _all_reduce(world: World, make: Maker) -> None:
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        dist.all_reduce(make.tensor(world.rank), op=op)
+@pytest.mark.parametrize(
+    ("way", "size"),
+    [("host", 2), *((way, 3) for way in WAYS if way != "host"), ("in place", 2), ("direct", 5)],
+)
+def test_each_operation_gives_the_bits_of_the_cpu(way: str, size: int) -> None:
+    run_ranks(size, _bits, way, environment=WAYS[way])
 
 
-def _broadcast_and_reduce(world: World, make: Maker) -> None:
-    for root in range(world.size):
-        dist.broadcast(make.tensor(world.rank), root)
-        dist.reduce(make.tensor(world.rank), root)
-
-
-def _all_gather(world: World, make: Maker) -> None:
-    dist.all_gather(make.tensors(7, world.size), make.tensor(world.rank))
-    dist.all_gather_into_tensor(make.tensor(7, world.size * ROWS), make.tensor(world.rank))
-
-
-def _reduce_scatter(world: World, make: Maker) -> None:
-    dist.reduce_scatter(make.tensor(7), make.tensors(world.rank, world.size))
-    dist.reduce_scatter_tensor(make.tensor(7), make.tensor(world.rank, world.size * ROWS))
-
-
-def _gather_and_scatter(world: World, make: Maker) -> None:
-    for root in range(world.size):
-        parts = make.tensors(7 + world.rank, world.size) if world.rank == root else None
-        dist.gather(make.tensor(world.rank), parts, root)
-        dist.scatter(make.tensor(world.rank), parts, root)
-
-
-def _all_to_all(world: World, make: Maker) -> None:
-    size = world.size
-    dist.all_to_all(make.tensors(7, size), make.tensors(world.rank, size))
-    dist.all_to_all_single(make.tensor(7, size * ROWS), make.tensor(world.rank, size * ROWS))
-    sent = [[1 + rank + peer for peer in range(size)] for rank in range(size)]
-    received = [row[world.rank] for row in sent]
-    dist.all_to_all_single(
-        make.tensor(7, sum(received)),
-        make.tensor(world.rank, sum(sent[world.rank])),
-        received,
-        sent[world.rank],
-    )
-
-
-def _messages(world: World, make: Maker) -> None:
-    peer = 1 - world.rank
-    for rows in (1, ROWS):  # in a cell of the ring, and in pieces
-        sent, received = make.tensor(world.rank, rows), make.tensor(7, rows)
-        if world.rank == 0:
-            dist.send(sent, peer)
-            dist.recv(received, peer)
-        else:
-            assert dist.recv(received) == peer
-            dist.send(sent, peer)
-    both = [
-        dist.P2POp(dist.isend, make.tensor(world.rank), peer),
-        dist.P2POp(dist.irecv, make.tensor(7), peer),
-    ]
-    for work in dist.batch_isend_irecv(both):
-        work.wait()
-
-
-def _coalesced(world: World, make: Maker) -> None:
-    tensors = make.tensors(world.rank, 3)
-    for asynchronous in (False, True):
-        with dist._coalescing_manager(device=make.device, async_ops=asynchronous) as manager:
-            for tensor in tensors:
-                dist.all_reduce(tensor)
-        if asynchronous:
-            manager.wait()
-    wholes = [make.tensor(7, world.size * ROWS) for _ in tensors]
-    with dist._coalescing_manager(device=make.device):
-        for whole, tensor in zip(wholes, tensors, strict=True):
-            dist.all_gather_into_tensor(whole, tensor)
-    with dist._coalescing_manager(device=make.device):
-        for whole, tensor in zip(wholes, tensors, strict=True):
-            dist.reduce_scatter_tensor(tensor, whole)
-
-
-OPERATIONS: list[Callable[[World, Maker], None]] = [
-    _all_reduce,
-    _broadcast_and_reduce,
-    _all_gather,
-    _reduce_scatter,
-    _gather_and_scatter,
-    _all_to_all,
-    _messages,
-    _coalesced,
-]
-
-
-def _operations(world: World) -> None:
-    device = _init(world)
+def _forms(world: World) -> None:
+    device = init(world)
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.complex64):
-        for form in ("plain", "strided", "turned"):
-            if form == "turned" and dtype == torch.complex64:
-                continue
-            for operation in OPERATIONS:
-                here = Maker(torch.device("cpu"), form, dtype)
-                there = Maker(device, form, dtype)
-                for make in (here, there):
-                    operation(world, make)
-                for ours, expected in zip(there.bases, here.bases, strict=True):
-                    assert ours.device == device
-                    assert same_bits(ours.cpu(), expected), (operation.__name__, dtype, form)
+        for form in (direct.strided, direct.turned)[: 1 if dtype.is_complex else 2]:
+            check_bits(world, device, dtype, 700, form, form)
 
 
 @ROUTES
-def test_each_operation_gives_the_bits_of_the_cpu(route: dict[str, str]) -> None:
-    run_ranks(2, _operations, environment=route)
+def test_tensors_with_gaps_and_lazy_ones_leave_what_lies_beside_them(route: dict[str, str]) -> None:
+    run_ranks(2, _forms, environment=route)
 
 
 def _later(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     inputs = [cancelling(torch.float32, 5000, rank) for rank in range(world.size)]
     reference = inputs[world.rank].clone()
     dist.all_reduce(reference)
@@ -199,6 +103,10 @@ def _later(world: World) -> None:
         each.wait()
     values = works[1].get_future().wait()
     assert same_bits(values[0].cpu(), reference) and values[0].device == device
+    if world.rank == 0:
+        dist.send(data, 1)
+    else:
+        assert dist.recv(received) == 0  # from any rank
 
 
 @ROUTES
@@ -207,7 +115,7 @@ def test_works_and_futures_have_the_tensors_of_the_device(route: dict[str, str])
 
 
 def _places(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     torch.sim.set_device(7)
     data = torch.ones(4, device=device)
     dist.all_reduce(data)
@@ -247,7 +155,7 @@ def test_tensors_of_several_places() -> None:
 
 
 def _bad_input(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     data, whole = torch.ones(4, device=device), torch.zeros(8, device=device)
     with pytest.raises(ValueError, match="output has 7 elements, which are not 2 times the 4"):
         dist.all_gather_into_tensor(whole[:7], data)
@@ -271,7 +179,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def _late(world: World) -> None:
-    device = _init(world)
+    device = init(world)
     data = torch.ones(4, device=device)
     if world.rank == 0:
         with pytest.raises(fastcomm.CollectiveTimeoutError, match="rank 1"):
@@ -286,52 +194,28 @@ def test_a_timeout_leaves_the_tensor_alone() -> None:
 
 
 def _ddp(world: World) -> None:
-    device = _init(world)
-    gradients = []
-    for place in (torch.device("cpu"), device):
-        torch.manual_seed(3)
-        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5))
-        model = nn.parallel.DistributedDataParallel(net.to(place), find_unused_parameters=True)
-        for step in range(3):
-            torch.manual_seed(10 * step + world.rank)
-            model(torch.randn(2, 3, 8, 8).to(place)).square().mean().backward()
-        gradients.append([parameter.grad for parameter in net.parameters()])
-    for here, there in zip(*gradients, strict=True):
-        assert here is not None and there is not None
-        assert there.device == device and same_bits(there.cpu(), here)
+    device = init(world)
+    nets = [small_net(), small_net().to(device)]
+    for net, place in zip(nets, (torch.device("cpu"), device), strict=True):
+        options: Any = {"bucket_cap_mb": 0.004, "find_unused_parameters": True}
+        train(world, DistributedDataParallel(net, **options), place)
+    assert all(map(same_bits, *map(weights, nets)))
 
 
-@ROUTES
-def test_ddp_on_a_device_gives_the_bits_of_the_cpu(route: dict[str, str]) -> None:
-    run_ranks(2, _ddp, environment=route)
+@pytest.mark.parametrize("way", ["host", "pinned", "direct"])
+def test_stock_ddp_has_the_weights_of_the_cpu(way: str) -> None:
+    """With buckets in ordinary memory; in place: tests/gpu/test_between_processes.py."""
+    run_ranks(3, _ddp, environment=WAYS[way])
 
 
 def _fused(world: World) -> None:
-    device = _init(world)
-    sizes = ((3, 5), (4097,), (), (0,))
-    here = [cancelling(torch.float32, n, world.rank) for n in (15, 4097, 1, 0)]
-    here = [tensor.view(size) for tensor, size in zip(here, sizes, strict=True)]
-    there = [tensor.to(device) for tensor in here]
-    wanted = fastcomm.fused_all_reduce_(here, norm_type=2.0, scale=0.5)
-    found = fastcomm.fused_all_reduce_(there, norm_type=2.0, scale=0.5)
-    assert found.total_norm is not None and wanted.total_norm is not None
-    assert same_bits(found.total_norm.cpu(), wanted.total_norm)
-    assert same_bits(found.partial_norms.cpu(), wanted.partial_norms)
-    for a, b in zip(there, here, strict=True):
-        assert a.device == device and same_bits(a.cpu(), b)
-    norms = []
-    for place in (torch.device("cpu"), device):
-        torch.manual_seed(3)
-        model = fastcomm.nn.parallel.DistributedDataParallel(
-            nn.Linear(6, 5).to(place), max_norm=0.1
-        )
-        torch.manual_seed(world.rank)
-        model(torch.randn(4, 6).to(place)).square().mean().backward()
-        norms.append([parameter.grad.cpu() for parameter in model.parameters()])
-    for a, b in zip(*norms, strict=True):
-        assert same_bits(a, b)
+    device = init(world)
+    here, there = gradients(world.rank), moved(gradients(world.rank), device)
+    wanted = fastcomm.fused_all_reduce_(here, scale=0.5)
+    found = fastcomm.fused_all_reduce_(there, scale=0.5)
+    check_fused(found, wanted, torch.device("cpu"))
+    assert all(map(same_bits, (each.cpu() for each in there), here))
 
 
-@ROUTES
-def test_fused_operations_on_a_device_give_the_bits_of_the_cpu(route: dict[str, str]) -> None:
-    run_ranks(2, _fused, environment=route)
+def test_lists_of_gradients_by_way_of_the_host() -> None:
+    run_ranks(2, _fused, environment=HOST)

@@ -13,12 +13,10 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import DTYPES, check_bits, init, is_direct, small_net, train
+from support.direct import init, is_direct, joined, note_bucket, small_net
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
-from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
@@ -29,50 +27,9 @@ pytestmark = pytest.mark.usefixtures("simulated")
 SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
-def _joined(world: World) -> torch.device:
-    """Join, and agree on what serves the devices."""
-    device = init(world)
-    dist.all_reduce(torch.ones(1, device=device))
-    return device
-
-
-def _moved(tensor: torch.Tensor) -> torch.Tensor:
-    there = fastcomm.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    assert fastcomm.is_shared(there) or tensor.numel() == 0
-    return there.copy_(tensor)
-
-
-def _bits(world: World) -> None:
-    """Use tensors there on all ranks, then on some, at times not aligned to a pack."""
-    device = _joined(world)
-    turn = 0
-
-    def some(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal turn
-        turn += 1
-        padded = _moved(torch.cat([tensor.new_zeros(1), tensor]))  # all ask at once, or nobody may
-        if (turn + world.rank) % 4 == 0:
-            return padded[1:].copy_(tensor)
-        return padded[:-1].copy_(tensor) if (turn + world.rank) % 4 > 1 else tensor
-
-    # The simulation keeps the order of only that many pieces of memory.
-    for dtype in DTYPES if world.size < 5 else [DTYPES[world.size % 4]]:
-        for count in (0, 6, 1023, 2048):
-            check_bits(world, device, dtype, count, _moved)
-            check_bits(world, device, dtype, count, some)
-
-
-RELEASE = [pytest.param(size, marks=pytest.mark.release) for size in range(4, 8)]
-
-
-@pytest.mark.parametrize("size", [2, 3, *RELEASE])
-def test_the_bits_of_the_cpu(size: int) -> None:
-    run_ranks(size, _bits, environment=SMALL)
-
-
 def _again(world: World) -> tuple[bool, bool, list[float]]:
     """Return whether memory is reused, whether all of it fits into one piece, and a sum in it."""
-    device = _joined(world)
+    device = joined(world)
     first = fastcomm.empty(1000, device=device)
     place = first.data_ptr()
     del first
@@ -92,7 +49,7 @@ def test_memory_is_used_again_and_grows() -> None:
 
 def _on_two_streams(world: World) -> list[bool]:
     """Free a tensor whose stream still writes it; return whether each stream gets its memory."""
-    device = _joined(world)
+    device = joined(world)
     fastcomm.empty(4000, device=device)  # make room: more is made when devices are idle
     gate = sim.load().Gate(world.rank, torch.sim.current_stream().stream_id)
     first = fastcomm.empty(4000, device=device).fill_(1.0)
@@ -121,7 +78,7 @@ def test_memory_that_changes_its_stream_is_reported() -> None:
 
 def _alone(world: World) -> tuple[bool, bool, float, float]:
     """Ask on one rank; the others do an operation later; what is issued is right all the same."""
-    device = _joined(world)
+    device = joined(world)
     begun = time.monotonic()
     first = fastcomm.empty(9000, device=device) if world.rank == 1 else None
     waited = time.monotonic() - begun
@@ -177,7 +134,7 @@ def test_where_there_is_none_it_is_ordinary_and_said(
 
 def _on_two_devices(world: World) -> list[torch.Tensor]:
     """Use tensors on two devices of a process, whichever is current, and a model on both."""
-    device = _joined(world)
+    device = joined(world)
     other = torch.device("sim", 2 + world.rank)
     made = fastcomm.empty(9, device=other)
     assert made.device == other and not fastcomm.is_shared(made)  # nothing is agreed on yet
@@ -200,7 +157,7 @@ def _on_two_devices(world: World) -> list[torch.Tensor]:
         net[1].register_forward_hook(lambda layer, given, result, to=second: result.to(to))
         ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
         buckets: list[bool] = []
-        ddp.register_comm_hook(buckets, _note)
+        ddp.register_comm_hook(buckets, note_bucket)
         torch.manual_seed(world.rank)
         ddp(torch.randn(5, 6).to(first)).square().mean().backward()
         assert buckets and all(buckets), buckets
@@ -217,7 +174,7 @@ def test_a_process_may_have_several_devices() -> None:
 
 def _behind_an_operation(world: World) -> tuple[float, float]:
     """Ask for memory during an operation that a peer joins only when it hears from the asker."""
-    device = _joined(world)
+    device = joined(world)
     first = fastcomm.empty(9, device=device)
     data = torch.full((5,), world.rank + 1.0, device=device)
     message = torch.ones(1)
@@ -251,37 +208,9 @@ def test_without_a_group_it_is_ordinary() -> None:
     assert run_ranks(2, _without_group) == [False] * 2
 
 
-def _graph(world: World) -> None:
-    """Capture an operation on a tensor there; others are made meanwhile, or freed."""
-    device = _joined(world)
-    static = fastcomm.empty(3000, device=device)
-    goes = fastcomm.empty(3000, device=device)
-    stream = torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        captured = sim.load().CapturedGraph(world.rank, stream.stream_id)
-        dist.all_reduce(static)
-        assert not fastcomm.is_shared(fastcomm.empty(300, device=device))
-        del goes
-        captured.end()
-        for turn in range(5):
-            static.fill_(turn + world.rank)
-            captured.replay()
-            eager = fastcomm.empty(3000, device=device).fill_(float(turn))
-            dist.all_reduce(eager)
-            assert static.unique().tolist() == [2.0 * turn + 1]
-            assert eager.unique().tolist() == [2.0 * turn]
-            del eager
-    torch.sim.synchronize()
-
-
-def test_graphs() -> None:
-    run_ranks(2, _graph, environment=SMALL)
-
-
 def _outlives(world: World) -> list[int]:
     """Keep a tensor of a group that is gone; its memory goes with it."""
-    device = _joined(world)
+    device = joined(world)
     touched = []
     for turn in range(6):
         data = fastcomm.empty(8 << 20, device=device).fill_(float(turn))
@@ -308,7 +237,7 @@ def test_a_tensor_outlives_its_group() -> None:
 
 
 def _forked(world: World) -> str:
-    device = _joined(world)
+    device = joined(world)
     data = fastcomm.empty(3000, device=device).fill_(1.0)
     torch.sim.synchronize()
     child = os.fork()
@@ -326,83 +255,20 @@ def test_a_child_of_fork_lets_it_be() -> None:
     assert run_ranks(2, _forked) == ["0"] * 2
 
 
-def _note(buckets, bucket):  # torch would refuse annotations that are strings
-    buckets.append(fastcomm.is_shared(bucket.buffer()))
-    return allreduce_hook(None, bucket)
+def _operators_beside_peers(world: World) -> None:
+    """Let operators write and read memory that peers' kernels use."""
+    device = joined(world)
+    data = fastcomm.empty(700, device=device)
+    for turn in range(3):
+        dist.all_reduce(data.fill_(float(turn)))
+        assert data.unique().tolist() == [2.0 * turn]
 
 
-def _train_ddp(world: World) -> tuple[list[bool], list[torch.Tensor]]:
-    """Return whether each bucket lies there, on the CPU too, and weights that are the CPU's."""
-    results = []
-    buckets: list[bool] = []
-    here = init(world)
-    # DDP asks the group's default backend, which "fastcomm" alone sets for "cpu" and "cuda".
-    dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-    for device in (here, torch.device("cpu")):
-        net = small_net().to(device)
-        ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
-        ddp.register_comm_hook(buckets, _note)
-        train(world, ddp, device)
-        results.append([parameter.detach().cpu() for parameter in net.parameters()])
-    assert all(map(same_bits, *results))
-    assert len(buckets) > 8
-    return buckets, results[0]
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_buckets_of_stock_ddp_lie_there(size: int) -> None:
-    found = run_ranks(size, _train_ddp, environment=SMALL)
-    assert all(all(buckets) for buckets, _ in found), [buckets for buckets, _ in found]
-    assert all(all(map(same_bits, found[0][1], weights)) for _, weights in found[1:])
-
-
-# By torch's version.
-FSDP_CALLS = {
-    "all_gather": ("all_gather_single", "all_gather_into_tensor"),
-    "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
-}
-
-
-def _train_sharded(world: World) -> set[tuple[str, bool]]:
-    """Return what operations were given, and whether it lies there; weights are the CPU's."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
-    seen: set[tuple[str, bool]] = set()
-
-    def spy(operation: str, name: str) -> None:
-        stock = getattr(dist, name, None)
-
-        def noted(output: torch.Tensor, input: torch.Tensor, *rest: object, **options: object):
-            if output.device.type == "sim":
-                seen.add((operation, fastcomm.is_shared(input)))
-            return stock(output, input, *rest, **options)
-
-        if stock is not None:
-            setattr(dist, name, noted)
-
-    device = _joined(world)
-    for operation, names in FSDP_CALLS.items():
-        for name in names:
-            spy(operation, name)
-    results = []
-    for where in (device, torch.device("cpu")):
-        mesh = init_device_mesh(where.type, (world.size,))
-        net = small_net().to(where)
-        layers = [layer for layer in net if isinstance(layer, nn.Linear)]
-        for layer in [*layers, net]:
-            fully_shard(layer, mesh=mesh)
-            assert isinstance(layer, FSDPModule)
-            layer.set_allocate_memory_from_process_group_for_comm(True)
-        train(world, net, where)
-        results.append([p.full_tensor().detach().cpu() for p in net.parameters()])
-    assert all(map(same_bits, *results))
-    return seen
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_what_fsdp2_moves_lies_there(size: int) -> None:
-    """The parameters that ``full_tensor()`` makes do not."""
-    for seen in run_ranks(size, _train_sharded, environment=SMALL):
-        assert {("all_gather", True), ("reduce_scatter", True)} <= seen, seen
-        assert ("reduce_scatter", False) not in seen
+@pytest.mark.parametrize("control", ["weaken_publish", "weaken_wait"])
+def test_an_operator_without_an_order_to_other_processes_is_reported(control: str) -> None:
+    environment = {"FC_CONTROL": control, **SMALL}
+    outcomes = run_outcomes(2, _operators_beside_peers, environment=environment)
+    text = "".join(outcome.error or "" for outcome in outcomes)
+    of_process = r".* of memory of process \d+, which "
+    assert re.search(rf"aten::fill_\S* .* writes {of_process}.*reduce.* reads, and nothing", text)
+    assert re.search(rf"reduce.* reads {of_process}aten::fill_\S* .* writes, and nothing", text)

@@ -162,9 +162,10 @@ def test_a_meeting_that_does_not_compare_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_the_bits_of_every_type(seed: str) -> None:
-    """2 to 16 ranks, in one launch."""
-    programs.check(programs.get(THREADS, SHIM), "types", seed)
+@pytest.mark.parametrize("case", ["types", "types_in_rounds"])
+def test_the_bits_of_every_type(case: str, seed: str) -> None:
+    """2 to 16 ranks in one launch, 2 to 8 in rounds; every reduction."""
+    programs.check(programs.get(THREADS, SHIM), case, seed)
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

@@ -1,22 +1,33 @@
 """Tensors on the devices of several processes, as users have them; two of these may share a device.
 
-Bits are compared with CPU ranks where they are the collectives' own; trained weights, which also
-come from the device's products, closely.
+Bits are compared with CPU ranks: those of the collectives on any device, and trained weights on
+simulated ones. On a GPU weights also come from the device's products, and are compared closely.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from support import places
-from support.direct import check_bits, is_direct, small_net, train
+from support.direct import (
+    check_bits,
+    is_direct,
+    never_by_the_host,
+    note_bucket,
+    plain,
+    shared,
+    small_net,
+    train,
+    weights,
+)
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
@@ -27,7 +38,7 @@ SMALL = {"FASTCOMM_WINDOW_BYTES": "65536", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
 def _joined(world: World, kind: str) -> torch.device:
-    """Join, and agree on what serves the devices."""
+    """Join, and agree on what serves the devices; from then on nothing goes through the host."""
     places.join(kind)
     module = torch.get_device_module(kind)
     device = torch.device(kind, world.rank % module.device_count())
@@ -38,112 +49,169 @@ def _joined(world: World, kind: str) -> torch.device:
     data = torch.ones(1, device=device)
     dist.all_reduce(data)
     assert is_direct(data), fastcomm.explain("all_reduce", data).reason
+    never_by_the_host()
     return device
-
-
-def _placed(tensor: torch.Tensor) -> torch.Tensor:
-    there = fastcomm.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    assert fastcomm.is_shared(there)
-    return there.copy_(tensor)
 
 
 def _bits(world: World, kind: str) -> None:
     device = _joined(world, kind)
     for dtype in (torch.float32, torch.bfloat16):
         for count in (6, 2049, 20_000):
-            check_bits(world, device, dtype, count)
-            check_bits(world, device, dtype, count, _placed)
+            for place in (plain, shared):
+                check_bits(world, device, dtype, count, place)
 
 
 def test_every_operation_has_the_bits_of_the_cpu() -> None:
     run_ranks(2, _bits, places.kind(), environment=SMALL)
 
 
-def _close(net: nn.Module, given: nn.Module) -> list[torch.Tensor]:
-    """Compare weights, which may be sharded; return whole ones."""
-    found = []
-    for there, here in zip(net.parameters(), given.parameters(), strict=True):
-        data: Any = there.detach()
-        whole = (data.full_tensor() if hasattr(data, "full_tensor") else data).cpu()
-        torch.testing.assert_close(whole, here.detach(), rtol=1e-4, atol=1e-5)
-        found.append(whole)
-    return found
+def _alike(models: list[nn.Module], kind: str, loose: bool = False) -> list[torch.Tensor]:
+    """Compare the weights of a model on the CPU and one on a device; return them."""
+    here, there = map(weights, models)
+    tolerances = {"rtol": 2e-2, "atol": 2e-3} if loose else {"rtol": 1e-4, "atol": 1e-5}
+    for found, wanted in zip(there, here, strict=True):
+        if kind == "sim":
+            assert same_bits(found, wanted)
+        else:
+            torch.testing.assert_close(found, wanted, **tolerances)
+    return there
 
 
-def _on_the_cpu(world: World) -> nn.Module:
-    net = small_net()
-    train(world, nn.parallel.DistributedDataParallel(net), torch.device("cpu"))
-    return net
-
-
-def _note(buckets, bucket):  # torch would refuse annotations that are strings
-    buckets.append(fastcomm.is_shared(bucket.buffer()))
-    return allreduce_hook(None, bucket)
+def _place(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _ddp(world: World, kind: str) -> list[torch.Tensor]:
-    """Train stock DDP, whose buckets lie where all have mapped them, and fastcomm's."""
+    """Train stock DDP, whose buckets lie where all have mapped them."""
     device = _joined(world, kind)
-    wanted = _on_the_cpu(world)
-    net = small_net().to(device)
-    stock = nn.parallel.DistributedDataParallel(net, [device], gradient_as_bucket_view=True)
-    buckets: list[bool] = []
-    stock.register_comm_hook(buckets, _note)
-    train(world, stock, device)
-    assert len(buckets) > 3 and all(buckets), buckets
-    ours = small_net().to(device)
-    fused = fastcomm.nn.parallel.DistributedDataParallel(ours, [device], max_norm=100.0)
-    train(world, fused, device)
-    assert fused.result().found_inf.item() == 0
-    return [*_close(net, wanted), *_close(ours, wanted)]
+    nets = [small_net(), small_net().to(device)]
+    for net in nets:
+        ddp = DistributedDataParallel(net, bucket_cap_mb=0.004, gradient_as_bucket_view=True)
+        buckets: list[bool] = []
+        ddp.register_comm_hook(buckets, note_bucket)
+        train(world, ddp, _place(net))
+        assert len(buckets) > 4 and all(buckets), buckets
+    return _alike(nets, kind)
+
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"comm_dtype": torch.bfloat16, "error_feedback": True, "gradient_as_bucket_view": True},
+    {"max_norm": 0.01, "bucket_cap_mb": 0.004},
+    {"max_norm": 100.0},
+]
+
+
+def _fused(world: World, kind: str) -> list[torch.Tensor]:
+    """Train fastcomm's DDP, through torch's reducer, whose hook gets a future of a device."""
+    device = _joined(world, kind)
+    found = []
+    for mode in MODES:
+        nets, norms = [small_net(), small_net().to(device)], []
+        for net in nets:
+            ddp = fastcomm.nn.parallel.DistributedDataParallel(net, **mode)
+            train(world, ddp, _place(net))
+            result = ddp.result()
+            assert result.total_norm is not None and result.found_inf.item() == 0
+            norms.append(result.total_norm.item())
+        loose = "comm_dtype" in mode
+        assert norms[0] == norms[1] or (kind != "sim" and math.isclose(*norms, rel_tol=2e-2))
+        found += _alike(nets, kind, loose)
+    return found
+
+
+# By torch's version.
+FSDP_CALLS = {
+    "all_gather": ("all_gather_single", "all_gather_into_tensor"),
+    "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
+}
+
+
+def _spied(kind: str) -> set[tuple[str, bool]]:
+    """Return a set for what operations on devices are given, and whether all have it mapped."""
+    seen: set[tuple[str, bool]] = set()
+
+    def spy(operation: str, stock: Any) -> Any:
+        def noted(output: torch.Tensor, input: torch.Tensor, *rest: object, **options: object):
+            if output.device.type == kind:
+                seen.add((operation, fastcomm.is_shared(input)))
+            return stock(output, input, *rest, **options)
+
+        return noted
+
+    for operation, names in FSDP_CALLS.items():
+        for name in names:
+            if hasattr(dist, name):
+                setattr(dist, name, spy(operation, getattr(dist, name)))
+    return seen
 
 
 def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
-    """Train stock FSDP2, with the group's memory for what it moves."""
+    """Train stock FSDP2, without the group's memory for what it moves, and with it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     device = _joined(world, kind)
-    wanted = _on_the_cpu(world)
-    net = small_net().to(device)
-    mesh = init_device_mesh(kind, (world.size,))
-    for layer in [*(layer for layer in net if isinstance(layer, nn.Linear)), net]:
-        fully_shard(layer, mesh=mesh)
-        assert isinstance(layer, FSDPModule)
-        layer.set_allocate_memory_from_process_group_for_comm(True)
-    train(world, net, device)
-    return _close(net, wanted)
+    seen, found = _spied(kind), []
+    for allocates in (False, True):
+        nets = [small_net(), small_net().to(device)]
+        for net in nets:
+            mesh = init_device_mesh(_place(net).type, (world.size,))
+            for layer in [*(layer for layer in net if isinstance(layer, nn.Linear)), net]:
+                fully_shard(layer, mesh=mesh)
+                assert isinstance(layer, FSDPModule)
+                layer.set_allocate_memory_from_process_group_for_comm(allocates)
+            seen.clear()
+            train(world, net, _place(net))
+        assert seen == {("all_gather", allocates), ("reduce_scatter", allocates)}, seen
+        found += _alike(nets, kind)
+    return found
 
 
 def _sharded(world: World, kind: str) -> list[torch.Tensor]:
     """Train with an optimizer whose state is divided, and 16 bits between the ranks."""
     device = _joined(world, kind)
-    nets = [small_net(), small_net().to(device)]
-    for net in nets:
-        optimizer = fastcomm.optim.ShardedOptimizer(
-            net.parameters(), torch.optim.Adam, lr=0.01, max_norm=0.5, comm_dtype=torch.bfloat16
-        )
-        for step in range(3):
-            torch.manual_seed(10 * step + world.rank)
-            optimizer.zero_grad()
-            net(torch.randn(5, 6).to(next(net.parameters()).device)).square().mean().backward()
-            optimizer.step()
-    # A difference in the products' last bit may round to another neighbour in 16 bits.
-    for there, here in zip(nets[1].parameters(), nets[0].parameters(), strict=True):
-        torch.testing.assert_close(there.detach().cpu(), here.detach(), rtol=2e-2, atol=2e-3)
-    return [parameter.detach().cpu() for parameter in nets[1].parameters()]
+    broadcast, found = dist.broadcast, []
+    narrow = {"comm_dtype": torch.bfloat16, "max_norm": 0.05, "skip_nonfinite": True}
+    for options in ({}, narrow):
+        nets, norms = [small_net(), small_net().to(device)], []
+        for net in nets:
+            optimizer = fastcomm.optim.ShardedOptimizer(
+                net.parameters(), torch.optim.Adam, lr=0.01, **options
+            )
+            dist.broadcast = None  # not one by one
+            for step in range(3):
+                torch.manual_seed(10 * step + world.rank)
+                optimizer.zero_grad()
+                net(torch.randn(5, 6).to(_place(net))).square().mean().backward()
+                optimizer.step()
+            dist.broadcast = broadcast
+            assert optimizer.result is not None and optimizer.result.total_norm is not None
+            norms.append(optimizer.result.total_norm.item())
+            optimizer.load_state_dict(optimizer.state_dict())
+        assert norms[0] == norms[1] or (kind != "sim" and math.isclose(*norms, rel_tol=2e-2))
+        # A difference in the products' last bit may round to another neighbour in 16 bits.
+        found += _alike(nets, kind, loose=True)
+    with pytest.raises(ValueError, match="not on one device"):
+        both = [torch.zeros(3, requires_grad=True), torch.zeros(3, device=device)]
+        fastcomm.optim.ShardedOptimizer(both, torch.optim.SGD, lr=0.1)
+    return found
 
 
-@pytest.mark.parametrize("trained", [_ddp, _fsdp, _sharded], ids=lambda each: each.__name__[1:])
-def test_trained_weights_are_equal_on_all_ranks(trained: Any) -> None:
-    first, second = run_ranks(2, trained, places.kind(), environment=SMALL)
-    assert all(map(same_bits, first, second))
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    "trained", [_ddp, _fused, _fsdp, _sharded], ids=lambda each: each.__name__[1:]
+)
+def test_trained_weights_are_the_cpus_and_equal_on_all_ranks(trained: Any, size: int) -> None:
+    first, *others = run_ranks(size, trained, places.kind(), environment=SMALL)
+    assert all(all(map(same_bits, first, other)) for other in others)
 
 
 def _graph(world: World, kind: str) -> None:
     """Capture a sum in place and a fused reduction, and replay them among other calls."""
     device = _joined(world, kind)
     static = fastcomm.empty(3000, device=device)
+    goes = fastcomm.empty(3000, device=device)
     grads = [torch.zeros(900, device=device), torch.zeros(5, device=device)]
     fastcomm.fused_all_reduce_(grads)
     module = torch.get_device_module(kind)
@@ -151,18 +219,26 @@ def _graph(world: World, kind: str) -> None:
     module.synchronize()
     with places.graph(stream) as graph:
         dist.all_reduce(static)
-        found = fastcomm.fused_all_reduce_(grads)
+        assert not fastcomm.is_shared(fastcomm.empty(300, device=device))
+        del goes
+        found = fastcomm.fused_all_reduce_(grads, comm_dtype=torch.bfloat16)
     with module.stream(stream):
         for turn in range(20):
             static.fill_(float(turn + world.rank))
             for grad in grads:
                 grad.fill_(float(turn + world.rank))
             graph.replay()
-            eager = torch.full((4000,), float(turn), device=device)
+            eager = fastcomm.empty(4000, device=device).fill_(float(turn))
             dist.all_reduce(eager)
+            others = [torch.full((70,), 2.0 * turn, device=device) for _ in range(2)]
+            fastcomm.fused_all_reduce_(others, average=False)
             assert static.unique().tolist() == [2.0 * turn + 1]
             assert grads[0].unique().tolist() == grads[1].unique().tolist() == [turn + 0.5]
             assert eager.unique().tolist() == [2.0 * turn] and found.found_inf.item() == 0
+            assert others[1].unique().tolist() == [4.0 * turn]
+            norm = (turn + 0.5) * math.sqrt(905)
+            assert math.isclose(found.total_norm.item(), norm, rel_tol=1e-6)
+            del eager
     module.synchronize()
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from support.direct import OPERATIONS, memory_after
 from support.patience import OPERATION, SOON
 from support.ranks import World, run_outcomes, run_ranks
+from support.tree import same_bits
 
 import sim
 
@@ -30,81 +32,43 @@ def _backend(world: World, timeout: timedelta = LONG, **options: Any) -> Any:
 def _init(world: World) -> tuple[torch.device, Any]:
     sim.register_backend()
     torch.sim.set_device(world.rank + 1)
-    world.init("cpu:gloo,sim:simccl")
+    world.init("cpu:gloo,sim:simccl", "simccl")
     device = torch.device("sim", world.rank + 1)
     return device, dist.distributed_c10d._get_default_group()._get_backend(device)
 
 
-def _parts(rank: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """Return what a rank has for each of two."""
-    return [torch.arange(6).add(10 * rank + 3 * peer).to(dtype).view(3, 2) for peer in range(2)]
+DTYPES = (torch.float32, torch.float64, torch.int32, torch.complex64)
+# How often each is called for a type, besides sums of all.
+CALLS = dict.fromkeys(["_allgather_base", "allgather_into_tensor_coalesced", "alltoall"], 1)
+CALLS |= dict.fromkeys(["broadcast", "gather", "scatter", "reduce_scatter_tensor_coalesced"], 1)
+CALLS |= dict.fromkeys(["_reduce_scatter_base", "alltoall_base", "reduce"], 2)
+CALLS |= {**dict.fromkeys(["allgather", "recv", "send"], 3), "reduce_scatter": 4}
 
 
 def _operations(world: World) -> dict[str, int]:
+    """Return how often each operation of the backend was called; the bits are fastcomm's."""
+    sim.load()
+    cases = [(operation, dtype) for operation in OPERATIONS for dtype in DTYPES]
+    world.init("fastcomm")
+    cpu = torch.device("cpu")
+    expected = [memory_after(case, world, cpu, dtype, 6) for case, dtype in cases]
+    dist.destroy_process_group()
     device, backend = _init(world)
-    rank, other = world.rank, 1 - world.rank
-
-    def there(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [tensor.to(device) for tensor in tensors]
-
-    def check(got: list[torch.Tensor], expected: list[torch.Tensor], what: object) -> None:
-        for result, reference in zip(got, expected, strict=True):
-            assert result.device == device, what
-            assert torch.equal(result.cpu(), reference), (what, result, reference)
-
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.complex64):
-        of_rank = [_parts(each, dtype) for each in range(2)]
-        mine = there(of_rank[rank])
-        total = [a + b for a, b in zip(*of_rank, strict=True)]
-        empty = [torch.zeros_like(tensor) for tensor in mine]
-
-        dist.all_reduce(data := mine[0].clone())
-        check([data], total[:1], ("all_reduce", dtype))
-        if dtype.is_floating_point:
-            dist.all_reduce(data := mine[0].clone(), op=dist.ReduceOp.AVG)
-            check([data], [total[0] / 2], ("average", dtype))
-        dist.reduce(data := mine[0].clone(), 1)
-        check([data], total[:1] if rank == 1 else of_rank[0][:1], ("reduce", dtype))
-        dist.broadcast(data := mine[0].clone(), 1)
-        check([data], of_rank[1][:1], ("broadcast", dtype))
-
-        dist.all_gather(outputs := [tensor.clone() for tensor in empty], mine[0])
-        check(outputs, [of_rank[0][0], of_rank[1][0]], ("all_gather", dtype))
-        dist.all_gather_into_tensor(whole := torch.cat(empty), mine[1])
-        check([whole], [torch.cat([of_rank[0][1], of_rank[1][1]])], ("all_gather_into", dtype))
-        dist.reduce_scatter(output := empty[0].clone(), mine)
-        check([output], [total[rank]], ("reduce_scatter", dtype))
-        dist.reduce_scatter_tensor(output := empty[0].clone(), torch.cat(mine))
-        check([output], [total[rank]], ("reduce_scatter_tensor", dtype))
-
-        outputs = [tensor.clone() for tensor in empty]
-        dist.gather(mine[0], outputs if rank == 0 else None, 0)
-        check(outputs, [of_rank[r][0] * (rank == 0) for r in range(2)], ("gather", dtype))
-        dist.scatter(output := empty[0].clone(), mine if rank == 1 else None, 1)
-        check([output], [of_rank[1][rank]], ("scatter", dtype))
-        dist.all_to_all(outputs := [tensor.clone() for tensor in empty], mine)
-        check(outputs, [of_rank[0][rank], of_rank[1][rank]], ("all_to_all", dtype))
-        dist.all_to_all_single(whole := torch.cat(empty), torch.cat(mine))
-        check([whole], [torch.cat([of_rank[0][rank], of_rank[1][rank]])], ("single", dtype))
-        rows = torch.cat(of_rank[rank]).to(device)
-        into = torch.zeros(4 if rank == 0 else 8, 2, dtype=dtype, device=device)
-        dist.all_to_all_single(into, rows, [2 + 2 * rank] * 2, [2, 4])
-        sent = [torch.cat(of_rank[r]).split([2, 4])[rank] for r in range(2)]
-        check([into], [torch.cat(sent)], ("rows", dtype))
-
-        received = empty[0].clone()
-        if rank == 0:
-            dist.send(mine[0], other)
-            dist.recv(received, other)
-        else:
-            dist.recv(received, other)
-            dist.send(mine[0], other)
-        check([received], of_rank[other][:1], ("send and recv", dtype))
+    for (case, dtype), wanted in zip(cases, expected, strict=True):
+        found = memory_after(case, world, device, dtype, 6)
+        assert all(map(same_bits, found, wanted)), (case.__name__, dtype)
+    narrow = torch.full((3,), 1.5, dtype=torch.bfloat16, device=device)
+    dist.all_reduce(narrow)
+    assert narrow.tolist() == [3] * 3
     turned = torch.randn(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last)
     reference = turned.cpu()
     dist.all_reduce(turned)
-    dist.all_reduce(reference)  # Gloo's own, of a CPU tensor
+    dist.all_reduce(reference)
     assert torch.equal(turned.cpu(), reference) and turned.stride() == reference.stride()
+    tensors = [torch.full((4,), float(each), device=device) for each in (1, 10)]
+    assert backend.supports_coalescing
+    dist.all_reduce_coalesced(tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[2] * 4, [20] * 4]
     dist.barrier(device_ids=[device.index])
     calls: dict[str, int] = backend.calls()
     return calls
@@ -113,43 +77,10 @@ def _operations(world: World) -> dict[str, int]:
 def test_each_operation() -> None:
     calls, others = run_ranks(2, _operations)
     assert calls == others
-    assert calls.pop("allreduce") == 9 and calls.pop("alltoall_base") == 10
-    assert calls.pop("barrier", 1) == 1  # torch may choose the CPU's backend for it
-    once_a_type = "reduce broadcast allgather _allgather_base reduce_scatter _reduce_scatter_base"
-    once_a_type += " gather scatter alltoall send recv"
-    assert calls == dict.fromkeys(once_a_type.split(), 5)
-
-
-def _coalesced(world: World) -> None:
-    device, backend = _init(world)
-    values = [float(world.rank + 1), 10.0 * (world.rank + 1)]
-    first, second = (torch.full((4,), value, device=device) for value in values)
-    with dist._coalescing_manager(device=device, async_ops=True) as manager:
-        dist.all_reduce(first)
-        dist.all_reduce(second)
-    manager.wait()
-    assert first.tolist() == [3] * 4 and second.tolist() == [30] * 4
-    wholes = [torch.zeros(8, device=device) for _ in range(2)]
-    with dist._coalescing_manager(device=device):
-        for whole in wholes:
-            dist.all_gather_into_tensor(whole, first)
-    assert all(whole.tolist() == [3] * 8 for whole in wholes)
-    sent = torch.full((3,), float(world.rank), device=device)
-    received = torch.zeros(3, device=device)
-    messages = [
-        dist.P2POp(dist.isend, sent, 1 - world.rank),
-        dist.P2POp(dist.irecv, received, 1 - world.rank),
-    ]
-    for work in dist.batch_isend_irecv(messages):
-        work.wait()
-    assert received.tolist() == [1 - world.rank] * 3
-    assert backend.supports_coalescing
-    dist.all_reduce_coalesced([first, second])
-    assert first.tolist() == [6] * 4 and second.tolist() == [60] * 4
-
-
-def test_operations_together() -> None:
-    run_ranks(2, _coalesced)
+    calls.pop("barrier", None)  # torch may choose the CPU's backend for it
+    assert calls.pop("allreduce") == 2 * len(DTYPES) + 2
+    assert calls.pop("allreduce_coalesced") == 2 * len(DTYPES) + 1
+    assert calls == {name: count * len(DTYPES) for name, count in CALLS.items()}
 
 
 def _asynchronous(world: World) -> None:

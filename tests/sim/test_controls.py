@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,11 +18,18 @@ import torch
 from support.ranks import World, run_ranks
 from torch import nn
 
+import fastcomm
 import sim
+from fastcomm import comm
+from fastcomm._distributed import backend
+from fastcomm.nn.parallel._functions import Broadcast, Gather, ReduceAddCoalesced, Scatter
+from fastcomm.nn.parallel.parallel_apply import _ThreadContext
+from fastcomm.nn.parallel.replicate import _BroadcastBuffers
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 Tensors = list[torch.Tensor]
+DEVICES = [0, 1, 2]
 APART = "0-1 none, 0-2 none, 1-2 none"  # no device reaches another one's memory
 
 
@@ -52,46 +60,60 @@ class _On:
         torch.sim.set_device(0)
 
 
-def _made(
-    device: int, count: int = 3, numel: int = 2000, dtype: torch.dtype = torch.float32
-) -> Tensors:
-    place = torch.device("sim", device)
-    return [torch.full((numel,), float(i), dtype=dtype, device=place) for i in range(count)]
+def _made(device: int, numel: int = 2000) -> Tensors:
+    place = torch.device("sim", device)  # fp64, as norms of parts are
+    return [torch.full((numel,), float(i), dtype=torch.float64, device=place) for i in range(3)]
 
 
-def _lists(dtype: torch.dtype = torch.float32) -> list[Tensors]:
-    return [_made(device, dtype=dtype) for device in range(3)]
+def _lists() -> list[Tensors]:
+    return [_made(device) for device in DEVICES]
+
+
+# What is done with a list for each device.
+
+
+def _copies(lists: list[Tensors]) -> list[Tensors]:
+    return list(comm.broadcast_coalesced(lists[0], DEVICES)[1:])
+
+
+def _sums(lists: list[Tensors]) -> Sequence[torch.Tensor]:
+    return comm.reduce_add_coalesced(lists, 0)
+
+
+def _fused_sums(lists: list[Tensors]) -> Sequence[torch.Tensor]:
+    return comm.fused_reduce_add_coalesced(lists)[0]
+
+
+def _scattered(lists: list[Tensors]) -> Sequence[torch.Tensor]:
+    return comm.scatter(lists[0][0], [1, 2])
+
+
+def _gathered(lists: list[Tensors]) -> torch.Tensor:
+    return comm.gather([values[0] for values in lists], 0, 0)
+
+
+def _norms(lists: list[Tensors]) -> object:
+    return backend.load().gradient_norms(lists[0], 2)
+
+
+def _norm_of_parts(lists: list[Tensors]) -> torch.Tensor:
+    return fastcomm.combined_norm(lists[0].pop())
 
 
 # What the library orders between devices.
 
 
 def _broadcast() -> None:
-    from fastcomm import comm
-
     tensors = _made(0)
-    copies = comm.broadcast_coalesced(tensors, [0, 1, 2])
+    copies = comm.broadcast_coalesced(tensors, DEVICES)
     for tensor in tensors:
         tensor.add_(1)  # when all have read it
     assert copies[2][1].eq(1).all()
 
 
-def _sum() -> None:
-    from fastcomm import comm
-
+def _summed(add: Callable[[list[Tensors]], Sequence[torch.Tensor]]) -> None:
     lists = _lists()
-    totals = comm.reduce_add_coalesced(lists, 0)
-    for values in lists:
-        for value in values:
-            value.zero_()
-    assert totals[2].eq(6).all()
-
-
-def _fused_sum() -> None:
-    from fastcomm import comm
-
-    lists = _lists()
-    totals, _found = comm.fused_reduce_add_coalesced(lists)
+    totals = add(lists)
     for values in lists:
         for value in values:
             value.zero_()
@@ -99,112 +121,32 @@ def _fused_sum() -> None:
 
 
 def _staged() -> None:
-    from fastcomm import comm
-
-    tensors = _made(0, numel=60_000)
-    copies = comm.broadcast_coalesced(tensors, [0, 1, 2])
+    copies = comm.broadcast_coalesced(_made(0, numel=60_000), DEVICES)
     totals = comm.reduce_add_coalesced(copies, 1)
     assert totals[2].eq(6).all()
 
 
 def _staged_again() -> None:
-    from fastcomm import comm
-
     for value in range(4):  # the halves of pinned memory take turns
         ones = [torch.full((60_000,), float(value), device="sim:0")]
-        copies = comm.broadcast_coalesced(ones, [0, 1, 2])
+        copies = comm.broadcast_coalesced(ones, DEVICES)
     assert copies[2][0].eq(3).all()
 
 
-# Memory that other streams have allocated.
-
-
-def _used_elsewhere(
-    use: Callable[[list[Tensors]], object], dtype: torch.dtype = torch.float32
-) -> None:
-    """Use tensors on side streams, and free them."""
-    lists = _lists(dtype)
+def _on_a_side(use: Callable[[list[Tensors]], object]) -> None:
+    """Use tensors of other streams on side streams, and free them."""
+    lists = _lists()
     _synchronize()
     with _On(_sides()):
         kept = use(lists)
         del lists
-    for device in range(3):
-        torch.zeros(4, device=f"sim:{device}")  # from this launch on the memory is another's
+    _launch_everywhere()  # from here on the memory is another's
     del kept
 
 
-def _copies_on_a_side() -> None:
-    from fastcomm import comm
-
-    def use(lists: list[Tensors]) -> object:
-        copies = comm.broadcast_coalesced(lists[0], [0, 1, 2])[1:]
-        return copies
-
-    _used_elsewhere(use)
-
-
-def _sum_on_a_side() -> None:
-    from fastcomm import comm
-
-    _used_elsewhere(lambda lists: comm.reduce_add_coalesced(lists, 0))
-
-
-def _scatter_on_a_side() -> None:
-    from fastcomm import comm
-
-    _used_elsewhere(lambda lists: comm.scatter(lists[0][0], [1, 2]))
-
-
-def _gather_on_a_side() -> None:
-    from fastcomm import comm
-
-    _used_elsewhere(lambda lists: comm.gather([values[0] for values in lists], 0, 0))
-
-
-def _fused_sum_on_a_side() -> None:
-    from fastcomm import comm
-
-    _used_elsewhere(comm.fused_reduce_add_coalesced)
-
-
-def _norm_on_a_side() -> None:
-    from fastcomm._distributed import backend
-
-    _used_elsewhere(lambda lists: backend.load().gradient_norms(lists[0], 2))
-
-
-def _parts_on_a_side() -> None:
-    import fastcomm
-
-    def use(lists: list[Tensors]) -> object:
-        return fastcomm.combined_norm(lists[0].pop())
-
-    _used_elsewhere(use, torch.float64)
-
-
-# Tensors that the library makes for itself.
-
-
-def _not_plain(tensors: Tensors) -> Tensors:
-    return [torch.complex(value, value).conj().imag for value in tensors]
-
-
-def _copies_of_what_is_not_plain() -> None:
-    from fastcomm import comm
-
-    comm.broadcast_coalesced(_not_plain(_made(0)), [0, 1, 2])
-
-
-def _sum_of_what_is_not_plain() -> None:
-    from fastcomm import comm
-
-    comm.reduce_add_coalesced([_not_plain(_made(0)), _not_plain(_made(1))], 0)
-
-
-def _fused_sum_of_what_is_not_plain() -> None:
-    from fastcomm import comm
-
-    comm.fused_reduce_add_coalesced([_not_plain(_made(0)), _not_plain(_made(1))])
+def _not_plain(use: Callable[[list[Tensors]], object]) -> None:
+    """Let the library make tensors for itself."""
+    use([[torch.complex(value, value).conj().imag for value in values] for values in _lists()])
 
 
 # What Python orders: derivatives that work on several devices, threads, streams of copies.
@@ -223,8 +165,6 @@ def _launch_everywhere() -> None:
 
 def _train(**options: Any) -> None:
     """Train on side streams, without a host wait that would hide what is missing."""
-    import fastcomm
-
     model = _model()
     parallel: Any = fastcomm.nn.parallel.DataParallel(model, [0, 1, 2], **options)
     x = torch.randn(12, 8, device="sim:0")
@@ -258,8 +198,6 @@ class _OnItsOwnStream(nn.Module):
 
 
 def _synchronized_norms() -> None:
-    import fastcomm
-
     model = _OnItsOwnStream().to("sim:0")
     parallel: Any = fastcomm.nn.parallel.DataParallel(model, [0, 1, 2], buffers="sync_batchnorm")
     x = torch.randn(12, 8, device="sim:0")
@@ -269,8 +207,6 @@ def _synchronized_norms() -> None:
 
 
 def _scatter_from_the_host() -> None:
-    from fastcomm.nn.parallel._functions import Scatter
-
     rows = torch.arange(24.0).view(12, 2).pin_memory()
     chunks = Scatter.apply([torch.device("sim", d) for d in range(3)], None, 0, rows)
     for chunk in chunks:
@@ -278,8 +214,6 @@ def _scatter_from_the_host() -> None:
 
 
 def _scatter_and_gather() -> None:
-    from fastcomm.nn.parallel._functions import Gather, Scatter
-
     devices = [torch.device("sim", d) for d in range(3)]
     x = torch.ones(12, 8, device="sim:0", requires_grad=True)
     _synchronize()
@@ -293,8 +227,6 @@ def _scatter_and_gather() -> None:
 
 
 def _second_derivative() -> None:
-    from fastcomm.nn.parallel._functions import Broadcast, ReduceAddCoalesced
-
     devices = [torch.device("sim", d) for d in range(3)]
     x = torch.ones(500, device="sim:0", requires_grad=True)
     _synchronize()
@@ -310,8 +242,6 @@ def _second_derivative() -> None:
 
 
 def _late_input() -> None:
-    import fastcomm
-
     parallel: Any = fastcomm.nn.parallel.DataParallel(_model(), [0, 1, 2])
     x = torch.zeros(12, 8, device="sim:0")
     _synchronize()
@@ -321,8 +251,6 @@ def _late_input() -> None:
 
 
 def _other_streams() -> None:
-    import fastcomm
-
     parallel: Any = fastcomm.nn.parallel.DataParallel(_model().eval(), [0, 1, 2])
     x = torch.zeros(12, 8, device="sim:0")
     _synchronize()
@@ -332,8 +260,6 @@ def _other_streams() -> None:
 
 
 def _threads_without_streams() -> None:
-    from fastcomm.nn.parallel.parallel_apply import _ThreadContext
-
     enter = _ThreadContext.enter
 
     def with_default_streams(self: Any, place: Any, streams: dict[Any, Any]) -> Any:
@@ -350,8 +276,6 @@ def _threads_without_streams() -> None:
 
 
 def _memory_of_any_stream() -> None:
-    from fastcomm.nn.parallel.replicate import _BroadcastBuffers
-
     def as_now(self: Any) -> list[torch.Stream]:
         return [torch.accelerator.current_stream(device) for device in self._devices[1:]]
 
@@ -377,29 +301,38 @@ def _without(module: str, *names: str) -> Callable[[], None]:
 
 
 STREAMS = "fastcomm._devices.streams"
+SUM, FUSED_SUM = partial(_summed, _sums), partial(_summed, _fused_sums)
 # What is done, what is left out (a control of C++, or a function of Python), and who reports.
 CONTROLS: dict[str, tuple[Callable[[], None], str | Callable[[], None], str]] = {
     "broadcast: ready": (_broadcast, "drop_ready", r"multi_copy.* reads .* aten::fill_"),
     "broadcast: finished": (_broadcast, "drop_finished", r"aten::add\S* .* writes .* multi_copy"),
-    "sum: ready": (_sum, "drop_ready", r"multi_reduce.* reads .* aten::fill_"),
-    "sum: finished": (_sum, "drop_finished", r"aten::zero_.* writes .* multi_reduce"),
-    "fused sum: ready": (_fused_sum, "drop_ready", r"multi_gradient.* reads .* aten::fill_"),
-    "fused sum: finished": (_fused_sum, "drop_finished", r"aten::zero_.* multi_gradient"),
+    "sum: ready": (SUM, "drop_ready", r"multi_reduce.* reads .* aten::fill_"),
+    "sum: finished": (SUM, "drop_finished", r"aten::zero_.* writes .* multi_reduce"),
+    "fused sum: ready": (FUSED_SUM, "drop_ready", r"multi_gradient.* reads .* aten::fill_"),
+    "fused sum: finished": (FUSED_SUM, "drop_finished", r"aten::zero_.* multi_gradient"),
     "staged: staged": (_staged, "drop_staged", r"multi_copy.* reads .* multi_copy"),
     "staged: worked": (_staged, "drop_worked", r"multi_copy.* reads .* multi_reduce"),
     "staged: drained": (_staged_again, "drop_drained", r"writes .* reads"),
-    "copies: recorded": (_copies_on_a_side, "forget_use", r"the allocator .* multi_copy"),
-    "sum: recorded": (_sum_on_a_side, "forget_use", r"the allocator .* multi_reduce"),
-    "fused sum: recorded": (_fused_sum_on_a_side, "forget_use", r"the allocator .* multi_gradient"),
-    "norm: recorded": (_norm_on_a_side, "forget_use", r"the allocator .* multi_gradient"),
-    "parts: recorded": (_parts_on_a_side, "forget_use", r"the allocator .* gradient_norm"),
-    "copies: kept": (_copies_of_what_is_not_plain, "free_early", r"multi_copy.* been freed"),
-    "sum: kept": (_sum_of_what_is_not_plain, "free_early", r"multi_reduce.* been freed"),
-    "fused sum: kept": (
-        _fused_sum_of_what_is_not_plain,
-        "free_early",
-        r"multi_gradient.* been freed",
-    ),
+    **{
+        f"{use.__name__}: recorded": (
+            partial(_on_a_side, use),
+            "forget_use",
+            f"the allocator .* {kernel}",
+        )
+        for use, kernel in (
+            *((each, "multi_copy") for each in (_copies, _scattered, _gathered)),
+            *((each, "multi_gradient") for each in (_fused_sums, _norms)),
+            *((_sums, "multi_reduce"), (_norm_of_parts, "gradient_norm")),
+        )
+    },
+    **{
+        f"{use.__name__}: kept": (partial(_not_plain, use), "free_early", f"{kernel}.* been freed")
+        for use, kernel in (
+            (_copies, "multi_copy"),
+            (_sums, "multi_reduce"),
+            (_fused_sums, "multi_gradient"),
+        )
+    },
     "train, staged: fork": (
         *(_train, _without(STREAMS, "fork")),
         r"multi_copy.* \(device 1, stream 2\) reads .* which aten::",
@@ -412,8 +345,6 @@ CONTROLS: dict[str, tuple[Callable[[], None], str | Callable[[], None], str]] = 
         *(_second_derivative, _without(STREAMS, "join")),
         r"aten::mul\S* \(device 1.* reads .* which multi_copy.* writes",
     ),
-    "scatter: recorded": (_scatter_on_a_side, "forget_use", r"the allocator .* multi_copy"),
-    "gather: recorded": (_gather_on_a_side, "forget_use", r"the allocator .* multi_copy"),
     "gather, staged: use": (  # by torch's copies
         *(_scatter_and_gather, _without(STREAMS, "use")),
         r"the allocator .* aten::copy_",

@@ -11,8 +11,10 @@ from support.ranks import World
 from support.tree import same_bits
 from support.values import cancelling, special
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 import fastcomm
+from fastcomm._devices import host as _host
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
 ON_DEVICES = "reach each other's memory: they meet"
@@ -30,6 +32,13 @@ def init(world: World) -> torch.device:
     return device
 
 
+def joined(world: World) -> torch.device:
+    """Join, and agree on what serves the devices; return this rank's."""
+    device = init(world)
+    dist.all_reduce(torch.ones(1, device=device))
+    return device
+
+
 def is_direct(
     tensor: torch.Tensor, operation: str = "all_reduce", way: str = ON_DEVICES, op: str = "sum"
 ) -> bool:
@@ -38,45 +47,148 @@ def is_direct(
 
 
 def _values(dtype: torch.dtype, count: int, rank: int, seed: int) -> torch.Tensor:
+    if dtype.is_complex:
+        return torch.view_as_complex(cancelling(torch.float32, 2 * count, rank, seed).view(-1, 2))
     if not dtype.is_floating_point:
         return cancelling(dtype, count, rank, seed)
     values = torch.cat([special(dtype, rank), cancelling(dtype, count, rank, seed)])
     return values[:count].clone()
 
 
-Place = Callable[[torch.Tensor], torch.Tensor]
+# Returns a tensor with the values of another one, of two dimensions, and the memory to compare.
+Place = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def run_each(
+def plain(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tensor itself."""
+    return values, values
+
+
+def strided(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return every second column of a larger tensor, transposed."""
+    rows, columns = values.shape
+    memory = values.new_full((columns, 2 * rows + 1), 3)
+    view = memory.t()[1::2]
+    view.copy_(values)
+    return view, memory
+
+
+def turned(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a view that negates its memory, which has gaps too."""
+    view, memory = strided(values)
+    return torch._neg_view(view), memory
+
+
+def shared(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor in memory that all ranks have mapped."""
+    there = fastcomm.empty(values.shape, dtype=values.dtype, device=values.device)
+    assert fastcomm.is_shared(there) or values.numel() == 0
+    there.copy_(values)
+    return there, there
+
+
+class Maker:
+    """Makes a rank's tensors for every operation, and remembers the memory that they lie in."""
+
+    def __init__(
+        self, world: World, device: torch.device, dtype: torch.dtype, columns: int, place: Place
+    ) -> None:
+        self.world = world
+        self.device = device
+        self.dtype = dtype
+        self.columns = columns
+        self.place = place
+        self.memory: list[torch.Tensor] = []
+
+    def __call__(self, rows: int = 1) -> torch.Tensor:
+        """Return values that cancel, others for each call; some are special."""
+        count = rows * self.columns
+        values = _values(self.dtype, count, self.world.rank, len(self.memory))
+        tensor, memory = self.place(values.view(rows, self.columns).to(self.device))
+        self.memory.append(memory)
+        return tensor
+
+    def parts(self) -> list[torch.Tensor]:
+        """Return a tensor for each rank, in one run."""
+        return list(self(self.world.size).chunk(self.world.size))
+
+    def each(self) -> list[torch.Tensor]:
+        """Return a tensor for each rank, anywhere."""
+        return [self() for _ in range(self.world.size)]
+
+
+def _reductions(world: World, make: Maker) -> None:
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        dist.all_reduce(make(), op=op)
+        dist.reduce(make(), world.size - 1, op=op)
+        dist.reduce_scatter_tensor(make(), make(world.size), op=op)
+        dist.reduce_scatter(make(), make.parts(), op=op)
+        dist.reduce_scatter(make(), make.each(), op=op)
+
+
+def _copies(world: World, make: Maker) -> None:
+    dist.all_gather_into_tensor(make(world.size), make())
+    dist.all_gather(make.parts(), make())
+    dist.all_gather(make.each(), make())
+    dist.all_gather([make(1 + rank) for rank in range(world.size)], make(1 + world.rank))
+    dist.broadcast(make(), world.size // 2)
+    root = world.rank == 1
+    dist.gather(make(), make.each() if root else None, 1)
+    dist.scatter(make(), make.each() if root else None, 1)
+
+
+def _exchanges(world: World, make: Maker) -> None:
+    size = world.size
+    dist.all_to_all(make.each(), make.each())
+    dist.all_to_all_single(make(size), make(size))
+    sent = [[rank + peer for peer in range(size)] for rank in range(size)]
+    sizes = [row[world.rank] for row in sent], sent[world.rank]
+    dist.all_to_all_single(make(sum(sizes[0])), make(sum(sizes[1])), *sizes)
+    after, before = (world.rank + 1) % size, (world.rank - 1) % size
+    for rows in (1, 6):  # in a cell of the ring, and in pieces
+        mine, received = make(rows), make(rows)
+        if world.rank == 0:
+            dist.send(mine, after)
+            dist.recv(received, before)
+        else:
+            dist.recv(received, before)
+            dist.send(mine, after)
+    both = [dist.P2POp(dist.isend, make(), after), dist.P2POp(dist.irecv, make(), before)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+def _coalesced(world: World, make: Maker) -> None:
+    for asynchronous in (False, True):
+        with dist._coalescing_manager(device=make.device, async_ops=asynchronous) as manager:
+            for _ in range(3):
+                dist.all_reduce(make())
+        if asynchronous:
+            manager.wait()
+    with dist._coalescing_manager(device=make.device):
+        for _ in range(3):
+            dist.all_gather_into_tensor(make(world.size), make())
+    with dist._coalescing_manager(device=make.device):
+        for _ in range(3):
+            dist.reduce_scatter_tensor(make(), make(world.size))
+
+
+OPERATIONS = (_reductions, _copies, _exchanges, _coalesced)
+
+
+def memory_after(
+    operation: Callable[[World, Maker], None],
     world: World,
     device: torch.device,
     dtype: torch.dtype,
     count: int,
-    place: Place = lambda tensor: tensor,
-) -> list[Any]:
-    """Return what every operation gives on a device, for tensors that ``place`` puts somewhere."""
-    rank, size = world.rank, world.size
-
-    def made(seed: int, parts: int = 1) -> torch.Tensor:
-        return place(_values(dtype, count * parts, rank, seed).to(device))
-
-    results = []
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        dist.all_reduce(summed := made(1), op=op)
-        dist.reduce(at_root := made(2), size - 1, op=op)
-        dist.reduce_scatter_tensor(part := made(3), made(4, size), op=op)
-        dist.reduce_scatter(other := made(5), list(made(6, size).chunk(size)), op=op)
-        results += [summed, part, other] + ([at_root] if rank == size - 1 else [])
-    dist.broadcast(sent := made(7), size // 2)
-    dist.all_gather_into_tensor(whole := made(8, size), made(9))
-    dist.all_gather(list(listed := made(10, size).chunk(size)), made(11))
-    root = rank == 1
-    gathered = list(made(12, size).chunk(size))
-    dist.gather(made(13), gathered if root else None, 1)
-    dist.scatter(own := made(14), list(made(15, size).chunk(size)) if root else None, 1)
-    dist.all_to_all_single(exchanged := made(16, size), made(17, size))
-    results += [sent, whole, *listed, own, exchanged] + (gathered if root else [])
-    return results
+    place: Place = plain,
+) -> list[torch.Tensor]:
+    """Return all memory after some operations on tensors with rows of ``count`` elements."""
+    make = Maker(world, device, dtype, count, place)
+    operation(world, make)
+    assert all(each.device == device for each in make.memory)
+    return [each.cpu() for each in make.memory]
 
 
 def check_bits(
@@ -84,14 +196,24 @@ def check_bits(
     device: torch.device,
     dtype: torch.dtype,
     count: int,
-    place: Place = lambda tensor: tensor,
+    place: Place = plain,
+    on_cpu: Place = plain,
 ) -> None:
-    """Compare every operation on a device with the same one on the CPU."""
-    there = run_each(world, device, dtype, count, place)
-    here = run_each(world, torch.device("cpu"), dtype, count)
-    for found, expected in zip(there, here, strict=True):
-        assert found.device == device
-        assert same_bits(found.cpu(), expected), (dtype, count)
+    """Compare all memory after every operation on a device with the same on the CPU."""
+    for operation in OPERATIONS:
+        there = memory_after(operation, world, device, dtype, count, place)
+        here = memory_after(operation, world, torch.device("cpu"), dtype, count, on_cpu)
+        for found, expected in zip(there, here, strict=True):
+            assert same_bits(found, expected), (operation.__name__, dtype, count)
+
+
+def never_by_the_host() -> None:
+    """From now on fail where a list of tensors goes by way of the host's memory."""
+
+    def never(copies: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+        assert all(a is b for a, b in zip(copies, tensors, strict=True)), "by way of the host"
+
+    _host.bring_back = never  # type: ignore[assignment]
 
 
 def reason_and_sum(world: World) -> tuple[str, list[float]]:
@@ -119,3 +241,18 @@ def train(world: World, model: nn.Module, device: torch.device, steps: int = 4) 
         optimizer.zero_grad()
         model(torch.randn(5, 6).to(device)).square().mean().backward()
         optimizer.step()
+
+
+def note_bucket(buckets, bucket):  # torch would refuse annotations that are strings
+    """Note whether all ranks have mapped a bucket, as a hook of stock DDP; then reduce it."""
+    buckets.append(fastcomm.is_shared(bucket.buffer()))
+    return allreduce_hook(None, bucket)
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    """Return the parameters on the CPU, each as a whole."""
+    found = []
+    for parameter in model.parameters():
+        data: Any = parameter.detach()
+        found.append((data.full_tensor() if hasattr(data, "full_tensor") else data).cpu())
+    return found

@@ -90,3 +90,23 @@ def norm(parts: list[float], norm_type: float) -> float:
     if norm_type == math.inf:
         return math.nan if any(math.isnan(p) for p in parts) else max(parts, default=0.0)
     return math.sqrt(_tree(parts)) if norm_type == 2 else _tree(parts)
+
+
+def moved(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Return copies on a device with the same strides: `to` leaves no gaps."""
+    made = []
+    for tensor in tensors:
+        there = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+        )
+        made.append(there.copy_(tensor))
+    return made
+
+
+def check_fused(found: Any, expected: Any, device: torch.device) -> None:
+    """Compare what a fused reduction on a device has found with the CPU's."""
+    for name in ("total_norm", "found_inf", "partial_norms"):
+        there, here = getattr(found, name), getattr(expected, name)
+        assert (there is None) == (here is None), name
+        if here is not None:
+            assert there.device == device and tree.same_bits(there.cpu(), here), name

@@ -224,21 +224,21 @@ PROGRAMS = (
         "tests/fuzz/handshake_fuzz.cpp",
     ),
     Program(
-        *("shim_multi_copy_test", "kernels/test_cuda_multi_copy.py", (SHIM_BOUNDS, WATCHED)),
+        *("shim_multi_copy_test", "kernels/test_cuda_multi.py", (SHIM_BOUNDS, WATCHED)),
         ("csrc/kernels/cuda/multi_copy.cu", ERROR),
     ),
     Program(
-        *("shim_multi_reduce_test", "kernels/test_cuda_multi_reduce.py"),
+        *("shim_multi_reduce_test", "kernels/test_cuda_multi.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
         ("csrc/kernels/cuda/multi_reduce.cu", ERROR),
     ),
     Program(
-        *("shim_multi_combine_test", "kernels/test_cuda_multi_combine.py"),
+        *("shim_multi_combine_test", "kernels/test_cuda_multi.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
         ("csrc/kernels/cuda/multi_combine.cu", ERROR, *CPU_LOOPS),
     ),
     Program(
-        *("shim_multi_gradient_test", "kernels/test_cuda_multi_gradient.py"),
+        *("shim_multi_gradient_test", "kernels/test_cuda_multi.py"),
         (SHIM, SHIM_BOUNDS, WATCHED),
         (
             *("csrc/kernels/cuda/multi_gradient.cu", "csrc/kernels/cuda/gradient_norm.cu"),

@@ -9,7 +9,6 @@
 #include "accelerator.h"
 #include "backend.h"
 #include "operators.h"
-#include "processes.h"
 #include "toy_engine.h"
 
 namespace py = pybind11;
@@ -113,14 +112,6 @@ PYBIND11_MODULE(_sim, module) {
   module.def("memory_allocated", [](int device) { return sim::Memory::get().allocated(device); });
   module.def("max_memory_allocated", [](int device) { return sim::Memory::get().peak(device); });
   module.def("reset_peak_memory_stats", [](int device) { sim::Memory::get().reset_peak(device); });
-  module.def("handle_of",
-             [](const at::Tensor& tensor) { return py::bytes(sim::handle_of(tensor)); });
-  module.def("open_handle", &sim::open_handle, py::arg("handle"), py::arg("bytes"),
-             py::arg("device"));
-  module.def("store_flag", &sim::store_flag, py::arg("flag"), py::arg("value"));
-  module.def("await_flag", &sim::await_flag, py::arg("flag"), py::arg("value"));
-  module.def("host_message", [] { return py::bytes(sim::shim::host_message()); });
-  module.def("host_has_read", &sim::shim::host_has_read, py::arg("text"));
   module.def("toy_engine", [] {
     static const fastcomm::EngineMaker maker = toy::maker();
     return py::capsule(&maker, "fastcomm.EngineMaker");

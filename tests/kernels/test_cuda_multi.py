@@ -1,0 +1,88 @@
+"""The batched CUDA kernels without a GPU: their sources run on the host under the execution shim.
+
+Every byte, and every norm, is compared inside the C++ programs (tests/cpp/shim_multi_*_test.cpp)
+with a plain reference, and with the CPU's loops. Two blocks that work on the same chunks, and a
+missing barrier, must be reported by ThreadSanitizer; a kernel that works on after a failure by the
+comparison.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import programs
+from support.programs import SHIM, SHIM_BOUNDS, WATCHED
+
+# AddressSanitizer and UndefinedBehaviorSanitizer: no byte outside a source is read.
+BUILDS = {"copy": SHIM_BOUNDS, "reduce": SHIM, "combine": SHIM, "gradient": SHIM}
+CASES = [
+    *(("copy", case, "1") for case in ("alignments", "division", "exact", "grid", "refused")),
+    *(("copy", "tables", seed) for seed in "123"),
+    *(("reduce", "sums", seed) for seed in "123"),
+    *(("reduce", case, "1") for case in ("negative_zeros", "lies", "conversions", "refused")),
+    *(("reduce", "tables", seed) for seed in "12"),
+    *(("combine", case, "1") for case in ("bits", "tables", "failed", "refused")),
+    *(("gradient", case, seed) for case in ("sums", "norms", "special") for seed in "123"),
+    # Up to 65,537 tensors, and a tensor of 2,051 blocks: more than a tile of the kernels.
+    *(("gradient", case, "1") for case in ("joins", "long", "tables", "refused")),
+]
+# Where ThreadSanitizer has to see each control.
+KERNELS = ("csrc/kernels/cuda/",)
+RACES = {
+    ("copy", "share_chunks"): ("fastcomm::copy_",),
+    ("reduce", "share_chunks"): (*KERNELS, "SegmentWorker"),
+    ("combine", "share_chunks"): KERNELS,
+    **{
+        ("gradient", control): ("csrc/kernels/", "operator()")
+        for control in ("no_barrier", "no_lane_barrier", "share_chunks")
+    },
+}
+
+
+def _program(name: str) -> str:
+    return f"shim_multi_{name}_test"
+
+
+@pytest.mark.parametrize(("name", "case", "seed"), CASES)
+def test_every_byte(name: str, case: str, seed: str) -> None:
+    programs.check(programs.get(_program(name), BUILDS[name]), case, seed)
+
+
+@pytest.mark.parametrize(("name", "seed"), [("reduce", "4"), ("combine", "2"), ("gradient", "4")])
+def test_within_bounds(name: str, seed: str) -> None:
+    programs.check(programs.get(_program(name), SHIM_BOUNDS), "all", seed)
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+@pytest.mark.parametrize("name", BUILDS)
+def test_no_data_race(name: str, seed: str) -> None:
+    output = programs.check(programs.get(_program(name), WATCHED), "race", seed)
+    assert "ThreadSanitizer" not in output
+
+
+@pytest.mark.parametrize(("name", "control"), RACES)
+def test_a_race_is_reported(name: str, control: str) -> None:
+    result = programs.run(programs.get(_program(name), WATCHED), "race", "1", control=control)
+    reported = programs.races(result.stdout)
+    assert reported, f"ThreadSanitizer missed the control:\n{result.stdout}"
+    places = RACES[name, control]
+    assert all(any(place in line for place in places) for line in reported), reported
+
+
+def test_work_behind_a_failure_is_reported() -> None:
+    program = programs.get(_program("combine"), SHIM)
+    result = programs.run(program, "failed", control="work_on")
+    assert result.returncode != 0 and "max of float32" in result.stdout, result.stdout
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("reduce", "sums"),
+        ("combine", "bits"),
+        *(("gradient", each) for each in ("sums", "special", "tables")),
+    ],
+)
+def test_bits_with_more_values(name: str, case: str, seed: int) -> None:
+    programs.check(programs.get(_program(name), SHIM), case, str(seed))
