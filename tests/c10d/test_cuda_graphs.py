@@ -1,4 +1,7 @@
-"""Collectives between devices, captured into graphs and replayed. On simulated devices."""
+"""Collectives between devices, captured into graphs and replayed. On simulated devices.
+
+Between eager calls: ``tests/gpu/test_between_processes.py``.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,6 @@ pytestmark = pytest.mark.usefixtures("simulated")
 
 # Several rounds for most messages; one launch for a few.
 SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
-
-
-def _graph(world: World) -> None:
-    device = init(world)
-    native = sim.load()
-    static = torch.zeros(900, device=device)
-    dist.all_reduce(static)
-    stream = torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = native.CapturedGraph(world.rank, stream.stream_id)
-        dist.all_reduce(static)
-        dist.all_reduce(static, async_op=True).wait()
-        graph.end()
-        for turn in range(10):
-            static.fill_(turn + world.rank)
-            graph.replay()
-            eager = torch.full((900,), float(turn), device=device)
-            dist.all_reduce(eager)
-            assert static.unique().tolist() == [2.0 * (2 * turn + 1)]
-            assert eager.unique().tolist() == [2.0 * turn]
-    torch.sim.synchronize()
-
-
-def test_graphs_between_eager_calls() -> None:
-    run_ranks(2, _graph, environment=SMALL)
 
 
 def _graph_of_two_streams(world: World) -> list[float]:

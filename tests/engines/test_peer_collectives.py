@@ -117,8 +117,8 @@ def test_bits_in_memory_of_the_driver(windows: str) -> None:
 
 
 @WAYS
-@pytest.mark.parametrize("case", ["two", "one_queue", "graph"])
-def test_streams_and_graphs(case: str, way: str) -> None:
+@pytest.mark.parametrize("case", ["two", "one_queue"])
+def test_streams(case: str, way: str) -> None:
     programs.check(programs.get(TEST, SHIM), case, "3", environment=ALL_WAYS[way])
 
 

@@ -208,31 +208,33 @@ def test_trained_weights_are_the_cpus_and_equal_on_all_ranks(trained: Any, size:
 
 
 def _graph(world: World, kind: str) -> None:
-    """Capture a sum in place and a fused reduction, and replay them among other calls."""
+    """Capture sums, in place and not, and a fused reduction; replay them among other calls."""
     device = _joined(world, kind)
     static = fastcomm.empty(3000, device=device)
     goes = fastcomm.empty(3000, device=device)
-    grads = [torch.zeros(900, device=device), torch.zeros(5, device=device)]
+    twice, *grads = (torch.zeros(many, device=device) for many in (30_000, 900, 5))
     fastcomm.fused_all_reduce_(grads)
     module = torch.get_device_module(kind)
     stream = module.Stream(device)
     module.synchronize()
     with places.graph(stream) as graph:
         dist.all_reduce(static)
+        dist.all_reduce(twice)
+        dist.all_reduce(twice, async_op=True).wait()
         assert not fastcomm.is_shared(fastcomm.empty(300, device=device))
         del goes
         found = fastcomm.fused_all_reduce_(grads, comm_dtype=torch.bfloat16)
     with module.stream(stream):
         for turn in range(20):
-            static.fill_(float(turn + world.rank))
-            for grad in grads:
-                grad.fill_(float(turn + world.rank))
+            for each in (static, twice, *grads):
+                each.fill_(float(turn + world.rank))
             graph.replay()
             eager = fastcomm.empty(4000, device=device).fill_(float(turn))
             dist.all_reduce(eager)
             others = [torch.full((70,), 2.0 * turn, device=device) for _ in range(2)]
             fastcomm.fused_all_reduce_(others, average=False)
             assert static.unique().tolist() == [2.0 * turn + 1]
+            assert twice.unique().tolist() == [4.0 * turn + 2]
             assert grads[0].unique().tolist() == grads[1].unique().tolist() == [turn + 0.5]
             assert eager.unique().tolist() == [2.0 * turn] and found.found_inf.item() == 0
             assert others[1].unique().tolist() == [4.0 * turn]

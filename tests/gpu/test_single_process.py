@@ -1,8 +1,8 @@
 """The primitives of one process and DataParallel on devices: a GPU, which may stand for several, or
 simulated ones.
 
-Copies are compared bit by bit with torch's, sums with the tree that tests/support/tree.py has.
-Tests that need two devices skip with one.
+What the primitives compute: tests/package/devices/test_comm.py, which runs there too. Tests that
+need two devices skip with one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import places, tree
+from support import places
 from torch import nn
 
 import fastcomm
@@ -24,45 +24,13 @@ from fastcomm.nn.parallel.replicate import Replicator, replicate
 pytestmark = pytest.mark.accelerator
 
 KIND = places.kind()
-SHAPES = [(3, 5), (4096,), (1,), (0,), (2, 3, 4, 5), (70001,), ()]
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.bool]
 DEVICES = [[0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 needs_two = pytest.mark.skipif(places.count() < 2, reason="needs two devices")
-
-
-def _values(dtype: torch.dtype, device: int) -> list[torch.Tensor]:
-    made = [torch.randn(shape, device=device).mul(40).to(dtype) for shape in SHAPES]
-    made.append(torch.randn(6, 7, device=device).mul(40).to(dtype).t())
-    made.append(torch.randn(2, 3, 8, 8, device=device).mul(40).to(dtype)[:, :, ::2])  # with gaps
-    return made
 
 
 def _all_devices() -> list[list[int]]:
     count = places.count()
     return [*DEVICES, list(range(count))] if count > 1 else DEVICES
-
-
-@pytest.mark.parametrize("devices", _all_devices())
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_copies_are_equal_bit_by_bit(devices: list[int], dtype: torch.dtype) -> None:
-    tensors = _values(dtype, devices[0])
-    lists = comm.broadcast_coalesced(tensors, devices)
-    assert all(a is b for a, b in zip(lists[0], tensors, strict=True))
-    for device, values in zip(devices[1:], lists[1:], strict=True):
-        for value, source in zip(values, tensors, strict=True):
-            assert value.get_device() == device and value._version == 0
-            assert torch.equal(value.cpu(), source.cpu())
-            assert value.stride() == torch.empty_like(source).stride()
-
-
-@pytest.mark.parametrize("devices", _all_devices())
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_have_the_order_of_the_tree(devices: list[int], dtype: torch.dtype) -> None:
-    lists = [_values(dtype, device) for device in devices]
-    sums = comm.reduce_add_coalesced(lists, devices[0])
-    for place, total in zip(zip(*lists, strict=True), sums, strict=True):
-        assert total.get_device() == devices[0]
-        assert torch.equal(total.cpu(), tree.tree_sum([value.cpu() for value in place]))
 
 
 def test_the_work_is_ordered_behind_the_current_streams() -> None:
@@ -159,7 +127,7 @@ def test_use_puts_ours_under_torchs() -> None:
 
 def test_the_native_functions_do_the_work() -> None:
     native = _native.load()
-    tensors = _values(torch.float32, 0)
+    tensors = [torch.ones(3, device=KIND), torch.ones(6, 7, device=KIND).t()]
     assert native.copy_device_lists(tensors, [0, 0]) is not None
     assert native.sum_device_lists([tensors, tensors], 0) is not None
     assert native.copy_device_lists([torch.ones(3)], [0, 0]) is None
