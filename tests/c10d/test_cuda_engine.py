@@ -24,6 +24,8 @@ from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES as REDUCED
 from support.reductions import OPS, exists, inputs, op_of, same
 
+import fastcomm
+
 pytestmark = pytest.mark.usefixtures("simulated")
 
 # Several rounds for most messages; one launch for a few.
@@ -206,13 +208,16 @@ def test_two_groups_in_opposite_orders() -> None:
 def _forked(world: World) -> str:
     """Return what a child of fork() is told; the parent continues."""
     device = init(world)
-    dist.all_reduce(data := torch.ones(3, device=device))
+    dist.all_reduce(torch.ones(3, device=device))
+    data = fastcomm.empty(3, device=device).fill_(2.0)  # whose memory the child must leave alone
+    torch.sim.synchronize()
     path = Path(world.directory, f"child of {world.rank}")
     child = os.fork()
     if child == 0:
         with path.open("w") as file:
             caught = catch(dist.all_reduce, data)
             file.write(f"{caught.kind} {caught.operation}")
+        del data
         dist.destroy_process_group()
         gc.collect()
         os._exit(3)
@@ -318,24 +323,3 @@ def _root_elsewhere(world: World) -> list[Any]:
 def test_the_list_of_a_root_may_lie_elsewhere() -> None:
     first, second = run_ranks(2, _root_elsewhere)
     assert first == [[5.0] * 4, [[0.0] * 4, [1.0] * 4]] and second == [[6.0] * 4, []]
-
-
-def _formed_and_left(world: World) -> list[int]:
-    """Return how many bytes of shared memory are touched, after each group."""
-    device = init(world)
-    touched = []
-    for turn in range(6):
-        dist.all_reduce(torch.ones(1, device=device))
-        dist.destroy_process_group()
-        world.init("cpu:fastcomm,sim:fastcomm", f"again{turn}")
-        gc.collect()
-        found = re.search(r"RssShmem:\s+(\d+)", Path("/proc/self/status").read_text())
-        assert found is not None
-        touched.append(int(found[1]) * 1024)
-    return touched
-
-
-def test_windows_are_given_back() -> None:
-    for touched in run_ranks(2, _formed_and_left):
-        # The window of a group is 64 MiB; whoever leaves first has it until it forms the next.
-        assert touched[-1] - touched[1] < 96 << 20, touched

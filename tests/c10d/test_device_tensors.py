@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from support import direct
-from support.direct import DTYPES, check_bits, init, is_direct, small_net, train, weights
+from support.direct import DTYPES, check_bits, init, is_direct, train_ddp_on_both
 from support.fused import check_fused, gradients, moved
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from support.values import cancelling
-from torch.nn.parallel import DistributedDataParallel
 
 import fastcomm
 
@@ -194,12 +192,7 @@ def test_a_timeout_leaves_the_tensor_alone() -> None:
 
 
 def _ddp(world: World) -> None:
-    device = init(world)
-    nets = [small_net(), small_net().to(device)]
-    for net, place in zip(nets, (torch.device("cpu"), device), strict=True):
-        options: Any = {"bucket_cap_mb": 0.004, "find_unused_parameters": True}
-        train(world, DistributedDataParallel(net, **options), place)
-    assert all(map(same_bits, *map(weights, nets)))
+    train_ddp_on_both(world, init(world), bucket_cap_mb=0.004, find_unused_parameters=True)
 
 
 @pytest.mark.parametrize("way", ["host", "pinned", "direct"])

@@ -104,23 +104,6 @@ def test_works_end_later_and_in_order() -> None:
     run_ranks(2, _asynchronous)
 
 
-def _ddp(world: World) -> list[torch.Tensor]:
-    device, backend = _init(world)
-    torch.manual_seed(3)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    model = torch.nn.parallel.DistributedDataParallel(net.to(device), find_unused_parameters=True)
-    torch.manual_seed(world.rank)
-    for _ in range(3):
-        model(torch.randn(5, 4).to(device)).square().mean().backward()
-    assert backend.calls()["allreduce"] >= 3
-    return [parameter.grad.cpu() for parameter in net.parameters() if parameter.grad is not None]
-
-
-def test_stock_ddp_runs_on_it() -> None:
-    ours, others = run_ranks(2, _ddp)
-    assert len(ours) == 4 and all(map(torch.equal, ours, others))
-
-
 def _said(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
     with pytest.raises(kind) as caught:
         call()

@@ -256,3 +256,11 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
         data: Any = parameter.detach()
         found.append((data.full_tensor() if hasattr(data, "full_tensor") else data).cpu())
     return found
+
+
+def train_ddp_on_both(world: World, device: torch.device, **options: Any) -> None:
+    """Train stock DDP on the CPU and on a device, and compare the weights."""
+    nets = [small_net(), small_net().to(device)]
+    for net, place in zip(nets, (torch.device("cpu"), device), strict=True):
+        train(world, nn.parallel.DistributedDataParallel(net, **options), place)
+    assert all(map(same_bits, *map(weights, nets)))
