@@ -112,14 +112,19 @@ class Buffer {
 };
 
 class LocalWorld {
+  const std::shared_ptr<DeviceSet> shared_;
+
  public:
   LocalWorld(const std::vector<int>& devices, PeerAccess& access, const DeviceSetOptions& options,
              uint64_t seed)
-      : random(seed), group(devices, access, options), collectives(group), streams(devices.size()) {
+      : LocalWorld(std::make_shared<DeviceSet>(devices, access, options), seed) {}
+  /// In a group that others have too.
+  LocalWorld(const std::shared_ptr<DeviceSet>& shared, uint64_t seed)
+      : shared_(shared), random(seed), group(*shared), collectives(group), streams(group.size()) {
     DeviceGuard guard;
     for (int rank = 0; rank < size(); ++rank) {
       if (random() % 4 == 0) continue;  // the device's default stream
-      guard.set(devices[rank]);
+      guard.set(group.device(rank));
       FC_CUDA(cudaStreamCreateWithFlags(&streams[rank], cudaStreamNonBlocking), "a test");
     }
   }
@@ -167,7 +172,7 @@ class LocalWorld {
   }
 
   std::mt19937_64 random;
-  DeviceSet group;
+  DeviceSet& group;
   LocalCollectives collectives;
   Streams streams;
 

@@ -1,13 +1,16 @@
 // The collectives of one process over several devices: every byte of every buffer, guards included,
 // against plain copies and the plain tree of reference_tree.h. On the host under the execution shim,
 // with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks as its streams.
-// What is promised about calls besides their results is in shim_local_calls_test.cpp.
 //
 //   shim_local_collectives_test [CASE [SEED]]
 //
 //   direct | staged | mixed | broken   random operations, 1 to 16 ranks, by how ranks reach memory
 //   repeated                           the same device several times
 //   race                               the short program that ThreadSanitizer watches
+//   warm | threads | refused           what allocates, who may call, wrong arguments
+#include <functional>
+#include <thread>
+
 #include "dtypes.h"
 #include "local_world.h"
 #include "random_values.h"
@@ -235,6 +238,87 @@ void race(uint64_t seed) {
   (void)seed;
 }
 
+/// Nothing is allocated once an operation has run.
+void warm(uint64_t seed) {
+#if defined(FC_SHIM)
+  configure(3, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
+  PeerAccess access(probe_peers, true);
+  LocalWorld world(each_device(3), access, little_staging(), seed);
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  RankTensors tensors(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const size_t bytes : {400'000, 308}) {
+      buffers.push_back(std::make_unique<Buffer>(rank, bytes, 0, world.random));
+      tensors[rank].push_back(buffers.back()->data());
+    }
+  }
+  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+  const auto once = [&] {
+    world.collectives.reduce(tensors, tensors[1], {100'000, 77}, spec, 1, world.streams);
+    world.collectives.broadcast(tensors, {400'000, 308}, 1, world.streams);
+  };
+  once();
+  const uint64_t before = shim::Runtime::get().allocations;
+  for (int repeat = 0; repeat < 3; ++repeat) once();
+  EXPECT(shim::Runtime::get().allocations == before, "memory or events");
+  world.finish();
+#endif
+  (void)seed;
+}
+
+/// Threads that share a group, each with its own streams and tensors. Their operations take turns,
+/// but wait for each other only where they use the same staging memory.
+void threads(uint64_t seed) {
+#if defined(FC_SHIM)
+  configure(3, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
+#endif
+  PeerAccess access(probe_peers, true);
+  const auto group = std::make_shared<DeviceSet>(each_device(3), access, little_staging());
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&, caller] {
+      LocalWorld world(group, seed * 3 + caller);
+      Issuer issuer(world, 50'000);
+      for (int repeat = 0; repeat < 2; ++repeat) issuer.everything();
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+void refused(uint64_t) {
+#if defined(FC_SHIM)
+  configure(2, [](int, int) { return Link::kDirect; });
+#endif
+  PeerAccess access(probe_peers, true);
+  DeviceSet group(std::vector<int>(2, 0), access);
+  LocalCollectives collectives(group);
+  char byte = 0;
+  const Tensors pair = {&byte, &byte};
+  const RankTensors lists = {{&byte}, {&byte}};
+  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+  const Streams streams(2, nullptr);
+  const auto refusal = [&](const std::string& words, ErrorCode code,
+                           const std::function<void()>& call) {
+    ErrorCode found = ErrorCode::kSystem;
+    const std::string text = error_of(call, &found);
+    EXPECT(text.find(words) != std::string::npos && found == code, words, ": ", text);
+  };
+  const ErrorCode invalid = ErrorCode::kInvalidArgument;
+  refusal("no rank 2 in a group of 2", invalid,
+          [&] { collectives.broadcast(lists, {4}, 2, streams); });
+  refusal("tensors of 1 ranks", invalid, [&] { collectives.broadcast({{}}, {}, 0, streams); });
+  refusal("1 tensors of rank 0, but 2", invalid,
+          [&] { collectives.broadcast(lists, {4, 4}, 0, streams); });
+  refusal("was given 1 streams", invalid,
+          [&] { collectives.gather(pair, pair, {0, 0}, 0, {nullptr}); });
+  refusal("sizes of 1 ranks", invalid, [&] { collectives.scatter(pair, pair, {0}, 0, streams); });
+  refusal("2 outputs of rank 1, but 1", invalid,
+          [&] { collectives.reduce(lists, pair, {1}, spec, 1, streams); });
+  refusal("no CUDA kernel reduces bytes", ErrorCode::kUnsupported, [&] {
+    collectives.reduce(lists, pair, {1}, {DType::kOther, DType::kOther, 0, 0}, 1, streams);
+  });
+}
+
 }  // namespace
 }  // namespace fastcomm::testing
 
@@ -246,5 +330,8 @@ int main(int argc, char** argv) {
                     {"mixed", mixed},
                     {"broken", broken},
                     {"repeated", repeated},
-                    {"race", race}});
+                    {"race", race},
+                    {"warm", warm},
+                    {"threads", threads},
+                    {"refused", refused}});
 }

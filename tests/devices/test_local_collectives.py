@@ -1,8 +1,8 @@
 """The collectives of one process over several devices, without a GPU: they run under the shim.
 
-Every byte is compared inside the C++ programs (tests/cpp/shim_local_collectives_test.cpp, and
-shim_local_calls_test.cpp). Here they run, and run again under ThreadSanitizer; leaving out one kind
-of wait, or trusting a broken link, must be reported.
+Every byte is compared inside the C++ program (tests/cpp/shim_local_collectives_test.cpp). Here it
+runs, and runs again under ThreadSanitizer; leaving out one kind of wait, or trusting a broken link,
+must be reported.
 """
 
 from __future__ import annotations
@@ -12,37 +12,33 @@ from support import programs
 from support.patience import ENDS
 from support.programs import SHIM, SHIM_BOUNDS, SHIM_BOUNDS_ALL, WATCHED, WATCHED_ALL
 
-BYTES = "shim_local_collectives_test"
-CALLS = "shim_local_calls_test"
+TEST = "shim_local_collectives_test"
 WAITS = ["drop_ready", "drop_staged", "drop_worked", "drop_finished", "drop_drained"]
 LINKS = ["direct", "staged", "mixed", "broken", "repeated"]
 
 
 @pytest.mark.parametrize("case", ["warm", "threads", "refused"])
 def test_calls(case: str) -> None:
-    programs.check(programs.get(CALLS, SHIM), case)
+    programs.check(programs.get(TEST, SHIM), case)
 
 
 @pytest.mark.parametrize("case", LINKS)
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_bytes_of_every_operation(case: str, seed: str) -> None:
     """1 to 16 ranks, every dtype, lists of odd sizes and alignments, in place or not."""
-    programs.check(programs.get(BYTES, SHIM), case, seed)
+    programs.check(programs.get(TEST, SHIM), case, seed)
 
 
-@pytest.mark.parametrize(
-    ("name", "case", "seed"),
-    [(BYTES, "race", "1"), (BYTES, "race", "2"), (CALLS, "threads", "1")],
-)
-def test_no_data_race(name: str, case: str, seed: str) -> None:
-    output = programs.check(programs.get(name, WATCHED), case, seed)
+@pytest.mark.parametrize(("case", "seed"), [("race", "1"), ("race", "2"), ("threads", "1")])
+def test_no_data_race(case: str, seed: str) -> None:
+    output = programs.check(programs.get(TEST, WATCHED), case, seed)
     assert "ThreadSanitizer" not in output
 
 
 @pytest.mark.parametrize("control", WAITS)
 def test_a_missing_wait_is_reported(control: str) -> None:
     """By the order in which work was issued, whatever the timing."""
-    result = programs.run(programs.get(BYTES, SHIM), "race", control=control)
+    result = programs.run(programs.get(TEST, SHIM), "race", control=control)
     assert result.returncode == 1 and "a hazard: " in result.stdout, result.stdout
 
 
@@ -50,13 +46,13 @@ def test_a_missing_wait_is_reported(control: str) -> None:
     "control", [WAITS[0], *(pytest.param(wait, marks=pytest.mark.release) for wait in WAITS[1:])]
 )
 def test_a_missing_wait_is_a_data_race(control: str) -> None:
-    watched = programs.get(BYTES, WATCHED)
+    watched = programs.get(TEST, WATCHED)
     result = programs.run(watched, "race", control=control, environment=programs.FIRST_RACE)
     assert programs.races(result.stdout), f"ThreadSanitizer missed {control}:\n{result.stdout}"
 
 
 def test_a_broken_link_is_reported_where_the_probe_is_blind() -> None:
-    result = programs.run(programs.get(BYTES, SHIM), "broken", control="blind_probe")
+    result = programs.run(programs.get(TEST, SHIM), "broken", control="blind_probe")
     assert result.returncode == 1 and "of 4 ranks" in result.stdout, result.stdout
 
 
@@ -64,13 +60,13 @@ def test_a_broken_link_is_reported_where_the_probe_is_blind() -> None:
 @pytest.mark.parametrize("case", LINKS)
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_bytes_with_more_seeds(case: str, seed: int) -> None:
-    programs.check(programs.get(BYTES, SHIM), case, str(seed))
+    programs.check(programs.get(TEST, SHIM), case, str(seed))
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("case", LINKS)
 def test_no_data_race_on_any_link(case: str) -> None:
-    output = programs.check(programs.get(BYTES, WATCHED_ALL), case, "7", timeout=ENDS)
+    output = programs.check(programs.get(TEST, WATCHED_ALL), case, "7", timeout=ENDS)
     assert "ThreadSanitizer" not in output
 
 
@@ -86,4 +82,4 @@ def test_in_bounds_with_every_kernel(case: str) -> None:
 
 def check_bounds(build: programs.Build, case: str) -> None:
     environment = {"ASAN_OPTIONS": "detect_leaks=0"}  # the shim keeps what streams may still use
-    programs.check(programs.get(BYTES, build), case, "8", environment=environment, timeout=ENDS)
+    programs.check(programs.get(TEST, build), case, "8", environment=environment, timeout=ENDS)

@@ -56,10 +56,9 @@ SUITES = {
         ("meet",),
     ),
     "local_collectives": Suite(
-        ("direct", "staged", "repeated"),
+        ("direct", "staged", "repeated", "threads", "refused"),
         ("repeated",),
     ),
-    "local_calls": Suite(("threads", "refused"), ()),
 }
 
 

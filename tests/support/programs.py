@@ -278,7 +278,6 @@ PROGRAMS = (
         (SHIM, SHIM_BOUNDS, WATCHED, WATCHED_ALL, SHIM_BOUNDS_ALL),
         LOCAL,
     ),
-    Program("shim_local_calls_test", _LOCAL, (SHIM, WATCHED), LOCAL),
 )
 
 
