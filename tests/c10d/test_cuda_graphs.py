@@ -11,7 +11,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import init
+from support.direct import joined
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -22,23 +22,25 @@ pytestmark = pytest.mark.usefixtures("simulated")
 SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
+def _ready(world: World) -> tuple[torch.Tensor, torch.Tensor, torch.Stream, torch.Stream]:
+    """Join; return two tensors of ones, and two streams."""
+    device = joined(world)
+    first, second = (torch.ones(900, device=device) for _ in range(2))
+    torch.sim.synchronize()
+    return first, second, torch.Stream(device), torch.Stream(device)
+
+
 def _graph_of_two_streams(world: World) -> list[float]:
     """Capture operations on two streams; the group is left while the graph is replayed."""
-    device = init(world)
-    native = sim.load()
-    first, second = (torch.ones(900, device=device) for _ in range(2))
-    dist.all_reduce(first.clone())
-    stream, side = torch.Stream(device), torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = native.CapturedGraph(world.rank, stream.stream_id)
+    first, second, stream, side = _ready(world)
+    with torch.sim.graph(stream) as graph:
         side.wait_stream(stream)
         dist.all_reduce(first)
         with side:
             dist.all_reduce(second)
         stream.wait_stream(side)
-        graph.end()
-        native.sleep(world.rank, stream.stream_id, 200_000 * world.rank)
+    with stream:
+        sim.load().sleep(world.rank, stream.stream_id, 200_000 * world.rank)
         for _ in range(3):
             graph.replay()
         dist.destroy_process_group()
@@ -51,21 +53,15 @@ def test_a_graph_of_two_streams_and_leaving_behind_it() -> None:
 
 def _two_captures(world: World) -> list[float]:
     """Capture twice: the second begins on the same stream, with its operation on another."""
-    device = init(world)
-    first, second = (torch.ones(900, device=device) for _ in range(2))
-    dist.all_reduce(first.clone())
-    stream, side = torch.Stream(device), torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        one = sim.load().CapturedGraph(world.rank, stream.stream_id)
+    first, second, stream, side = _ready(world)
+    with torch.sim.graph(stream) as one:
         dist.all_reduce(first)
-        one.end()
-        two = sim.load().CapturedGraph(world.rank, stream.stream_id)
+    with torch.sim.graph(stream) as two:
         side.wait_stream(stream)
         with side:
             dist.all_reduce(second)
         stream.wait_stream(side)
-        two.end()
+    with stream:
         for graph in (one, two, one):
             graph.replay()
         return [*first.unique().tolist(), *second.unique().tolist()]
@@ -77,13 +73,8 @@ def test_one_capture_knows_nothing_of_another() -> None:
 
 def _waited_elsewhere(world: World, by_future: bool) -> list[float]:
     """Order one captured stream after the other by a work's wait() only."""
-    device = init(world)
-    data, twice = torch.ones(900, device=device), torch.zeros(900, device=device)
-    dist.all_reduce(data.clone())
-    stream, side = torch.Stream(device), torch.Stream(device)
-    torch.sim.synchronize()
-    with stream:
-        graph = sim.load().CapturedGraph(world.rank, stream.stream_id)
+    data, twice, stream, side = _ready(world)
+    with torch.sim.graph(stream) as graph:
         side.wait_stream(stream)
         with side:
             work: Any = dist.all_reduce(data, async_op=True)
@@ -93,7 +84,7 @@ def _waited_elsewhere(world: World, by_future: bool) -> list[float]:
         else:
             work.wait()
         twice.copy_(data).mul_(2)
-        graph.end()
+    with stream:
         for _ in range(3):
             graph.replay()
         return [*data.unique().tolist(), *twice.unique().tolist()]
@@ -106,35 +97,31 @@ def test_who_waits_on_another_stream_of_the_capture(by_future: bool) -> None:
 
 def _captured_apart(world: World) -> list[list[float]]:
     """Capture in different orders on the ranks, before and after there is a pool; replay alike."""
-    device = init(world)
-    data = [torch.zeros(count, device=device) for count in (700, 900, 100)]
-    dist.all_reduce(torch.ones(1, device=device))
-    stream = torch.Stream(device)
-    torch.sim.synchronize()
+    data, other, stream, _ = _ready(world)
+    tensors = [data[:700], other, data[800:]]
     graphs: dict[int, Any] = {}
 
     def capture(which: int) -> None:
-        graphs[which] = sim.load().CapturedGraph(world.rank, stream.stream_id)
-        dist.all_reduce(data[which])
-        graphs[which].end()
+        with torch.sim.graph(stream) as graphs[which]:
+            dist.all_reduce(tensors[which])
 
     with stream:
         if world.rank == 0:
             capture(0)
             capture(1)
-        in_place = fastcomm.empty(5000, device=device).fill_(1.0)
+        in_place = fastcomm.empty(5000, device=data.device).fill_(1.0)
         assert fastcomm.is_shared(in_place)
         if world.rank == 1:
-            data[0] = fastcomm.empty(700, device=device)
+            tensors[0] = fastcomm.empty(700, device=data.device)
             capture(2)  # which nobody replays
             capture(1)
             capture(0)
         for turn in range(3):
             for which in (1, 0):
-                data[which].fill_(turn + world.rank)
+                tensors[which].fill_(turn + world.rank)
                 graphs[which].replay()
             dist.all_reduce(in_place)
-        found = [tensor.unique().tolist() for tensor in (data[0], data[1], in_place)]
+        found = [tensor.unique().tolist() for tensor in (tensors[0], tensors[1], in_place)]
     torch.sim.synchronize()
     return found
 

@@ -31,11 +31,15 @@ WIRES = [None, torch.bfloat16, torch.float16]
 Lists = list[list[torch.Tensor]]
 
 
-def _lists(count: int, seed: int, device: str | None = "cpu") -> Lists:
-    """Return lists of all dtypes at odd places in memory, the same on every device."""
+needs_two = pytest.mark.skipif(places.count() < 2, reason="needs two devices")
+
+
+def _lists(count: int, seed: int, kind: str | None = "cpu", apart: bool = False) -> Lists:
+    """Return lists of all dtypes at odd places in memory; apart: each on the next device."""
     generator = torch.Generator().manual_seed(seed)
     lists: Lists = []
-    for _ in range(count):
+    for k in range(count):
+        device = f"{kind}:{k % places.count()}" if apart else kind
         values: list[torch.Tensor] = []
         for size, dtype in zip(SIZES, itertools.cycle(DTYPES)):
             for skipped in (0, 3, 1):
@@ -65,11 +69,17 @@ def _same_findings(ours: FusedResult, wanted: FusedResult) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16])
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("average", [False, True])
-def test_bits_are_those_of_the_cpu(count: int, wire: torch.dtype | None, average: bool) -> None:
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=needs_two)])
+def test_bits_are_those_of_the_cpu(
+    count: int, wire: torch.dtype | None, average: bool, apart: bool
+) -> None:
+    """With all lists on one device, or on several."""
     scale = 1 / 3 if average else 1.0
     options: Any = {"average": average, "scale": scale, "comm_dtype": wire}
-    sums, result = comm.fused_reduce_add_coalesced(_lists(count, count, KIND), **options)
+    lists = _lists(count, count, KIND, apart)
+    sums, result = comm.fused_reduce_add_coalesced(lists, **options)
     wanted, found = comm.fused_reduce_add_coalesced(_lists(count, count), **options)
+    assert all(total.get_device() == 0 for total in sums)
     _equal(sums, wanted)
     _same_findings(result, found)
     assert float(result.found_inf) == 0.0
@@ -102,25 +112,23 @@ def _parameters(device: str | None) -> list[nn.Parameter]:
 
 @pytest.mark.parametrize("norm_type", NORMS[1:])
 @pytest.mark.parametrize("max_norm", [0.5, 1e9])
-def test_clipping_has_the_cpus_norm(norm_type: float, max_norm: float) -> None:
-    ours, theirs = _parameters(KIND), _parameters("cpu")
+@pytest.mark.parametrize("apart", [False, True])
+def test_clipping_has_the_cpus_norm(norm_type: float, max_norm: float, apart: bool) -> None:
+    """For gradients on one device, or on all and on the CPU."""
+    devices: list[Any] = (
+        ["cpu", *(f"{KIND}:{i}" for i in range(places.count()))] if apart else [KIND]
+    )
+    theirs, ours = _parameters("cpu"), []
+    for parameter, device in zip(_parameters("cpu"), itertools.cycle(devices)):
+        assert parameter.grad is not None
+        ours.append(nn.Parameter(parameter.detach().to(device)))
+        ours[-1].grad = places.laid_out(parameter.grad, torch.device(device))
     norm = fastcomm.clip_grad_norm_(ours, max_norm, norm_type)
-    _equal([norm], [fastcomm.clip_grad_norm_(theirs, max_norm, norm_type)])
+    wanted = fastcomm.clip_grad_norm_(theirs, max_norm, norm_type)
+    assert torch.equal(norm.cpu(), wanted) and norm.device == ours[0].device
     for a, b in zip(ours, theirs, strict=True):
         assert a.grad is not None
         torch.testing.assert_close(a.grad.cpu(), b.grad)
-
-
-@pytest.mark.parametrize("norm_type", NORMS[1:])
-def test_gradients_on_several_devices_are_clipped_together(norm_type: float) -> None:
-    devices = ["cpu", *(f"{KIND}:{i}" for i in range(places.count()))]
-    parameters = []
-    for parameter, device in zip(_parameters("cpu"), itertools.cycle(devices)):
-        assert parameter.grad is not None
-        parameters.append(nn.Parameter(parameter.detach().to(device)))
-        parameters[-1].grad = parameter.grad.to(device)
-    norm = fastcomm.clip_grad_norm_(parameters, 0.5, norm_type)
-    assert torch.equal(norm, fastcomm.clip_grad_norm_(_parameters("cpu"), 0.5, norm_type))
 
 
 @pytest.mark.parametrize("norm_type", NORMS[1:])
@@ -192,20 +200,6 @@ def test_the_work_is_ordered_behind_the_current_stream() -> None:
         torch.full((100_000,), 7.0, device=KIND)  # memory given back too early would be this
         side.synchronize()
         assert total.eq(3).all() and result.partial_norms.eq(900_000).all()
-
-
-@pytest.mark.skipif(places.count() < 2, reason="needs two devices")
-@pytest.mark.parametrize("wire", WIRES)
-def test_replicas_on_several_devices(wire: torch.dtype | None) -> None:
-    count = places.count()
-    lists = [_lists(count, 4, f"{KIND}:{k}")[k] for k in range(count)]
-    sums, result = comm.fused_reduce_add_coalesced(lists, average=True, scale=0.25, comm_dtype=wire)
-    wanted, found = comm.fused_reduce_add_coalesced(
-        _lists(count, 4), average=True, scale=0.25, comm_dtype=wire
-    )
-    assert all(total.get_device() == 0 for total in sums)
-    _equal(sums, wanted)
-    _same_findings(result, found)
 
 
 class _Training:
@@ -320,11 +314,11 @@ def test_three_launches_instead_of_many() -> None:
     assert stock >= 10 * fused
 
 
-@pytest.mark.skipif(places.count() < 2, reason="needs two devices")
+@needs_two
 def test_a_graph_captures_the_reduction_of_several_devices() -> None:
     module, count = places.module(), places.count()
     streams = [module.Stream(device) for device in range(count)]
-    lists = [_lists(count, 4, f"{KIND}:{k}")[k] for k in range(count)]
+    lists = _lists(count, 4, KIND, apart=True)
     places.ACCELERATOR.synchronize()
     with contextlib.ExitStack() as stack:
         for stream in reversed(streams):  # the first device is the current one in the end

@@ -221,38 +221,6 @@ def test_abort_ends_the_wait_for_a_rank_that_issues_nothing() -> None:
     run_ranks(2, _forming_aborted)
 
 
-def _failed(world: World) -> None:
-    backend = _backend(world)
-    device = f"sim:{world.rank}"
-    backend.allreduce([torch.ones(2, device=device)]).wait()
-    backend.fail_next()
-    for _ in range(2):
-        said = _said(lambda: backend.allreduce([torch.ones(2, device=device)]).wait())
-        assert "NCCL error" in said and "ncclUnhandledCudaError" in said
-    assert backend.get_error().name == "COMM_ERROR"
-
-
-def test_an_operation_fails_on_demand() -> None:
-    run_ranks(2, _failed)
-
-
-def _late(world: World) -> None:
-    backend = _backend(world, timedelta(seconds=1))
-    device = f"sim:{world.rank}"
-    backend.allreduce([torch.ones(2, device=device)]).wait()
-    if world.rank == 0:
-        said = _said(lambda: backend.allreduce([torch.ones(2, device=device)]).wait())
-        assert "Watchdog caught collective operation timeout" in said and "ALLREDUCE" in said
-        assert backend.get_error().name == "TIMEOUT"
-        world.tell("given up")
-    else:
-        world.hear("given up")
-
-
-def test_the_watchdog_ends_what_takes_too_long() -> None:
-    run_ranks(2, _late)
-
-
 def _dies(world: World) -> float:
     backend = _backend(world, timedelta(seconds=6))
     data = torch.ones(2, device=f"sim:{world.rank}")
