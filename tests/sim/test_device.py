@@ -26,6 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def _devices(_: World) -> None:
+    """Devices have indices."""
     sim.load()
     assert sim.load() is sim.load()
     assert torch.sim.is_available() and torch.sim.device_count() == 8
@@ -44,11 +45,8 @@ def _devices(_: World) -> None:
         _ = torch.ones(2, device="sim:1") + torch.ones(2)
 
 
-def test_devices_have_indices() -> None:
-    run_ranks(1, _devices)
-
-
 def _values(_: World) -> None:
+    """Values, views and arithmetic."""
     sim.load()
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         host = torch.arange(24).remainder(5).to(dtype).view(4, 6)
@@ -90,11 +88,8 @@ def _values(_: World) -> None:
     )
 
 
-def test_values_views_and_arithmetic() -> None:
-    run_ranks(1, _values)
-
-
 def _numbers(_: World) -> None:
+    """Generators of devices draw the CPU's numbers."""
     sim.load()
     here, there = (torch.Generator(device).manual_seed(7) for device in ("cpu", "sim:2"))
     for _draw in range(2):
@@ -102,11 +97,8 @@ def _numbers(_: World) -> None:
         assert torch.equal(drawn.cpu(), torch.empty(50).normal_(generator=here))
 
 
-def test_generators_of_devices_draw_the_numbers_of_the_cpus() -> None:
-    run_ranks(1, _numbers)
-
-
 def _memory(_: World) -> None:
+    """Storages, pinned memory and streams."""
     sim.load()
     tensor = torch.arange(4.0, device="sim:1")
     storage = tensor.untyped_storage()
@@ -150,6 +142,7 @@ def test_the_host_does_not_reach_the_memory_of_a_device() -> None:
 
 
 def _much_memory(_: World) -> None:
+    """Memory is used again."""
     sim.load()
     for _step in range(40):  # 40 GiB, of which one is held at a time
         assert torch.empty(2**28, device="sim")[-1:].fill_(3).item() == 3
@@ -159,15 +152,8 @@ def _much_memory(_: World) -> None:
         torch.empty(2**40, device="sim")
 
 
-def test_memory_is_used_again() -> None:
-    run_ranks(1, _much_memory)
-
-
-def test_storages_pinned_memory_and_streams() -> None:
-    run_ranks(1, _memory)
-
-
 def _sleeping(_: World) -> None:
+    """A stream can be kept busy."""
     sim.load()
     side = torch.sim.Stream(1)
     event = torch.sim.Event()
@@ -178,10 +164,6 @@ def _sleeping(_: World) -> None:
     torch.ones(1, device="sim:1").item()  # another stream
     event.synchronize()
     assert time.monotonic() - began >= 0.05
-
-
-def test_a_stream_can_be_kept_busy() -> None:
-    run_ranks(1, _sleeping)
 
 
 class _Small(nn.Module):
@@ -197,6 +179,7 @@ class _Small(nn.Module):
 
 
 def _training(_: World) -> None:
+    """Training gives the bits of the CPU."""
     sim.load()
     torch.manual_seed(1)
     here = _Small()
@@ -213,10 +196,6 @@ def _training(_: World) -> None:
         assert torch.equal(value.cpu(), here.state_dict()[name]), name
 
 
-def test_training_gives_the_bits_of_the_cpu() -> None:
-    run_ranks(1, _training)
-
-
 class _Reader(nn.Module):
     """Modules with their own operators on devices, or other forms there than torch's Meta says."""
 
@@ -231,6 +210,7 @@ class _Reader(nn.Module):
 
 
 def _reading(_: World) -> None:
+    """LSTMs, and batch norms outside of training."""
     sim.load()
     torch.manual_seed(1)
     here = _Reader().double()
@@ -248,8 +228,13 @@ def _reading(_: World) -> None:
             torch.testing.assert_close(a.grad.cpu(), b.grad, msg=name)
 
 
-def test_lstms_and_batchnorm_outside_of_training() -> None:
-    run_ranks(1, _reading)
+@pytest.mark.parametrize(
+    "use",
+    [_devices, _values, _numbers, _memory, _much_memory, _sleeping, _training, _reading],
+    ids=lambda use: use.__name__[1:],
+)
+def test_a_device(use: Callable[[World], None]) -> None:
+    run_ranks(1, use)
 
 
 def test_a_script_may_end_with_backward() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from support.caught import catch
+from support.patience import OPERATION
 from support.ranks import World
 from support.tree import same_bits
 from support.values import cancelling, special
@@ -264,3 +267,18 @@ def train_ddp_on_both(world: World, device: torch.device, **options: Any) -> Non
     for net, place in zip(nets, (torch.device("cpu"), device), strict=True):
         train(world, nn.parallel.DistributedDataParallel(net, **options), place)
     assert all(map(same_bits, *map(weights, nets)))
+
+
+def wait_that_expires(world: World, device: torch.device) -> None:
+    """Wait with a timeout, which is the host's and harms nothing."""
+    dist.all_reduce(data := torch.ones(2, device=device))
+    if world.rank == 1:
+        world.hear("expired")
+    work: Any = dist.all_reduce(data, async_op=True)
+    if world.rank == 0:
+        caught = catch(work.wait, timedelta(milliseconds=200))
+        assert caught.kind == "CollectiveTimeoutError" and "the operation goes on" in caught.text
+        world.tell("expired")
+        assert work.wait(timedelta(seconds=OPERATION)) and work.is_completed() and work.is_success()
+    work.wait()
+    assert data.tolist() == [4.0, 4.0]
