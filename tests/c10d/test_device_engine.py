@@ -56,6 +56,13 @@ def _init(world: World, *, device: int | None = None, known: bool = True) -> tor
     return mine
 
 
+def _started(world: World) -> torch.Tensor:
+    """Return a tensor on this rank's device, after an operation of the backend."""
+    x = torch.ones(4, device=_init(world))
+    dist.all_reduce(x)
+    return x
+
+
 def _each(world: World, device: torch.device) -> None:
     """Run every operation on the device, and one on the host beside them."""
     check_bits(world, device, torch.int32, 5)  # sums may have any order
@@ -165,11 +172,9 @@ def test_batches_without_devices_are_those_of_a_build_without_them() -> None:
 
 def _hang(world: World, how: str) -> tuple[list[Caught], float]:
     """Let rank 1 die, or not come, while the others wait in an operation of the backend."""
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     if how != "death":
-        dist.group.WORLD._get_backend(device).set_timeout(timedelta(seconds=1.5))
+        dist.group.WORLD._get_backend(x.device).set_timeout(timedelta(seconds=1.5))
     begun = time.monotonic()
     if world.rank == 1:
         if how == "death":
@@ -231,11 +236,9 @@ def test_a_long_wait_is_said(how: str) -> None:
 
 
 def _another_group(world: World) -> list[float]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     _made[0].hang_next()
-    threading.Timer(0.3, dist.group.WORLD._get_backend(device).abort).start()
+    threading.Timer(0.3, dist.group.WORLD._get_backend(x.device).abort).start()
     caught = catch(dist.all_reduce, x)
     assert caught.kind == "GroupPoisonedError" and caught.seconds < SOON, caught
     dist.destroy_process_group()
@@ -250,9 +253,7 @@ def test_abort_ends_it_and_another_group_can_be_formed() -> None:
 
 
 def _destroy_first(world: World) -> list[float]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     work: Any = dist.all_reduce(x, async_op=True)
     dist.destroy_process_group()
     work.wait()
@@ -266,9 +267,7 @@ def test_what_has_ended_before_the_group_was_destroyed_has_ended_well() -> None:
 
 
 def _destroy_while_a_peer_dies(world: World) -> tuple[Caught, float]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     if world.rank == 1:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -287,9 +286,7 @@ def test_a_peer_dies_while_a_group_is_destroyed() -> None:
 
 
 def _fail_natively(world: World) -> list[Caught]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     if world.rank == 0:
         _made[0].hang_next()
     work: Any = dist.all_reduce(x, async_op=True) if world.rank == 0 else None
@@ -308,9 +305,7 @@ def test_what_fails_in_shared_memory_ends_the_backend() -> None:
 
 
 def _fail_there(world: World) -> list[Caught]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     if world.rank == 0:
         _made[0].fail_next()
     first = catch(dist.all_reduce, x)
@@ -325,9 +320,7 @@ def test_what_fails_there_fails_the_group_on_every_rank() -> None:
 
 
 def _crash_there(world: World) -> list[Caught]:
-    device = _init(world)
-    x = torch.ones(4, device=device)
-    dist.all_reduce(x)
+    x = _started(world)
     if world.rank == 0:
         _made[0].spoil_next()
     work: Any = dist.all_reduce(x, async_op=True)

@@ -23,30 +23,26 @@ pytestmark = pytest.mark.accelerator
 FEW = "needs three devices"
 
 
-def _gradients(rank: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(rank)
-    shapes = [(3, 5), (4097,), (), (0,), (2, 3, 4, 5)]
-    made = [torch.randn(shape, generator=generator) * 10.0 ** (rank % 3) for shape in shapes]
-    return [*made, made[0].half(), made[1].double(), made[-1].to(memory_format=torch.channels_last)]
-
-
 def _reduced(world: World, kind: str) -> None:
     places.join(kind)
     world.init(f"cpu:fastcomm,{kind}:fastcomm")
     for wire in (None, torch.bfloat16):
-        grads = [grad.to(kind) for grad in _gradients(world.rank)]
-        gaps = torch.full((6, 4), 7.0, device=kind)
+        device = torch.device(kind, 0)
+        grads = fused.moved(fused.gradients(world.rank), device)
+        gaps = torch.full((6, 4), 7.0, device=device)
         gaps[:, ::2] = world.rank + 1.0
         result = fastcomm.fused_all_reduce_([*grads, gaps[:, ::2]], comm_dtype=wire, async_op=True)
         result.wait()
-        lists = [_gradients(rank) for rank in range(world.size)]
+        lists = [fused.gradients(rank) for rank in range(world.size)]
         for grad, terms in zip(grads, zip(*lists, strict=True), strict=True):
-            wanted = fused.reduced(list(terms), True, 1.0, wire)
-            assert grad.device.type == kind and torch.equal(grad.cpu(), wanted)
-        assert gaps[:, 1::2].eq(7).all() and gaps[:, ::2].eq((world.size + 1) / 2).all()
+            numbers = [fused.in_order(term) for term in terms]
+            wanted = fused.reduced(numbers, True, 1.0, wire)
+            assert grad.device == device
+            assert torch.equal(fused.in_order(grad.cpu()), wanted)
         assert result.total_norm is not None
-        wanted_norm = fused.norm([fused.part(g.cpu(), 2) for g in [*grads, gaps[:, ::2]]], 2)
-        assert float(result.total_norm) == wanted_norm
+        assert gaps[:, 1::2].eq(7).all() and gaps[:, ::2].eq((world.size + 1) / 2).all()
+        parts = [fused.part(grad.cpu(), 2) for grad in (*grads, gaps[:, ::2])]
+        assert float(result.total_norm) == fused.norm(parts, 2)
     for grads, words in (
         ([torch.ones(1, device=kind).expand(5)], "overlaps itself"),
         ([torch.ones(3, device=kind, dtype=torch.int32)], "not floating-point"),
