@@ -18,7 +18,7 @@ import sim
 import torch
 import torch.distributed as dist
 from support.caught import catch
-from support.direct import init, is_direct, reason_and_sum, wait_that_expires
+from support.direct import init, is_direct, wait_that_expires
 from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES as REDUCED
 from support.reductions import OPS, exists, inputs, op_of, same
@@ -234,22 +234,6 @@ def _waits(world: World) -> None:
 
 def test_a_wait_with_a_timeout() -> None:
     run_ranks(2, _waits)
-
-
-@pytest.mark.parametrize(
-    ("environment", "reason"),
-    [
-        (
-            {"SIM_IPC": "0", "SIM_VMM": "0", "SIM_PINNED": "0"},
-            "rank 0: .*not supported.*; through pinned memory",
-        ),
-        ({"FASTCOMM_ROUTE": "nccl"}, "rank 0: FASTCOMM_ROUTE=nccl"),
-    ],
-)
-def test_what_does_not_work_is_not_used(environment: dict[str, str], reason: str) -> None:
-    for why, data in run_ranks(3, reason_and_sum, environment=environment, group_timeout=60):
-        assert re.search(f"not from device to device: .*{reason}", why), why
-        assert data == [18.0] * 3
 
 
 def _coalesced(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import init, reason_and_sum
+from support.direct import init
 from support.ranks import World, run_ranks
 
 import fastcomm
@@ -48,15 +48,6 @@ def test_the_first_way_that_works_is_used_and_said(
         assert re.search(reason, said), said
         assert ("Mapped by" in reason) == ("Mapped by" in said), said
         assert in_place
-
-
-def test_what_is_set_is_the_only_way() -> None:
-    environment = {"FASTCOMM_IPC": "fabric"}
-    for why, data in run_ranks(2, reason_and_sum, environment=environment):
-        assert re.search("pinned memory.* by fabric: rank 0: cuMemCreate: .*NOT_SUPPORTED", why), (
-            why
-        )
-        assert data == [6.0] * 3
 
 
 def _goes_while_it_is_read(world: World) -> list[float]:

@@ -17,32 +17,37 @@ pytestmark = pytest.mark.usefixtures("simulated")
 PINNED = {"FASTCOMM_ROUTE": "pinned"}
 
 
+# Where devices do not reach each other's memory, and what does not work there is not used either.
+PINNED_INSTEAD = f"{ON_HOST}.*Not each other's: .*"
+NEITHER = "not from device to device: .*"
+LITTLE_ROOM = {"FASTCOMM_SEGMENT_MB": "12", "FASTCOMM_BLOCK_BYTES": "65536"}
+
+
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
         (
             {"SIM_IPC": "0", "SIM_VMM": "0"},
-            "rank 0: .*operation not supported.*; descriptor: rank 0: .*_NOT_SUPPORTED",
+            f"{PINNED_INSTEAD}rank 0: .*operation not supported.*; descriptor: rank 0: .*_NOT_SUP",
         ),
-        ({"SIM_LINKS": "1-2 none"}, "the window of rank [12].*rank 2"),
-        ({"SIM_LINKS": "0-2 reads"}, "a trial has given wrong numbers"),
-        ({"SIM_LINKS": "0-1 writes"}, "a trial has "),
-        (PINNED, "rank 0: FASTCOMM_ROUTE=pinned"),
+        ({"SIM_LINKS": "1-2 none"}, f"{PINNED_INSTEAD}the window of rank [12].*rank 2"),
+        ({"SIM_LINKS": "0-2 reads"}, f"{PINNED_INSTEAD}a trial has given wrong numbers"),
+        ({"SIM_LINKS": "0-1 writes"}, f"{PINNED_INSTEAD}a trial has "),
+        (PINNED, f"{PINNED_INSTEAD}rank 0: FASTCOMM_ROUTE=pinned"),
+        # What is set is the only way.
+        ({"FASTCOMM_IPC": "fabric"}, f"{PINNED_INSTEAD}by fabric: rank 0: cuMemCreate: .*NOT_SUP"),
+        (
+            {"SIM_IPC": "0", "SIM_VMM": "0", "SIM_PINNED": "0"},
+            f"{NEITHER}rank 0: .*not supported.*; through pinned memory",
+        ),
+        ({**PINNED, **LITTLE_ROOM}, f"{NEITHER}pinned memory of the host: .*FASTCOMM_SEGMENT_MB"),
+        ({"FASTCOMM_ROUTE": "nccl"}, f"{NEITHER}rank 0: FASTCOMM_ROUTE=nccl"),
     ],
 )
-def test_it_serves_where_devices_do_not_reach_each_other(
-    environment: dict[str, str], reason: str
-) -> None:
+def test_what_serves_instead_and_why(environment: dict[str, str], reason: str) -> None:
     for why, data in run_ranks(3, reason_and_sum, environment=environment, group_timeout=6):
-        assert re.search(f"{ON_HOST}.*Not each other's: .*{reason}", why), why
+        assert re.search(reason, why), why
         assert data == [18.0] * 3
-
-
-def test_a_segment_without_room_is_said() -> None:
-    environment = {**PINNED, "FASTCOMM_SEGMENT_MB": "12", "FASTCOMM_BLOCK_BYTES": "65536"}
-    for why, data in run_ranks(2, reason_and_sum, environment=environment):
-        assert re.search("pinned memory of the host: .*FASTCOMM_SEGMENT_MB", why), why
-        assert data == [6.0] * 3
 
 
 def _again(world: World) -> None:
