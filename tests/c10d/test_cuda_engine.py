@@ -18,7 +18,7 @@ import sim
 import torch
 import torch.distributed as dist
 from support.caught import catch
-from support.direct import init, is_direct, wait_that_expires
+from support.direct import SMALL, init, is_direct, wait_that_expires
 from support.ranks import World, run_outcomes, run_ranks
 from support.reductions import DTYPES as REDUCED
 from support.reductions import OPS, exists, inputs, op_of, same
@@ -27,8 +27,6 @@ import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
-# Several rounds for most messages; one launch for a few.
-SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 QUEUES = pytest.mark.parametrize("queues", ["1", "8", "32"])
 
 

@@ -11,15 +11,12 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import joined
+from support.direct import SMALL, joined
 from support.ranks import World, run_ranks
 
 import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
-
-# Several rounds for most messages; one launch for a few.
-SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
 def _ready(world: World) -> tuple[torch.Tensor, torch.Tensor, torch.Stream, torch.Stream]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support import direct
-from support.direct import DTYPES, check_bits, init, is_direct, train_ddp_on_both
+from support.direct import DTYPES, SMALL, check_bits, init, is_direct, train_ddp_on_both
 from support.fused import check_fused, gradients, moved
 from support.ranks import World, run_ranks
 from support.tree import same_bits
@@ -22,16 +22,14 @@ import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
-# Several rounds for most messages; one launch for a few.
-ROUNDS = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
-HOST = {**ROUNDS, "FASTCOMM_ROUTE": "nccl", "FASTCOMM_BLOCK_BYTES": "4096"}
-PINNED = {**ROUNDS, "FASTCOMM_ROUTE": "pinned"}
-WAYS = {"host": HOST, "pinned": PINNED, "direct": ROUNDS, "pulled": ROUNDS, "in place": ROUNDS}
-ROUTES = pytest.mark.parametrize("route", [HOST, ROUNDS], ids=["host", "direct"])
+HOST = {**SMALL, "FASTCOMM_ROUTE": "nccl", "FASTCOMM_BLOCK_BYTES": "4096"}
+PINNED = {**SMALL, "FASTCOMM_ROUTE": "pinned"}
+WAYS = {"host": HOST, "pinned": PINNED, "direct": SMALL, "pulled": SMALL, "in place": SMALL}
+ROUTES = pytest.mark.parametrize("route", [HOST, SMALL], ids=["host", "direct"])
 
 
 class Some:
-    """Puts every second tensor where all ranks have mapped it, at times not aligned to a pack."""
+    """Puts most tensors where all ranks have mapped them, at times not aligned to a pack."""
 
     def __init__(self, rank: int) -> None:
         self.turn = rank
@@ -54,7 +52,8 @@ def _bits(world: World, way: str) -> None:
     assert is_direct(data, way=direct.ON_HOST) == (way == "pinned")
     assert is_direct(data) == (way not in ("host", "pinned"))
     places = [direct.shared, Some(world.rank)] if way == "in place" else [direct.plain]
-    for dtype, count in zip(DTYPES, (2048, 1, 4100, 6, 1023, 0), strict=True):
+    counts = (2048, 1023, 4100, 6, 1, 700)
+    for dtype, count in [*zip(DTYPES, counts, strict=True), (torch.bfloat16, 0)]:
         for place in places:
             check_bits(world, device, dtype, count, place)
     assert fastcomm.is_shared(fastcomm.empty(9, device=device)) == (way in ("direct", "in place"))

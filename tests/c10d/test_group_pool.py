@@ -12,7 +12,7 @@ import pytest
 import sim
 import torch
 import torch.distributed as dist
-from support.direct import init, is_direct, joined, note_bucket, small_net
+from support.direct import SMALL, init, is_direct, joined, note_bucket, small_net
 from support.patience import SOON
 from support.ranks import World, run_outcomes, run_ranks
 from support.tree import same_bits
@@ -21,9 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 import fastcomm
 
 pytestmark = pytest.mark.usefixtures("simulated")
-
-# Several rounds for most messages; one launch for a few.
-SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 
 
 def _again(world: World) -> tuple[bool, bool, list[float]]:

@@ -20,6 +20,8 @@ import fastcomm
 from fastcomm._devices import host as _host
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
+# Several rounds for most messages; one launch for a few.
+SMALL = {"FASTCOMM_WINDOW_BYTES": "4096", "FASTCOMM_ONE_SHOT_BYTES": "1024"}
 ON_DEVICES = "reach each other's memory: they meet"
 ON_HOST = "share pinned memory of the host: they meet"
 
