@@ -1,6 +1,7 @@
-"""What nvcc makes of the batched CUDA kernels: wide accesses, no scopes, no local memory.
+"""What nvcc makes of the CUDA kernels: wide accesses, the scope of flags, no local memory.
 
-Skipped without nvcc; none of it needs a GPU.
+One GPU cannot show that a flag of device scope is wrong between two, and no GPU is needed to read
+it. Skipped without nvcc.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ import pytest
 from support import nvcc
 
 NAMES = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient", "gradient_norm"]
-SOURCES = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
-MOVING, NORMS = SOURCES[:4], SOURCES[3:]
+BATCHED = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
+MOVING, NORMS = BATCHED[:4], BATCHED[3:]
+# Kernels that wait for other ranks.
+WAITING = [
+    f"csrc/engines/cuda/{name}.cu" for name in ("short", "short_combine", "meeting", "pairs")
+]
+SHORT = WAITING[0]
 pytestmark = pytest.mark.nvcc
+batched = pytest.mark.parametrize("source", BATCHED)
 
 
-@pytest.fixture(params=SOURCES)
-def ptx(request: pytest.FixtureRequest) -> str:
-    return nvcc.ptx_of(request.param)
-
-
-def test_nothing_is_ordered_or_atomic(ptx: str) -> None:
+@batched
+def test_nothing_is_ordered_or_atomic(source: str) -> None:
     """The order of the stream is all these kernels rely on."""
-    assert nvcc.ordered_accesses(ptx) == set()
+    assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == set()
 
 
-@pytest.mark.parametrize("source", MOVING)
+@pytest.mark.parametrize("source", WAITING)
+def test_flags_have_system_scope(source: str) -> None:
+    assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
+        "ld.acquire.sys.global.u32",
+        "st.release.sys.global.u32",
+        "ld.relaxed.sys.global.u32",  # that somebody has given up, which orders nothing
+    }
+
+
+@pytest.mark.parametrize("source", [*MOVING, SHORT])
 def test_data_moves_in_packs_of_16_bytes(source: str) -> None:
     assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(source)) == {"ld", "st"}
 
@@ -35,18 +47,30 @@ def test_norms_of_blocks_are_read_by_one_access() -> None:
     assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(NORMS[-1])) == {"ld"}
 
 
-def test_data_is_not_read_through_the_read_only_path(ptx: str) -> None:
+@pytest.mark.parametrize("source", [*BATCHED, *WAITING])
+def test_data_is_not_read_through_the_read_only_path(source: str) -> None:
+    ptx = nvcc.ptx_of(source)
     assert "ld.global.nc" not in ptx, "a destination may be a source, and peers write"
 
 
-def test_tables_stay_in_parameter_space(ptx: str) -> None:
+@batched
+def test_tables_stay_in_parameter_space(source: str) -> None:
+    ptx = nvcc.ptx_of(source)
     assert "ld.param" in ptx
     assert ".local" not in ptx
 
 
-def test_arithmetic_is_rounded_as_written(ptx: str) -> None:
+@batched
+def test_arithmetic_is_rounded_as_written(source: str) -> None:
+    ptx = nvcc.ptx_of(source)
     assert not re.search(r"\bdiv\.(?:approx|full)|\.ftz", ptx)
     assert not re.search(r"\b(?:fma|mad)\.[\w.]*f(?:16|32|64)", ptx)
+
+
+def test_no_product_is_contracted_into_a_sum() -> None:
+    # A division by a constant consists of fused operations, correctly rounded; sums do not.
+    assert re.search(r"\badd\.rn\.f32\b", nvcc.ptx_of(SHORT))
+    assert not re.search(r"\bdiv\.(?:approx|full)", nvcc.ptx_of(SHORT))
 
 
 def test_norms_are_in_fp64_and_rounded_as_written() -> None:
@@ -55,8 +79,12 @@ def test_norms_are_in_fp64_and_rounded_as_written() -> None:
     assert not re.search(r"\b(?:add|sub|mul|sqrt)\.f64", ptx), "a contraction would be allowed"
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_kernels_use_no_local_memory(source: str) -> None:
-    frames = nvcc.frames(source)
-    assert frames
+@pytest.mark.parametrize(
+    ("sources", "kernels"),
+    [*(([source], 1) for source in BATCHED), (WAITING[:2], 24), (WAITING[2:], 6)],
+)
+def test_kernels_use_no_local_memory(sources: list[str], kernels: int) -> None:
+    """An array indexed at run time, copied from the parameters, would lie there."""
+    frames = [frame for source in sources for frame in nvcc.frames(source)]
+    assert len(frames) >= kernels, frames
     assert set(frames) == {(0, 0)}, frames
