@@ -41,7 +41,8 @@ class FastcommError(DistBackendError):
         world_size: ranks of the group.
         peer: the rank that is to blame.
         operation: ``"all_reduce"``, ``"broadcast"``, ...
-        sequence: the operation's number in the group, from 0.
+        sequence: the operation's number in the group, from 0; a list of large tensors takes one
+            for each.
     """
 
     rank: int | None = None

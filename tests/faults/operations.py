@@ -88,6 +88,7 @@ def _uneven(count: int) -> list[Shape]:
 
 
 def _several(count: int) -> list[Shape]:
+    """Return the shapes of TENSORS_OF_A_LIST tensors."""
     return [(count // 3,), (0,), (count - count // 3,), (7,)]
 
 

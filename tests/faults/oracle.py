@@ -146,10 +146,13 @@ def _is_about_the_first(error: Told, results: list[Result], run: Run) -> bool:
     Where the failure was found in a message, the number is that of collectives issued so far.
     """
     calls = [result for result in results if not is_message(result, run)]
+    numbers = [1 if r.op == EXTRA else run.schedule.ops[r.op].most_numbers for r in calls]
     failed = [at for at, result in enumerate(calls) if result.failed]
+    if error.sequence is None:
+        return False
     if re.match(r"\[[^]]*\b(send|recv), sequence ", error.text):
-        return error.sequence is not None and min([*failed, 0]) <= error.sequence <= len(calls)
-    return error.sequence in failed[:1]
+        return min([*failed, 0]) <= error.sequence <= sum(numbers)
+    return any(first <= error.sequence < sum(numbers[: first + 1]) for first in failed[:1])
 
 
 def _failure_in(text: str) -> str:

@@ -17,6 +17,9 @@ from support.patience import OPERATION
 MESSAGES = ("message", "any_source", "batch")
 EAGER = 2048  # bytes that travel with their announcement: a send of at most that ends at once
 
+LISTS = ("all_reduce_coalesced", "all_gather_coalesced")
+TENSORS_OF_A_LIST = 4
+
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
 
@@ -70,6 +73,11 @@ class Op:
     @property
     def is_message(self) -> bool:
         return self.kind in MESSAGES
+
+    @property
+    def most_numbers(self) -> int:
+        """The most numbers of its group that it takes: a list of large tensors takes one each."""
+        return TENSORS_OF_A_LIST if self.kind in LISTS else 1
 
     @property
     def is_long(self) -> bool:

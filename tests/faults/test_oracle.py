@@ -192,6 +192,15 @@ def test_pending_operations_of_the_victim_may_end_either_way() -> None:
         assert judge(played(plan, failing(first, {0: failed, 2: failed}))) == []
 
 
+@pytest.mark.parametrize(("sequence", "right"), [(1, False), (2, True), (8, True), (9, False)])
+def test_a_list_of_large_tensors_takes_a_number_for_each(sequence: int, right: bool) -> None:
+    ops = [Op(0, kind, count=9) for kind in ("all_gather_coalesced", "all_reduce_coalesced")]
+    ops.append(Op(0, "barrier"))
+    plan = runs.schedule(ops, ((0, 1, 2),), Fault("kill", VICTIM, AT))
+    wrong = judge(played(plan, failing(lost(sequence), {0: (2,), 2: (2,)})))
+    assert (wrong == []) == right and all("another operation" in text for text in wrong)
+
+
 def test_what_was_pending_when_ctrl_c_came_fails_with_the_group() -> None:
     plan = schedule(Fault("interrupt", VICTIM, 3, after=0.1, helper=0), asynchronous=True)
     steps = list(plan.steps)
