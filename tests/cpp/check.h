@@ -1,5 +1,5 @@
-// What every torch-free C++ test needs: checks that count failures and continue, random inputs, and
-// a table of named cases.
+// What every torch-free C++ test needs: checks that count failures and continue, and a table of named
+// cases.
 #pragma once
 
 #include <atomic>
@@ -36,43 +36,6 @@ inline void report(bool good, const char* file, int line, const std::string& tex
   ::fastcomm::testing::report(static_cast<bool>(condition), __FILE__, __LINE__, \
                               ::fastcomm::concat("not true: " #condition ": ", ##__VA_ARGS__))
 
-/// Random bytes of `count` elements that depend on the seed alone. Floating point values cancel and
-/// differ in size, so that the order of a sum shows; no sum of 64 of them overflows fp16.
-inline std::vector<char> random_input(DType dtype, size_t count, uint64_t seed) {
-  std::mt19937_64 bits(seed * 0x9e3779b97f4a7c15u + 1);
-  std::vector<char> data(count * dtype_size(dtype));
-  const auto real = [&] {
-    const int mantissa = static_cast<int>(bits() % 1999) - 999;
-    return std::ldexp(static_cast<double>(mantissa), static_cast<int>(bits() % 16) - 16);
-  };
-  for (size_t i = 0; i < count; ++i) {
-    char* at = data.data() + i * dtype_size(dtype);
-    const auto put = [&](auto value) { std::memcpy(at, &value, sizeof(value)); };
-    switch (dtype) {
-      case DType::kFloat32:
-        put(static_cast<float>(real()));
-        break;
-      case DType::kFloat64:
-        put(real() + real() * 1e-12);
-        break;
-      case DType::kFloat16:
-        put(float_to_half(static_cast<float>(real())));
-        break;
-      case DType::kBFloat16:
-        put(float_to_bfloat16(static_cast<float>(real())));
-        break;
-      case DType::kBool:
-        put(static_cast<uint8_t>(bits() % 4 == 0));
-        break;
-      default: {
-        const uint64_t value = bits();
-        std::memcpy(at, &value, dtype_size(dtype));
-      }
-    }
-  }
-  return data;
-}
-
 /// The Error that `body` raises, or nothing.
 template <class Body>
 std::string error_of(const Body& body, ErrorCode* code = nullptr) {
@@ -91,9 +54,26 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 using Cases = std::vector<std::pair<const char*, std::function<void(uint64_t seed)>>>;
 
+/// Those that CASE has defined, in their order.
+inline Cases& defined_cases() {
+  static Cases cases;
+  return cases;
+}
+struct DefinedCase {
+  DefinedCase(const char* name, void (*body)(uint64_t)) {
+    defined_cases().emplace_back(name, body);
+  }
+};
+
+/// `CASE(name) { ... }` defines a case of a test, which has `seed`.
+#define CASE(name)                                                           \
+  void test_##name(uint64_t seed);                                           \
+  const ::fastcomm::testing::DefinedCase defined_##name(#name, test_##name); \
+  void test_##name([[maybe_unused]] uint64_t seed)
+
 /// main() of a test: `program CASE [SEED]`, or all cases. Under the shim SEED also seeds the yields
 /// at flags and barriers.
-inline int run_cases(int argc, char** argv, const Cases& cases) {
+inline int run_cases(int argc, char** argv, const Cases& cases = defined_cases()) {
   const std::string wanted = argc > 1 ? argv[1] : "all";
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
 #if defined(FC_SHIM)

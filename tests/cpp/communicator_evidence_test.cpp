@@ -6,13 +6,10 @@
 #include <algorithm>
 
 #include "check.h"
-#include "failure.h"
-#include "rank_world.h"
+#include "lagging_broadcast.h"
 
 namespace fastcomm::testing {
 namespace {
-
-constexpr auto kTimeout = Milliseconds(60000);
 
 /// Does `what` as soon as somebody is about to read whether `peer` is dead, and lets `peer` die.
 template <class What>
@@ -27,7 +24,7 @@ void before_death(RankWorld& world, int peer, const What& what) {
 
 /// A peer that announces that it leaves and ends its process in the middle of a look has left, not
 /// died.
-void test_leave(uint64_t) {
+CASE(leave) {
   RankWorld world(2);
   world.stop_progress();
   auto operation = world.at(0).start(barrier_call(), kTimeout, nullptr);
@@ -38,7 +35,7 @@ void test_leave(uint64_t) {
 }
 
 /// A peer that gives the group up and ends its process in the middle of a look has said why.
-void test_poison(uint64_t) {
+CASE(poison) {
   RankWorld world(2);
   world.stop_progress();
   auto operation = world.at(0).start(barrier_call(), kTimeout, nullptr);
@@ -54,42 +51,18 @@ void test_poison(uint64_t) {
 
 /// A program that ends properly right after its last operation fails nobody who is still in that
 /// one. A broadcast ends for a reader before the root has heard of every other reader.
-void test_exit(uint64_t) {
-  constexpr int kRoot = 0, kSlow = 1, kFast = 2, kSize = 3;
-  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps per round
-  RankWorld world(kSize);
-  world.stop_progress();
-  std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
-  std::fill(data[kRoot].begin(), data[kRoot].end(), 7.f);
-  std::vector<std::shared_ptr<Operation>> operations;
-  for (int rank = 0; rank < kSize; ++rank) {
-    const Call call = broadcast_call(data[rank].data(), kCount, kRoot);
-    operations.push_back(world.at(rank).start(call, kTimeout, nullptr));
-  }
-  const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
-  for (int round = 0; round < 1000 && !operations[kFast]->done(); ++round) {
-    for (int rank : {kRoot, kFast}) world.at(rank).poll();
-    if (operations[kSlow]->step() < blocks) world.at(kSlow).poll();
-  }
-  EXPECT(operations[kFast]->done() && !operations[kRoot]->done() && !operations[kSlow]->done());
+CASE(exit) {
+  constexpr int kRoot = 0, kSlow = 1, kFast = 2;
+  RankWorld world(3);
+  const LaggingBroadcast one(world, kRoot, kSlow);
+  EXPECT(one.done(kFast) && !one.done(kRoot) && !one.done(kSlow));
   before_death(world, kFast, [&] { world.at(kFast).leave(); });
-  for (int round = 0; round < 1000; ++round) {
-    for (int rank : {kRoot, kSlow}) {
-      world.at(rank).examine();
-      world.at(rank).poll();
-    }
-  }
-  for (int rank = 0; rank < kSize; ++rank) {
-    EXPECT(operations[rank]->done(), rank);
-    if (!operations[rank]->done()) continue;
-    EXPECT(!failure_of(*operations[rank]).failed, failure_of(*operations[rank]).text);
-    EXPECT(data[rank] == data[kRoot], "rank ", rank);
-  }
+  one.expect_good_end(world);
 }
 
 /// A rank that gave up an operation in place has its tensor back, and writes to it. A slower peer
 /// that reduces it only then must not take the sum for good, nor let anybody else do so.
-void test_in_place(uint64_t) {
+CASE(in_place) {
   constexpr int kQuitter = 0, kWaiting = 1, kSlow = 2, kSize = 3;
   constexpr uint64_t kCount = 1000;
   struct alignas(512) Message {  // from 64 on: passes for shared (rank_world.h)
@@ -140,11 +113,4 @@ void test_in_place(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"leave", test_leave},
-                    {"poison", test_poison},
-                    {"exit", test_exit},
-                    {"in_place", test_in_place}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -5,16 +5,13 @@
 #include <pthread.h>
 
 #include "check.h"
-#include "failure.h"
-#include "rank_world.h"
+#include "lagging_broadcast.h"
 
 namespace fastcomm::testing {
 namespace {
 
-constexpr auto kTimeout = Milliseconds(60000);
-
 /// Every rank learns that the calls differ, whoever looks first, and nothing is written.
-void test_mismatch(uint64_t seed) {
+CASE(mismatch) {
   for (int round = 0; round < 40; ++round) {
     const int size = 2 + round % 4;
     RankWorld world(size);
@@ -42,14 +39,7 @@ void test_mismatch(uint64_t seed) {
         }
       }
       pause(own() % 400);
-      std::shared_ptr<Operation> operation;
-      if (own() % 2 == 0) {
-        operation = world.at(rank).run(call, kTimeout, nullptr);
-      } else {
-        operation = world.at(rank).start(call, kTimeout, nullptr);
-        world.at(rank).wait(*operation, Deadline::max(), nullptr);
-      }
-      const Failure failure = failure_of(*operation);
+      const Failure failure = failure_of(*carry_out(world.at(rank), call, own() % 2 != 0));
       EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
       // Its own finding, with both calls, not hearsay.
       EXPECT(failure.text.find("No memory was touched") != std::string::npos, failure.text);
@@ -64,7 +54,7 @@ void test_mismatch(uint64_t seed) {
 }
 
 /// Operations that the leaving rank took part in end well on every rank; the next one does not.
-void test_leave(uint64_t seed) {
+CASE(leave) {
   for (int round = 0; round < 60; ++round) {
     const int size = 2 + round % 4;
     const int leaver = static_cast<int>((seed + round) % size);
@@ -77,9 +67,7 @@ void test_leave(uint64_t seed) {
       EXPECT(!failure_of(*first).failed, failure_of(*first).text);
       if (rank == leaver) return world.at(rank).leave();
       float value = 0;
-      auto second = world.at(rank).start(sum_call(&value, 1), kTimeout, nullptr);
-      world.at(rank).wait(*second, Deadline::max(), nullptr);
-      const Failure failure = failure_of(*second);
+      const Failure failure = failure_of(*carry_out(world.at(rank), sum_call(&value, 1), true));
       EXPECT(failure.failed && failure.code == ErrorCode::kPeerLeft, failure.text);
       EXPECT(names(failure.text, leaver), failure.text);
     });
@@ -90,41 +78,17 @@ void test_leave(uint64_t seed) {
 
 /// A failure in a later operation does not reach a rank that is still in an earlier one: the peers
 /// in trouble have done their part of that.
-void test_trouble_later(uint64_t) {
-  constexpr int kSlow = 0, kFast = 1, kRoot = 2, kLeaver = 3, kSize = 4;
-  constexpr uint64_t kCount = 2900;  // an odd number of blocks: a rank moves two steps per round
-  RankWorld world(kSize);
-  world.stop_progress();
-  std::vector<std::vector<float>> data(kSize, std::vector<float>(kCount));
-  std::fill(data[kRoot].begin(), data[kRoot].end(), 7.f);
-  std::vector<std::shared_ptr<Operation>> first;
-  for (int rank = 0; rank < kSize; ++rank) {
-    const Call call = broadcast_call(data[rank].data(), kCount, kRoot);
-    first.push_back(world.at(rank).start(call, kTimeout, nullptr));
-  }
-  // As far behind as the schedule allows: only the root waits for this rank once more.
-  const auto blocks = static_cast<uint32_t>(ceil_div(kCount * sizeof(float), 512));
-  for (int round = 0; round < 1000 && !first[kLeaver]->done(); ++round) {
-    for (int rank : {kRoot, kFast, kLeaver}) world.at(rank).poll();
-    if (first[kSlow]->step() < blocks) world.at(kSlow).poll();
-  }
-  EXPECT(first[kFast]->done() && first[kLeaver]->done());
-  EXPECT(!first[kSlow]->done() && !first[kRoot]->done());
+CASE(trouble_later) {
+  constexpr int kSlow = 0, kFast = 1, kRoot = 2, kLeaver = 3;
+  RankWorld world(4);
+  const LaggingBroadcast first(world, kRoot, kSlow);
+  EXPECT(first.done(kFast) && first.done(kLeaver) && !first.done(kSlow) && !first.done(kRoot));
   world.at(kLeaver).leave();
   float value = 0;
   auto second = world.at(kFast).start(sum_call(&value, 1), kTimeout, nullptr);
   world.at(kFast).examine();
   EXPECT(failure_of(*second).code == ErrorCode::kPeerLeft, failure_of(*second).text);
-  for (int round = 0; round < 1000 && !(first[kRoot]->done() && first[kSlow]->done()); ++round) {
-    for (int rank : {kRoot, kSlow}) {
-      world.at(rank).examine();
-      world.at(rank).poll();
-    }
-  }
-  for (int rank = 0; rank < kSize; ++rank) {
-    EXPECT(!failure_of(*first[rank]).failed, failure_of(*first[rank]).text);
-    EXPECT(data[rank] == data[kRoot], "rank ", rank);
-  }
+  first.expect_good_end(world);
   second = world.at(kRoot).start(sum_call(&value, 1), kTimeout, nullptr);
   world.at(kRoot).examine();
   EXPECT(failure_of(*second).code == ErrorCode::kPeerLeft, failure_of(*second).text);
@@ -132,7 +96,7 @@ void test_trouble_later(uint64_t) {
 
 /// A rank that gives up an operation on memory that its peers may write to says so, whatever made
 /// it give up; one that ends well, and one whose memory nobody was told about, do not.
-void test_quarantine(uint64_t) {
+CASE(quarantine) {
   constexpr uint64_t kCount = 1000;
   struct alignas(512) Message {  // from 64 on: passes for shared (rank_world.h)
     float unused[16];
@@ -168,7 +132,7 @@ void test_quarantine(uint64_t) {
 
 /// After abort() or leave() nobody touches the memory of pending operations any more, not even an
 /// progress thread in the middle of a step, and peers learn of it.
-void test_abort(uint64_t seed) {
+CASE(abort) {
   for (int round = 0; round < 20; ++round) {
     // Large slots: a step takes long enough to be met in the middle.
     RankWorld world(2, 1, 0, scratch_layout({256, 1 << 18, 0}, 2));
@@ -203,7 +167,7 @@ void test_abort(uint64_t seed) {
 
 /// A rank that hears of an abort second-hand blames the first rank, not the messenger, and is told
 /// the full reason, however many messengers there were.
-void test_relayed(uint64_t) {
+CASE(relayed) {
   constexpr int kSize = 6;
   RankWorld world(kSize);
   world.at(kSize - 1).abort("this is the reason");
@@ -217,7 +181,7 @@ void test_relayed(uint64_t) {
 }
 
 /// A synchronous call that a signal interrupts: the caller's exception comes out, peers hear of it.
-void test_interrupt(uint64_t) {
+CASE(interrupt) {
   RankWorld world(2);
   world.run([&](int rank) {
     if (rank == 1) {
@@ -240,7 +204,7 @@ void test_interrupt(uint64_t) {
 }
 
 /// A dead peer is named even where another announced earlier that it leaves, and then died.
-void test_lost(uint64_t) {
+CASE(lost) {
   RankWorld world(3);
   std::thread deaths([&] {
     pause(50000);
@@ -260,7 +224,7 @@ void test_lost(uint64_t) {
 }
 
 /// A small operation started after a large one leaves that one to the progress thread.
-void test_start_is_short(uint64_t) {
+CASE(start_is_short) {
   RankWorld world(2, 1, 0, scratch_layout({256, 1 << 16, 0}, 2));
   std::thread::id where[2];
   world.run([&](int rank) {
@@ -277,7 +241,7 @@ void test_start_is_short(uint64_t) {
 }
 
 /// Where no thread can be started for asynchronous operations, they fail, here and on the peers.
-void test_no_thread(uint64_t) {
+CASE(no_thread) {
   RankWorld world(2);
   pthread_attr_t usual, huge;
   pthread_getattr_default_np(&usual);
@@ -298,17 +262,4 @@ void test_no_thread(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"mismatch", test_mismatch},
-                    {"leave", test_leave},
-                    {"trouble_later", test_trouble_later},
-                    {"quarantine", test_quarantine},
-                    {"abort", test_abort},
-                    {"relayed", test_relayed},
-                    {"interrupt", test_interrupt},
-                    {"lost", test_lost},
-                    {"start_is_short", test_start_is_short},
-                    {"no_thread", test_no_thread}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

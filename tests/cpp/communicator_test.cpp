@@ -9,26 +9,25 @@
 namespace fastcomm::testing {
 namespace {
 
-constexpr auto kTimeout = Milliseconds(60000);
-
-/// `operations` random operations in one group.
-/// How many of them, over all ranks, went from buffer to buffer, and how many through slots.
+/// How many random operations, over all ranks, went from buffer to buffer, and how many through slots.
 struct Paths {
   int direct = 0, pipelined = 0;
 };
 Paths run_random(RankWorld& world, uint64_t seed, int operations) {
   std::atomic<int> direct{0}, pipelined{0};
+  std::mt19937_64 shared(seed);
+  std::vector<Drawn> drawn;
+  for (int i = 0; i < operations; ++i) drawn.push_back(draw(shared, world.size()));
   world.run([&](int rank) {
-    std::mt19937_64 shared(seed), own(seed * 31 + rank);
+    std::mt19937_64 own(seed * 31 + rank);
     std::vector<std::unique_ptr<Running>> all;
     Communicator& group = world.at(rank);
-    for (int i = 0; i < operations; ++i) {
+    for (const Drawn& each : drawn) {
       all.push_back(std::make_unique<Running>());
       Running& running = *all.back();
-      Spec spec = random_spec(shared, world.size());
-      spec.async = spec.async && own() % 4 != 0;  // ranks need not agree on it
-      const Call call = running.prepare(spec, rank, world.size());
-      if (spec.async) {
+      const Call call = running.prepare(each, rank);
+      running.async = each.async && own() % 4 != 0;  // ranks need not agree on it
+      if (running.async) {
         running.operation =
             group.start(call, kTimeout, [&running](const Operation&, const std::exception_ptr&) {
               running.finished.fetch_add(1);
@@ -57,7 +56,7 @@ Paths run_random(RankWorld& world, uint64_t seed, int operations) {
 }
 
 /// 2 to 8 ranks.
-void test_random(uint64_t seed) {
+CASE(random) {
   const int operations = std::getenv("FC_TEST_OPERATIONS") != nullptr
                              ? std::atoi(std::getenv("FC_TEST_OPERATIONS"))
                              : 60;
@@ -73,7 +72,7 @@ void test_random(uint64_t seed) {
 }
 
 /// Flags that start just below 2^32 and wrap while operations run.
-void test_wrap(uint64_t seed) {
+CASE(wrap) {
   for (int size : {2, 3, 5}) {
     for (uint32_t below : {1u, 2u, 3u, 50u}) {
       RankWorld world(size, 1, 0u - below);
@@ -86,7 +85,7 @@ void test_wrap(uint64_t seed) {
 }
 
 /// Two groups, used in opposite order by even and odd ranks: nobody may wait for the other group.
-void test_opposite(uint64_t seed) {
+CASE(opposite) {
   for (int size : {2, 3, 4}) {
     RankWorld world(size, 2);
     world.run([&](int rank) {
@@ -116,7 +115,7 @@ void test_opposite(uint64_t seed) {
 
 /// A synchronous call after asynchronous ones, several threads that wait for the same operation,
 /// and continuations that issue operations of their own.
-void test_threads(uint64_t) {
+CASE(threads) {
   RankWorld world(3);
   world.run([&](int rank) {
     Communicator& group = world.at(rank);
@@ -144,7 +143,7 @@ void test_threads(uint64_t) {
 }
 
 /// A finished operation releases its callback and what that holds.
-void test_release(uint64_t) {
+CASE(release) {
   RankWorld world(2);
   world.run([&](int rank) {
     float value = 1.f;
@@ -162,12 +161,4 @@ void test_release(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"random", test_random},
-                    {"wrap", test_wrap},
-                    {"opposite", test_opposite},
-                    {"threads", test_threads},
-                    {"release", test_release}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

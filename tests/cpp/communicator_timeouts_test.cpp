@@ -1,13 +1,14 @@
 // Ranks that are late: whom a timeout names, when it comes, and what it leaves as it is.
 //
 //   communicator_timeouts_test CASE SEED
+#include "lagging_broadcast.h"
 #include "messages.h"
 
 namespace fastcomm::testing {
 namespace {
 
 /// The error comes on time and names who is late; `timeout` in ms.
-void test_late(uint64_t) {
+CASE(late) {
   for (const int timeout : {100, 400}) {
     double worst = 0;
     for (int attempt = 0; attempt < 3; ++attempt) {  // the machine may be busy once or twice
@@ -102,7 +103,7 @@ class LateWorld {
 };
 
 /// A call that starts after a peer has given the group up raises, whatever is there already of what it needs.
-void test_too_late(uint64_t) {
+CASE(too_late) {
   std::vector<Call> calls = {broadcast_call(nullptr, 5, 0), barrier_call()};
   for (const uint64_t count : {0, 2, 1000, 700000}) calls.push_back(sum_call(nullptr, count));
   int number = 0;
@@ -111,10 +112,7 @@ void test_too_late(uint64_t) {
       for (const bool async : {false, true}) {
         LateWorld world(way, call, number++ % 3 == 0 ? 0 : 2);
         Communicator& late = world.late();
-        const Call own = world.call_of(LateWorld::kLate);
-        const auto operation =
-            async ? late.start(own, kTimeout, nullptr) : late.run(own, kTimeout, nullptr);
-        if (async) late.wait(*operation, Deadline::max(), nullptr);
+        const auto operation = carry_out(late, world.call_of(LateWorld::kLate), async);
         const Failure failure = failure_of(*operation);
         EXPECT(failure.failed, "ended well: ", operation->describe(), ", way ", &way - &ways()[0]);
         EXPECT(!failure.failed || failure.code == way.code, failure.text);
@@ -124,7 +122,7 @@ void test_too_late(uint64_t) {
 }
 
 /// Sends and receives, too, but for a peer that left in order: what it has sent arrives.
-void test_too_late_message(uint64_t) {
+CASE(too_late_message) {
   for (const Way& way : ways()) {
     for (const bool is_send : {false, true}) {
       for (const int peer : {0, 2}) {
@@ -146,7 +144,7 @@ void test_too_late_message(uint64_t) {
 
 /// A rank that hears of a timeout from a peer is told who is late, however long the calls' names are:
 /// a control block has no room for all of them.
-void test_told(uint64_t) {
+CASE(told) {
   constexpr int kLate = 1, kSize = 4;
   RankWorld world(kSize);
   world.run([&](int rank) {
@@ -167,33 +165,23 @@ void test_told(uint64_t) {
 }
 
 /// A rank that waits only for the root does not blame it if the root waits for another.
-void test_held_up(uint64_t) {
-  constexpr int kWaiting = 0, kLate = 1, kRoot = 2, kSize = 3;
-  RankWorld world(kSize);
-  world.stop_progress();
-  std::vector<std::vector<float>> data(kSize, std::vector<float>(2900));
-  std::vector<std::shared_ptr<Operation>> operations;
-  for (int rank = 0; rank < kSize; ++rank) {
-    const Call call = broadcast_call(data[rank].data(), data[rank].size(), kRoot);
-    operations.push_back(world.at(rank).start(call, Milliseconds(100), nullptr));
-  }
-  for (int round = 0; round < 100; ++round) {
-    for (int rank : {kRoot, kWaiting}) world.at(rank).poll();
-    if (operations[kLate]->step() < 3) world.at(kLate).poll();
-  }
-  EXPECT(operations[kWaiting]->awaited_peer() == kRoot);
-  EXPECT(operations[kRoot]->awaited_peer() == kLate);
+CASE(held_up) {
+  constexpr int kWaiting = 0, kLate = 1, kRoot = 2;
+  RankWorld world(3);
+  const LaggingBroadcast one(world, kRoot, kLate, /*step=*/3, Milliseconds(100));
+  EXPECT(one.operations[kWaiting]->awaited_peer() == kRoot);
+  EXPECT(one.operations[kRoot]->awaited_peer() == kLate);
   pause(120000);
   for (int rank : {kWaiting, kRoot}) {
     world.at(rank).examine();
-    const Failure failure = failure_of(*operations[rank]);
+    const Failure failure = failure_of(*one.operations[rank]);
     EXPECT(failure.failed && failure.code == ErrorCode::kTimeout, failure.text);
     EXPECT(failure.text.rfind(concat("[rank ", rank, " of 3, peer 1,"), 0) == 0, failure.text);
   }
 }
 
 /// A wait(timeout) that expires harms nothing: the operation goes on, even without help.
-void test_wait_timeout(uint64_t) {
+CASE(wait_timeout) {
   RankWorld world(2);
   world.run([&](int rank) {
     std::vector<float> data(3000, 1.f);
@@ -219,13 +207,4 @@ void test_wait_timeout(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"late", test_late},
-                    {"too_late", test_too_late},
-                    {"too_late_message", test_too_late_message},
-                    {"told", test_told},
-                    {"held_up", test_held_up},
-                    {"wait_timeout", test_wait_timeout}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -1,16 +1,17 @@
-// Loops that convert, against the functions of core/numeric.h, which reduce_test compares with their definitions.
+// The conversions of core/numeric.h against independent ones, over every value that matters; and loops
+// that convert, against those.
 //
 //   conversions_test CASE SEED        FASTCOMM_ISA chooses the instruction set
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "check.h"
+#include "flush_subnormals.h"
 #include "kernels/gradient_cpu.h"
 #include "kernels/isa.h"
+#include "reference_tree.h"
 
 namespace fastcomm::testing {
 namespace {
@@ -18,14 +19,141 @@ namespace {
 constexpr size_t kPiece = 4096;
 constexpr uint64_t kPieces = (uint64_t{1} << 32) / kPiece;
 
-/// Flushes subnormals to zero in this thread, where that can be done.
-void flush_subnormals(bool on) {
+/// As the compiler converts.
+double widen_half(uint16_t bits) {
+  _Float16 value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return static_cast<double>(value);
+}
+uint16_t narrow_half(float value) {
+  const auto half = static_cast<_Float16>(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, sizeof(bits));
+  return bits;
+}
+
+/// Floats around `value`: itself, its neighbours, and further ones.
+template <class Use>
+void around(float value, const Use& use) {
+  const uint32_t bits = float_bits(value);
+  for (const int64_t step : {-4096, -2, -1, 0, 1, 2, 4096}) {
+    const int64_t moved = static_cast<int64_t>(bits) + step;
+    if (moved >= 0 && moved <= 0xffffffffll) use(bits_float(static_cast<uint32_t>(moved)));
+  }
+}
+
+/// A format of 16 bits: its conversions, and independent ones.
+struct Format {
+  const char* name;
+  uint16_t infinity;
+  double (*widen)(uint16_t bits);
+  uint16_t (*nearest)(float value);
+  float (*load)(uint16_t bits);
+  uint16_t (*narrow)(float value);
+};
+
+void check_narrow(const Format& form, float value) {
+  if (std::isnan(value)) return;
+  const uint16_t wanted = form.nearest(value), got = form.narrow(value);
+  EXPECT(got == wanted, form.name, " of ", float_bits(value), ": ", got, " instead of ", wanted);
+}
+
+/// Both directions, over all values of the format, midpoints and the values around them.
+void check_format(const Format& form, bool flushed) {
+  const auto& [name, infinity, widen, nearest, load, narrow] = form;
+  for (int i = 0; i < 65536; ++i) {
+    const auto bits = static_cast<uint16_t>(i);
+    const auto magnitude = static_cast<uint16_t>(bits & 0x7fff);
+    flush_subnormals(flushed);
+    const float wide = load(bits);
+    const uint16_t back = narrow(wide);
+    flush_subnormals(false);
+    if (magnitude > infinity) {
+      EXPECT(std::isnan(wide), name, " ", i);
+      EXPECT((back & 0x7fff) > infinity, name, " ", i);
+      continue;
+    }
+    const double exact = widen(bits);
+    EXPECT(double(wide) == exact && std::signbit(wide) == std::signbit(exact), name, " ", i);
+    EXPECT(back == bits, name, " there and back: ", i, " became ", back);
+  }
+  if (flushed) return;  // input from a float subnormal may be flushed
+  for (int i = 0; i < infinity; ++i) {
+    const double low = widen(static_cast<uint16_t>(i));
+    const double high = i + 1 == infinity ? 2 * low - widen(static_cast<uint16_t>(i - 1))
+                                          : widen(static_cast<uint16_t>(i + 1));
+    for (const double sign : {1.0, -1.0}) {
+      const auto use = [&](float value) { check_narrow(form, value); };
+      around(static_cast<float>(sign * low), use);
+      around(static_cast<float>(sign * (low + high) / 2), use);
+    }
+  }
+  for (const float value :
+       {0.f, -0.f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::max(), std::numeric_limits<float>::min(),
+        std::numeric_limits<float>::denorm_min()}) {
+    check_narrow(form, value);
+  }
+  for (const uint32_t nan : {0x7f800001u, 0x7fc00000u, 0x7fffffffu, 0xff800001u, 0xffffffffu}) {
+    const uint16_t got = narrow(bits_float(nan));
+    EXPECT((got & 0x7fff) > infinity, name, " of NaN ", nan, ": ", got);
+  }
+}
+
+CASE(conversions) {
+  for (const bool flushed : {false, true}) {
+    check_format({"half", 0x7c00, widen_half, narrow_half, half_to_float, float_to_half}, flushed);
+    // A bfloat16 subnormal is a float subnormal, but its conversions are moves of bits.
+    check_format(
+        {"bfloat16", 0x7f80, [](uint16_t b) { return double{reference::widen_bfloat16(b)}; },
+         reference::narrow_bfloat16, bfloat16_to_float, float_to_bfloat16},
+        flushed);
+  }
+}
+
 #if defined(__x86_64__)
-  constexpr unsigned kModes = 0x8040;
-  _mm_setcsr(on ? _mm_getcsr() | kModes : _mm_getcsr() & ~kModes);
-#else
-  static_cast<void>(on);
+/// What the processor makes of floats.
+__attribute__((target("avx,f16c"))) void halves_of_processor(const float* from, uint16_t* to) {
+  for (size_t i = 0; i < kPiece; i += 8) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+}
 #endif
+
+/// Halves made independently: by the processor, or else by the compiler's library, which takes
+/// minutes for all floats.
+void foreign_halves(const float* from, uint16_t* to) {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
+  if (has) return halves_of_processor(from, to);
+#endif
+  std::transform(from, from + kPiece, to, narrow_half);
+}
+
+/// Every float, to half. Pieces are dealt to as many threads as there are cores.
+CASE(every_float) {
+  std::atomic<uint64_t> next{0};
+  std::vector<std::thread> threads(std::max(1u, std::thread::hardware_concurrency()));
+  const auto work = [&next] {
+    std::vector<float> values(kPiece);
+    std::vector<uint16_t> got(kPiece), wanted(kPiece);
+    for (uint64_t piece; (piece = next++) < kPieces;) {
+      for (size_t i = 0; i < kPiece; ++i) {
+        values[i] = bits_float(static_cast<uint32_t>(piece * kPiece + i));
+      }
+      for (size_t i = 0; i < kPiece; ++i) got[i] = float_to_half(values[i]);
+      foreign_halves(values.data(), wanted.data());
+      if (got == wanted) continue;
+      for (size_t i = 0; i < kPiece; ++i) {
+        const bool nan = std::isnan(values[i]) && (got[i] & 0x7fff) > 0x7c00;
+        EXPECT(got[i] == wanted[i] || nan, "float ", float_bits(values[i]), ": ", got[i]);
+      }
+    }
+  };
+  for (std::thread& thread : threads) thread = std::thread(work);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(next >= kPieces);
 }
 
 template <class T>
@@ -129,10 +257,10 @@ void compare_feedback(DType to, uint64_t seed) {
   }
 }
 
-void test_few(uint64_t) { compare_each(4093); }
-void test_some(uint64_t) { compare_each(61); }
-void test_all(uint64_t) { compare_each(1); }
-void test_feedback(uint64_t seed) {
+CASE(few) { compare_each(4093); }
+CASE(some) { compare_each(61); }
+CASE(all) { compare_each(1); }
+CASE(feedback) {
   compare_feedback<Half>(DType::kFloat16, seed);
   compare_feedback<BFloat16>(DType::kBFloat16, seed);
 }
@@ -140,9 +268,4 @@ void test_feedback(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(
-      argc, argv,
-      {{"few", test_few}, {"some", test_some}, {"all", test_all}, {"feedback", test_feedback}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "check.h"
-#include "engines/cpu/operation.h"
 
 namespace fastcomm::testing {
 
@@ -16,8 +15,9 @@ struct Failure {
   std::string text;
 };
 
-/// The failure of an operation that is done.
-inline Failure failure_of(const Operation& operation) {
+/// The failure of an operation, or a send or a receive, that is done.
+template <class AnyOperation>
+Failure failure_of(const AnyOperation& operation) {
   Failure failure;
   if (operation.error() == nullptr) return failure;
   failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);

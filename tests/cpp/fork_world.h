@@ -89,37 +89,49 @@ class ForkedStore final : public Bootstrap {
   Table* table_;
 };
 
-/// Runs `body(rank)` in one process per rank; a process fails by EXPECT, an exception, or a signal
-/// that is not `expected_signal[rank]`.
+/// Starts `body(rank)` in one process per rank; a process fails by EXPECT or an exception.
 template <class Body>
-void run_processes(int size, const Body& body, const std::map<int, int>& expected_signal = {}) {
+std::vector<pid_t> start_processes(int size, const Body& body) {
   std::fflush(stdout);
   std::vector<pid_t> pids;
   for (int rank = 0; rank < size; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      failures = 0;
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        std::printf("rank %d: %s\n", rank, error.what());
-        failures = 1;
-      }
-      std::fflush(stdout);
-      // exit(), so that a leak checker runs.
-      std::exit(failures == 0 ? 0 : 1);
+    pids.push_back(fork());
+    if (pids.back() != 0) continue;
+    failures = 0;
+    try {
+      body(rank);
+    } catch (const std::exception& error) {
+      EXPECT(false, "rank ", rank, ": ", error.what());
     }
-    pids.push_back(pid);
+    std::fflush(stdout);
+    // exit(), so that a leak checker runs.
+    std::exit(failures == 0 ? 0 : 1);
   }
-  for (int rank = 0; rank < size; ++rank) {
+  return pids;
+}
+
+/// Waits until all have ended as `is_right(rank, status)` says.
+template <class IsRight>
+void await_processes(const std::vector<pid_t>& pids, const IsRight& is_right) {
+  for (int rank = 0; rank < static_cast<int>(pids.size()); ++rank) {
     int status = 0;
     waitpid(pids[rank], &status, 0);
-    const auto wanted = expected_signal.find(rank);
-    const bool good = wanted == expected_signal.end()
-                          ? WIFEXITED(status) && WEXITSTATUS(status) == 0
-                          : WIFSIGNALED(status) && WTERMSIG(status) == wanted->second;
-    EXPECT(good, "rank ", rank, " ended with status ", status);
+    EXPECT(is_right(rank, status), "rank ", rank, " ended with status ", status);
   }
+}
+
+inline bool ended_well(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+inline bool ended_by(int status, int signal) {
+  return WIFSIGNALED(status) && WTERMSIG(status) == signal;
+}
+
+/// Both, where some ranks are to end by a signal.
+template <class Body>
+void run_processes(int size, const Body& body, const std::map<int, int>& expected_signal = {}) {
+  await_processes(start_processes(size, body), [&](int rank, int status) {
+    const auto wanted = expected_signal.find(rank);
+    return wanted == expected_signal.end() ? ended_well(status) : ended_by(status, wanted->second);
+  });
 }
 
 /// Entries of a folder of /proc/self or of /dev/shm.

@@ -1,29 +1,15 @@
 // Ranks that were started wrongly, and a store that holds nonsense: an Error on every rank, at once.
 //
 //   forming_test CASE SEED
-#include "transport/shm/forming.h"
-#include "coll/slot_sizes.h"
-#include "fork_world.h"
+#include "shm_world.h"
 #include "transport/shm/room.h"
 
 namespace fastcomm::testing {
 namespace {
 
-constexpr GroupConfig kConfig{4096, 65536, 16384};
-
-size_t scratch_of(const GroupConfig& config, int size) {
-  return scratch_layout({config.payload_bytes, config.block_bytes, config.rotation_bytes}, size)
-      .total();
-}
-
-ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint& endpoint) {
-  return make_shm_transport(store, rank, size, &endpoint, "", kConfig, scratch_of,
-                            Clock::now() + std::chrono::seconds(30));
-}
-
 /// One rank assumes another size than the rest: all are told, none waits for its timeout. The same
 /// store then serves ranks that agree.
-void test_world_size(uint64_t) {
+CASE(world_size) {
   const std::vector<std::vector<int>> worlds = {{2, 3}, {3, 2}, {3, 3, 4}, {3, 2, 3}, {2, 3, 2}};
   for (const std::vector<int>& sizes : worlds) {
     ForkedStore store;
@@ -33,14 +19,14 @@ void test_world_size(uint64_t) {
       Endpoint endpoint("memfd");
       ErrorCode code{};
       const auto start = Clock::now();
-      const std::string text = error_of([&] { form(store, rank, sizes[rank], endpoint); }, &code);
+      const std::string text = error_of([&] { form(store, rank, sizes[rank], &endpoint); }, &code);
       EXPECT(code == ErrorCode::kInvalidArgument && !text.empty(), "rank ", rank, ": ", text);
       EXPECT(text.find("give every rank the same world size") != std::string::npos, text);
       EXPECT(seconds_since(start) < 5, seconds_since(start));
     });
     run_processes(2, [&](int rank) {
       Endpoint endpoint("memfd");
-      const auto result = form(store, rank, 2, endpoint);
+      const auto result = form(store, rank, 2, &endpoint);
       EXPECT(result.group != nullptr, result.reason);
     });
   }
@@ -70,7 +56,7 @@ class TamperedStore final : public Bootstrap {
 };
 
 /// Each value of each round, too short, too long or out of bounds.
-void test_nonsense(uint64_t) {
+CASE(nonsense) {
   const auto config = [](uint64_t payload, uint64_t block, uint64_t ring = 16384) {
     return "+" + to_bytes(GroupConfig{payload, block, ring});
   };
@@ -114,15 +100,13 @@ void test_nonsense(uint64_t) {
       Endpoint endpoint("memfd");
       TamperedStore tampered(store, nonsense);
       ErrorCode code{};
-      const std::string text = error_of(
-          [&] {
-            make_shm_transport(rank == nonsense.reader ? static_cast<Bootstrap&>(tampered) : store,
-                               rank, 2, &endpoint, "", kConfig, scratch_of,
-                               Clock::now() + Milliseconds(rank == nonsense.reader ? 30000 : 300));
-          },
-          &code);
+      const bool reads = rank == nonsense.reader;
+      Bootstrap& own = reads ? static_cast<Bootstrap&>(tampered) : store;
+      const Deadline deadline = reads ? soon() : Clock::now() + Milliseconds(300);
+      const std::string text =
+          error_of([&] { form(own, rank, 2, &endpoint, "", deadline); }, &code);
       // The other rank, which saw nothing wrong, may wait for this one, or may be finished as well.
-      if (rank != nonsense.reader) return;
+      if (!reads) return;
       EXPECT(code == ErrorCode::kSystem && text.find("the store holds no valid") == 0,
              nonsense.round, " '", nonsense.value, "': ", text);
     });
@@ -133,7 +117,6 @@ void test_nonsense(uint64_t) {
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
   setenv("FASTCOMM_SEGMENT_MB", "8", 1);
-  return run_cases(argc, argv, {{"world_size", test_world_size}, {"nonsense", test_nonsense}});
+  return fastcomm::testing::run_cases(argc, argv);
 }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "fork_world.h"
+#include "fuzz/descriptors.h"
 #include "raw_socket.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/handshake.h"
@@ -15,7 +16,6 @@ namespace {
 
 constexpr size_t kSegment = size_t{8} << 20;
 constexpr uint64_t kNonce = 0x1234567890abcdef;
-constexpr uint64_t kMagic = 0x6f6c6c65686d6366;
 
 Deadline within(int ms) { return Clock::now() + std::chrono::milliseconds(ms); }
 int descriptors() { return count_entries("/proc/self/fd"); }
@@ -49,15 +49,14 @@ std::vector<Attack> attacks(const Hello& good, int segment, int pidfd, uint64_t 
   std::vector<char> longer = whole;
   longer.push_back(0);
   all.push_back({"too long", longer, pair});
-  Hello other = good;
-  other.version += 1;
-  all.push_back({"wrong version", bytes_of(other), pair});
-  other = good;
-  other.nonce ^= 1;
-  all.push_back({"wrong nonce", bytes_of(other), pair});
-  other = good;
-  other.magic ^= 1;
-  all.push_back({"wrong magic", bytes_of(other), pair});
+  const auto unlike = [&](const char* name, auto part) {
+    Hello other = good;
+    other.*part ^= 1;
+    all.push_back({name, bytes_of(other), pair});
+  };
+  unlike("wrong version", &Hello::version);
+  unlike("wrong nonce", &Hello::nonce);
+  unlike("wrong magic", &Hello::magic);
   all.push_back({"no descriptors", whole, {}});
   all.push_back({"one descriptor", whole, {segment}});
   all.push_back({"three descriptors", whole, {segment, pidfd, segment}});
@@ -65,15 +64,8 @@ std::vector<Attack> attacks(const Hello& good, int segment, int pidfd, uint64_t 
   return all;
 }
 
-Hello good_hello(Endpoint& endpoint) {
-  Hello hello = endpoint.hello(kNonce);
-  hello.magic = kMagic;
-  hello.version = kProtocolVersion;
-  return hello;
-}
-
 /// Whatever strangers send, the listener goes on, and accepts the peer that comes after them.
-void test_accept(uint64_t seed) {
+CASE(accept) {
   Endpoint endpoint("memfd");
   Listener listener;
   const Hello own = endpoint.hello(kNonce);
@@ -83,7 +75,7 @@ void test_accept(uint64_t seed) {
                                within(ms));
   };
   for (const Attack& attack :
-       attacks(good_hello(endpoint), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
     {
       const Fd stranger = raw_connect(listener.name());
       raw_send(stranger.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
@@ -106,7 +98,7 @@ void test_accept(uint64_t seed) {
 }
 
 /// Any number of strangers that connect and say nothing cost next to nothing in total.
-void test_silent(uint64_t) {
+CASE(silent) {
   Endpoint endpoint("memfd");
   Listener listener;
   const Hello own = endpoint.hello(kNonce);
@@ -126,7 +118,7 @@ void test_silent(uint64_t) {
 }
 
 /// The same from the other side: a listener that answers nonsense, or nothing, or hangs up.
-void test_answer(uint64_t seed) {
+CASE(answer) {
   Endpoint endpoint("memfd");
   const Hello own = endpoint.hello(kNonce);
   Listener hostile;
@@ -140,7 +132,7 @@ void test_answer(uint64_t seed) {
     EXPECT(!text.empty() && (code == ErrorCode::kSystem || code == ErrorCode::kTimeout), text);
   };
   for (const Attack& attack :
-       attacks(good_hello(endpoint), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
+       attacks(honest_hello(endpoint, kNonce), endpoint.segment().fd(), endpoint.pidfd(), seed)) {
     connected([&](const Fd& other) {
       raw_send(other.get(), attack.bytes.data(), attack.bytes.size(), attack.fds);
     });
@@ -152,7 +144,7 @@ void test_answer(uint64_t seed) {
 }
 
 /// A proper Hello with a segment that is not what it says.
-void test_segment(uint64_t) {
+CASE(segment) {
   Endpoint endpoint("memfd");
   Fd pidfd(dup(endpoint.pidfd()));
   const int before = descriptors();
@@ -163,7 +155,7 @@ void test_segment(uint64_t) {
              static_cast<ssize_t>(sizeof(content)));
     }
     Introduction introduction;
-    introduction.hello = good_hello(endpoint);
+    introduction.hello = honest_hello(endpoint, kNonce);
     introduction.hello.id = {1, 2};
     introduction.hello.segment_bytes = announced;
     introduction.segment = std::move(file);
@@ -174,20 +166,14 @@ void test_segment(uint64_t) {
     EXPECT(endpoint.find({1, 2}) == nullptr);
     EXPECT(descriptors() == before, name, " leaked");
   };
-  const auto memfd = [](size_t bytes, int seals) {
-    Fd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    EXPECT(ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
-    if (seals != 0) EXPECT(fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
-    return fd;
-  };
   constexpr int kSealed = F_SEAL_SHRINK | F_SEAL_GROW;
-  refused("smaller than announced", memfd(4096, kSealed), kSegment, true);
-  refused("larger than announced", memfd(2 * kSegment, kSealed), kSegment, true);
-  refused("empty", memfd(0, kSealed), 0, false);
-  refused("huge", memfd(4096, kSealed), ~uint64_t{0}, false);
-  refused("unsealed", memfd(kSegment, 0), kSegment, true);
-  refused("half sealed", memfd(kSegment, F_SEAL_GROW), kSegment, true);
-  refused("no header", memfd(kSegment, kSealed), kSegment, false);
+  refused("smaller than announced", hostile_file(4096, kSealed), kSegment, true);
+  refused("larger than announced", hostile_file(2 * kSegment, kSealed), kSegment, true);
+  refused("empty", hostile_file(0, kSealed), 0, false);
+  refused("huge", hostile_file(4096, kSealed), ~uint64_t{0}, false);
+  refused("unsealed", hostile_file(kSegment, 0), kSegment, true);
+  refused("half sealed", hostile_file(kSegment, F_SEAL_GROW), kSegment, true);
+  refused("no header", hostile_file(kSegment, kSealed), kSegment, false);
   refused("a directory", Fd(open("/", O_RDONLY | O_CLOEXEC)), kSegment, false);
   refused("a socket", Fd(socket(AF_UNIX, SOCK_STREAM, 0)), kSegment, false);
   refused("no file", Fd(), kSegment, false);
@@ -198,13 +184,13 @@ void test_segment(uint64_t) {
     refused("huge pages", std::move(huge), kSegment, false);
   }
   pidfd = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  refused("no pidfd", memfd(kSegment, kSealed), kSegment, true);
+  refused("no pidfd", hostile_file(kSegment, kSealed), kSegment, true);
   pidfd = Fd(eventfd(0, EFD_CLOEXEC));  // never readable: a death would never be told
-  refused("an eventfd for a pidfd", memfd(kSegment, kSealed), kSegment, true);
+  refused("an eventfd for a pidfd", hostile_file(kSegment, kSealed), kSegment, true);
 }
 
 /// Another user of the machine who knows everything is refused at both ends.
-void test_other_user(uint64_t) {
+CASE(other_user) {
   if (geteuid() != 0) {
     std::printf("SKIPPED: only root can become another user\n");
     return;
@@ -214,7 +200,7 @@ void test_other_user(uint64_t) {
   ForkedStore store;
   run_processes(2, [&](int rank) {
     Endpoint endpoint("memfd");
-    const Hello hello = good_hello(endpoint);
+    const Hello hello = honest_hello(endpoint, kNonce);
     if (rank == 0) {
       Listener listener;
       store.set("name", listener.name());
@@ -246,12 +232,6 @@ void test_other_user(uint64_t) {
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
   setenv("FASTCOMM_SEGMENT_MB", "8", 1);  // what kSegment says
-  return run_cases(argc, argv,
-                   {{"accept", test_accept},
-                    {"silent", test_silent},
-                    {"answer", test_answer},
-                    {"segment", test_segment},
-                    {"other_user", test_other_user}});
+  return fastcomm::testing::run_cases(argc, argv);
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-void test_reuse(uint64_t) {
+CASE(reuse) {
   HostCache cache;
   const HostCache::Block first = cache.take(3 * kMiB + 1);
   EXPECT(reinterpret_cast<uintptr_t>(first.memory) % HostCache::kAlignment == 0);
@@ -37,7 +37,7 @@ void test_reuse(uint64_t) {
 }
 
 /// The best fit, not the first; and no more idle than was in use at a time.
-void test_limits(uint64_t) {
+CASE(limits) {
   HostCache cache;
   const HostCache::Block large = cache.take(8 * kMiB), small = cache.take(4 * kMiB);
   cache.give(large);
@@ -54,7 +54,7 @@ void test_limits(uint64_t) {
 }
 
 /// Nobody gets a block that somebody else has.
-void test_threads(uint64_t seed) {
+CASE(threads) {
   HostCache cache;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
@@ -74,7 +74,7 @@ void test_threads(uint64_t seed) {
 }
 
 /// A child that is made while a thread uses the cache does not wait for that thread.
-void test_fork(uint64_t) {
+CASE(fork) {
   HostCache& cache = HostCache::instance();
   std::atomic<bool> over{false};
   std::thread other([&] {
@@ -99,11 +99,4 @@ void test_fork(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"reuse", test_reuse},
-                    {"limits", test_limits},
-                    {"threads", test_threads},
-                    {"fork", test_fork}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <string>
@@ -12,6 +10,7 @@
 
 #include "check.h"
 #include "core/cuda_host.h"
+#include "fork_world.h"
 #if defined(FC_SHIM)
 #include "shim/arena.h"
 #include "shim/ipc.h"
@@ -98,14 +97,8 @@ inline int device_count() {
   return count;
 }
 
-/// Runs `body(IpcRank&)` in one process per rank, under the shim with two devices, whose memory the
-/// others can map. A rank fails by EXPECT, an exception, a hazard that it leaves, or a signal other
-/// than SIGKILL. Hidden: only what runs on a device reaches its memory, at the address that
-/// device_view gives. `queues` is how many hardware queues a device's streams share; 0: each has
-/// its own.
-template <class Body>
-void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues = 0) {
-  std::fflush(stdout);
+/// A socket of each rank to each other one: ends[rank][peer].
+inline std::vector<std::vector<int>> connected_sockets(int size) {
   std::vector<std::vector<int>> ends(size, std::vector<int>(size, -1));
   for (int a = 0; a < size; ++a) {
     for (int b = a + 1; b < size; ++b) {
@@ -115,15 +108,27 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues =
       ends[b][a] = pair[1];
     }
   }
-  std::vector<pid_t> pids;
-  for (int rank = 0; rank < size; ++rank) {
-    pids.push_back(fork());
-    if (pids[rank] != 0) continue;
-    for (int other = 0; other < size; ++other) {
-      if (other == rank) continue;
-      for (const int end : ends[other]) close(end);
+  return ends;
+}
+/// Closes them, but for those of one rank.
+inline void close_sockets(const std::vector<std::vector<int>>& ends, int except = -1) {
+  for (int rank = 0; rank < static_cast<int>(ends.size()); ++rank) {
+    for (const int end : ends[rank]) {
+      if (end >= 0 && rank != except) close(end);
     }
-    failures = 0;
+  }
+}
+
+/// Runs `body(IpcRank&)` in one process per rank, under the shim with two devices, whose memory the
+/// others can map. A rank fails by EXPECT, an exception, a hazard that it leaves, or a signal other
+/// than SIGKILL. Hidden: only what runs on a device reaches its memory, at the address that
+/// device_view gives. `queues` is how many hardware queues a device's streams share; 0: each has
+/// its own.
+template <class Body>
+void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues = 0) {
+  const auto ends = connected_sockets(size);
+  const auto pids = start_processes(size, [&](int rank) {
+    close_sockets(ends, rank);
     std::signal(SIGPIPE, SIG_IGN);
     set_up_devices(hidden, queues);
     try {
@@ -135,20 +140,11 @@ void run_ipc_ranks(int size, const Body& body, bool hidden = false, int queues =
       EXPECT(false, "rank ", rank, ": a hazard: ", hazard);
     }
     std::fflush(stdout);
-    _exit(failures == 0 ? 0 : 1);
-  }
-  for (const auto& row : ends) {
-    for (const int end : row) {
-      if (end >= 0) close(end);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank) {
-    int status = 0;
-    waitpid(pids[rank], &status, 0);
-    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    EXPECT(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "rank ", rank,
-           " ended with status ", status);
-  }
+    _exit(failures == 0 ? 0 : 1);  // a device's threads may be at work
+  });
+  close_sockets(ends);
+  await_processes(pids,
+                  [](int, int status) { return ended_well(status) || ended_by(status, SIGKILL); });
 }
 
 /// Expects exactly the hazards so far: as many as `words` has entries, each with all its words.

@@ -9,7 +9,6 @@
 
 namespace fastcomm::testing {
 
-inline constexpr auto kTimeout = Milliseconds(60000);
 using Pointer = std::shared_ptr<PeerOperation>;
 
 class World : public RankWorld {
@@ -41,18 +40,8 @@ inline void wait(Communicator& group, const Pointer& operation, Milliseconds tim
 
 inline void expect_good(Communicator& group, const Pointer& operation) {
   wait(group, operation);
-  const auto text = error_of([&] {
-    if (operation->error() != nullptr) std::rethrow_exception(operation->error());
-  });
+  const std::string text = failure_of(*operation).text;
   EXPECT(text.empty(), operation->describe(), ": ", text);
-}
-
-inline Failure failure_of(const PeerOperation& operation) {
-  Failure failure;
-  if (operation.error() == nullptr) return failure;
-  failure.text = error_of([&] { std::rethrow_exception(operation.error()); }, &failure.code);
-  failure.failed = true;
-  return failure;
 }
 
 /// What a call ends with, whether it raises or its operation fails.
@@ -60,14 +49,13 @@ template <class Start>
 inline Failure failure_of_call(Communicator& group, const Start& start,
                                Milliseconds timeout = kTimeout) {
   Failure failure;
-  failure.text = error_of(
-      [&] {
-        const Pointer operation = start();
-        wait(group, operation, timeout);
-        if (operation->error() != nullptr) std::rethrow_exception(operation->error());
-      },
-      &failure.code);
-  failure.failed = !failure.text.empty();
+  const auto ended = [&] {
+    const Pointer operation = start();
+    wait(group, operation, timeout);
+    failure = failure_of(*operation);
+  };
+  const std::string raised = error_of(ended, &failure.code);
+  if (!raised.empty()) failure.failed = true, failure.text = raised;
   return failure;
 }
 

@@ -8,13 +8,10 @@
 #include <vector>
 
 #include "coll/describe_call.h"
-#include "coll/messages.h"
+#include "collective.h"
 #include "engines/cuda/failure_text.h"
 #include "engines/cuda/peer_collectives.h"
 #include "ipc_world.h"
-#include "random_values.h"
-#include "reference_plain.h"
-#include "reference_tree.h"
 #include "transport/ipc/device_ways.h"
 
 namespace fastcomm::testing {
@@ -48,8 +45,6 @@ class Hosts final : public HostExchange {
  private:
   const IpcRank& self_;
 };
-
-using Bytes = std::vector<char>;
 
 /// Memory of the current device, or `there`.
 inline char* upload(const Bytes& bytes, cudaStream_t stream, char* there = nullptr) {
@@ -164,103 +159,17 @@ class Rank {
   cudaStream_t memory_stream = nullptr;  // so that uploads wait for no operation
 };
 
-/// An operation of all ranks, and its results: inputs[rank][part], expected[rank][part].
-struct Operation {
-  Call call;  // without memory
-  std::vector<std::vector<Bytes>> inputs;
-  std::vector<std::vector<Bytes>> expected;
-  // This rank's:
-  std::vector<char*> sources;
-  std::vector<char*> results;
-};
+/// An operation of all ranks, and this rank's memory for it.
+struct Operation : Collective, Placed {};
 
 constexpr OpKind kKinds[] = {
     OpKind::kAllReduce, OpKind::kReduce,         OpKind::kReduceScatter, OpKind::kAllGather,
     OpKind::kGather,    OpKind::kBroadcast,      OpKind::kScatter,       OpKind::kAllToAll,
     OpKind::kBarrier,   OpKind::kFusedAllReduce, OpKind::kGatherShards,  OpKind::kAllGatherUneven};
 
-inline bool reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kFusedAllReduce;
-}
-
-constexpr ReduceOp kOps[] = {ReduceOp::kSum,     ReduceOp::kAvg, ReduceOp::kPremulSum,
-                             ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
-
-/// The definition of every reduction.
-inline Bytes reduced(const Call& call, const std::vector<Bytes>& inputs) {
-  if (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum) {
-    const int divisor = call.op == ReduceOp::kAvg ? static_cast<int>(inputs.size()) : 1;
-    return reference::reduce(call.dtype, call.dtype, inputs, {divisor, call.scale, call.factor});
-  }
-  return reference::reduce_plain(call.dtype, call.op, inputs);
-}
-
-/// The definition of every operation.
 inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, ReduceOp op, int size,
                                 std::mt19937_64& random) {
-  Operation made;
-  Call& call = made.call;
-  call.kind = kind;
-  call.dtype = dtype;
-  const bool in_pairs = kind == OpKind::kAllToAll || kind == OpKind::kAllGatherUneven;
-  call.count = kind == OpKind::kBarrier || in_pairs ? 0 : count;
-  if (reduces(kind)) call.op = op;
-  if (kind == OpKind::kFusedAllReduce) {
-    call.op = op == ReduceOp::kAvg ? op : ReduceOp::kSum;
-    call.scale = 0.3;
-  }
-  if (call.op == ReduceOp::kPremulSum) call.factor = 1.0 / 3;
-  const bool rooted = kind == OpKind::kReduce || kind == OpKind::kGather ||
-                      kind == OpKind::kBroadcast || kind == OpKind::kScatter;
-  if (rooted) call.root = static_cast<int>(random() % size);
-  const bool in_parts =
-      kind == OpKind::kReduceScatter || kind == OpKind::kScatter || kind == OpKind::kAllToAll;
-  made.inputs.resize(size);
-  for (auto& parts : made.inputs) {
-    for (int part = 0; part < (in_parts ? size : 1); ++part) {
-      const bool fewer = kind == OpKind::kGatherShards && &parts != &made.inputs[0];
-      const bool differ = fewer || in_pairs;
-      parts.push_back(random_values(dtype, differ ? random() % (count + 1) : count, random));
-    }
-  }
-  const auto part_of_all = [&](int part) {
-    std::vector<Bytes> all;
-    for (const auto& parts : made.inputs) all.push_back(parts[part]);
-    return all;
-  };
-  made.expected.resize(size);
-  for (int rank = 0; rank < size; ++rank) {
-    const bool there = !rooted || rank == call.root;
-    auto& expected = made.expected[rank];
-    switch (kind) {
-      case OpKind::kAllReduce:
-      case OpKind::kFusedAllReduce:
-      case OpKind::kReduce:
-        if (there) expected = {reduced(call, part_of_all(0))};
-        break;
-      case OpKind::kReduceScatter:
-        expected = {reduced(call, part_of_all(rank))};
-        break;
-      case OpKind::kAllGather:
-      case OpKind::kAllGatherUneven:
-      case OpKind::kGatherShards:
-      case OpKind::kGather:
-        if (there) expected = part_of_all(0);
-        break;
-      case OpKind::kBroadcast:
-        expected = {made.inputs[call.root][0]};
-        break;
-      case OpKind::kScatter:
-        expected = {made.inputs[call.root][rank]};
-        break;
-      case OpKind::kBarrier:
-        break;
-      default:
-        expected = part_of_all(rank);
-    }
-  }
-  return made;
+  return {make_collective(kind, dtype, count, op, size, random), {}};
 }
 inline Operation make_operation(OpKind kind, DType dtype, uint64_t count, bool average, int size,
                                 std::mt19937_64& random) {
@@ -324,73 +233,32 @@ void cut_shards(AnyRank& rank, Operation& operation, std::mt19937_64& random) {
   call.shards = std::make_shared<const ShardPieces>(std::move(shards));
 }
 
-/// The same as messages, one of which may stay where it is.
-template <class AnyRank>
-void exchange(AnyRank& rank, Operation& operation, bool in_place) {
-  const int own = rank.self.rank, size = rank.self.size();
-  auto messages = std::make_shared<Messages>(size);
-  messages->same_for_all = operation.call.kind == OpKind::kAllGatherUneven;
-  for (const Bytes& part : operation.inputs[own]) {
-    operation.sources.push_back(upload(part, rank.memory_stream));
-  }
-  for (int peer = 0; peer < size; ++peer) {
-    const int part = messages->same_for_all ? 0 : peer;
-    const Bytes& expected = operation.expected[own][peer];
-    operation.results.push_back(peer == own && in_place
-                                    ? operation.sources[part]
-                                    : upload(Bytes(expected.size(), 0x55), rank.memory_stream));
-    messages->sends[peer] = {operation.sources[part], operation.inputs[own][part].size()};
-    messages->receives[peer] = {operation.results[peer], expected.size()};
-  }
-  operation.call.messages = std::move(messages);
-}
-
 /// Enqueues this rank's part. In place where the operation has a place for it.
 template <class AnyRank>
 void enqueue(AnyRank& rank, Operation& operation, int channel, bool in_place) {
   Call& call = operation.call;
   const int own = rank.self.rank;
-  const size_t bytes = call.bytes();
   std::mt19937_64 of_rank(7 * call.count + own);
+  Placed& placed = operation;
   if (call.kind == OpKind::kFusedAllReduce && of_rank() % 3 != 0) {
     cut(rank, operation, of_rank);
-    rank.collectives.enqueue(call, channel, rank.streams[channel]);
-    return;
-  }
-  if (call.kind == OpKind::kGatherShards) {
+  } else if (call.kind == OpKind::kGatherShards) {
     cut_shards(rank, operation, of_rank);
-    rank.collectives.enqueue(call, channel, rank.streams[channel]);
-    return;
+  } else if (call.kind == OpKind::kAllToAll || call.kind == OpKind::kAllGatherUneven) {
+    placed = place(operation, own, in_place,
+                   [&](const Bytes& part, bool) { return upload(part, rank.memory_stream); });
+    call.messages = messages_of(operation, own, placed);
+  } else {
+    // All inputs in one run, or each by itself.
+    const auto& inputs = operation.inputs[own];
+    char* run = rank.in_pool.take(inputs.size() * inputs[0].size());
+    placed = place(operation, own, in_place, [&](const Bytes& part, bool is_input) {
+      char* const there = is_input ? run : rank.in_pool.take(part.size());
+      if (is_input && run != nullptr) run += part.size();
+      return upload(part, rank.memory_stream, there);
+    });
+    set_memory(call, placed);
   }
-  if (call.kind == OpKind::kAllToAll || call.kind == OpKind::kAllGatherUneven) {
-    exchange(rank, operation, in_place);
-    rank.collectives.enqueue(call, channel, rank.streams[channel]);
-    return;
-  }
-  // All parts in one run, or each by itself.
-  char* run = rank.in_pool.take(operation.inputs[own].size() * operation.inputs[own][0].size());
-  for (const Bytes& part : operation.inputs[own]) {
-    operation.sources.push_back(upload(part, rank.memory_stream, run));
-    if (run != nullptr) run += part.size();
-  }
-  for (size_t i = 0; i < operation.expected[own].size(); ++i) {
-    operation.results.push_back(
-        upload(Bytes(bytes, 0x55), rank.memory_stream, rank.in_pool.take(bytes)));
-  }
-  call.input = operation.sources[0];
-  call.inputs.assign(operation.sources.begin(), operation.sources.end());
-  if (call.kind == OpKind::kBroadcast) {
-    if (call.root == own) operation.results[0] = operation.sources[0];
-  } else if (in_place &&
-             (call.kind == OpKind::kAllReduce || call.kind == OpKind::kFusedAllReduce)) {
-    operation.results[0] = operation.sources[0];
-  } else if (in_place && call.kind == OpKind::kReduceScatter) {
-    operation.results[0] = operation.sources[own];
-  } else if (in_place && call.kind == OpKind::kAllGather) {
-    operation.results[own] = operation.sources[0];
-  }
-  call.output = operation.results.empty() ? nullptr : operation.results[0];
-  call.outputs.assign(operation.results.begin(), operation.results.end());
   rank.collectives.enqueue(call, channel, rank.streams[channel]);
 }
 

@@ -8,7 +8,7 @@ namespace fastcomm::testing {
 namespace {
 
 /// Both sides learn of it, nothing is written, and later calls fail, too.
-void test_mismatch(uint64_t seed) {
+CASE(mismatch) {
   for (int round = 0; round < 24; ++round) {
     World world(3);
     world.run([&](int rank) {
@@ -44,12 +44,12 @@ void test_mismatch(uint64_t seed) {
       failure = failure_of_call(group, [&] { return send(group, 1 - rank, 0, more); });
       EXPECT(failure.failed && failure.code == ErrorCode::kMismatch, failure.text);
       const auto all = group.run(barrier_call(), kTimeout, nullptr);
-      EXPECT(testing::failure_of(*all).code == ErrorCode::kMismatch);
+      EXPECT(failure_of(*all).code == ErrorCode::kMismatch);
     });
   }
 }
 
-void test_timeout(uint64_t) {
+CASE(timeout) {
   World world(2);
   std::vector<char> data(8), large(100000);
   std::vector<Pointer> sent;
@@ -78,7 +78,7 @@ void test_timeout(uint64_t) {
 }
 
 /// What was sent before the leave notice arrives; nothing else does.
-void test_leave(uint64_t seed) {
+CASE(leave) {
   for (int round = 0; round < 20; ++round) {
     World world(3);
     world.run([&](int rank) {
@@ -110,7 +110,7 @@ void test_leave(uint64_t seed) {
 
 /// A rank that waits for any rank when all others have left is not told to blame one that has sent
 /// what it had to send; but it is told of one that did not leave in good order.
-void test_leave_any(uint64_t seed) {
+CASE(leave_any) {
   for (int round = 0; round < 12; ++round) {
     const int size = round % 4 == 3 ? 2 : 4;
     World world(size);
@@ -144,7 +144,7 @@ void test_leave_any(uint64_t seed) {
 }
 
 /// A death ends all that waits, whatever for; a full ring and a long message are no exceptions.
-void test_lost(uint64_t) {
+CASE(lost) {
   for (int round = 0; round < 5; ++round) {
     World world(3);
     Communicator& group = world.at(0);
@@ -168,7 +168,7 @@ void test_lost(uint64_t) {
 }
 
 /// abort() of either side, Ctrl-C, and what is taken back.
-void test_abort(uint64_t) {
+CASE(abort) {
   for (int round = 0; round < 12; ++round) {
     World world(2);
     world.run([&](int rank) {
@@ -204,7 +204,7 @@ void test_abort(uint64_t) {
 }
 
 /// An operation that has ended, and whose callback runs, is neither taken back nor ended again.
-void test_cancelled_too_late(uint64_t) {
+CASE(cancelled_too_late) {
   World world(2);
   Communicator& group = world.at(0);
   std::vector<char> data(8), more(8);
@@ -232,18 +232,6 @@ void test_cancelled_too_late(uint64_t) {
 }
 
 }  // namespace
-
-int run(int argc, char** argv) {
-  return run_cases(argc, argv,
-                   {{"mismatch", test_mismatch},
-                    {"timeout", test_timeout},
-                    {"leave", test_leave},
-                    {"leave_any", test_leave_any},
-                    {"lost", test_lost},
-                    {"abort", test_abort},
-                    {"cancelled_too_late", test_cancelled_too_late}});
-}
-
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) { return fastcomm::testing::run(argc, argv); }
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

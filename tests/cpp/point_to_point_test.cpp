@@ -9,7 +9,7 @@
 namespace fastcomm::testing {
 namespace {
 
-void test_sizes(uint64_t seed) {
+CASE(sizes) {
   World world(2);
   world.run([&](int rank) {
     Communicator& group = world.at(rank);
@@ -33,7 +33,7 @@ void test_sizes(uint64_t seed) {
 
 /// Many messages between all pairs, tags in a different order on each side, most started before any
 /// waits.
-void test_random(uint64_t seed) {
+CASE(random) {
   for (int round = 0; round < 3; ++round) {
     const int size = 2 + round;
     World world(size);
@@ -110,7 +110,7 @@ void test_random(uint64_t seed) {
 }
 
 /// More messages than a ring holds, long ones too, before anybody receives; then backwards by tag.
-void test_full(uint64_t seed) {
+CASE(full) {
   World world(2);
   constexpr int kMany = 300;
   world.run([&](int rank) {
@@ -133,7 +133,7 @@ void test_full(uint64_t seed) {
 }
 
 /// Nobody waits: the progress threads alone finish it.
-void test_background(uint64_t seed) {
+CASE(background) {
   World world(3);
   std::atomic<int> finished{0};
   std::vector<std::vector<char>> from(3), to(3);
@@ -165,7 +165,7 @@ void test_background(uint64_t seed) {
   EXPECT(here && byte == sent);
 }
 
-void test_any_source(uint64_t seed) {
+CASE(any_source) {
   constexpr int kSize = 4;
   World world(kSize);
   const int count = operations(100);
@@ -197,7 +197,7 @@ void test_any_source(uint64_t seed) {
 }
 
 /// Earlier receives come first, and ranks take turns.
-void test_order(uint64_t) {
+CASE(order) {
   World world(3);
   for (int rank = 0; rank < 3; ++rank) world.at(rank);
   std::vector<char> a(1), b(1), c(1), d(1), x{'x'}, y{'y'}, z{'z'}, w{'w'};
@@ -223,7 +223,7 @@ void test_order(uint64_t) {
 }
 
 /// Several threads of each rank, collectives among them.
-void test_threads(uint64_t seed) {
+CASE(threads) {
   World world(2);
   const int count = operations(150);
   world.run([&](int rank) {
@@ -254,7 +254,7 @@ void test_threads(uint64_t seed) {
 }
 
 /// Two threads wait for one rank, the progress thread drives, and one gives up early: nobody sleeps on.
-void test_hand_over(uint64_t seed) {
+CASE(hand_over) {
   World world(2);
   Communicator& group = world.at(0);
   for (int round = 0; round < operations(60); ++round) {
@@ -283,19 +283,6 @@ void test_hand_over(uint64_t seed) {
 }
 
 }  // namespace
-
-int run(int argc, char** argv) {
-  return run_cases(argc, argv,
-                   {{"sizes", test_sizes},
-                    {"random", test_random},
-                    {"full", test_full},
-                    {"background", test_background},
-                    {"any_source", test_any_source},
-                    {"order", test_order},
-                    {"threads", test_threads},
-                    {"hand_over", test_hand_over}});
-}
-
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) { return fastcomm::testing::run(argc, argv); }
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

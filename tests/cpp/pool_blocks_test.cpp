@@ -55,7 +55,7 @@ class Reference {
   std::vector<std::vector<Granule>> segments_;
 };
 
-void test_random(uint64_t seed) {
+CASE(random) {
   std::mt19937_64 random(seed);
   PoolBlocks blocks;
   Reference reference;
@@ -104,7 +104,4 @@ void test_random(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"random", test_random}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

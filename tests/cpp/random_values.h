@@ -21,27 +21,30 @@ inline std::vector<char> random_values(DType dtype, uint64_t count, std::mt19937
     return sign * std::ldexp(1.0 + double(random() % (1 << 24)) / (1 << 24), exponent);
   };
   for (uint64_t i = 0; i < count; ++i) {
-    char* at = &bytes[i * dtype_size(dtype)];
+    const auto put = [&](auto value) {
+      std::memcpy(&bytes[i * dtype_size(dtype)], &value, dtype_size(dtype));
+    };
     if (dtype == DType::kFloat32) {
-      const auto value = static_cast<float>(magnitude(-4, 26));
-      std::memcpy(at, &value, sizeof(value));
+      put(static_cast<float>(magnitude(-4, 26)));
     } else if (dtype == DType::kFloat64) {
-      const double value = magnitude(-4, 56);
-      std::memcpy(at, &value, sizeof(value));
+      put(magnitude(-4, 56));
     } else if (dtype == DType::kFloat16) {
-      const auto value = static_cast<_Float16>(magnitude(-20, 12));
-      std::memcpy(at, &value, sizeof(value));
+      put(static_cast<_Float16>(magnitude(-20, 12)));
     } else if (dtype == DType::kBFloat16) {
-      const uint16_t value = reference::narrow_bfloat16(static_cast<float>(magnitude(-4, 30)));
-      std::memcpy(at, &value, sizeof(value));
+      put(reference::narrow_bfloat16(static_cast<float>(magnitude(-4, 30))));
     } else if (dtype == DType::kBool) {
-      *at = random() % 8 == 0;
+      put(static_cast<uint8_t>(random() % 8 == 0));
     } else {
-      const uint64_t value = random();
-      std::memcpy(at, &value, dtype_size(dtype));
+      put(random());
     }
   }
   return bytes;
+}
+
+/// The same from a seed alone.
+inline std::vector<char> random_input(DType dtype, uint64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed * 0x9e3779b97f4a7c15u + 1);
+  return random_values(dtype, count, random);
 }
 
 }  // namespace fastcomm::testing

@@ -119,6 +119,16 @@ class RankWorld {
   std::vector<std::vector<std::shared_ptr<Communicator>>> communicators_;
 };
 
+inline constexpr auto kTimeout = Milliseconds(60000);
+
+/// Carries a call out, in the caller or asynchronously.
+inline std::shared_ptr<Operation> carry_out(Communicator& group, const Call& call, bool async) {
+  if (!async) return group.run(call, kTimeout, nullptr);
+  auto operation = group.start(call, kTimeout, nullptr);
+  group.wait(*operation, Deadline::max(), nullptr);
+  return operation;
+}
+
 inline Call barrier_call() {
   Call call;
   call.kind = OpKind::kBarrier;

@@ -15,18 +15,13 @@ namespace fastcomm::reference {
 
 /// The elements of an array of a floating-point type, which fp64 holds exactly.
 inline std::vector<double> widened(DType dtype, const std::vector<char>& bytes) {
-  const size_t size = dtype_size(dtype);
   std::vector<double> values;
-  for (size_t at = 0; at < bytes.size(); at += size) {
-    const auto read = [&](auto value) {
+  with_type(dtype, [&](auto value) {
+    for (size_t at = 0; at < bytes.size(); at += sizeof(value)) {
       std::memcpy(&value, &bytes[at], sizeof(value));
-      values.push_back(widen(value));
-    };
-    if (dtype == DType::kFloat32) read(float());
-    if (dtype == DType::kFloat64) read(double());
-    if (dtype == DType::kFloat16) read(Float16());
-    if (dtype == DType::kBFloat16) read(BrainFloat16());
-  }
+      values.push_back(static_cast<double>(widen(value)));
+    }
+  });
   return values;
 }
 

@@ -108,39 +108,6 @@ std::vector<char> plain_as(ReduceOp op, const std::vector<std::vector<char>>& in
   return out;
 }
 
-/// Calls use(T{}) with the reference's type of a dtype.
-template <class Use>
-auto with_type(DType dtype, const Use& use) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return use(float{});
-    case DType::kFloat64:
-      return use(double{});
-    case DType::kFloat16:
-      return use(Float16{});
-    case DType::kBFloat16:
-      return use(BrainFloat16{});
-    case DType::kInt8:
-      return use(int8_t{});
-    case DType::kUInt8:
-      return use(uint8_t{});
-    case DType::kInt16:
-      return use(int16_t{});
-    case DType::kUInt16:
-      return use(uint16_t{});
-    case DType::kInt32:
-      return use(int32_t{});
-    case DType::kUInt32:
-      return use(uint32_t{});
-    case DType::kInt64:
-      return use(int64_t{});
-    case DType::kUInt64:
-      return use(uint64_t{});
-    default:
-      return use(Boolean{});
-  }
-}
-
 inline std::vector<char> reduce_plain(DType dtype, ReduceOp op,
                                       const std::vector<std::vector<char>>& inputs) {
   return with_type(dtype, [&](auto type) { return plain_as<decltype(type)>(op, inputs); });

@@ -134,64 +134,54 @@ void reduce_as(const std::vector<std::vector<char>>& inputs, const Epilogue& las
   }
 }
 
-/// The same from a float of at most 32 bits to any of them.
-template <class In>
-void reduce_float(DType to, const std::vector<std::vector<char>>& inputs, const Epilogue& last,
-                  std::vector<char>& out) {
-  switch (to) {
+/// Calls use(T{}) with the type of a dtype.
+template <class Use>
+auto with_type(DType dtype, const Use& use) {
+  switch (dtype) {
     case DType::kFloat32:
-      return reduce_as<In, float>(inputs, last, out);
+      return use(float{});
+    case DType::kFloat64:
+      return use(double{});
     case DType::kFloat16:
-      return reduce_as<In, Float16>(inputs, last, out);
+      return use(Float16{});
+    case DType::kBFloat16:
+      return use(BrainFloat16{});
+    case DType::kInt8:
+      return use(int8_t{});
+    case DType::kUInt8:
+      return use(uint8_t{});
+    case DType::kInt16:
+      return use(int16_t{});
+    case DType::kUInt16:
+      return use(uint16_t{});
+    case DType::kInt32:
+      return use(int32_t{});
+    case DType::kUInt32:
+      return use(uint32_t{});
+    case DType::kInt64:
+      return use(int64_t{});
+    case DType::kUInt64:
+      return use(uint64_t{});
     default:
-      return reduce_as<In, BrainFloat16>(inputs, last, out);
+      return use(Boolean{});
   }
 }
 
+/// To the same type, or between those that add in float.
 inline std::vector<char> reduce(DType from, DType to, const std::vector<std::vector<char>>& inputs,
                                 const Epilogue& last) {
   std::vector<char> out;
-  switch (from) {
-    case DType::kFloat32:
-      reduce_float<float>(to, inputs, last, out);
-      break;
-    case DType::kFloat64:
-      reduce_as<double, double>(inputs, last, out);
-      break;
-    case DType::kFloat16:
-      reduce_float<Float16>(to, inputs, last, out);
-      break;
-    case DType::kBFloat16:
-      reduce_float<BrainFloat16>(to, inputs, last, out);
-      break;
-    case DType::kInt8:
-      reduce_as<int8_t, int8_t>(inputs, last, out);
-      break;
-    case DType::kUInt8:
-      reduce_as<uint8_t, uint8_t>(inputs, last, out);
-      break;
-    case DType::kInt16:
-      reduce_as<int16_t, int16_t>(inputs, last, out);
-      break;
-    case DType::kInt32:
-      reduce_as<int32_t, int32_t>(inputs, last, out);
-      break;
-    case DType::kInt64:
-      reduce_as<int64_t, int64_t>(inputs, last, out);
-      break;
-    case DType::kUInt16:
-      reduce_as<uint16_t, uint16_t>(inputs, last, out);
-      break;
-    case DType::kUInt32:
-      reduce_as<uint32_t, uint32_t>(inputs, last, out);
-      break;
-    case DType::kUInt64:
-      reduce_as<uint64_t, uint64_t>(inputs, last, out);
-      break;
-    default:
-      reduce_as<Boolean, Boolean>(inputs, last, out);
-      break;
-  }
+  with_type(from, [&](auto given) {
+    using In = decltype(given);
+    if (from == to) return reduce_as<In, In>(inputs, last, out);
+    with_type(to, [&](auto wanted) {
+      using Out = decltype(wanted);
+      if constexpr (std::is_same_v<decltype(widen(In{})), float> &&
+                    std::is_same_v<decltype(widen(Out{})), float>) {
+        reduce_as<In, Out>(inputs, last, out);
+      }
+    });
+  });
   return out;
 }
 

@@ -28,7 +28,7 @@ void await(Bootstrap& store, const std::string& what, int size) {
 }
 
 /// A rank's buffer is named, found and written by its peers; memory elsewhere has no name.
-void test_reach(uint64_t seed) {
+CASE(reach) {
   constexpr int kSize = 3;
   ForkedStore store;
   run_processes(kSize, [&](int rank) {
@@ -72,7 +72,7 @@ void test_reach(uint64_t seed) {
 }
 
 /// Freed memory serves the next buffer, zeroed; memory in quarantine only when the peers have left.
-void test_quarantine(uint64_t) {
+CASE(quarantine) {
   constexpr int kSize = 3;
   ForkedStore store;
   run_processes(kSize, [&](int rank) {
@@ -114,7 +114,7 @@ void test_quarantine(uint64_t) {
 }
 
 /// A child of fork() shares the memory with its parent and frees nothing of it.
-void test_fork(uint64_t) {
+CASE(fork) {
   watch_for_forks();
   Endpoint endpoint("auto");
   auto buffer = std::make_unique<SharedBuffer>(endpoint, kBytes);
@@ -136,7 +136,7 @@ void test_fork(uint64_t) {
 }
 
 /// Running out is an error that names the variable, and takes nothing.
-void test_full(uint64_t) {
+CASE(full) {
   Endpoint endpoint("auto");
   const size_t all = endpoint.segment().mapping().bytes();
   ErrorCode code{};
@@ -153,11 +153,6 @@ void test_full(uint64_t) {
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
   setenv("FASTCOMM_SEGMENT_MB", "64", 1);
-  return run_cases(argc, argv,
-                   {{"reach", test_reach},
-                    {"quarantine", test_quarantine},
-                    {"fork", test_fork},
-                    {"full", test_full}});
+  return fastcomm::testing::run_cases(argc, argv);
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ipc_world.h"
+#include "random_values.h"
 
 namespace fastcomm::testing {
 namespace {

@@ -26,85 +26,66 @@ uint64_t number_of(const char* name, uint64_t otherwise) {
 int ranks_wanted() { return static_cast<int>(number_of("FC_TEST_RANKS", 2)); }
 uint64_t rounds_wanted(uint64_t otherwise) { return number_of("FC_TEST_ROUNDS", otherwise); }
 
-/// A call whose tensors stay where they are: inputs in one run of memory, results in another.
-struct Placed {
-  Call call;
-  uint64_t from = 0, from_bytes = 0;  // in the run of inputs
-  uint64_t to = 0, to_bytes = 0;      // in the run of results
-};
-
-/// What a graph does, on changing values: three kinds, each of one size.
+/// What a graph does, on changing values: three kinds, with tensors of one size that stay where they are.
 class Repeated {
  public:
-  static constexpr OpKind kOf[] = {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather};
   static constexpr int kVariants = 3;
 
   Repeated(const Rank& rank, uint64_t seed) : stream_(rank.streams[0]) {
-    const int own = rank.self.rank, size = rank.self.size();
+    const int own = rank.self.rank;
+    const auto put = [&](const Bytes& part, bool) { return upload(part, stream_); };
     std::mt19937_64 random(seed);  // the same on all ranks
-    Bytes given[kVariants];
-    for (const OpKind kind : kOf) {
-      Placed placed;
-      placed.from = given[0].size();
-      placed.to = expected_[0].size();
+    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather}) {
       for (int v = 0; v < kVariants; ++v) {
-        const Operation made = make_operation(kind, DType::kFloat32, 304, false, size, random);
-        placed.call = made.call;
-        for (const Bytes& part : made.inputs[own]) append(given[v], part);
+        const Collective made = make_collective(kind, DType::kFloat32, kBytes / sizeof(float),
+                                                ReduceOp::kSum, rank.self.size(), random);
+        const Placed placed = place(made, own, false, put);
+        append(given_[v], placed.sources);
         for (const Bytes& part : made.expected[own]) append(expected_[v], part);
+        if (v > 0) continue;
+        calls_.push_back(made.call);
+        const Placed memory = place(made, own, false, put);
+        set_memory(calls_.back(), memory);
+        append(sources_, memory.sources);
+        append(results_, memory.results);
       }
-      placed.from_bytes = given[0].size() - placed.from;
-      placed.to_bytes = expected_[0].size() - placed.to;
-      all_.push_back(placed);
     }
-    for (const Bytes& each : given) given_.push_back(upload(each, stream_));
-    input_bytes_ = given[0].size();
-    input_ = device_memory(input_bytes_);
-    output_ = device_memory(bytes());
-    for (Placed& placed : all_) place(placed);
   }
 
   uint64_t bytes() const { return expected_[0].size(); }
   const Bytes& expected(int variant) const { return expected_[variant]; }
   void enqueue(Rank& rank) const {
-    for (const Placed& placed : all_) rank.collectives.enqueue(placed.call, 0, stream_);
+    for (const Call& call : calls_) rank.collectives.enqueue(call, 0, stream_);
   }
   /// Called before and after the operations, or a graph of them.
-  void give(int variant) const { copy(input_, given_[variant], input_bytes_); }
-  void take(char* row) const { copy(row, output_, bytes()); }
+  void give(int variant) const {
+    for (size_t i = 0; i < sources_.size(); ++i) copy(sources_[i], given_[variant][i]);
+  }
+  void take(char* row) const {
+    for (size_t i = 0; i < results_.size(); ++i) copy(row + i * kBytes, results_[i]);
+  }
 
  private:
-  static void append(Bytes& all, const Bytes& part) {
-    all.insert(all.end(), part.begin(), part.end());
+  static constexpr size_t kBytes = 304 * sizeof(float);
+
+  template <class T>
+  static void append(std::vector<T>& all, const std::vector<T>& more) {
+    all.insert(all.end(), more.begin(), more.end());
   }
-  void copy(char* to, const char* from, uint64_t bytes) const {
-    FC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "a test");
-  }
-  void place(Placed& placed) const {
-    Call& call = placed.call;
-    const uint64_t part = call.bytes();
-    for (uint64_t at = 0; at < placed.from_bytes; at += part) {
-      call.inputs.push_back(input_ + placed.from + at);
-    }
-    for (uint64_t at = 0; at < placed.to_bytes; at += part) {
-      call.outputs.push_back(output_ + placed.to + at);
-    }
-    call.input = call.inputs[0];
-    call.output = call.outputs[0];
+  void copy(char* to, const char* from) const {
+    FC_CUDA(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDefault, stream_), "a test");
   }
 
   cudaStream_t stream_;
-  std::vector<Placed> all_;
-  std::vector<char*> given_;
+  std::vector<Call> calls_;
+  std::vector<char*> sources_, results_;
+  std::vector<char*> given_[kVariants];
   Bytes expected_[kVariants];
-  uint64_t input_bytes_ = 0;
-  char* input_ = nullptr;
-  char* output_ = nullptr;
 };
 
 /// Replays and operations one after the other, in random order: the bits of the definition each
 /// time.
-void test_replays(uint64_t seed) {
+CASE(replays) {
   const uint64_t replays = rounds_wanted(kOnSimulatedDevices ? 40 : 1000);
   constexpr uint64_t kRows = 20;  // how often the host looks
   run_ipc_ranks(ranks_wanted(), [&](const IpcRank& self) {
@@ -172,7 +153,7 @@ Held held() {
 /// All kinds of operations, again and again: after the first tenth nothing of what a process holds grows.
 /// Under the shim its own records and the devices' memory are on the host, so nothing is claimed
 /// about it. FC_TEST_LEAK, host or device: a control.
-void test_growth(uint64_t seed) {
+CASE(growth) {
   const uint64_t operations = rounds_wanted(kOnSimulatedDevices ? 600 : 10'000);
   const char* const leak = std::getenv("FC_TEST_LEAK");
   const std::string leaks = leak == nullptr ? "" : leak;
@@ -251,7 +232,7 @@ void die_in(std::chrono::microseconds life) {
 }
 
 /// Rank 2 dies while its kernel waits for the others, which come afterwards.
-void test_death_in_a_wait(uint64_t seed) {
+CASE(death_in_a_wait) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     {
       Rank rank(self, small(700));
@@ -277,7 +258,7 @@ void test_death_in_a_wait(uint64_t seed) {
 }
 
 /// Rank 2 dies while kernels of all ranks move much data, one after the other.
-void test_death_in_a_copy(uint64_t seed) {
+CASE(death_in_a_copy) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     {
       const uint64_t bytes = kOnSimulatedDevices ? 64 << 10 : 16 << 20;
@@ -319,11 +300,4 @@ void test_death_in_a_copy(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"replays", test_replays},
-                    {"growth", test_growth},
-                    {"death_in_a_wait", test_death_in_a_wait},
-                    {"death_in_a_copy", test_death_in_a_copy}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

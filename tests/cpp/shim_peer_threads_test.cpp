@@ -5,10 +5,8 @@
 //   shim_peer_threads_test [CASE [SEED]]
 //
 // CASE: rounds | at_once | mixed | types | types_in_rounds. Types are for builds with all kernels.
-#include <condition_variable>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "engines/cuda/short.h"
@@ -16,47 +14,6 @@
 
 namespace fastcomm::testing {
 namespace {
-
-/// What the hosts of a group say to each other.
-class Table {
- public:
-  explicit Table(int size) : said_(size) {}
-
-  std::vector<std::string> all_gather(int rank, const std::string& own) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    said_[rank] = own;
-    const uint64_t round = round_;
-    if (++here_ == static_cast<int>(said_.size())) {
-      here_ = 0;
-      ++round_;
-      all_ = said_;
-      everybody_.notify_all();
-    } else {
-      everybody_.wait(lock, [&] { return round_ != round; });
-    }
-    return all_;
-  }
-  int size() const { return static_cast<int>(said_.size()); }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable everybody_;
-  std::vector<std::string> said_, all_;
-  int here_ = 0;
-  uint64_t round_ = 0;
-};
-
-class TableHosts final : public HostExchange {
- public:
-  TableHosts(Table& table, int rank) : table_(table), rank_(rank) {}
-  std::vector<std::string> all_gather(const std::string& own) override {
-    return table_.all_gather(rank_, own);
-  }
-
- private:
-  Table& table_;
-  const int rank_;
-};
 
 /// A window that all threads have.
 class ThreadMemory final : public WindowMemory {
@@ -81,24 +38,19 @@ class ThreadMemory final : public WindowMemory {
 };
 
 struct ThreadRank {
-  ThreadRank(Table& table, int own, const PeerCollectives::Options& options)
-      : self{own, table.size()},
-        hosts(table, own),
-        windows(hosts, own, std::make_unique<ThreadMemory>(),
-                PeerCollectives::window_bytes(options, table.size())),
-        pool(0, own, table.size()),
-        in_pool(pool, own),
+  ThreadRank(const IpcRank& self, const PeerCollectives::Options& options)
+      : self(self),
+        hosts(self),
+        windows(hosts, self.rank, std::make_unique<ThreadMemory>(),
+                PeerCollectives::window_bytes(options, self.size())),
+        pool(0, self.rank, self.size()),
+        in_pool(pool, self.rank),
         collectives(windows, options, &pool) {
     in_pool.make(hosts, [] { return std::make_unique<ThreadMemory>(); });
   }
 
-  struct Self {
-    int rank;
-    int ranks;
-    int size() const { return ranks; }
-  };
-  const Self self;
-  TableHosts hosts;
+  const IpcRank& self;
+  Hosts hosts;
   DeviceWindows windows;
   PeerPool pool;
   InPool in_pool;
@@ -116,11 +68,12 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
     auto options = small();
     options.channels = 1;
     options.slot_bytes = slot_bytes;
-    Table table(size);
+    const auto sockets = connected_sockets(size);
     std::vector<std::thread> ranks;
     for (int own = 0; own < size; ++own) {
       ranks.emplace_back([&, own] {
-        ThreadRank rank(table, own, options);
+        const IpcRank self(own, sockets[own]);
+        ThreadRank rank(self, options);
         std::mt19937_64 random(seed * 10 + size);  // the same on all ranks
         Operations all = make(size, random);
         for (Operation& each : all) enqueue(rank, each, 0, random() % 2 == 0);
@@ -131,6 +84,7 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
       });
     }
     for (std::thread& rank : ranks) rank.join();
+    close_sockets(sockets);
   }
 }
 
@@ -164,21 +118,13 @@ Operations types(int size, std::mt19937_64& random) {
   return all;
 }
 
-void test_rounds(uint64_t seed) { run({2, 3}, seed, 0, kinds); }
-void test_at_once(uint64_t seed) { run({2, 3}, seed, 8192, kinds); }
-void test_mixed(uint64_t seed) { run({2, 3}, seed, 1024, kinds); }
-void test_types(uint64_t seed) { run({2, 5, 8, 13, 16}, seed, 65536, types); }
-void test_types_in_rounds(uint64_t seed) { run({2, 3, 5, 8}, seed, 0, types); }
+CASE(rounds) { run({2, 3}, seed, 0, kinds); }
+CASE(at_once) { run({2, 3}, seed, 8192, kinds); }
+CASE(mixed) { run({2, 3}, seed, 1024, kinds); }
+CASE(types) { run({2, 5, 8, 13, 16}, seed, 65536, types); }
+CASE(types_in_rounds) { run({2, 3, 5, 8}, seed, 0, types); }
 
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"rounds", test_rounds},
-                    {"at_once", test_at_once},
-                    {"mixed", test_mixed},
-                    {"types", test_types},
-                    {"types_in_rounds", test_types_in_rounds}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

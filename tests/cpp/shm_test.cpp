@@ -46,7 +46,7 @@ uint64_t backed(int fd) {
   return static_cast<uint64_t>(status.st_blocks) * 512;
 }
 
-void test_segment(uint64_t seed) {
+CASE(segment) {
   for (const char* kind : {"memfd", "posix"}) {
     Segment segment(kind, kSegment, kSegment);
     EXPECT(std::string(segment.kind()) == kind);
@@ -93,7 +93,7 @@ void test_segment(uint64_t seed) {
 }
 
 /// The size falls once, to no less than what is in use, and then stays.
-void test_settled(uint64_t) {
+CASE(settled) {
   constexpr size_t kUsed = size_t{10} << 20;
   for (const char* kind : {"memfd", "posix"}) {
     for (const size_t most : {size_t{0}, kUsed / 2, kUsed + 4096 + 5, kSegment, SIZE_MAX}) {
@@ -117,7 +117,7 @@ void test_settled(uint64_t) {
   }
 }
 
-void test_groups(uint64_t) {
+CASE(groups) {
   for (const char* kind : {"memfd", "posix"}) {
     for (int size = 2; size <= 5; ++size) {
       ForkedStore store;
@@ -134,7 +134,7 @@ void test_groups(uint64_t) {
 }
 
 /// Groups of the same processes share connections: one more group costs no descriptor.
-void test_reuse(uint64_t) {
+CASE(reuse) {
   ForkedStore store;
   run_processes(3, [&](int rank) {
     Endpoint endpoint("memfd");
@@ -153,7 +153,7 @@ void test_reuse(uint64_t) {
 }
 
 /// Groups that come and go leave nothing behind.
-void test_churn(uint64_t) {
+CASE(churn) {
   ForkedStore store;
   run_processes(3, [&](int rank) {
     Endpoint endpoint("memfd");
@@ -191,7 +191,7 @@ void test_churn(uint64_t) {
 }
 
 /// Where one rank cannot, nobody does, and all say the same.
-void test_no_endpoint(uint64_t) {
+CASE(no_endpoint) {
   ForkedStore store;
   run_processes(3, [&](int rank) {
     std::unique_ptr<Endpoint> endpoint;
@@ -210,7 +210,7 @@ void test_no_endpoint(uint64_t) {
 }
 
 /// What an earlier attempt left in the store is not taken as this one's.
-void test_stale(uint64_t) {
+CASE(stale) {
   ForkedStore store;
   store.set("hello/1", "0123456789abcdef");
   store.set("hello/2", hex(random_bits()));
@@ -218,12 +218,8 @@ void test_stale(uint64_t) {
     if (rank == 2) return;
     ErrorCode code{};
     Endpoint endpoint("memfd");
-    const std::string text = error_of(
-        [&] {
-          make_shm_transport(store, rank, 3, &endpoint, "", kConfig, scratch_of,
-                             Clock::now() + Milliseconds(300));
-        },
-        &code);
+    const Deadline brief = Clock::now() + Milliseconds(300);
+    const std::string text = error_of([&] { form(store, rank, 3, &endpoint, "", brief); }, &code);
     EXPECT(code == ErrorCode::kTimeout, text);
     EXPECT(rank != 0 || text.find("ranks 2 did not arrive") != std::string::npos, text);
   });
@@ -241,14 +237,6 @@ void test_stale(uint64_t) {
 }  // namespace fastcomm::testing
 
 int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
   setenv("FASTCOMM_SEGMENT_MB", "64", 1);  // what kSegment says
-  return run_cases(argc, argv,
-                   {{"segment", test_segment},
-                    {"settled", test_settled},
-                    {"groups", test_groups},
-                    {"reuse", test_reuse},
-                    {"churn", test_churn},
-                    {"no_endpoint", test_no_endpoint},
-                    {"stale", test_stale}});
+  return fastcomm::testing::run_cases(argc, argv);
 }

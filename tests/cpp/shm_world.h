@@ -18,8 +18,8 @@ inline size_t scratch_of(const GroupConfig& config, int size) {
 inline Deadline soon() { return Clock::now() + std::chrono::seconds(30); }
 
 inline ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,
-                               const std::string& why_not = "") {
-  return make_shm_transport(store, rank, size, endpoint, why_not, kConfig, scratch_of, soon());
+                               const std::string& why_not = "", Deadline deadline = soon()) {
+  return make_shm_transport(store, rank, size, endpoint, why_not, kConfig, scratch_of, deadline);
 }
 
 }  // namespace fastcomm::testing

@@ -6,9 +6,11 @@ weakened ThreadSanitizer must report, else its silence would mean nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from support import programs
-from support.programs import BOUNDS, PLAIN, WATCHED
+from support.programs import BOUNDS, PLAIN, WATCHED, Build
 
 RANDOM = "communicator_test"
 FAILURES = "communicator_failures_test"
@@ -19,49 +21,36 @@ SCHEDULES = [
     *("AllReduceOneShot", "AllReduceTwoShot", "ReduceScatterOneShot", "ReduceScatterPipelined"),
     *("AllGather", "Broadcast", "AllToAllV"),
 ]
-CASES = ["random", "wrap", "opposite", "threads", "release"]
-FAILURE_CASES = [
-    *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
-    *("start_is_short", "relayed", "no_thread"),
-]
-TIMEOUT_CASES = ["late", "too_late", "too_late_message", "told", "held_up", "wait_timeout"]
-EVIDENCE_CASES = ["leave", "poison", "exit", "in_place"]
-FAILING = [
-    *((FAILURES, case) for case in FAILURE_CASES),
-    *((TIMEOUTS, case) for case in TIMEOUT_CASES),
-    *((EVIDENCE, case) for case in EVIDENCE_CASES),
-]
+CASES = {
+    RANDOM: ["random", "wrap", "opposite", "threads", "release"],
+    FAILURES: [
+        *("mismatch", "leave", "trouble_later", "abort", "interrupt", "lost", "quarantine"),
+        *("start_is_short", "relayed", "no_thread"),
+    ],
+    TIMEOUTS: ["late", "too_late", "too_late_message", "told", "held_up", "wait_timeout"],
+    EVIDENCE: ["leave", "poison", "exit", "in_place"],
+}
 # Sanitizers are too slow for the moments that "late" measures, and start threads in their own way.
 NOT_WATCHED = ["late", "no_thread"]
-WATCHED_FAILING = [(s, case) for s, case in FAILING if case not in NOT_WATCHED and s != EVIDENCE]
+SEEDS = {PLAIN: "1", WATCHED: "2", BOUNDS: "3"}
+FEW = {"FC_TEST_OPERATIONS": "30"}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_operations(case: str) -> None:
-    programs.check(programs.get(RANDOM, PLAIN), case, "1")
+def runs() -> Iterator[object]:
+    """Yield every case with every build; those that look at times run alone."""
+    for build in SEEDS:
+        for name, cases in CASES.items():
+            for case in cases:
+                if build is PLAIN or (name != EVIDENCE and case not in NOT_WATCHED):
+                    alone = (pytest.mark.serial,) if build is PLAIN and name == TIMEOUTS else ()
+                    names = f"{name}-{case}-{build.name}"
+                    yield pytest.param(name, case, build, marks=alone, id=names)
 
 
-def alone(cases: list[tuple[str, str]]) -> list[object]:
-    """Return cases as parameters; those that look at times run alone."""
-    mark = {TIMEOUTS: (pytest.mark.serial,)}
-    return [pytest.param(name, case, marks=mark.get(name, ())) for name, case in cases]
-
-
-@pytest.mark.parametrize(("name", "case"), alone(FAILING))
-def test_failures(name: str, case: str) -> None:
-    programs.check(programs.get(name, PLAIN), case, "1")
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_operations_without_race(case: str) -> None:
-    few = {"FC_TEST_OPERATIONS": "30"}
-    output = programs.check(programs.get(RANDOM, WATCHED), case, "2", environment=few)
-    assert "ThreadSanitizer" not in output
-
-
-@pytest.mark.parametrize(("name", "case"), WATCHED_FAILING)
-def test_failures_without_race(name: str, case: str) -> None:
-    assert "ThreadSanitizer" not in programs.check(programs.get(name, WATCHED), case, "2")
+@pytest.mark.parametrize(("name", "case", "build"), runs())
+def test_case(name: str, case: str, build: Build) -> None:
+    few = None if build is PLAIN else FEW
+    programs.check(programs.get(name, build), case, SEEDS[build], environment=few)
 
 
 @pytest.mark.parametrize("control", ["weaken_publish", "weaken_wait"])
@@ -74,25 +63,14 @@ def test_negative_control_is_reported(control: str) -> None:
 
 def test_result_of_a_tensor_that_was_given_back_is_noticed() -> None:
     program = programs.get(EVIDENCE, WATCHED)
-    done = programs.run(program, "in_place", "1", control="no_second_look")
-    assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
+    programs.check_failure(program, "in_place", "1", says="ended well", control="no_second_look")
 
 
 @pytest.mark.parametrize("case", ["too_late", "too_late_message"])
 def test_call_after_the_group_was_given_up_is_noticed(case: str) -> None:
-    done = programs.run(programs.get(TIMEOUTS, WATCHED), case, "1", control="no_first_look")
-    assert done.returncode != 0 and "ended well" in done.stdout, done.stdout[-2000:]
-    assert not programs.races(done.stdout), done.stdout[:2000]
-
-
-@pytest.mark.parametrize("case", ["random", "wrap", "threads"])
-def test_operations_in_bounds(case: str) -> None:
-    programs.check(programs.get(RANDOM, BOUNDS), case, "3")
-
-
-@pytest.mark.parametrize(("name", "case"), WATCHED_FAILING)
-def test_failures_in_bounds(name: str, case: str) -> None:
-    programs.check(programs.get(name, BOUNDS), case, "3")
+    program = programs.get(TIMEOUTS, WATCHED)
+    output = programs.check_failure(program, case, "1", says="ended well", control="no_first_look")
+    assert not programs.races(output), output[:2000]
 
 
 @pytest.mark.release
@@ -105,6 +83,5 @@ def test_many_operations(seed: int) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_many_operations_without_race(seed: int) -> None:
-    for case in CASES:
-        output = programs.check(programs.get(RANDOM, WATCHED), case, str(seed))
-        assert "ThreadSanitizer" not in output
+    for case in CASES[RANDOM]:
+        programs.check(programs.get(RANDOM, WATCHED), case, str(seed))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from support import programs
-from support.programs import BOUNDS, PLAIN, WATCHED
+from support.programs import BOUNDS, PLAIN, WATCHED, Build
 
 NAME = "point_to_point_test"
 FAILURES = "point_to_point_failures_test"
@@ -21,6 +21,7 @@ CASES = [
     *((NAME, case) for case in VALUE_CASES),
     *((FAILURES, case) for case in FAILURE_CASES),
 ]
+SEEDS = {PLAIN: "1", WATCHED: "2", BOUNDS: "3"}
 FEW = {"FC_TEST_OPERATIONS": "30"}
 # For each control, a case that reads and rewrites its word often enough to show the missing order.
 CONTROLS = {
@@ -35,20 +36,11 @@ CONTROLS = {
 }
 
 
+@pytest.mark.parametrize("build", SEEDS, ids=lambda build: build.name)
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_messages(name: str, case: str) -> None:
-    programs.check(programs.get(name, PLAIN), case, "1")
-
-
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_messages_without_race(name: str, case: str) -> None:
-    output = programs.check(programs.get(name, WATCHED), case, "2", environment=FEW)
-    assert "ThreadSanitizer" not in output
-
-
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_messages_in_bounds(name: str, case: str) -> None:
-    programs.check(programs.get(name, BOUNDS), case, "3", environment=FEW)
+def test_messages(name: str, case: str, build: Build) -> None:
+    few = None if build is PLAIN else FEW
+    programs.check(programs.get(name, build), case, SEEDS[build], environment=few)
 
 
 @pytest.mark.parametrize("control", CONTROLS)

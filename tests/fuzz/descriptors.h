@@ -1,8 +1,7 @@
-// The descriptors that a hostile peer may send: a proper segment and pidfd, and what may stand in
-// their place. And a count of what is open, to see what leaks.
+// What an honest peer says, and the descriptors that a hostile one may send: a proper segment and
+// pidfd, and what may stand in their place.
 #pragma once
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -15,6 +14,16 @@
 #include "transport/shm/endpoint.h"
 
 namespace fastcomm::testing {
+
+constexpr uint64_t kHelloMagic = 0x6f6c6c65686d6366;
+
+/// What an honest peer says first.
+inline Hello honest_hello(Endpoint& peer, uint64_t nonce) {
+  Hello hello = peer.hello(nonce);
+  hello.magic = kHelloMagic;
+  hello.version = kProtocolVersion;
+  return hello;
+}
 
 inline Fd hostile_file(uint64_t bytes, int seals, const std::string& content = "") {
   Fd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -75,14 +84,5 @@ class Descriptors {
   int pidfd_;
   std::vector<Fd> files_;
 };
-
-/// Number of descriptors of this process.
-inline int count_descriptors() {
-  int count = 0;
-  DIR* folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 }  // namespace fastcomm::testing

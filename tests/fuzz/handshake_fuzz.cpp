@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "fork_world.h"
 #include "hostile_ranks.h"
 #include "valid_inputs.h"
 
@@ -52,7 +53,7 @@ struct Stage {
       fcntl(actor->listener->fd(), F_SETFL, O_NONBLOCK);
       actors.push_back(std::move(actor));
     }
-    descriptors = count_descriptors();
+    descriptors = count_entries("/proc/self/fd");
   }
 };
 
@@ -141,7 +142,7 @@ void check_leaks(Stage& stage) {
   for (;;) {
     const uint64_t offset = stage.own.allocate(4096);
     stage.own.free_later(offset, 4096, [] { return true; });
-    const int now = count_descriptors();
+    const int now = count_entries("/proc/self/fd");
     if (now <= stage.descriptors) break;
     if (seconds_since(start) > 10) {
       if (std::system(concat("ls -l /proc/", getpid(), "/fd >&2").c_str()) != 0) std::perror("ls");

@@ -16,8 +16,6 @@
 
 namespace fastcomm::testing {
 
-constexpr uint64_t kHelloMagic = 0x6f6c6c65686d6366;
-
 /// What a peer sends first; `valid` as long as nothing was changed.
 struct Message {
   std::string bytes;
@@ -27,9 +25,7 @@ struct Message {
 
 inline Message introduction_of(Endpoint& peer, const Descriptors& files, uint64_t nonce,
                                Input& input) {
-  Hello hello = peer.hello(nonce);
-  hello.magic = kHelloMagic;
-  hello.version = kProtocolVersion;
+  const Hello hello = honest_hello(peer, nonce);
   Message message{{reinterpret_cast<const char*>(&hello), sizeof(hello)}, {}, true};
   message.valid = !input.tamper(message.bytes);
   message.fds = files.choose(input);

@@ -9,8 +9,7 @@ from support import programs
 from support.programs import BOUNDS, PLAIN
 
 TEST = "reduce_test"  # PLAIN has the library's own loops: what the compiler made is what is tested
-PLAIN_TEST = "reduce_plain_test"
-LOOPS_TEST = "conversions_test"
+CONVERSIONS = "conversions_test"
 NEEDED = {"generic": set(), "avx2": {"avx2", "f16c"}}
 NEEDED["avx512"] = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "f16c"}
 
@@ -22,41 +21,39 @@ def skip_unless_it_runs(isa: str) -> None:
         pytest.skip(f"this processor has no {isa}")
 
 
-@pytest.mark.parametrize("case", ["bits", "flushed_bits"])
 @pytest.mark.parametrize("isa", list(NEEDED))
-def test_bits(isa: str, case: str) -> None:
-    """Every dtype, 1 to 20 sources, SUM and AVG, in place, two destinations, odd and misaligned."""
+def test_bits(isa: str) -> None:
+    """Every dtype and reduction, 1 to 20 and 64 sources, in place, two destinations, misaligned.
+
+    NaN, zeros of both signs, infinities, subnormals, flushed too.
+    """
     skip_unless_it_runs(isa)
     chosen = {"FASTCOMM_ISA": isa}
-    output = programs.check(programs.get(TEST, PLAIN), case, "1", environment=chosen)
-    assert case != "bits" or f"isa {isa}\n" in output
-
-
-@pytest.mark.parametrize("isa", list(NEEDED))
-def test_minima_products_and_bits(isa: str) -> None:
-    """Every dtype and reduction; NaN, zeros of both signs, infinities, subnormals, flushed too."""
-    skip_unless_it_runs(isa)
-    chosen = {"FASTCOMM_ISA": isa}
-    output = programs.check(programs.get(PLAIN_TEST, PLAIN), "all", "1", environment=chosen)
+    output = programs.check(programs.get(TEST, PLAIN), "all", "1", environment=chosen)
     assert f"isa {isa}\n" in output
+
+
+def test_bits_in_bounds() -> None:
+    """Under AddressSanitizer and UndefinedBehaviorSanitizer."""
+    programs.check(programs.get(TEST, BOUNDS), "bits", "2")
 
 
 def test_conversions() -> None:
     """All values of fp16 and bf16, all midpoints and their neighbours; with subnormals flushed."""
-    programs.check(programs.get(TEST, PLAIN), "conversions")
+    programs.check(programs.get(CONVERSIONS, PLAIN), "conversions")
 
 
 @pytest.mark.release
 @pytest.mark.timeout(600)  # some seconds; minutes where the processor converts no halves
 def test_every_float_to_half() -> None:
-    programs.check(programs.get(TEST, PLAIN), "every_float", timeout=580)
+    programs.check(programs.get(CONVERSIONS, PLAIN), "every_float", timeout=580)
 
 
 @pytest.mark.parametrize("isa", list(NEEDED))
 def test_conversions_in_loops(isa: str) -> None:
     """Every fp16 and bf16, and one in 61 floats of every exponent; also with subnormals flushed."""
     skip_unless_it_runs(isa)
-    program = programs.get(LOOPS_TEST, PLAIN)
+    program = programs.get(CONVERSIONS, PLAIN)
     output = programs.check(program, "some", environment={"FASTCOMM_ISA": isa})
     assert f"isa {isa}\n" in output
     programs.check(program, "feedback", "1", environment={"FASTCOMM_ISA": isa})
@@ -68,18 +65,9 @@ def test_conversions_in_loops(isa: str) -> None:
 def test_every_float_in_loops(isa: str) -> None:
     skip_unless_it_runs(isa)
     chosen = {"FASTCOMM_ISA": isa}
-    programs.check(programs.get(LOOPS_TEST, PLAIN), "all", environment=chosen, timeout=580)
+    programs.check(programs.get(CONVERSIONS, PLAIN), "all", environment=chosen, timeout=580)
 
 
 def test_conversions_in_bounds() -> None:
     for case in ("few", "feedback"):
-        programs.check(programs.get(LOOPS_TEST, BOUNDS), case, "2")
-
-
-def test_sums_in_bounds() -> None:
-    """Under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    programs.check(programs.get(TEST, BOUNDS), "bits", "2")
-
-
-def test_minima_products_and_bits_in_bounds() -> None:
-    programs.check(programs.get(PLAIN_TEST, BOUNDS), "bits", "2")
+        programs.check(programs.get(CONVERSIONS, BOUNDS), case, "2")

@@ -36,7 +36,6 @@ CONTROLS = "-DFC_CONTROLS"
 SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag operations yield
 FEW = "-DFC_FEW_KERNELS"
 
-
 DEVICES = "devices"  # the last layer, and the parts of "core" that need CUDA
 PEERS = "peers"  # the parts of other layers that need it
 UNITS = (*native_build.LAYERS, PEERS)
@@ -125,159 +124,91 @@ class Program:
         return [own, *(f"units/{s}.cpp" if s in UNITS else s for s in rest)]
 
 
+def tests(test: str, names: str, builds: tuple[Build, ...], *sources: str) -> tuple[Program, ...]:
+    """Return the programs of a file of tests, by their names without the ending ``_test``."""
+    return tuple(
+        Program(f"{name}_test", test, builds, sources or CPU_LAYERS) for name in names.split()
+    )
+
+
+def kernels(*names: str) -> tuple[str, ...]:
+    return tuple(f"csrc/kernels/cuda/{name}.cu" for name in names)
+
+
 ERROR = "csrc/core/error.cpp"
 CUDA_HOST = tuple(
     f"csrc/core/{name}.cpp" for name in ("cuda_context", "cuda_driver", "device_guard")
 )
-NORM = ("csrc/kernels/cuda/gradient_norm.cu", ERROR)
-# What runs on several devices of one process.
-LOCAL = (
-    *(DEVICES, "csrc/core/env.cpp", ERROR),
-    *(f"csrc/kernels/cuda/{name}.cu" for name in ("multi_copy", "multi_reduce")),
-    "csrc/devices/peer_probe.cu",
-)
-CPU_LOOPS = (
-    *("csrc/core/env.cpp", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp"),
-    *("csrc/kernels/isa.cpp", "csrc/kernels/gradient_cpu.cpp", "csrc/kernels/reduce_cpu.cpp"),
-    *("csrc/kernels/gradient_generic.cpp", "csrc/kernels/reduce_generic.cpp"),
-    "csrc/kernels/reduce_plain_generic.cpp",
-)
-# What runs on a device of each process.
+CPU_LOOPS = ("core", "kernels", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp")
+# What runs on several devices of one process, and on a device of each process.
+LOCAL = (DEVICES, "core", *kernels("multi_copy", "multi_reduce"), "csrc/devices/peer_probe.cu")
 PEER_COLLECTIVES = (
-    *(PEERS, "transport"),
+    *("core", "kernels", "transport", "coll", PEERS, *CUDA_HOST),
     *(f"csrc/engines/cuda/{name}.cu" for name in ("meeting", "pairs", "short", "short_combine")),
-    *(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "combine")),
-    "csrc/kernels/cuda/indirect_reduce.cu",
-    *(
-        f"csrc/coll/{name}.cpp"
-        for name in (
-            *("call", "describe_call", "operations", "in_place"),
-            *("all_to_all_v", "messages", "unlike"),
-        )
-    ),
-    *(*CUDA_HOST, ERROR, "csrc/core/wait_warning.cpp", *CPU_LOOPS),
+    *kernels("multi_copy", "multi_reduce", "multi_combine", "indirect_reduce"),
 )
-_COMMUNICATOR = "engines/test_communicator.py"
-_SHM = "transport/test_shm.py"
-_LOCAL = "devices/test_local_collectives.py"
+_BOUNDS = (BOUNDS,)
+_PLAIN = (PLAIN, BOUNDS)
 _WATCHED = (PLAIN, WATCHED, BOUNDS)
+_SHIM = (SHIM,)
+_SHIM_WATCHED = (SHIM, WATCHED)
+_SHIM_ALL = (SHIM, SHIM_BOUNDS, WATCHED)
+_COMMUNICATOR = "engines/test_communicator.py"
+_PEERS = "engines/test_peer_collectives.py"
+_LOCAL = "devices/test_local_collectives.py"
+_FUZZ = "tests/fuzz/handshake_fuzz.cpp"
 PROGRAMS = (
-    *(
-        Program(f"communicator{part}_test", _COMMUNICATOR, _WATCHED)
-        for part in ("", "_failures", "_timeouts")
+    *tests(*(_COMMUNICATOR, "communicator communicator_failures communicator_timeouts", _WATCHED)),
+    *tests(_COMMUNICATOR, "communicator_evidence", (PLAIN, WATCHED)),
+    *tests(*("engines/test_point_to_point.py", "point_to_point point_to_point_failures", _WATCHED)),
+    *tests("coll/test_fused_all_reduce.py", "fused", _WATCHED),
+    *tests("coll/test_slot_sizes.py", "slot_sizes", _BOUNDS, "core", "csrc/coll/slot_sizes.cpp"),
+    *tests("coll/test_unlike.py", "unlike", _BOUNDS, "csrc/coll/unlike.cpp", ERROR),
+    *tests("coll/test_list_plan.py", "list_plan", _BOUNDS, ERROR),
+    *tests("core/test_host_cache.py", "host_cache", _WATCHED, "core"),
+    *tests("kernels/test_stage_copy.py", "stage_copy", _BOUNDS, ERROR),
+    *tests("kernels/test_span_cpu.py", "span_cpu", _BOUNDS, "kernels", "core"),
+    *tests("kernels/test_reduce.py", "reduce conversions", _PLAIN, "kernels", "core"),
+    *tests(
+        *("transport/test_pool_blocks.py", "pool_blocks", _BOUNDS),
+        *("csrc/transport/ipc/pool_blocks.cpp", ERROR),
     ),
-    Program("communicator_evidence_test", _COMMUNICATOR, (PLAIN, WATCHED)),
-    *(
-        Program(f"point_to_point{part}_test", "engines/test_point_to_point.py", _WATCHED)
-        for part in ("", "_failures")
-    ),
-    Program("fused_test", "coll/test_fused_all_reduce.py", _WATCHED),
+    *tests("transport/test_shm.py", "shm shm_ends handshake forming shared_buffer", _PLAIN),
     Program(
-        *("slot_sizes_test", "coll/test_slot_sizes.py", (BOUNDS,)),
-        (
-            "csrc/coll/slot_sizes.cpp",
-            "csrc/core/caches.cpp",
-            "csrc/core/env.cpp",
-            "csrc/core/tuning.cpp",
-            ERROR,
-        ),
+        *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", _BOUNDS),
+        *((*CPU_LAYERS, "tests/fuzz/replay.cpp"), _FUZZ),
     ),
-    Program(
-        *("unlike_test", "coll/test_unlike.py", (BOUNDS,)),
-        ("csrc/coll/unlike.cpp", ERROR),
+    Program(  # what forms a group, and nothing above it
+        "handshake_libfuzzer", "fuzz/run.py", (LIBFUZZER,), ("core", "transport"), _FUZZ
     ),
-    Program("stage_copy_test", "kernels/test_stage_copy.py", (BOUNDS,), ()),
-    Program("span_cpu_test", "kernels/test_span_cpu.py", (BOUNDS,), ("kernels", "core")),
-    Program("list_plan_test", "coll/test_list_plan.py", (BOUNDS,), (ERROR,)),
-    Program(
-        *("host_cache_test", "core/test_host_cache.py", _WATCHED),
-        (ERROR, "csrc/core/host_cache.cpp"),
+    *tests(
+        *("kernels/test_cuda_multi.py", "shim_multi_copy", (SHIM_BOUNDS, WATCHED)),
+        *(*kernels("multi_copy"), ERROR),
     ),
-    Program(
-        *("pool_blocks_test", "transport/test_pool_blocks.py", (BOUNDS,)),
-        ("csrc/transport/ipc/pool_blocks.cpp", ERROR),
+    *tests(
+        *("kernels/test_cuda_multi.py", "shim_multi_reduce", _SHIM_ALL),
+        *(*kernels("multi_reduce"), ERROR),
     ),
-    Program(
-        *("reduce_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
-        ("kernels", "core"),
+    *tests(
+        *("kernels/test_cuda_multi.py", "shim_multi_combine", _SHIM_ALL),
+        *(*kernels("multi_combine"), *CPU_LOOPS),
     ),
-    Program(
-        *("reduce_plain_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
-        ("kernels", "core"),
+    *tests(
+        *("kernels/test_cuda_multi.py", "shim_multi_gradient", _SHIM_ALL),
+        *(*kernels("multi_gradient", "gradient_norm"), *CPU_LOOPS),
     ),
-    Program(
-        *("conversions_test", "kernels/test_reduce.py", (PLAIN, BOUNDS)),
-        ("kernels", "core"),
+    *tests(
+        *("bench/test_cuda_kernels.py", "benchmark_calls", (SHIM_BOUNDS,)),
+        *(*kernels("multi_copy", "multi_reduce", "multi_gradient", "gradient_norm"), ERROR),
     ),
-    *(
-        Program(f"{part}_test", _SHM, (PLAIN, BOUNDS))
-        for part in ("shm", "shm_ends", "handshake", "forming", "shared_buffer")
+    *tests("shim/test_shim.py", "shim_order", _SHIM_WATCHED, *LOCAL),
+    *tests(
+        *("shim/test_shim_ipc.py", "shim_ipc shim_ipc_order shim_vmm", _SHIM), *CUDA_HOST, ERROR
     ),
-    Program(
-        *("handshake_fuzz", "fuzz/test_handshake_fuzz.py", (BOUNDS,)),
-        (*CPU_LAYERS, "tests/fuzz/replay.cpp"),
-        "tests/fuzz/handshake_fuzz.cpp",
-    ),
-    Program(
-        *("handshake_libfuzzer", "fuzz/run.py", (LIBFUZZER,)),
-        ("core", "transport"),  # what forms a group, and nothing above it
-        "tests/fuzz/handshake_fuzz.cpp",
-    ),
-    Program(
-        *("shim_multi_copy_test", "kernels/test_cuda_multi.py", (SHIM_BOUNDS, WATCHED)),
-        ("csrc/kernels/cuda/multi_copy.cu", ERROR),
-    ),
-    Program(
-        *("shim_multi_reduce_test", "kernels/test_cuda_multi.py"),
-        (SHIM, SHIM_BOUNDS, WATCHED),
-        ("csrc/kernels/cuda/multi_reduce.cu", ERROR),
-    ),
-    Program(
-        *("shim_multi_combine_test", "kernels/test_cuda_multi.py"),
-        (SHIM, SHIM_BOUNDS, WATCHED),
-        ("csrc/kernels/cuda/multi_combine.cu", ERROR, *CPU_LOOPS),
-    ),
-    Program(
-        *("shim_multi_gradient_test", "kernels/test_cuda_multi.py"),
-        (SHIM, SHIM_BOUNDS, WATCHED),
-        (
-            *("csrc/kernels/cuda/multi_gradient.cu", "csrc/kernels/cuda/gradient_norm.cu"),
-            *(ERROR, *CPU_LOOPS),
-        ),
-    ),
-    Program(
-        *("benchmark_calls_test", "bench/test_cuda_kernels.py", (SHIM_BOUNDS,)),
-        (*(f"csrc/kernels/cuda/multi_{name}.cu" for name in ("copy", "reduce", "gradient")), *NORM),
-    ),
-    Program(*("shim_order_test", "shim/test_shim.py", (SHIM, WATCHED)), LOCAL),
-    *(
-        Program(
-            *(name, "shim/test_shim_ipc.py", (SHIM,)),
-            (*CUDA_HOST, ERROR),
-        )
-        for name in (
-            "shim_ipc_test",
-            "shim_ipc_order_test",
-            "shim_vmm_test",
-        )
-    ),
-    *(
-        Program(*(name, "engines/test_peer_collectives.py", (SHIM,)), PEER_COLLECTIVES)
-        for name in ("shim_peer_collectives_test", "shim_peer_soak_test")
-    ),
-    Program(
-        *("shim_peer_threads_test", "engines/test_peer_collectives.py", (SHIM, WATCHED)),
-        PEER_COLLECTIVES,
-    ),
-    Program(
-        *("shim_device_set_test", "devices/test_device_set.py", (SHIM, WATCHED)),
-        LOCAL,
-    ),
-    Program(
-        *("shim_local_collectives_test", _LOCAL),
-        (SHIM, SHIM_BOUNDS, WATCHED, WATCHED_ALL, SHIM_BOUNDS_ALL),
-        LOCAL,
-    ),
+    *tests(_PEERS, "shim_peer_collectives shim_peer_soak", _SHIM, *PEER_COLLECTIVES),
+    *tests(_PEERS, "shim_peer_threads", _SHIM_WATCHED, *PEER_COLLECTIVES),
+    *tests("devices/test_device_set.py", "shim_device_set", _SHIM_WATCHED, *LOCAL),
+    *tests(*(_LOCAL, "shim_local_collectives", (*_SHIM_ALL, WATCHED_ALL, SHIM_BOUNDS_ALL)), *LOCAL),
 )
 
 
@@ -427,6 +358,14 @@ def check(program: Path, *arguments: str, **options: object) -> str:
     """Run a program that must succeed, and return its output."""
     result = run(program, *arguments, **options)  # type: ignore[arg-type]
     assert result.returncode == 0, result.stdout[-6000:]
+    assert "ThreadSanitizer" not in result.stdout, result.stdout[-6000:]
+    return result.stdout
+
+
+def check_failure(program: Path, *arguments: str, says: str, **options: object) -> str:
+    """Run a program that must fail and say something, and return its output."""
+    result = run(program, *arguments, **options)  # type: ignore[arg-type]
+    assert result.returncode != 0 and says in result.stdout, result.stdout[-6000:]
     return result.stdout
 
 

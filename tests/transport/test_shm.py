@@ -1,44 +1,29 @@
 """Shared memory between processes, without torch: segments, groups, deaths, hostile peers.
 
-The C++ programs check by themselves; here they run with and without sanitizers.
+The C++ programs check by themselves; here they run with and without sanitizers, which look for
+leaks too.
 """
 
 from __future__ import annotations
 
 import pytest
 from support import programs
-from support.programs import BOUNDS, PLAIN
+from support.programs import BOUNDS, PLAIN, Build
 
-GROUPS = "shm_test"
-GROUP_CASES = ["segment", "settled", "groups", "reuse", "churn", "no_endpoint", "stale"]
-ENDS = "shm_ends_test"
-END_CASES = ["death", "exit", "fork"]
-HANDSHAKE = "handshake_test"
-HANDSHAKE_CASES = ["accept", "silent", "answer", "segment", "other_user"]
-FORMING = "forming_test"
-FORMING_CASES = ["world_size", "nonsense"]
-BUFFERS = "shared_buffer_test"
-BUFFER_CASES = ["reach", "quarantine", "fork", "full"]
-CASES = [
-    *((GROUPS, case) for case in GROUP_CASES),
-    *((ENDS, case) for case in END_CASES),
-    *((HANDSHAKE, case) for case in HANDSHAKE_CASES),
-    *((FORMING, case) for case in FORMING_CASES),
-    *((BUFFERS, case) for case in BUFFER_CASES),
-]
+CASES = {
+    "shm_test": ["segment", "settled", "groups", "reuse", "churn", "no_endpoint", "stale"],
+    "shm_ends_test": ["death", "exit", "fork"],
+    "handshake_test": ["accept", "silent", "answer", "segment", "other_user"],
+    "forming_test": ["world_size", "nonsense"],
+    "shared_buffer_test": ["reach", "quarantine", "fork", "full"],
+}
 
 
-def skip_as_told(output: str) -> None:
+@pytest.mark.parametrize(("build", "seed"), [(PLAIN, "1"), (BOUNDS, "2")], ids=["plain", "bounds"])
+@pytest.mark.parametrize(
+    ("name", "case"), [(name, case) for name, cases in CASES.items() for case in cases]
+)
+def test_processes(name: str, case: str, build: Build, seed: str) -> None:
+    output = programs.check(programs.get(name, build), case, seed)
     if "SKIPPED: " in output:
         pytest.skip(output.split("SKIPPED: ")[1].splitlines()[0])
-
-
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_processes(name: str, case: str) -> None:
-    skip_as_told(programs.check(programs.get(name, PLAIN), case, "1"))
-
-
-@pytest.mark.parametrize(("name", "case"), CASES)
-def test_processes_in_bounds(name: str, case: str) -> None:
-    """Under AddressSanitizer and UndefinedBehaviorSanitizer, leaks included."""
-    skip_as_told(programs.check(programs.get(name, BOUNDS), case, "2"))
