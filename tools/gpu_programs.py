@@ -30,7 +30,7 @@ RECORD = "programs.json"
 MOST_BYTES = 64 << 20  # together: so that they can be carried
 TESTS = (
     *("multi_copy", "multi_reduce", "multi_combine", "multi_gradient"),
-    *("device_set", "local_collectives", "peer_collectives", "peer_soak"),
+    *("device_set", "exchange", "peer_collectives", "peer_soak"),
 )
 BENCHMARK = "cuda_kernels"
 NEEDS_NO_DEVICE = ("multi_copy", "refused")  # a program and its case

@@ -2,9 +2,13 @@
 #include "devices/exchange.h"
 
 #include <algorithm>
+#include <mutex>
 
+#include "coll/list_plan.h"
 #include "core/device_guard.h"
+#include "core/error.h"
 #include "kernels/cuda/multi_copy.h"
+#include "transport/peer_view.h"
 
 namespace fastcomm {
 namespace {
@@ -16,6 +20,30 @@ Room half_of(const Staging& staging) {
 }
 
 }  // namespace
+
+void Exchange::copy(const std::vector<CopyJob>& jobs, const Streams& streams) {
+  const std::lock_guard<std::mutex> lock(group_.mutex());
+  for (const CopyJob& job : jobs) plan_.add(job);
+  run(streams, ReduceSpec{});
+}
+
+void Exchange::reduce(const RankTensors& inputs, const Tensors& outputs, const Sizes& counts,
+                      const ReduceSpec& spec, int root, const Streams& streams) {
+  if (!has_cuda_kernel(spec.in) || !has_cuda_kernel(spec.out)) {
+    throw Error(ErrorCode::kUnsupported, concat("reduce: no CUDA kernel reduces ",
+                                                dtype_name(spec.in), " to ", dtype_name(spec.out)));
+  }
+  const uint64_t in = dtype_size(spec.in);
+  const uint64_t out = dtype_size(spec.out);
+  const std::lock_guard<std::mutex> lock(group_.mutex());
+  // A line of the narrower type, so that neither side is cut within a line.
+  divide_list(counts, size_, kLineBytes / smaller(in, out), [&](int owner, size_t t, Span span) {
+    ReduceJob job{owner, span.count, {}, root, outputs[t] + span.first * out};
+    for (int rank = 0; rank < size_; ++rank) job.sources[rank] = inputs[rank][t] + span.first * in;
+    plan_.add(job);
+  });
+  run(streams, spec);
+}
 
 void Exchange::run(const Streams& streams, const ReduceSpec& spec) {
   struct Forget {

@@ -1,5 +1,5 @@
-// Copies and reductions among the devices of one process, as one operation: in which steps, and who
-// waits for whom. devices/exchange_plan.h decides what goes into which round.
+// Copies and reductions among the devices of one process, over lists of tensors: each list as one operation. In which
+// steps, and who waits for whom. devices/exchange_plan.h decides what goes into which round.
 //
 //   start    every rank marks what its stream was given before
 //   round    stage    a rank copies to pinned memory what others cannot read where it lies
@@ -21,6 +21,14 @@
 // So a caller only ever needs the rank's own stream: tensors written there before the call are
 // read, and may be read, written or freed there after it.
 //
+// Memory. A rank's pointers are memory of the rank's device; ranks on one device may share tensors. A destination may
+// be the source at the same address; nothing else may overlap. Enabled peer access covers what cudaMalloc gives. Of
+// memory that is mapped piece by piece (torch's expandable segments, cudaMallocAsync) the caller makes sure that it is
+// mapped for the group's other devices too.
+//
+// Sums have the order of the fixed tree over the ranks, whatever the sizes of the tensors and the way the data goes: the
+// bits are the same.
+//
 // Cost, n ranks: start and end take a mark and a wait for each pair of ranks of which one touches the
 // other's memory, or 2 (n - 1) waits if that is less. Bytes: a staged piece crosses the bus once to
 // the host and once for each reader.
@@ -36,22 +44,28 @@
 
 namespace fastcomm {
 
-/// Allocates nothing once warm. One thread at a time, under the group's mutex.
+using Sizes = std::vector<uint64_t>;       // of tensors, in bytes or elements as named
+using Tensors = std::vector<char*>;        // a list of tensors
+using RankTensors = std::vector<Tensors>;  // [rank][tensor]
+
+/// Allocates nothing once warm. Any thread may call; calls on one group take turns. All calls only enqueue, on one
+/// stream a rank (devices/device_set.h), and raise Error: not one stream a rank (kInvalidArgument), no kernel
+/// (kUnsupported), CUDA fails (kSystem). After one part of the operation may have been enqueued.
 class Exchange {
  public:
+  /// `group` outlives this.
   explicit Exchange(DeviceSet& group) : group_(group), size_(group.size()), plan_(group) {}
 
-  /// Copies nothing yet.
-  void add(const CopyJob& job) { plan_.add(job); }
-  void add(const ReduceJob& job) { plan_.add(job); }
+  void copy(const std::vector<CopyJob>& jobs, const Streams& streams);
 
-  /// Enqueues everything that was added, as one operation, and forgets it. `spec` is of the
-  /// reductions; its numbers of sources and destinations are ignored. After an Error part of it may
-  /// have been enqueued.
-  void run(const Streams& streams, const ReduceSpec& spec);
-  void run(const Streams& streams) { run(streams, ReduceSpec{}); }
+  /// The reduction of inputs[s][t] over the ranks s to outputs[t], in memory of the root. counts[t] elements. The
+  /// numbers of sources and destinations of `spec` are not read. Each rank reduces its slice of the list, so that all of
+  /// them work and no link carries more than it must: (n - 1) / n of the bytes into each of n ranks, twice at the root.
+  void reduce(const RankTensors& inputs, const Tensors& outputs, const Sizes& counts,
+              const ReduceSpec& spec, int root, const Streams& streams);
 
  private:
+  void run(const Streams& streams, const ReduceSpec& spec);
   void begin(const Streams& streams, DeviceGuard& guard);
   void run_round(const Streams& streams, const ReduceSpec& spec, DeviceGuard& guard);
   void end(const Streams& streams, DeviceGuard& guard);

@@ -17,11 +17,17 @@ namespace {
 /// Sends `tensors` of devices[0] to lists[k] on devices[k + 1].
 void send(TensorList tensors, const std::vector<int>& devices,
           const std::vector<TensorList>& lists) {
-  RankTensors ranks{read_pointers(tensors)};
-  for (const TensorList& list : lists) ranks.push_back(pointers(list));
-  const Sizes sizes = sizes_of(tensors);
+  const Tensors sources = read_pointers(tensors);
+  std::vector<CopyJob> jobs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    jobs.push_back(CopyJob{0, sources[i], tensors[i].nbytes(), {}});
+  }
+  for (size_t k = 0; k < lists.size(); ++k) {
+    const Tensors copies = pointers(lists[k]);
+    for (size_t i = 0; i < jobs.size(); ++i) jobs[i].dst[k + 1] = copies[i];
+  }
   keep_until_enqueued(tensors);
-  device_ranks(devices).collectives.broadcast(ranks, sizes, 0, current_streams(devices));
+  device_ranks(devices).exchange.copy(jobs, current_streams(devices));
   record_use(tensors, devices[0]);
 }
 
@@ -103,17 +109,15 @@ bool send_device_list(const TensorList& sources, const TensorList& destinations)
     if (scatters ? !group.set.direct(rank, 0) : !group.set.direct(0, rank)) return false;
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  Tensors from{nullptr}, to{nullptr};  // the first rank only has the other side
-  Sizes bytes{0};
+  std::vector<CopyJob> jobs;
   for (size_t i = 0; i < count; ++i) {
-    from.push_back(read_pointers({sources[i]})[0]);
-    to.push_back(pointers({destinations[i]})[0]);
-    bytes.push_back(sources[i].nbytes());
+    const int other = static_cast<int>(i) + 1;
+    CopyJob job{scatters ? 0 : other, read_pointers({sources[i]})[0], sources[i].nbytes(), {}};
+    job.dst[scatters ? other : 0] = pointers({destinations[i]})[0];
+    jobs.push_back(job);
     destinations[i].unsafeGetTensorImpl()->bump_version();
   }
-  const Streams streams = current_streams(ranks);
-  scatters ? group.collectives.scatter(from, to, bytes, 0, streams)
-           : group.collectives.gather(from, to, bytes, 0, streams);
+  group.exchange.copy(jobs, current_streams(ranks));
   for (size_t i = 0; i < count; ++i) {
     record_use({sources[i]}, static_cast<int>(sources[i].get_device()));
     record_use({destinations[i]}, static_cast<int>(destinations[i].get_device()));
@@ -161,9 +165,9 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
     TensorList made = allocate_like(columns[0], static_cast<int>(destination));
     ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1, divisor, scale};
     for (TensorList& column : columns) keep_until_enqueued(column);
-    device_ranks(ranks).collectives.reduce(inputs, pointers(made), counts, spec,
-                                           static_cast<int>(root - ranks.begin()),
-                                           current_streams(ranks));
+    device_ranks(ranks).exchange.reduce(inputs, pointers(made), counts, spec,
+                                        static_cast<int>(root - ranks.begin()),
+                                        current_streams(ranks));
     for (size_t rank = 0; rank < ranks.size(); ++rank) record_use(columns[rank], ranks[rank]);
     for (size_t k = 0; k < places.size(); ++k) result[places[k]] = std::move(made[k]);
   }

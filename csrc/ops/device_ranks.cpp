@@ -68,7 +68,7 @@ void check_capture(const DeviceSet& set, const std::vector<int>& devices) {
 }  // namespace
 
 DeviceRanks::DeviceRanks(const std::vector<int>& devices)
-    : set(devices, tensor_access()), collectives(set) {}
+    : set(devices, tensor_access()), exchange(set) {}
 
 DeviceRanks& device_ranks(const std::vector<int>& devices) {
   static auto& mutex = *new std::mutex;

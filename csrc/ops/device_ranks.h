@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "devices/local_collectives.h"
+#include "devices/exchange.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
@@ -17,7 +17,7 @@ struct DeviceRanks {
   explicit DeviceRanks(const std::vector<int>& devices);
 
   DeviceSet set;
-  LocalCollectives collectives;
+  Exchange exchange;
 };
 
 /// One for each list of devices, for good: CUDA may be gone before destructors run. Raises

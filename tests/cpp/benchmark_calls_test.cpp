@@ -31,7 +31,7 @@ uint64_t written(Device& device, const Method& method) {
   return count;
 }
 
-void calls(uint64_t) {
+CASE(calls) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   Device device{Walk(17 * 2 * kBytes, 1), Walk(16 * kBytes, 2), stream};
@@ -54,7 +54,7 @@ void calls(uint64_t) {
   must(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
-void places(uint64_t) {
+CASE(places) {
   Walk walk(10 * kGap, 1);
   std::set<char*> seen;
   for (int i = 0; i < 3; ++i) seen.insert(walk.take(2 * kGap + 1));  // three times three gaps
@@ -65,7 +65,4 @@ void places(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"calls", calls}, {"places", places}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

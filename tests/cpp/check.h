@@ -73,14 +73,14 @@ struct DefinedCase {
 
 /// main() of a test: `program CASE [SEED]`, or all cases. Under the shim SEED also seeds the yields
 /// at flags and barriers.
-inline int run_cases(int argc, char** argv, const Cases& cases = defined_cases()) {
+inline int run_cases(int argc, char** argv) {
   const std::string wanted = argc > 1 ? argv[1] : "all";
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
 #if defined(FC_SHIM)
   interleave_seed.store(seed);
 #endif
   bool found = false;
-  for (const auto& [name, body] : cases) {
+  for (const auto& [name, body] : defined_cases()) {
     if (wanted != "all" && wanted != name) continue;
     found = true;
     const auto start = std::chrono::steady_clock::now();

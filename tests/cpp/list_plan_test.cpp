@@ -44,7 +44,7 @@ void check(const std::vector<uint64_t>& counts, int parts, uint64_t line) {
   EXPECT(pieces.size() <= full + parts - 1, pieces.size(), " pieces");
 }
 
-void divide(uint64_t seed) {
+CASE(divide) {
   std::mt19937_64 random(seed);
   for (const std::vector<uint64_t>& counts :
        std::vector<std::vector<uint64_t>>{{}, {0}, {0, 0, 5}, {1}, {16}, {17, 0, 1}}) {
@@ -61,7 +61,4 @@ void divide(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"divide", divide}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -19,7 +19,7 @@
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
 #include "device_memory.h"
-#include "devices/local_collectives.h"
+#include "devices/exchange.h"
 #include "devices/peer_probe.h"
 
 namespace fastcomm::testing {
@@ -120,7 +120,7 @@ class LocalWorld {
       : LocalWorld(std::make_shared<DeviceSet>(devices, access, options), seed) {}
   /// In a group that others have too.
   LocalWorld(const std::shared_ptr<DeviceSet>& shared, uint64_t seed)
-      : shared_(shared), random(seed), group(*shared), collectives(group), streams(group.size()) {
+      : shared_(shared), random(seed), group(*shared), exchange(group), streams(group.size()) {
     DeviceGuard guard;
     for (int rank = 0; rank < size(); ++rank) {
       if (random() % 4 == 0) continue;  // the device's default stream
@@ -173,7 +173,7 @@ class LocalWorld {
 
   std::mt19937_64 random;
   DeviceSet& group;
-  LocalCollectives collectives;
+  Exchange exchange;
   Streams streams;
 
  private:

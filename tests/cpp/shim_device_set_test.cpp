@@ -21,7 +21,7 @@ namespace {
 #if defined(FC_SHIM)
 /// A stream runs in order and later; an event orders two streams, and may be destroyed while
 /// pending.
-void streams(uint64_t) {
+CASE(streams) {
   configure(2, [](int, int) { return Link::kNone; });
   cudaStream_t first = nullptr, second = nullptr;
   cudaEvent_t event = nullptr;
@@ -60,7 +60,7 @@ void streams(uint64_t) {
 }
 
 /// The shim refuses what CUDA refuses.
-void strict(uint64_t) {
+CASE(strict) {
   configure(2, [](int, int) { return Link::kDirect; });
   const DeviceGuard guard(1);
   cudaStream_t stream = nullptr;
@@ -99,7 +99,7 @@ void strict(uint64_t) {
 #if defined(FC_SHIM)
 /// Somebody else's error is not taken for ours, and stays for whoever looks for it; ours is
 /// reported, and leaves nothing behind.
-void stale(uint64_t) {
+CASE(stale) {
   configure(2, [](int, int) { return Link::kDirect; });
   void* memory = nullptr;
   FC_CUDA(cudaMalloc(&memory, 64), "a test");
@@ -135,7 +135,7 @@ ProbeResult counted_probe(int, int, int) {
   return {};
 }
 
-void verdicts(uint64_t) {
+CASE(verdicts) {
   const auto is = [](const Access& found, AccessKind kind, const std::string& words) {
     EXPECT(found.kind == kind && found.reason.find(words) != std::string::npos,
            access_kind_name(found.kind), ", ", found.reason, "; not ", words);
@@ -202,7 +202,7 @@ uint64_t test_now() { return test_clock; }
 
 /// A verdict caused only by a busy device is re-examined: later, more and more rarely, never in a
 /// capture, and by operations themselves.
-void busy(uint64_t seed) {
+CASE(busy) {
   constexpr uint64_t kSecond = 1'000'000'000;
   configure(4, [](int, int) { return Link::kDirect; });
   probes = 0;
@@ -253,7 +253,7 @@ void busy(uint64_t seed) {
     Buffer& to = world.add(1, 5000, 3);
     to.want(from.content());
     world.run("broadcast", [&] {
-      world.collectives.broadcast({{from.data()}, {to.data()}}, {5000}, 0, world.streams);
+      world.exchange.copy({{0, from.data(), 5000, {nullptr, to.data()}}}, world.streams);
     });
     EXPECT(world.group.direct(1, 0) == direct, later.between(0, 1).reason);
     test_clock += 1000 * kSecond;
@@ -264,7 +264,7 @@ void busy(uint64_t seed) {
 #endif
 
 /// Every rank writes its own cell; after they have met, every rank's stream reads all cells.
-void meet(uint64_t seed) {
+CASE(meet) {
   for (const int ranks : {1, 2, 3, 5}) {
     std::vector<int> devices(ranks, 0);
 #if defined(FC_SHIM)
@@ -296,7 +296,7 @@ void meet(uint64_t seed) {
   }
 }
 
-void staging(uint64_t) {
+CASE(staging) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });
 #endif
@@ -313,7 +313,7 @@ void staging(uint64_t) {
   EXPECT(group.staging(uint64_t{1} << 40).half_bytes == options.most_staging_bytes / 2, "bounded");
 }
 
-void guard(uint64_t) {
+CASE(guard) {
 #if defined(FC_SHIM)
   configure(3, [](int, int) { return Link::kNone; });
   const auto current = [] {
@@ -349,7 +349,7 @@ void guard(uint64_t) {
 
 #if defined(FC_SHIM)
 /// Work on other devices makes no context on the device that is current by default.
-void contexts(uint64_t seed) {
+CASE(contexts) {
   configure(4, [](int, int) { return Link::kDirect; });
   std::thread([&] {  // a thread whose device nobody has set
     for (std::atomic<bool>& context : shim::contexts) context = false;
@@ -382,7 +382,7 @@ void contexts(uint64_t seed) {
       Buffer& to = world.add(1, 5000, 3);
       to.want(from.content());
       world.run("broadcast", [&] {
-        world.collectives.broadcast({{from.data()}, {to.data()}}, {5000}, 0, world.streams);
+        world.exchange.copy({{0, from.data(), 5000, {nullptr, to.data()}}}, world.streams);
       });
       world.group.staging(1);
     }
@@ -401,7 +401,7 @@ void contexts(uint64_t seed) {
 }
 #endif
 
-void errors(uint64_t) {
+CASE(errors) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });
 #endif
@@ -436,7 +436,7 @@ void errors(uint64_t) {
 }
 
 /// What FASTCOMM_PEER_ACCESS says, or why it cannot be read.
-void setting(uint64_t) {
+CASE(setting) {
   const std::string wrong = error_of(
       [] { std::printf("peer access: %s\n", environment().peer_access ? "auto" : "off"); });
   EXPECT(wrong.empty(), wrong);
@@ -449,7 +449,7 @@ void setting(uint64_t) {
 }
 
 /// A child of fork() gets an error, and harms nothing when it ends.
-void fork_child(uint64_t) {
+CASE(fork) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kNone; });
 #endif
@@ -476,22 +476,4 @@ void fork_child(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {
-#if defined(FC_SHIM)
-                       {"streams", streams},
-                       {"strict", strict},
-                       {"stale", stale},
-                       {"busy", busy},
-                       {"contexts", contexts},
-#endif
-                       {"verdicts", verdicts},
-                       {"meet", meet},
-                       {"staging", staging},
-                       {"guard", guard},
-                       {"errors", errors},
-                       {"setting", setting},
-                       {"fork", fork_child}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -27,7 +27,7 @@ using shim::work_number;
 using shim::Worker;
 
 /// Random uses by a few workers that now and then learn from each other, against a bytewise model.
-void test_shadow(uint64_t seed) {
+CASE(shadow) {
   std::mt19937_64 random(seed);
   constexpr uint32_t kWorkers = 4;
   constexpr uint64_t kBytes = 64;
@@ -81,7 +81,7 @@ void test_shadow(uint64_t seed) {
   EXPECT(!room && ranges == SharedShadow::kMostRanges + 1, "full after ", ranges);
 }
 
-void test_clocks(uint64_t) {
+CASE(clocks) {
   const Worker stream = stream_worker(7, 3), other = stream_worker(8, 3);
   const Worker block = block_worker(stream, 2), thread = thread_worker(block, 1);
   WideClock clock;
@@ -131,7 +131,7 @@ __global__ void hear(const char* window, uint32_t value) {
 }
 
 /// Each kind of order, present and missing. Ranks meet by their sockets, which order nothing here.
-void test_words(uint64_t) {
+CASE(words) {
   const auto body = [](const IpcRank& self) {
     const cudaStream_t stream = make_stream(), second = make_stream();
     const auto windows = windows_of(self, 1024, stream);
@@ -234,7 +234,7 @@ void unmap_while_used(const IpcRank& self, uint64_t seed) {
 }
 
 /// What the host does wrong with memory that others have.
-void test_host(uint64_t seed) {
+CASE(host) {
   run_ipc_ranks(2, [&](const IpcRank& self) { unmap_while_used(self, seed); });
   run_ipc_ranks(2, [](const IpcRank& self) {
     const cudaStream_t stream = make_stream();
@@ -286,11 +286,4 @@ void test_host(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"shadow", test_shadow},
-                    {"clocks", test_clocks},
-                    {"words", test_words},
-                    {"host", test_host}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

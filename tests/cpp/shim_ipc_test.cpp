@@ -60,7 +60,7 @@ void exporting() {
   static_cast<void>(cudaGetLastError());
 }
 
-void test_handles(uint64_t) {
+CASE(handles) {
   run_ipc_ranks(1, [](const IpcRank&) { exporting(); });
   run_ipc_ranks(2, [](const IpcRank& self) {
     if (self.rank == 0) {
@@ -133,7 +133,7 @@ void test_handles(uint64_t) {
 }
 
 /// The others see what one writes, at small and large sizes, through their own streams.
-void test_data(uint64_t seed) {
+CASE(data) {
   const auto body = [seed](const IpcRank& self) {
     cudaStream_t stream = nullptr;
     FC_CUDA(cudaStreamCreateWithFlags(&stream, 0), "a test");
@@ -171,7 +171,7 @@ std::set<std::string> shared_files() {
 
 /// An exporter that is killed: its memory stays for those who have it, its handles can no longer be
 /// opened, and no file is left.
-void test_ends(uint64_t) {
+CASE(ends) {
   const std::set<std::string> before = shared_files();
   run_ipc_ranks(3, [](const IpcRank& self) {
     if (self.rank == 2) {
@@ -238,8 +238,4 @@ void test_ends(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"handles", test_handles}, {"data", test_data}, {"ends", test_ends}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

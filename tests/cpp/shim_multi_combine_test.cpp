@@ -153,7 +153,7 @@ CombineSpec random_spec(DType dtype, ReduceOp op, int num_sources, std::mt19937_
 }
 
 /// Every type and reduction, any number of sources, sizes around the limits of packs and chunks.
-void bits(uint64_t seed) {
+CASE(bits) {
   std::mt19937_64 random(seed);
   const int found = for_each_kernel([&](DType dtype, ReduceOp op) {
     const uint64_t pack = kPackBytes / dtype_size(dtype), chunk = kChunk / dtype_size(dtype);
@@ -177,7 +177,7 @@ void bits(uint64_t seed) {
 }
 
 /// More tensors than a launch takes.
-void tables(uint64_t seed) {
+CASE(tables) {
   std::mt19937_64 random(seed);
   for (const int n : {1, 2, 16}) {
     for (const int count : {0, 1, 13, 14, 15, 100, 126}) {
@@ -192,7 +192,7 @@ void tables(uint64_t seed) {
 }
 
 /// No byte is read before or after a source, or written beside a destination.
-void exact(uint64_t seed) {
+CASE(exact) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);
   for (const auto& [dtype, op] : {std::pair{DType::kFloat32, ReduceOp::kMin},
@@ -227,11 +227,10 @@ void exact(uint64_t seed) {
     }
   }
 #endif
-  (void)seed;
 }
 
 /// After a failure nothing is written.
-void failed(uint64_t seed) {
+CASE(failed) {
   std::mt19937_64 random(seed);
   for (const bool in_place : {false, true}) {
     reduce_tensors({{kChunk, Buffers::kAligned, in_place}, {100, Buffers::kAnyhow, in_place}},
@@ -239,7 +238,7 @@ void failed(uint64_t seed) {
   }
 }
 
-void race(uint64_t seed) {
+CASE(race) {
   std::mt19937_64 random(seed);
   for (const int n : {2, 3, 11}) {
     std::vector<Tensor> tensors = {{3 * kChunk / 4, Buffers::kAligned, true},
@@ -254,7 +253,7 @@ void race(uint64_t seed) {
   }
 }
 
-void refused(uint64_t) {
+CASE(refused) {
   alignas(16) static char memory[64];
   const auto refusal = [&](const CombineSpec& spec, int count = 1, size_t source = 0,
                            size_t destination = 0) {
@@ -294,13 +293,4 @@ void refused(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"bits", bits},
-                    {"tables", tables},
-                    {"exact", exact},
-                    {"failed", failed},
-                    {"race", race},
-                    {"refused", refused}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

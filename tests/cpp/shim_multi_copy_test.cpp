@@ -71,7 +71,7 @@ void copy_pieces(const std::vector<Piece>& pieces, std::mt19937_64& random) {
 }
 
 /// Every pair of alignments, with sizes around the limits of packs and chunks.
-void alignments(uint64_t seed) {
+CASE(alignments) {
   std::mt19937_64 random(seed);
   std::vector<uint64_t> sizes = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65};
   for (const uint64_t limit : {kChunk, 2 * kChunk, 5 * kChunk}) {
@@ -91,7 +91,7 @@ void alignments(uint64_t seed) {
 
 /// Between ends of different alignment, only a segment's own ends go byte by byte, and no source
 /// pack extends beyond what may be read.
-void division(uint64_t) {
+CASE(division) {
   alignas(kPackBytes) static char to[2 * kPackBytes], from[2 * kPackBytes];
   constexpr uint64_t kSizes[] = {0,  1,  15,  16,         17,     31,
                                  32, 33, 100, kChunk - 1, kChunk, kChunk + 16};
@@ -126,7 +126,7 @@ Piece random_piece(uint64_t most, std::mt19937_64& random) {
 }
 
 /// Tables around the capacities of the kernels' parameters.
-void tables(uint64_t seed) {
+CASE(tables) {
   std::mt19937_64 random(seed);
   std::vector<int> counts = {0, 1, 2, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2048, 3000};
   for (int i = 0; i < 4; ++i) counts.push_back(static_cast<int>(random() % 3001));
@@ -141,7 +141,7 @@ void tables(uint64_t seed) {
 }
 
 /// No byte is read before or after a source.
-void exact(uint64_t seed) {
+CASE(exact) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);
   for (size_t src = 0; src < 16; ++src) {
@@ -163,7 +163,6 @@ void exact(uint64_t seed) {
     }
   }
 #endif
-  (void)seed;
 }
 
 #if defined(FC_SHIM)
@@ -172,7 +171,7 @@ void other_kernel(int) {}
 
 /// A grid has the blocks that a device holds at once, and the runtime is asked about it once for
 /// each kernel, block size and device.
-void grid(uint64_t) {
+CASE(grid) {
   const auto say = [] { return concat(shim::occupancy_questions.load(), " questions"); };
   shim::occupancy_questions = 0;
   EXPECT(resident_blocks(one_kernel, 4) == 3 && resident_blocks(one_kernel, 4) == 3, say());
@@ -203,7 +202,7 @@ void grid(uint64_t) {
 }
 #endif
 
-void race(uint64_t seed) {
+CASE(race) {
   std::mt19937_64 random(seed);
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<Piece> pieces = {{9 * kChunk, 0, 0}, {5 * kChunk + 3, 5, 5}, {7 * kChunk, 1, 6}};
@@ -212,14 +211,14 @@ void race(uint64_t seed) {
   }
 }
 
-void refused(uint64_t) {
+CASE(refused) {
   ErrorCode code = ErrorCode::kSystem;
   const CopySegment segment{nullptr, nullptr, 0};
   error_of([&] { launch_multi_copy(&segment, -1, nullptr); }, &code);
   EXPECT(code == ErrorCode::kInvalidArgument, "a negative count");
 }
 
-void large(uint64_t seed) {
+CASE(large) {
   if (!kOnDevice) return;
   std::mt19937_64 random(seed);
   copy_pieces({{(uint64_t{1} << 28) + 12345, 0, 0}, {(uint64_t{1} << 27) + 3, 1, 14}}, random);
@@ -228,17 +227,4 @@ void large(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"alignments", alignments},
-                    {"division", division},
-                    {"tables", tables},
-                    {"exact", exact},
-#if defined(FC_SHIM)
-                    {"grid", grid},
-#endif
-                    {"race", race},
-                    {"refused", refused},
-                    {"large", large}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

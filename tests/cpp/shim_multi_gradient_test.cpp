@@ -246,7 +246,7 @@ Tensor random_tensor(std::mt19937_64& random, uint64_t count) {
 }
 
 /// Any number of sources, every pair of types, sizes around packs, lanes and blocks.
-void sums(uint64_t seed) {
+CASE(sums) {
   std::mt19937_64 random(seed);
   for (int n = 1; n <= kMaxReduceSources; ++n) {
     for (const Types types : kTypes) {
@@ -269,7 +269,7 @@ void sums(uint64_t seed) {
 }
 
 /// Nothing is written.
-void norms(uint64_t seed) {
+CASE(norms) {
   std::mt19937_64 random(seed);
   for (const Types types : kTypes) {
     if (types.dtype != types.wire) continue;
@@ -284,7 +284,7 @@ void norms(uint64_t seed) {
 }
 
 /// Trees of any number of parts: around what a thread, a thread block and a tile join.
-void joins(uint64_t seed) {
+CASE(joins) {
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> magnitudes(0, 1);
   for (const int count : {0,    1,    2,    3,    7,    8,    9,    100,  127,  128,   129,
@@ -319,7 +319,7 @@ void joins(uint64_t seed) {
 }
 
 /// A tensor of more blocks than a tile has.
-void long_tensor(uint64_t seed) {
+CASE(long) {
   std::mt19937_64 random(seed);
   GradientReduceSpec spec{1, 0};
   check({{kTypes[1], 5}, {kTypes[1], 4096 * 2050 + 77}, {kTypes[1], 4096 * 3}}, spec, random);
@@ -327,7 +327,7 @@ void long_tensor(uint64_t seed) {
 
 /// A NaN or an infinity somewhere; sums that overflow; fp64 values whose squares do, which does not
 /// set found_inf.
-void special(uint64_t seed) {
+CASE(special) {
   std::mt19937_64 random(seed);
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 80; ++round) {
@@ -358,7 +358,7 @@ void special(uint64_t seed) {
 }
 
 /// Tables around the capacities of the kernels' parameters: 256 and 816 records of five words.
-void tables(uint64_t seed) {
+CASE(tables) {
   std::mt19937_64 random(seed);
   for (const int count : {0, 1, 100, 255, 256, 257, 815, 816, 817, 1700}) {
     const Types types = kTypes[random() % 2];
@@ -372,7 +372,7 @@ void tables(uint64_t seed) {
   }
 }
 
-void race(uint64_t seed) {
+CASE(race) {
   std::mt19937_64 random(seed);
   for (const int n : {1, 2, 3}) {
     std::vector<Tensor> tensors;
@@ -385,7 +385,7 @@ void race(uint64_t seed) {
   }
 }
 
-void refused(uint64_t) {
+CASE(refused) {
   alignas(16) static char memory[64];
   const auto code_of = [&](const GradientReduceSpec& spec, Types types, size_t offset = 0) {
     const std::vector<const void*> sources(20, memory + offset);
@@ -407,7 +407,7 @@ void refused(uint64_t) {
   EXPECT(code_of({2}, {DType::kFloat64, DType::kFloat16}) == ErrorCode::kUnsupported, "wire");
 }
 
-void large(uint64_t seed) {
+CASE(large) {
   if (!kOnDevice) return;
   std::mt19937_64 random(seed);
   for (const int n : {2, 5, 16}) {
@@ -421,16 +421,4 @@ void large(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"sums", sums},
-                    {"norms", norms},
-                    {"joins", joins},
-                    {"long", long_tensor},
-                    {"special", special},
-                    {"tables", tables},
-                    {"race", race},
-                    {"refused", refused},
-                    {"large", large}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -122,7 +122,7 @@ ReduceSpec random_spec(DType in, DType out, int num_sources, std::mt19937_64& ra
 }
 
 /// Any number of sources, every pair of types, sizes around the limits of packs and chunks.
-void sums(uint64_t seed) {
+CASE(sums) {
   std::mt19937_64 random(seed);
   const auto pair = [&](DType in, DType out) {
     const uint64_t size = std::min(dtype_size(in), dtype_size(out));
@@ -148,7 +148,7 @@ void sums(uint64_t seed) {
 }
 
 /// -0 from every source stays -0: an absent leaf of the tree is not a zero that is added.
-void negative_zeros(uint64_t seed) {
+CASE(negative_zeros) {
   std::mt19937_64 random(seed);
   std::vector<char> values(33 * sizeof(float));
   for (size_t i = 0; i < values.size(); i += sizeof(float)) values[i + 3] = '\x80';
@@ -160,7 +160,7 @@ void negative_zeros(uint64_t seed) {
 
 /// Memory of unlike alignments moves in packs too, unless a source is also written: then what a
 /// thread reads beside its own pack would be another's.
-void lies(uint64_t) {
+CASE(lies) {
   alignas(64) static char memory[256];
   char* const a = memory;
   char* const b = memory + 64;
@@ -186,7 +186,7 @@ void lies(uint64_t) {
 }
 
 /// No byte is read before or after a source, wherever it begins and ends.
-void exact(uint64_t seed) {
+CASE(exact) {
 #if defined(FC_SHIM)
   std::mt19937_64 random(seed);
   for (const auto& [in, out] : {std::pair{DType::kFloat32, DType::kFloat32},
@@ -224,11 +224,10 @@ void exact(uint64_t seed) {
     }
   }
 #endif
-  (void)seed;
 }
 
 /// Tables around the capacities of the kernels' parameters.
-void tables(uint64_t seed) {
+CASE(tables) {
   std::mt19937_64 random(seed);
   for (const auto& [n, destinations] : {std::pair{1, 1}, {2, 1}, {4, 2}, {8, 8}, {16, 16}}) {
     const int most = max_reduce_segments(n, destinations);
@@ -269,7 +268,7 @@ std::vector<char> as_bytes(const std::vector<T>& values) {
 
 /// Every fp16 to fp32; every midpoint of two fp16 or bf16 and its neighbours back. No NaN: their
 /// payloads are not promised.
-void conversions(uint64_t seed) {
+CASE(conversions) {
   std::mt19937_64 random(seed);
   const auto cast = [&](DType in, DType out, const std::vector<char>& values) {
     reduce_tensors({{values.size() / dtype_size(in), Buffers::kAligned, false}},
@@ -300,7 +299,7 @@ void conversions(uint64_t seed) {
 #endif
 }
 
-void race(uint64_t seed) {
+CASE(race) {
   std::mt19937_64 random(seed);
   for (const int n : {1, 2, 3, 11}) {
     for (const DType out : {DType::kFloat32, DType::kBFloat16}) {
@@ -316,7 +315,7 @@ void race(uint64_t seed) {
   }
 }
 
-void refused(uint64_t) {
+CASE(refused) {
   alignas(16) static char memory[64];
   const auto code_of = [&](const ReduceSpec& spec, int count = 1, size_t offset = 0) {
     const void* source = memory + offset;
@@ -351,7 +350,7 @@ void refused(uint64_t) {
 #endif
 }
 
-void large(uint64_t seed) {
+CASE(large) {
   if (!kOnDevice) return;
   std::mt19937_64 random(seed);
   for (const int n : {2, 5, 16}) {
@@ -364,16 +363,4 @@ void large(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"sums", sums},
-                    {"negative_zeros", negative_zeros},
-                    {"lies", lies},
-                    {"exact", exact},
-                    {"tables", tables},
-                    {"conversions", conversions},
-                    {"race", race},
-                    {"refused", refused},
-                    {"large", large}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -50,7 +50,7 @@ void touch_model(std::vector<Byte>& bytes, const Access& access, const Step& ste
 
 /// Random accesses by a few actors that now and then learn from each other. Reads that the shadow
 /// forgets because another one covers them are found through that one.
-void shadow(uint64_t seed) {
+CASE(shadow) {
   std::mt19937_64 random(seed);
   constexpr Actor kActors = 4;
   constexpr uintptr_t kBytes = 64;
@@ -135,7 +135,7 @@ void expect_hazards(size_t count, const std::vector<std::string>& words, const c
   }
 }
 
-void streams(uint64_t) {
+CASE(streams) {
   Setup setup;
   char* const here = setup.memory[0];
   char* const there = setup.memory[1];
@@ -162,7 +162,7 @@ void streams(uint64_t) {
 }
 
 /// A launch names what its kernel uses, by asking for views.
-void kernels(uint64_t) {
+CASE(kernels) {
   Setup setup;
   setup.set(0, setup.memory[0], 100);
   const CopySegment segment{setup.memory[1], setup.memory[0], 100};
@@ -174,7 +174,7 @@ void kernels(uint64_t) {
   EXPECT(shim::next_accesses.empty(), "left for the next launch");
 }
 
-void host(uint64_t) {
+CASE(host) {
   Setup setup;
   char* const here = setup.memory[0];
   setup.set(0, here, 100);
@@ -198,7 +198,7 @@ void host(uint64_t) {
 }
 
 /// With one queue per device, what comes after a wait waits too, whatever its stream.
-void queues(uint64_t) {
+CASE(queues) {
   shim::Runtime::get().configure({{Link::kDirect}}, 1);
   cudaStream_t first = nullptr, second = nullptr;
   FC_CUDA(cudaStreamCreateWithFlags(&first, 0), "a test");
@@ -212,7 +212,7 @@ void queues(uint64_t) {
   EXPECT(first->idle() && second->idle(), "all is done");
 }
 
-void capture(uint64_t) {
+CASE(capture) {
   Setup setup;
   char* const here = setup.memory[0];
   char* const there = setup.memory[1];
@@ -254,13 +254,4 @@ void capture(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"shadow", shadow},
-                    {"streams", streams},
-                    {"kernels", kernels},
-                    {"host", host},
-                    {"capture", capture},
-                    {"queues", queues}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

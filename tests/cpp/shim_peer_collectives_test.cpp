@@ -47,8 +47,8 @@ void test_bits_of(uint64_t seed, bool pushes) {
   }
 }
 
-void test_bits(uint64_t seed) { test_bits_of(seed, true); }
-void test_pulls(uint64_t seed) { test_bits_of(seed, false); }
+CASE(bits) { test_bits_of(seed, true); }
+CASE(pulls) { test_bits_of(seed, false); }
 
 Operation sum_of(int size, uint64_t count, uint64_t seed = 5, DType dtype = DType::kFloat32) {
   std::mt19937_64 random(seed);
@@ -56,7 +56,7 @@ Operation sum_of(int size, uint64_t count, uint64_t seed = 5, DType dtype = DTyp
 }
 
 /// Two streams whose operations come in opposite order.
-void test_two(uint64_t seed) {
+CASE(two) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
     std::vector<Operation> all;
@@ -73,7 +73,7 @@ void test_two(uint64_t seed) {
 }
 
 /// The same where all streams share one queue: at least one cannot meet, and it ends.
-void test_one_queue(uint64_t) {
+CASE(one_queue) {
   const auto body = [](const IpcRank& self) {
     Rank rank(self, small(300));
     std::vector<Operation> all = {sum_of(2, 30), sum_of(2, 30)};
@@ -95,7 +95,7 @@ void test_one_queue(uint64_t) {
 }
 
 /// A fast rank would rewrite its slot while the other reads it, unless there are two.
-void test_back_to_back(uint64_t seed) {
+CASE(back_to_back) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
     std::vector<Operation> all;
@@ -109,7 +109,7 @@ void test_back_to_back(uint64_t seed) {
   });
 }
 
-void test_one(uint64_t seed) {
+CASE(one) {
   run_ipc_ranks(2, [&](const IpcRank& self) {
     Rank rank(self);
     for (int i = 0; i < 2; ++i) {
@@ -149,7 +149,7 @@ void expect_failure(Rank& rank, Operation& operation, const std::string& words) 
   EXPECT(download(other.results[0], 28, rank.streams[0]) == Bytes(28, 0x55), "nothing came");
 }
 
-void test_mismatch(uint64_t) {
+CASE(mismatch) {
   run_ipc_ranks(3, [](const IpcRank& self) {
     Rank rank(self, small(5000));
     Operation good = sum_of(3, 50);
@@ -195,7 +195,7 @@ Operation messages_of(const std::vector<std::vector<int>>& sends) {
 }
 
 /// Two of four ranks exchange much while the others meet; then all go on together.
-void test_pairs(uint64_t) {
+CASE(pairs) {
   run_ipc_ranks(4, [](const IpcRank& self) {
     Rank rank(self, small(3000));
     std::vector<std::vector<int>> sends(4, std::vector<int>(4, 5));
@@ -210,7 +210,7 @@ void test_pairs(uint64_t) {
 }
 
 /// What one rank sends is not what the other expects: both know, and the third hears of it.
-void test_unlike_pairs(uint64_t) {
+CASE(unlike_pairs) {
   run_ipc_ranks(3, [](const IpcRank& self) {
     Rank rank(self, small(5000));
     Operation odd = messages_of(std::vector<std::vector<int>>(3, std::vector<int>(3, 4)));
@@ -232,7 +232,7 @@ void test_unlike_pairs(uint64_t) {
 }
 
 /// A rank does not come; those that have waited tell the one that comes too late.
-void test_late(uint64_t) {
+CASE(late) {
   run_ipc_ranks(3, [](const IpcRank& self) {
     Rank rank(self, small(300));
     Operation missed = sum_of(3, 500);
@@ -249,7 +249,7 @@ void test_late(uint64_t) {
   });
 }
 
-void test_abort(uint64_t) {
+CASE(abort) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     auto options = small();
     void* word = nullptr;
@@ -272,7 +272,7 @@ void test_abort(uint64_t) {
 }
 
 /// A rank is killed with operations under way, in whatever phase they are then, or before the last one.
-void test_death(uint64_t seed) {
+CASE(death) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     Rank rank(self, small(500));
     constexpr int kOperations = 12;
@@ -301,7 +301,7 @@ void test_death(uint64_t seed) {
 
 /// A refused call has enqueued nothing, on one rank or on all: the next operation is as good as
 /// any.
-void test_refused(uint64_t) {
+CASE(refused) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     Rank rank(self);
     const auto refuses = [&](Call call) {
@@ -370,7 +370,7 @@ constexpr Refusal kRefusals[] = {
 };
 
 /// Where one rank cannot map another's window, all say so, and nothing is left mapped or open.
-void test_unmapped(uint64_t) {
+CASE(unmapped) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     auto& ipc = shim::Ipc::get();
     auto& vmm = shim::Vmm::get();
@@ -413,7 +413,7 @@ void test_unmapped(uint64_t) {
 }
 
 /// The first way that all ranks have is taken, and what was wrong with the earlier ones is known.
-void test_ways(uint64_t) {
+CASE(ways) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     Hosts hosts(self);
     const int device = self.rank % device_count();
@@ -447,24 +447,4 @@ void test_ways(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"bits", test_bits},
-                    {"pulls", test_pulls},
-                    {"back_to_back", test_back_to_back},
-                    {"two", test_two},
-                    {"one_queue", test_one_queue},
-                    {"one", test_one},
-                    {"mismatch", test_mismatch},
-                    {"pairs", test_pairs},
-                    {"unlike_pairs", test_unlike_pairs},
-                    {"late", test_late},
-                    {"abort", test_abort},
-                    {"death", test_death},
-#if defined(FC_SHIM)
-                    {"unmapped", test_unmapped},
-                    {"ways", test_ways},
-#endif
-                    {"refused", test_refused}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -55,7 +55,7 @@ CUresult imported(int file, Handle* handle) {
       handle, reinterpret_cast<void*>(static_cast<intptr_t>(file)), kDescriptor);
 }
 
-void test_refused(uint64_t) {
+CASE(refused) {
   run_ipc_ranks(1, [](const IpcRank&) {
     constexpr CUresult kInvalid = CUDA_ERROR_INVALID_VALUE;
     Handle handle = 0;
@@ -137,7 +137,7 @@ int receive_file(int socket) {
 }
 
 /// The descriptor travels; both sides write and read, and what nothing orders is reported.
-void test_shared(uint64_t) {
+CASE(shared) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     cudaStream_t stream = nullptr;
     FC_CUDA(cudaStreamCreateWithFlags(&stream, 0), "a test");
@@ -187,7 +187,7 @@ void test_shared(uint64_t) {
 }
 
 /// The memory's maker is killed: whoever holds a descriptor still has the memory.
-void test_ends(uint64_t) {
+CASE(ends) {
   run_ipc_ranks(2, [](const IpcRank& self) {
     if (self.rank == 0) {
       const Handle handle = make();
@@ -213,8 +213,4 @@ void test_ends(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"refused", test_refused}, {"shared", test_shared}, {"ends", test_ends}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

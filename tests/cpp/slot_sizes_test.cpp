@@ -32,7 +32,7 @@ uint64_t rotation(const ScratchLayout& layout, uint64_t bytes, const At& at) {
   return again;
 }
 
-void places(uint64_t seed) {
+CASE(places) {
   std::mt19937_64 random(seed);
   for (int repeat = 0; repeat < 2000; ++repeat) {
     const int size = static_cast<int>(2 + random() % 63);
@@ -67,7 +67,7 @@ void places(uint64_t seed) {
 }
 
 /// Slots return to a line once as much as the rotation holds has been written.
-void turns(uint64_t) {
+CASE(turns) {
   const ScratchLayout layout = scratch_layout({1 << 20, 1 << 21, 1 << 22}, 2);
   const auto payloads = [&](uint64_t bytes) {
     return rotation(layout, bytes, [&](uint64_t n) { return layout.payload(n, bytes); });
@@ -81,7 +81,7 @@ void turns(uint64_t) {
 }
 
 /// What is measured (core/tuning.h) holds for its number of ranks.
-void tuned(uint64_t) {
+CASE(tuned) {
   const ChosenSizes two = choose_slot_sizes(2), five = choose_slot_sizes(5);
   EXPECT(two.payload_by == ChosenBy::kDefault && five.payload_by == ChosenBy::kDefault,
          "nothing is set");
@@ -99,7 +99,4 @@ void tuned(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"places", places}, {"turns", turns}, {"tuned", tuned}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

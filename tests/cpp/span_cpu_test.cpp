@@ -22,7 +22,7 @@ size_t some_count(std::mt19937_64& random) {
 }
 
 /// Gradients are rounded on their way to a slot, with and without a residual.
-void slots(uint64_t seed) {
+CASE(slots) {
   std::mt19937_64 random(seed);
   const PeerView alone;
   for (int repeat = 0; repeat < 100; ++repeat) {
@@ -48,7 +48,7 @@ void slots(uint64_t seed) {
 }
 
 /// A sum goes to a tensor and to a slot.
-void sums(uint64_t seed) {
+CASE(sums) {
   std::mt19937_64 random(seed);
   PeerView two;
   two.size = 2;
@@ -72,7 +72,7 @@ void sums(uint64_t seed) {
 }
 
 /// The same for a piece of a gradient, which goes the way of what was staged before it.
-void pieces(uint64_t seed) {
+CASE(pieces) {
   std::mt19937_64 random(seed);
   PeerView two;
   two.size = 2;
@@ -98,7 +98,7 @@ void pieces(uint64_t seed) {
 }
 
 /// Copies to tensors at any address, through the caches and past them.
-void copies(uint64_t seed) {
+CASE(copies) {
   std::mt19937_64 random(seed);
   const PeerView alone;
   for (int repeat = 0; repeat < 200; ++repeat) {
@@ -117,8 +117,4 @@ void copies(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"slots", slots}, {"sums", sums}, {"pieces", pieces}, {"copies", copies}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -9,7 +9,7 @@ namespace fastcomm::testing {
 namespace {
 
 /// Every intended byte, and none around it, whichever way is taken.
-void copies(uint64_t seed) {
+CASE(copies) {
   std::mt19937_64 random(seed);
   constexpr size_t kMost = 200'000, kMargin = 128;
   std::vector<char> from(kMost), to(kMost + 2 * kMargin);
@@ -34,7 +34,4 @@ void copies(uint64_t seed) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv, {{"copies", copies}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

@@ -30,7 +30,7 @@ bool ends_with(const std::string& text, const std::string& end) {
 
 /// Calls made in files with names of every length: two fit in a control block, decode, and keep
 /// the operation and the line.
-void brief(uint64_t) {
+CASE(brief) {
   const std::string operation = "all_reduce(sum, float32, 5 elements), sequence 5, at ";
   const std::string line = "/train.py:103";
   for (const std::string character : {"o", "\xC3\xB6", "\xF0\x9F\x98\x80"}) {
@@ -61,6 +61,4 @@ void brief(uint64_t) {
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  return fastcomm::testing::run_cases(argc, argv, {{"brief", fastcomm::testing::brief}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }

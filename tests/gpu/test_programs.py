@@ -55,7 +55,7 @@ SUITES = {
         ("verdicts", "meet", "staging", "errors", "setting", "fork"),
         ("meet",),
     ),
-    "local_collectives": Suite(
+    "exchange": Suite(
         ("direct", "staged", "repeated", "threads", "refused"),
         ("repeated",),
     ),

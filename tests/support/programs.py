@@ -155,7 +155,7 @@ _SHIM_WATCHED = (SHIM, WATCHED)
 _SHIM_ALL = (SHIM, SHIM_BOUNDS, WATCHED)
 _COMMUNICATOR = "engines/test_communicator.py"
 _PEERS = "engines/test_peer_collectives.py"
-_LOCAL = "devices/test_local_collectives.py"
+_LOCAL = "devices/test_exchange.py"
 _FUZZ = "tests/fuzz/handshake_fuzz.cpp"
 PROGRAMS = (
     *tests(*(_COMMUNICATOR, "communicator communicator_failures communicator_timeouts", _WATCHED)),
@@ -208,7 +208,7 @@ PROGRAMS = (
     *tests(_PEERS, "shim_peer_collectives shim_peer_soak", _SHIM, *PEER_COLLECTIVES),
     *tests(_PEERS, "shim_peer_threads", _SHIM_WATCHED, *PEER_COLLECTIVES),
     *tests("devices/test_device_set.py", "shim_device_set", _SHIM_WATCHED, *LOCAL),
-    *tests(*(_LOCAL, "shim_local_collectives", (*_SHIM_ALL, WATCHED_ALL, SHIM_BOUNDS_ALL)), *LOCAL),
+    *tests(*(_LOCAL, "shim_exchange", (*_SHIM_ALL, WATCHED_ALL, SHIM_BOUNDS_ALL)), *LOCAL),
 )
 
 

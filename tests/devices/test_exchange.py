@@ -1,6 +1,6 @@
-"""The collectives of one process over several devices, without a GPU: they run under the shim.
+"""Copies and reductions among the devices of one process, without a GPU: they run under the shim.
 
-Every byte is compared inside the C++ program (tests/cpp/shim_local_collectives_test.cpp). Here it
+Every byte is compared inside the C++ program (tests/cpp/shim_exchange_test.cpp). Here it
 runs, and runs again under ThreadSanitizer; leaving out one kind of wait, or trusting a broken link,
 must be reported.
 """
@@ -12,7 +12,7 @@ from support import programs
 from support.patience import ENDS
 from support.programs import SHIM, SHIM_BOUNDS, SHIM_BOUNDS_ALL, WATCHED, WATCHED_ALL
 
-TEST = "shim_local_collectives_test"
+TEST = "shim_exchange_test"
 WAITS = ["drop_ready", "drop_staged", "drop_worked", "drop_finished", "drop_drained"]
 LINKS = ["direct", "staged", "mixed", "broken", "repeated"]
 

@@ -1,14 +1,13 @@
-// The collectives of one process over several devices: every byte of every buffer, guards included,
+// Copies and reductions among the devices of one process: every byte of every buffer, guards included,
 // against plain copies and the plain tree of reference_tree.h. On the host under the execution shim,
 // with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks as its streams.
 //
-//   shim_local_collectives_test [CASE [SEED]]
+//   shim_exchange_test [CASE [SEED]]
 //
 //   direct | staged | mixed | broken   random operations, 1 to 16 ranks, by how ranks reach memory
 //   repeated                           the same device several times
 //   race                               the short program that ThreadSanitizer watches
 //   warm | threads | refused           what allocates, who may call, wrong arguments
-#include <functional>
 #include <thread>
 
 #include "dtypes.h"
@@ -29,38 +28,31 @@ class Issuer {
 
   void broadcast() {
     const int root = any_rank();
-    const int tensors = few();
-    RankTensors data(n());
-    Sizes bytes;
-    for (int t = 0; t < tensors; ++t) bytes.push_back(any_size());
-    for (int t = 0; t < tensors; ++t) {
-      const Buffer& source = put(root, bytes[t], data[root]);
+    std::vector<CopyJob> jobs;
+    for (int t = few(); t > 0; --t) {
+      const uint64_t bytes = any_size();
+      const Buffer& source = w_.add(root, bytes, 1);
+      jobs.push_back(CopyJob{root, source.data(), bytes, {}});
       for (int rank = 0; rank < n(); ++rank) {
-        if (rank != root) put(rank, bytes[t], data[rank]).want(source.content());
+        if (rank != root) jobs.back().dst[rank] = copy_of(source, rank, bytes).data();
       }
     }
-    w_.run(name("broadcast"), [&] { w_.collectives.broadcast(data, bytes, root, w_.streams); });
+    w_.run(name("broadcast"), [&] { w_.exchange.copy(jobs, w_.streams); });
   }
 
   void scatter_and_gather() {
     for (const bool gather : {false, true}) {
       const int root = any_rank();
-      Tensors pieces, others;
-      Sizes bytes;
+      std::vector<CopyJob> jobs;
       for (int rank = 0; rank < n(); ++rank) {
-        bytes.push_back(any_size());
-        Buffer& piece = put(root, bytes[rank], pieces);
-        Buffer& other = put(rank, bytes[rank], others);
-        gather ? piece.want(other.content()) : other.want(piece.content());
-        if (random() % 4 == 0 && rank == root) {  // the root's own piece is already in place
-          (gather ? piece : other).want((gather ? piece : other).content());
-          (gather ? pieces : others).back() = (gather ? others : pieces).back();
-        }
+        const int from = gather ? rank : root, to = gather ? root : rank;
+        const uint64_t bytes = any_size();
+        const Buffer& source = w_.add(from, bytes, 1);
+        jobs.push_back(CopyJob{from, source.data(), bytes, {}});
+        const bool in_place = rank == root && random() % 4 == 0;
+        jobs.back().dst[to] = in_place ? source.data() : copy_of(source, to, bytes).data();
       }
-      w_.run(name(gather ? "gather" : "scatter"), [&] {
-        gather ? w_.collectives.gather(others, pieces, bytes, root, w_.streams)
-               : w_.collectives.scatter(pieces, others, bytes, root, w_.streams);
-      });
+      w_.run(name(gather ? "gather" : "scatter"), [&] { w_.exchange.copy(jobs, w_.streams); });
     }
   }
 
@@ -79,7 +71,7 @@ class Issuer {
       to.want(reduced(spec, from, 0, counts.back()));
     }
     w_.run(name("reduce", spec),
-           [&] { w_.collectives.reduce(inputs, outputs, counts, spec, root, w_.streams); });
+           [&] { w_.exchange.reduce(inputs, outputs, counts, spec, root, w_.streams); });
   }
 
   void everything() {
@@ -97,7 +89,12 @@ class Issuer {
   uint64_t any_size() { return random() % 5 == 0 ? 0 : random() % (1 + random() % most_); }
   uint64_t any_count(const ReduceSpec& spec) { return any_size() / size(spec.in); }
   static size_t size(DType dtype) { return dtype_size(dtype); }
-  Buffer& put(int rank, uint64_t count, Tensors& list, size_t element = 1) {
+  Buffer& copy_of(const Buffer& source, int rank, uint64_t bytes) {
+    Buffer& copy = w_.add(rank, bytes, 1);
+    copy.want(source.content());
+    return copy;
+  }
+  Buffer& put(int rank, uint64_t count, Tensors& list, size_t element) {
     Buffer& buffer = w_.add(rank, count, element);
     list.push_back(buffer.data());
     return buffer;
@@ -167,7 +164,7 @@ void on_links(uint64_t seed, const MakeLink& link) {
 }
 #endif
 
-void direct(uint64_t seed) {
+CASE(direct) {
 #if defined(FC_SHIM)
   on_links(seed, [](int, int) { return Link::kDirect; });
 #else
@@ -175,7 +172,7 @@ void direct(uint64_t seed) {
 #endif
 }
 
-void staged(uint64_t seed) {
+CASE(staged) {
 #if defined(FC_SHIM)
   on_links(seed, [](int, int) { return Link::kNone; });
 #endif
@@ -189,28 +186,26 @@ void staged(uint64_t seed) {
   }
 }
 
-void mixed(uint64_t seed) {
+CASE(mixed) {
 #if defined(FC_SHIM)
   on_links(seed, [](int a, int b) { return a / 2 == b / 2 ? Link::kDirect : Link::kNone; });
   on_links(seed, [&](int a, int b) {
     return (a * b + a + b + seed) % 3 == 0 ? Link::kNone : Link::kDirect;
   });
 #endif
-  (void)seed;
 }
 
 /// Links that the driver grants but that give wrong bits: the probe must find them.
-void broken(uint64_t seed) {
+CASE(broken) {
 #if defined(FC_SHIM)
   for (const Link link : {Link::kBrokenReads, Link::kLostWrites}) {
     configure(4, [&](int a, int b) { return a == 1 && b == 2 ? link : Link::kDirect; });
     random_operations(each_device(4), little_staging(), seed);
   }
 #endif
-  (void)seed;
 }
 
-void repeated(uint64_t seed) {
+CASE(repeated) {
 #if defined(FC_SHIM)
   for (const std::vector<int>& devices :
        std::vector<std::vector<int>>{{0, 0}, {0, 1, 0}, {1, 1, 0, 2, 2, 1}}) {
@@ -224,7 +219,7 @@ void repeated(uint64_t seed) {
 #endif
 }
 
-void race(uint64_t seed) {
+CASE(race) {
 #if defined(FC_SHIM)
   for (const int ranks : {2, 3}) {
     for (const Link link : {Link::kDirect, Link::kNone}) {
@@ -235,11 +230,10 @@ void race(uint64_t seed) {
   configure(4, [](int a, int b) { return a / 2 == b / 2 ? Link::kDirect : Link::kNone; });
   random_operations(each_device(4), little_staging(), seed);
 #endif
-  (void)seed;
 }
 
 /// Nothing is allocated once an operation has run.
-void warm(uint64_t seed) {
+CASE(warm) {
 #if defined(FC_SHIM)
   configure(3, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
   PeerAccess access(probe_peers, true);
@@ -253,9 +247,14 @@ void warm(uint64_t seed) {
     }
   }
   const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
+  std::vector<CopyJob> jobs;
+  for (const int t : {0, 1}) {
+    const uint64_t bytes = t == 0 ? 400'000 : 308;
+    jobs.push_back(CopyJob{1, tensors[1][t], bytes, {tensors[0][t], nullptr, tensors[2][t]}});
+  }
   const auto once = [&] {
-    world.collectives.reduce(tensors, tensors[1], {100'000, 77}, spec, 1, world.streams);
-    world.collectives.broadcast(tensors, {400'000, 308}, 1, world.streams);
+    world.exchange.reduce(tensors, tensors[1], {100'000, 77}, spec, 1, world.streams);
+    world.exchange.copy(jobs, world.streams);
   };
   once();
   const uint64_t before = shim::Runtime::get().allocations;
@@ -263,12 +262,11 @@ void warm(uint64_t seed) {
   EXPECT(shim::Runtime::get().allocations == before, "memory or events");
   world.finish();
 #endif
-  (void)seed;
 }
 
 /// Threads that share a group, each with its own streams and tensors. Their operations take turns,
 /// but wait for each other only where they use the same staging memory.
-void threads(uint64_t seed) {
+CASE(threads) {
 #if defined(FC_SHIM)
   configure(3, [](int a, int b) { return a + b == 1 ? Link::kDirect : Link::kNone; });
 #endif
@@ -285,53 +283,24 @@ void threads(uint64_t seed) {
   for (std::thread& caller : callers) caller.join();
 }
 
-void refused(uint64_t) {
+CASE(refused) {
 #if defined(FC_SHIM)
   configure(2, [](int, int) { return Link::kDirect; });
 #endif
   PeerAccess access(probe_peers, true);
   DeviceSet group(std::vector<int>(2, 0), access);
-  LocalCollectives collectives(group);
-  char byte = 0;
-  const Tensors pair = {&byte, &byte};
-  const RankTensors lists = {{&byte}, {&byte}};
-  const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
-  const Streams streams(2, nullptr);
-  const auto refusal = [&](const std::string& words, ErrorCode code,
-                           const std::function<void()>& call) {
-    ErrorCode found = ErrorCode::kSystem;
-    const std::string text = error_of(call, &found);
-    EXPECT(text.find(words) != std::string::npos && found == code, words, ": ", text);
-  };
-  const ErrorCode invalid = ErrorCode::kInvalidArgument;
-  refusal("no rank 2 in a group of 2", invalid,
-          [&] { collectives.broadcast(lists, {4}, 2, streams); });
-  refusal("tensors of 1 ranks", invalid, [&] { collectives.broadcast({{}}, {}, 0, streams); });
-  refusal("1 tensors of rank 0, but 2", invalid,
-          [&] { collectives.broadcast(lists, {4, 4}, 0, streams); });
-  refusal("was given 1 streams", invalid,
-          [&] { collectives.gather(pair, pair, {0, 0}, 0, {nullptr}); });
-  refusal("sizes of 1 ranks", invalid, [&] { collectives.scatter(pair, pair, {0}, 0, streams); });
-  refusal("2 outputs of rank 1, but 1", invalid,
-          [&] { collectives.reduce(lists, pair, {1}, spec, 1, streams); });
-  refusal("no CUDA kernel reduces bytes", ErrorCode::kUnsupported, [&] {
-    collectives.reduce(lists, pair, {1}, {DType::kOther, DType::kOther, 0, 0}, 1, streams);
-  });
+  Exchange exchange(group);
+  ErrorCode code = ErrorCode::kSystem;
+  std::string text = error_of([&] { exchange.copy({}, {nullptr}); }, &code);
+  EXPECT(text.find("was given 1 streams") != std::string::npos, text);
+  EXPECT(code == ErrorCode::kInvalidArgument, text);
+  const ReduceSpec bytes{DType::kOther, DType::kOther, 0, 0};
+  text = error_of([&] { exchange.reduce({{}, {}}, {}, {}, bytes, 1, {nullptr, nullptr}); }, &code);
+  EXPECT(text.find("no CUDA kernel reduces bytes") != std::string::npos, text);
+  EXPECT(code == ErrorCode::kUnsupported, text);
 }
 
 }  // namespace
 }  // namespace fastcomm::testing
 
-int main(int argc, char** argv) {
-  using namespace fastcomm::testing;
-  return run_cases(argc, argv,
-                   {{"direct", direct},
-                    {"staged", staged},
-                    {"mixed", mixed},
-                    {"broken", broken},
-                    {"repeated", repeated},
-                    {"race", race},
-                    {"warm", warm},
-                    {"threads", threads},
-                    {"refused", refused}});
-}
+int main(int argc, char** argv) { return fastcomm::testing::run_cases(argc, argv); }
