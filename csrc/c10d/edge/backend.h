@@ -131,7 +131,11 @@ class FastcommBackend final : public ::c10d::Backend {
  private:
   /// Gives a call to the engine that takes it; nothing where none does.
   std::optional<WorkPtr> submit_if_taken(Request& request);
-  /// The same of calls that every group has an engine for. Raises TorchError.
+  /// A collective with its tensors; `method` is that of other backends for it.
+  template <class Method, class Opts, class Outputs, class... Inputs>
+  WorkPtr collective(OpKind kind, ::c10d::OpType type, Method method, const Opts& opts,
+                     Outputs& outputs, Inputs&... inputs);
+  /// As submit_if_taken, of calls that every group has an engine for. Raises TorchError.
   WorkPtr submit(Request& request, Request::Forward forward);
   /// Raises TorchError unless `peer` is another rank of the group.
   void check_peer(const char* operation, int peer) const;

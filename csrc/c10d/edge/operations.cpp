@@ -1,6 +1,8 @@
 // c10d's operations, as requests.
 #include <ATen/record_function.h>
 
+#include <type_traits>
+
 #include "c10d/edge/backend.h"
 #include "c10d/life/exception.h"
 #include "c10d/works/work_of_many.h"
@@ -12,6 +14,16 @@ namespace {
 using ::c10d::OpType;
 using Other = ::c10d::Backend;
 
+template <class Options, class = void>
+constexpr bool reduces = false;
+template <class Options>
+constexpr bool reduces<Options, std::void_t<decltype(Options::reduceOp)>> = true;
+template <class Options, class = void>
+constexpr bool has_root = false;
+template <class Options>
+constexpr bool has_root<Options, std::void_t<decltype(Options::rootRank)>> = true;
+
+/// A call without its tensors.
 template <class Options>
 Request request_of(OpKind kind, OpType type, const Options& opts) {
   Request request;
@@ -19,7 +31,19 @@ Request request_of(OpKind kind, OpType type, const Options& opts) {
   request.type = type;
   request.timeout = opts.timeout;
   request.async = opts.asyncOp;
+  if constexpr (reduces<Options>) request.op = &opts.reduceOp;
+  if constexpr (has_root<Options>) request.root = opts.rootRank;
   return request;
+}
+
+/// A tensor, a list, or a list of lists.
+template <class Given>
+void set(at::TensorList& tensors, c10::ArrayRef<Tensors>& lists, Given& given) {
+  if constexpr (std::is_same<Given, TensorLists>::value) {
+    lists = given;
+  } else {
+    tensors = given;
+  }
 }
 
 /// So that there is a work, which is watched: NCCL has none for a caller who does not ask for one.
@@ -70,94 +94,65 @@ WorkPtr FastcommBackend::submit(Request& request, Request::Forward forward) {
   });
 }
 
+template <class Method, class Opts, class Outputs, class... Inputs>
+WorkPtr FastcommBackend::collective(OpKind kind, OpType type, Method method, const Opts& opts,
+                                    Outputs& outputs, Inputs&... inputs) {
+  Request request = request_of(kind, type, opts);
+  set(request.outputs, request.output_lists, outputs);
+  (set(request.inputs, request.input_lists, inputs), ...);
+  return submit(request,
+                [&](Other& other) { return (other.*method)(outputs, inputs..., with_work(opts)); });
+}
+
 WorkPtr FastcommBackend::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  Request request = request_of(OpKind::kAllReduce, OpType::ALLREDUCE, opts);
-  request.outputs = tensors;
-  request.op = &opts.reduceOp;
-  return submit(request, [&](Other& other) { return other.allreduce(tensors, with_work(opts)); });
+  return collective(OpKind::kAllReduce, OpType::ALLREDUCE, &Other::allreduce, opts, tensors);
 }
 
 WorkPtr FastcommBackend::allreduce_sparse(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  Request request = request_of(OpKind::kAllReduceSparse, OpType::_ALLREDUCE_SPARSE, opts);
-  request.outputs = tensors;
-  request.op = &opts.reduceOp;
-  return submit(request,
-                [&](Other& other) { return other.allreduce_sparse(tensors, with_work(opts)); });
+  return collective(OpKind::kAllReduceSparse, OpType::_ALLREDUCE_SPARSE, &Other::allreduce_sparse,
+                    opts, tensors);
 }
 
 WorkPtr FastcommBackend::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
-  Request request = request_of(OpKind::kBroadcast, OpType::BROADCAST, opts);
-  request.outputs = tensors;
-  request.root = opts.rootRank;
-  return submit(request, [&](Other& other) { return other.broadcast(tensors, with_work(opts)); });
+  return collective(OpKind::kBroadcast, OpType::BROADCAST, &Other::broadcast, opts, tensors);
 }
 
 WorkPtr FastcommBackend::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  Request request = request_of(OpKind::kReduce, OpType::REDUCE, opts);
-  request.outputs = tensors;
-  request.op = &opts.reduceOp;
-  request.root = opts.rootRank;
-  return submit(request, [&](Other& other) { return other.reduce(tensors, with_work(opts)); });
+  return collective(OpKind::kReduce, OpType::REDUCE, &Other::reduce, opts, tensors);
 }
 
 WorkPtr FastcommBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                    const ::c10d::AllgatherOptions& opts) {
-  Request request = request_of(OpKind::kAllGather, OpType::ALLGATHER, opts);
-  request.inputs = inputs;
-  request.output_lists = outputs;
-  return submit(request,
-                [&](Other& other) { return other.allgather(outputs, inputs, with_work(opts)); });
+  return collective(OpKind::kAllGather, OpType::ALLGATHER, &Other::allgather, opts, outputs,
+                    inputs);
 }
 
 WorkPtr FastcommBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                          const ::c10d::AllgatherOptions& opts) {
-  Request request = request_of(OpKind::kAllGatherIntoTensor, OpType::_ALLGATHER_BASE, opts);
-  request.inputs = input;
-  request.outputs = output;
-  return submit(
-      request, [&](Other& other) { return other._allgather_base(output, input, with_work(opts)); });
+  return collective(OpKind::kAllGatherIntoTensor, OpType::_ALLGATHER_BASE, &Other::_allgather_base,
+                    opts, output, input);
 }
 
 WorkPtr FastcommBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                         const ::c10d::ReduceScatterOptions& opts) {
-  Request request = request_of(OpKind::kReduceScatter, OpType::REDUCE_SCATTER, opts);
-  request.input_lists = inputs;
-  request.outputs = outputs;
-  request.op = &opts.reduceOp;
-  return submit(request, [&](Other& other) {
-    return other.reduce_scatter(outputs, inputs, with_work(opts));
-  });
+  return collective(OpKind::kReduceScatter, OpType::REDUCE_SCATTER, &Other::reduce_scatter, opts,
+                    outputs, inputs);
 }
 
 WorkPtr FastcommBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                               const ::c10d::ReduceScatterOptions& opts) {
-  Request request = request_of(OpKind::kReduceScatterTensor, OpType::_REDUCE_SCATTER_BASE, opts);
-  request.inputs = input;
-  request.outputs = output;
-  request.op = &opts.reduceOp;
-  return submit(request, [&](Other& other) {
-    return other._reduce_scatter_base(output, input, with_work(opts));
-  });
+  return collective(OpKind::kReduceScatterTensor, OpType::_REDUCE_SCATTER_BASE,
+                    &Other::_reduce_scatter_base, opts, output, input);
 }
 
 WorkPtr FastcommBackend::gather(TensorLists& outputs, Tensors& inputs,
                                 const ::c10d::GatherOptions& opts) {
-  Request request = request_of(OpKind::kGather, OpType::GATHER, opts);
-  request.inputs = inputs;
-  request.output_lists = outputs;
-  request.root = opts.rootRank;
-  return submit(request,
-                [&](Other& other) { return other.gather(outputs, inputs, with_work(opts)); });
+  return collective(OpKind::kGather, OpType::GATHER, &Other::gather, opts, outputs, inputs);
 }
 
 WorkPtr FastcommBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                  const ::c10d::ScatterOptions& opts) {
-  Request request = request_of(OpKind::kScatter, OpType::SCATTER, opts);
-  request.input_lists = inputs;
-  request.outputs = outputs;
-  request.root = opts.rootRank;
-  return submit(request,
-                [&](Other& other) { return other.scatter(outputs, inputs, with_work(opts)); });
+  return collective(OpKind::kScatter, OpType::SCATTER, &Other::scatter, opts, outputs, inputs);
 }
 
 WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -176,52 +171,31 @@ WorkPtr FastcommBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr FastcommBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                   const ::c10d::AllToAllOptions& opts) {
-  Request request = request_of(OpKind::kAllToAll, OpType::ALLTOALL, opts);
-  request.inputs = inputs;
-  request.outputs = outputs;
-  return submit(request,
-                [&](Other& other) { return other.alltoall(outputs, inputs, with_work(opts)); });
+  return collective(OpKind::kAllToAll, OpType::ALLTOALL, &Other::alltoall, opts, outputs, inputs);
 }
 
 WorkPtr FastcommBackend::allreduce_coalesced(Tensors& tensors,
                                              const ::c10d::AllreduceCoalescedOptions& opts) {
-  Request request = request_of(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED, opts);
-  request.outputs = tensors;
-  request.op = &opts.reduceOp;
-  return submit(request,
-                [&](Other& other) { return other.allreduce_coalesced(tensors, with_work(opts)); });
+  return collective(OpKind::kAllReduceCoalesced, OpType::ALLREDUCE_COALESCED,
+                    &Other::allreduce_coalesced, opts, tensors);
 }
 
 WorkPtr FastcommBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                              const ::c10d::AllgatherOptions& opts) {
-  Request request = request_of(OpKind::kAllGatherCoalesced, OpType::ALLGATHER_COALESCED, opts);
-  request.inputs = inputs;
-  request.output_lists = outputs;
-  return submit(request, [&](Other& other) {
-    return other.allgather_coalesced(outputs, inputs, with_work(opts));
-  });
+  return collective(OpKind::kAllGatherCoalesced, OpType::ALLGATHER_COALESCED,
+                    &Other::allgather_coalesced, opts, outputs, inputs);
 }
 
 WorkPtr FastcommBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                          const ::c10d::AllgatherOptions& opts) {
-  Request request =
-      request_of(OpKind::kAllGatherIntoTensorCoalesced, OpType::ALLGATHER_COALESCED, opts);
-  request.inputs = inputs;
-  request.outputs = outputs;
-  return submit(request, [&](Other& other) {
-    return other.allgather_into_tensor_coalesced(outputs, inputs, with_work(opts));
-  });
+  return collective(OpKind::kAllGatherIntoTensorCoalesced, OpType::ALLGATHER_COALESCED,
+                    &Other::allgather_into_tensor_coalesced, opts, outputs, inputs);
 }
 
 WorkPtr FastcommBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                          const ::c10d::ReduceScatterOptions& opts) {
-  Request request = request_of(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER, opts);
-  request.inputs = inputs;
-  request.outputs = outputs;
-  request.op = &opts.reduceOp;
-  return submit(request, [&](Other& other) {
-    return other.reduce_scatter_tensor_coalesced(outputs, inputs, with_work(opts));
-  });
+  return collective(OpKind::kReduceScatterTensorCoalesced, OpType::REDUCE_SCATTER,
+                    &Other::reduce_scatter_tensor_coalesced, opts, outputs, inputs);
 }
 
 void FastcommBackend::check_peer(const char* operation, int peer) const {
