@@ -18,8 +18,7 @@ from peers.peer import Peer
 class DeepSpeed(Peer):
     """Its source: ``deepspeed/ops/csrc/cpu/comm/shm_interface.cpp``.
 
-    It tells ranks of a machine and jobs
-    apart by variables of the environment.
+    It tells ranks of a machine and jobs apart by variables of the environment.
     """
 
     def __init__(self, label: str, control: dist.ProcessGroup) -> None:

@@ -1,8 +1,8 @@
 """What bare processes need: ``floor.cpp``, compiled here and called without torch in between.
 
-It has fp32 sums on the CPU of
-all_reduce and reduce_scatter_tensor, all_gather_into_tensor and broadcast, for up to 16 ranks.
-``single-copy`` is the same program where ranks read each other's tensors by ``process_vm_readv``.
+It has fp32 sums on the CPU of all_reduce and reduce_scatter_tensor, all_gather_into_tensor and
+broadcast, for up to 16 ranks. ``single-copy`` is the same program where ranks read each other's
+tensors by ``process_vm_readv``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from trials.layouts import Layout, Shape
 
 _SHIFTS = 4096
 _UNEVEN = 1 << 16  # elements, at most, by which a rank's part is longer than LARGEST
-_MOST_RANKS = 6
+_MOST_RANKS = 6  # of the largest group
+_UNEVEN_KINDS = ("all_to_all", "all_to_all_single", "all_gather_uneven", "reduce_scatter_uneven")
 
 
 @functools.cache
@@ -55,7 +56,7 @@ class Planned(Maker):
             dtype=getattr(torch, op.dtype),
             kind=values.WHOLE,
             op="avg" if op.average else op.reduction,
-            shapes=SHAPES.get(op.kind, _even)(op.count),
+            shapes=_shapes(op),
             root=members.index(op.root) if op.root in members else 0,
             asynchronous=step.asynchronous,
             plain=1.0,
@@ -78,28 +79,11 @@ class Planned(Maker):
         return [[pair(self, source, target)[0] for target in ranks] for source in ranks]
 
 
-def _even(count: int) -> list[Shape]:
-    return [(count,)]
-
-
-def _uneven(count: int) -> list[Shape]:
-    """Return a shape for each rank of the largest group; one has nothing."""
-    return [(count + place * 5 % 7 if place % 4 != 3 else 0,) for place in range(_MOST_RANKS)]
-
-
-def _several(count: int) -> list[Shape]:
-    """Return the shapes of TENSORS_OF_A_LIST tensors."""
-    return [(count // 3,), (0,), (count - count // 3,), (7,)]
-
-
-SHAPES: dict[str, Callable[[int], list[Shape]]] = {
-    "all_to_all": _uneven,
-    "all_to_all_single": _uneven,
-    "all_gather_uneven": _uneven,
-    "reduce_scatter_uneven": _uneven,
-    "all_reduce_coalesced": _several,
-    "all_gather_coalesced": _several,
-}
+def _shapes(op: Op) -> list[Shape]:
+    """Return those of its tensors; of uneven parts one for each rank, and one rank has nothing."""
+    if op.kind not in _UNEVEN_KINDS:
+        return [(elements,) for elements in op.tensors]
+    return [(op.count + place * 5 % 7 if place % 4 != 3 else 0,) for place in range(_MOST_RANKS)]
 
 
 def _all_reduce_coalesced(make: Maker) -> None:

@@ -141,18 +141,19 @@ def is_message(result: Result, run: Run) -> bool:
 
 
 def _is_about_the_first(error: Told, results: list[Result], run: Run) -> bool:
-    """Tell whether an error's number is that of the first collective that failed.
+    """Tell whether an error's number is one of the first collective that failed.
 
     Where the failure was found in a message, the number is that of collectives issued so far.
     """
     calls = [result for result in results if not is_message(result, run)]
-    numbers = [1 if r.op == EXTRA else run.schedule.ops[r.op].most_numbers for r in calls]
+    numbers = [1 if r.op == EXTRA else run.schedule.ops[r.op].numbers for r in calls]
     failed = [at for at, result in enumerate(calls) if result.failed]
     if error.sequence is None:
         return False
     if re.match(r"\[[^]]*\b(send|recv), sequence ", error.text):
         return min([*failed, 0]) <= error.sequence <= sum(numbers)
-    return any(first <= error.sequence < sum(numbers[: first + 1]) for first in failed[:1])
+    taken = [range(sum(numbers[:at]), sum(numbers[: at + 1])) for at in failed[:1]]
+    return any(error.sequence in each for each in taken)
 
 
 def _failure_in(text: str) -> str:

@@ -18,7 +18,7 @@ MESSAGES = ("message", "any_source", "batch")
 EAGER = 2048  # bytes that travel with their announcement: a send of at most that ends at once
 
 LISTS = ("all_reduce_coalesced", "all_gather_coalesced")
-TENSORS_OF_A_LIST = 4
+LARGE = 256 * 1024  # bytes of a tensor, on average: such a list is not one message
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
 LARGEST = 1 << 20  # bytes of one rank's message
@@ -75,9 +75,17 @@ class Op:
         return self.kind in MESSAGES
 
     @property
-    def most_numbers(self) -> int:
-        """The most numbers of its group that it takes: a list of large tensors takes one each."""
-        return TENSORS_OF_A_LIST if self.kind in LISTS else 1
+    def tensors(self) -> list[int]:
+        """The elements of each of its tensors on one rank, of which a list has several."""
+        if self.kind not in LISTS:
+            return [self.count]
+        return [self.count // 3, 0, self.count - self.count // 3, 7]
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of its group it takes: a list of large tensors takes one for each."""
+        large = sum(self.tensors) * DTYPES[self.dtype] >= LARGE * len(self.tensors)
+        return len(self.tensors) if self.kind in LISTS and large else 1
 
     @property
     def is_long(self) -> bool:

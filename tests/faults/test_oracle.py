@@ -192,13 +192,21 @@ def test_pending_operations_of_the_victim_may_end_either_way() -> None:
         assert judge(played(plan, failing(first, {0: failed, 2: failed}))) == []
 
 
-@pytest.mark.parametrize(("sequence", "right"), [(1, False), (2, True), (8, True), (9, False)])
-def test_a_list_of_large_tensors_takes_a_number_for_each(sequence: int, right: bool) -> None:
-    ops = [Op(0, kind, count=9) for kind in ("all_gather_coalesced", "all_reduce_coalesced")]
-    ops.append(Op(0, "barrier"))
-    plan = runs.schedule(ops, ((0, 1, 2),), Fault("kill", VICTIM, AT))
-    wrong = judge(played(plan, failing(lost(sequence), {0: (2,), 2: (2,)})))
-    assert (wrong == []) == right and all("another operation" in text for text in wrong)
+@pytest.mark.parametrize(("count", "numbers"), [(131_072, 4), (131_000, 1)])
+@pytest.mark.parametrize("failed", [1, 2])
+def test_a_list_of_large_tensors_takes_a_number_for_each(
+    count: int, numbers: int, failed: int
+) -> None:
+    """1 MiB in four tensors is large; a failure in a list has any of its numbers."""
+    kinds = ("all_gather_coalesced", "all_reduce_coalesced", "barrier")
+    ops = [Op(0, kind, "float64", count if kind != "barrier" else 0) for kind in kinds]
+    plan = runs.schedule(ops, ((0, 1, 2),), Fault("kill", VICTIM, failed))
+    rest = range(failed, 3)
+    right = range(failed * numbers, failed * numbers + (numbers if failed == 1 else 1))
+    for sequence in range(10):
+        wrong = judge(played(plan, failing(lost(sequence), {0: rest, 2: rest})))
+        assert (wrong == []) == (sequence in right), (sequence, wrong)
+        assert all("another operation" in text for text in wrong)
 
 
 def test_what_was_pending_when_ctrl_c_came_fails_with_the_group() -> None:

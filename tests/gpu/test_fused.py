@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import places, script
+from support import places
 from torch import nn
 
 import fastcomm
@@ -302,7 +302,8 @@ def _on_cpu(result: FusedResult) -> FusedResult:
 
 @pytest.mark.gpu  # only its graphs have nodes to count
 def test_three_launches_instead_of_many() -> None:
-    bench = script.load("fused_reduce_cuda")
+    import fused_reduce_cuda as bench  # of benchmarks/
+
     lists = [[torch.randn(n, device=KIND) for n in SIZES * 20] for _ in range(4)]
     # Counted in captured graphs: profilers need more from a system than a device.
     fused = bench.launches(
