@@ -39,8 +39,9 @@ void check(size_t index, const at::Tensor& tensor, at::Device device) {
   FC_CHECK(tensor.layout() == at::kStrided && tensor.has_storage(), "fused_all_reduce: gradient ",
            index, " is ", tensor.layout(),
            ": only dense gradients can be reduced (sparse=False makes an embedding's dense)");
-  FC_CHECK(tensor.device() == device, "fused_all_reduce: ", named(index, tensor), " is on ",
-           tensor.device(), ", not on ", device.is_cpu() ? "the CPU" : device.str());
+  FC_CHECK(tensor.device() == device || (device.is_cpu() && !tensor.is_meta()),
+           "fused_all_reduce: ", named(index, tensor), " is on ", tensor.device(), ", not on ",
+           device.is_cpu() ? "the CPU" : device.str());
   FC_CHECK(tensor.is_floating_point() || tensor.is_complex(),
            "fused_all_reduce: ", named(index, tensor), " is not floating-point");
   FC_CHECK(dtype_of(c10::toRealValueType(tensor.scalar_type())) != DType::kOther,
@@ -66,12 +67,18 @@ void check_apart(const TensorList& dense) {
   }
 }
 
-/// Its memory in order, complex numbers as pairs.
-at::Tensor as_dense(const at::Tensor& tensor) {
+/// Its memory in order, on the device, complex numbers as pairs.
+at::Tensor as_dense(const at::Tensor& tensor, at::Device device) {
   const at::Tensor detached = tensor.detach();
-  // Without gaps first: what is lazy keeps its order of elements where it has none.
+  // Without gaps first: what is lazy, or moves, keeps its order of elements where it has none.
   return as_resolved_pairs(detached.is_non_overlapping_and_dense() ? detached
-                                                                   : detached.contiguous());
+                                                                   : detached.contiguous())
+      .to(device);
+}
+
+/// Copies a stand-in to where the user looks.
+void bring_back(const at::Tensor& made, const at::Tensor& user) {
+  if (!user.is_alias_of(made)) user.copy_(user.is_complex() ? at::view_as_complex(made) : made);
 }
 
 /// The type that a gradient of this one travels as.
@@ -108,7 +115,7 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
         options.spec.norm == NormKind::kTwo || options.spec.norm == NormKind::kNone;
     FC_CHECK(any_number || !users_[i].is_complex(), "fused_all_reduce: ", named(i, users_[i]),
              " is complex: norm_type must be 2 or None");
-    dense_.push_back(as_dense(users_[i]));
+    dense_.push_back(as_dense(users_[i], device));
     const DType dtype = dtype_of(dense_[i].scalar_type());
     gradients_.push_back({static_cast<char*>(dense_[i].mutable_data_ptr()),
                           static_cast<uint64_t>(dense_[i].numel()), dtype,
@@ -122,24 +129,27 @@ GradientTensors::GradientTensors(TensorList tensors, const GradientOptions& opti
   list_->shard(options.shards);
 }
 
-void GradientTensors::add_residual(size_t index, Gradient& gradient) const {
+void GradientTensors::add_residual(size_t index, Gradient& gradient) {
   const at::Tensor& given = options_.residuals[index];
   FC_CHECK(!given.is_conj() && !given.is_neg(), "fused_all_reduce: the residual of ",
            named(index, users_[index]),
            " is lazily conjugated or negated, and would be written to: resolve it once");
   const at::Tensor residual = as_pairs(given);
-  FC_CHECK(residual.device() == dense_[index].device() && residual.scalar_type() == at::kFloat &&
+  FC_CHECK(residual.device() == users_[index].device() && residual.scalar_type() == at::kFloat &&
                residual.sizes() == dense_[index].sizes() &&
                residual.strides() == dense_[index].strides(),
            "fused_all_reduce: the residual of ", named(index, users_[index]), " is ",
            form_of(given), " on ", given.device(), ", not of float32 and alike");
-  gradient.residual = residual.mutable_data_ptr<float>();
+  residuals_.push_back(residual.detach().to(dense_[index].device()));
+  gradient.residual = residuals_[index].mutable_data_ptr<float>();
 }
 
 void GradientTensors::check_shards(size_t index) const {
   const ShardOffsets& offsets = options_.shards[index];
   if (offsets.empty()) return;
-  FC_CHECK(users_[index].is_alias_of(dense_[index]),
+  FC_CHECK(users_[index].is_alias_of(dense_[index]) ||
+               (users_[index].device() != dense_[index].device() &&
+                users_[index].is_non_overlapping_and_dense()),
            "fused_reduce_scatter: ", named(index, users_[index]),
            " has gaps, so that it cannot be divided");
   FC_CHECK(offsets.size() >= 2 && std::is_sorted(offsets.begin(), offsets.end()) &&
@@ -151,11 +161,8 @@ void GradientTensors::check_shards(size_t index) const {
 
 void GradientTensors::write_back() const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (size_t i = 0; i < users_.size(); ++i) {
-    if (users_[i].is_alias_of(dense_[i])) continue;
-    const at::Tensor result = users_[i].is_complex() ? at::view_as_complex(dense_[i]) : dense_[i];
-    users_[i].copy_(result);
-  }
+  for (size_t i = 0; i < users_.size(); ++i) bring_back(dense_[i], users_[i]);
+  for (size_t i = 0; i < residuals_.size(); ++i) bring_back(residuals_[i], options_.residuals[i]);
 }
 
 void GradientTensors::write_results(const TensorList& results) const {

@@ -1,7 +1,8 @@
 // Tensors as the list of gradients that a fused reduction works on.
 //
 // A dense tensor is taken as its memory lies, whatever its strides; a complex one as pairs of reals. A tensor
-// with gaps gets a stand-in, which is copied back. Results are three tensors, where the gradients are:
+// with gaps, or elsewhere than it is reduced, gets a stand-in, which is copied back. Results are three tensors,
+// where the gradients are reduced:
 //
 //   total_norm  0-d, fp32, or fp64 if a gradient is: the norm of all of them; zero for NormKind::kNone
 //   found_inf   0-d, fp32: 1 if any element is infinite or NaN, else 0
@@ -33,8 +34,8 @@ bool fits_slots(at::TensorList tensors, const GradientOptions& options, const Sc
 
 class GradientTensors {
  public:
-  /// Raises Error(kInvalidArgument), which names the tensor: not on `device`; sparse, or quantized; not
-  /// floating-point; overlaps itself or another one; an unsupported wire type; shards of a tensor with gaps,
+  /// Reduced on `device`; on the CPU tensors of any device may be. Raises Error(kInvalidArgument), which names
+  /// the tensor: not on another device; sparse, or quantized; not floating-point; overlaps itself or another one; an unsupported wire type; shards of a tensor with gaps,
   /// or that are not offsets of it; a residual that is not fp32 or has another layout.
   GradientTensors(TensorList tensors, const GradientOptions& options, at::Device device = at::kCPU);
 
@@ -43,7 +44,7 @@ class GradientTensors {
   const TensorList& dense() const { return dense_; }
   /// The list, for gradients on the CPU.
   const std::shared_ptr<GradientList>& list() const { return list_; }
-  /// Copies stand-ins to where the gradients live.
+  /// Copies stand-ins to where the gradients and their residuals live.
   void write_back() const;
   /// Writes what the list found out.
   void write_results(const TensorList& results) const;
@@ -53,11 +54,12 @@ class GradientTensors {
   std::string describe() const;
 
  private:
-  void add_residual(size_t index, Gradient& gradient) const;
+  void add_residual(size_t index, Gradient& gradient);
   void check_shards(size_t index) const;
 
   TensorList users_;
   TensorList dense_;
+  TensorList residuals_;  // as pairs; stand-ins among them
   GradientOptions options_;
   std::vector<Gradient> gradients_;
   std::shared_ptr<GradientList> list_;

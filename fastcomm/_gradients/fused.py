@@ -29,7 +29,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm._devices import host as _host
 from fastcomm._distributed import backend as _backend
 from fastcomm._gradients import flat as _flat
 from fastcomm._gradients import gathered as _gathered
@@ -193,35 +192,19 @@ def reduce_list(
     how = (average, scale, comm_dtype, norm)
     seconds = None if timeout is None else timeout.total_seconds()
     backend = _backend.backend_of(group)
-
-    def reduced(
-        grads: Sequence[torch.Tensor], left: Sequence[torch.Tensor], async_op: bool
-    ) -> tuple[dist.Work | None, list[torch.Tensor]] | None:
-        if backend is None:
-            return None
-        return backend.fused_reduce(list(grads), *how, seconds, async_op, offsets, list(left))
-
-    if _host.are_elsewhere(tensors):
-        found = reduced(tensors, residuals, async_op)
-        if found is None and tensors[0].device.type == _backend.load().accelerator_type():
-            if dist.get_world_size(group) == 1:
-                found = None, _gathered.reduce(tensors, tensors, residuals, group, how)
-            elif _another_serves(tensors[0].device, group, backend):
-                found = None, _flat.reduce(tensors, residuals, group, how)
+    if backend is not None:
+        found = backend.fused_reduce(tensors, *how, seconds, async_op, offsets, list(residuals))
         if found is not None:
-            return _finished(found, norm_type, async_op)
-    hosts, kept = _host.copies_of(tensors), _host.copies_of(residuals)
-    async_op = async_op and all(
-        a is b for a, b in zip([*hosts, *kept], [*tensors, *residuals], strict=True)
-    )
-    found = reduced(hosts, kept, async_op)
-    if found is None:
-        found = None, _gathered.reduce(tensors, hosts, residuals, group, how)
-        return _finished(found, norm_type, async_op)
-    result = _finished(found, norm_type, async_op)
-    _host.bring_back(hosts, tensors)
-    _host.bring_back(kept, residuals)
-    return result
+            work, results = found
+            if work is not None and not async_op:
+                work.wait()  # raises: it has failed
+            return _result(results, norm_type, work)
+    device = _device_with_kernels(tensors)
+    alone = dist.get_world_size(group) == 1
+    if device is not None and not alone and _another_serves(device, group, backend):
+        return _result(_flat.reduce(tensors, residuals, group, how), norm_type)
+    on_host = device is None or not alone
+    return _result(_gathered.reduce(tensors, residuals, group, how, on_host), norm_type)
 
 
 def fused_reduce_add_coalesced(
@@ -356,13 +339,11 @@ def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
     return combined_norm(parts, norm_type).to(torch.float64 if wide else torch.float32)
 
 
-def _finished(
-    found: tuple[dist.Work | None, list[torch.Tensor]], norm_type: float | None, async_op: bool
-) -> FusedResult:
-    work, results = found
-    if work is not None and not async_op:
-        work.wait()  # raises: it has failed
-    return _result(results, norm_type, work)
+def _device_with_kernels(tensors: Sequence[torch.Tensor]) -> torch.device | None:
+    """Return the one device of all tensors, if our kernels serve its type."""
+    device, *others = {tensor.device for tensor in tensors} or {None}
+    served = device is not None and device.type == _backend.load().accelerator_type()
+    return device if served and not others else None
 
 
 def _another_serves(

@@ -17,24 +17,25 @@ _MOST_RANKS = 64  # as many as a native group may have
 
 def reduce(
     tensors: Sequence[torch.Tensor],
-    hosts: list[torch.Tensor],
     residuals: Sequence[torch.Tensor],
     group: dist.ProcessGroup | None,
     how: tuple[bool, float, torch.dtype | None, int],
+    on_host: bool,
 ) -> list[torch.Tensor]:
     """Reduce ``tensors`` in place, with the bits of the native operation.
 
     Args:
         tensors: the gradients.
-        hosts: the same tensors, or copies of them on the CPU, where several ranks sum.
         residuals: for error feedback, or none.
         group: any process group.
         how: ``average``, ``scale``, ``comm_dtype``, and the number of the norm.
+        on_host: sum on the CPU, wherever the gradients are.
 
     Returns:
         The norm, the flag and the parts, as the native operation gives them.
     """
     average, scale, comm_dtype, norm = how
+    hosts = [_copy_of(tensor) for tensor in tensors] if on_host else list(tensors)
     _backend.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
     size = dist.get_world_size(group)
     if size > _MOST_RANKS:
@@ -80,6 +81,16 @@ def write_back(tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) ->
     with torch.no_grad():
         for tensor, total in zip(tensors, made, strict=False):
             _in_order(tensor, view=True).copy_(total)
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the CPU with the same strides of what can be copied, else what is given."""
+    if tensor.device.type in ("cpu", "meta") or tensor.layout != torch.strided:
+        return tensor
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        return copy  # it overlaps itself, so it is refused, and so is the copy
+    return copy.copy_(tensor.detach())
 
 
 def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:

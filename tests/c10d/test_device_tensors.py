@@ -5,6 +5,7 @@ Through the host's memory, or by kernels that use the memory of each other's dev
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -13,16 +14,18 @@ import torch
 import torch.distributed as dist
 from support import direct
 from support.direct import DTYPES, SMALL, check_bits, init, is_direct, train_ddp_on_both
-from support.fused import check_fused, gradients, moved
+from support.fused import OPTIONS, check_fused, gradients, moved
 from support.ranks import World, run_ranks
 from support.tree import same_bits
 from support.values import cancelling
 
 import fastcomm
+from fastcomm._gradients.shards import row_offsets
 
 pytestmark = pytest.mark.usefixtures("simulated")
 
 HOST = {**SMALL, "FASTCOMM_ROUTE": "nccl", "FASTCOMM_BLOCK_BYTES": "4096"}
+ROOMY = {"FASTCOMM_ROUTE": "nccl"}  # by way of the host, too; slots that fit lists
 PINNED = {**SMALL, "FASTCOMM_ROUTE": "pinned"}
 WAYS = {"host": HOST, "pinned": PINNED, "direct": SMALL, "pulled": SMALL, "in place": SMALL}
 ROUTES = pytest.mark.parametrize("route", [HOST, SMALL], ids=["host", "direct"])
@@ -201,13 +204,73 @@ def test_stock_ddp_has_the_weights_of_the_cpu(way: str) -> None:
 
 
 def _fused(world: World) -> None:
+    """Reduce lists on one device, and lists that begin on it or on the CPU and go on elsewhere."""
     device = init(world)
-    here, there = gradients(world.rank), moved(gradients(world.rank), device)
-    wanted = fastcomm.fused_all_reduce_(here, scale=0.5)
-    found = fastcomm.fused_all_reduce_(there, scale=0.5)
-    check_fused(found, wanted, torch.device("cpu"))
-    assert all(map(same_bits, (each.cpu() for each in there), here))
+    for number, options in enumerate(OPTIONS):
+        here = gradients(world.rank, number)
+        if options.get("norm_type") in (1, math.inf):
+            here = here[:-1]  # no complex ones
+        there = moved(here, device)
+        if number == 1:
+            there[::2] = moved(here[::2], torch.device("cpu"))
+        elif number == 2:
+            there[1::2] = moved(here[1::2], torch.device("cpu"))
+        found = fastcomm.fused_all_reduce_(there, **options, async_op=number % 2 == 0)
+        found.wait()
+        wanted = fastcomm.fused_all_reduce_(here, **options)
+        check_fused(found, wanted, torch.device("cpu"))
+        for ours, theirs in zip(there, here, strict=True):
+            assert ours.stride() == theirs.stride() and same_bits(ours.cpu(), theirs), options
+    for refused, words in (
+        (torch.ones(1, device=device).expand(5), "overlaps itself"),
+        (torch.ones(3, dtype=torch.int32, device=device), "not floating-point"),
+        (torch.eye(3).to_sparse(), "gradient 1 is Sparse"),
+        (torch.ones(3, device="meta"), "is on meta"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fastcomm.fused_all_reduce_([there[0], refused])
+    dist.barrier()
 
 
 def test_lists_of_gradients_by_way_of_the_host() -> None:
-    run_ranks(2, _fused, environment=HOST)
+    run_ranks(2, _fused, environment=ROOMY)
+
+
+def _feedback(world: World) -> None:
+    """Feed errors back, complex gradients and strided ones too; both kinds of tensors follow."""
+    device = init(world)
+    here = [each for each in gradients(world.rank) if each.dtype in (torch.float32, torch.cfloat)]
+    kept = [
+        torch.zeros_like(each.contiguous() if each.stride() == (6, 2) else each) for each in here
+    ]
+    there, kept_there = moved(here, device), moved(kept, device)
+    for _ in range(2):
+        fastcomm.fused_all_reduce_(here, comm_dtype=torch.bfloat16, residuals=kept)
+        fastcomm.fused_all_reduce_(there, comm_dtype=torch.bfloat16, residuals=kept_there)
+        for ours, theirs in zip([*there, *kept_there], [*here, *kept], strict=True):
+            assert same_bits(ours.cpu(), theirs)
+    assert any(bool(each.any()) for each in kept)
+    with pytest.raises(ValueError, match="residual"):
+        fastcomm.fused_all_reduce_(there, comm_dtype=torch.bfloat16, residuals=kept)
+
+
+def test_error_feedback_by_way_of_the_host() -> None:
+    run_ranks(2, _feedback, environment=ROOMY)
+
+
+def _shards(world: World) -> None:
+    """Reduce what each rank owns, and gather it; a tensor with gaps cannot be divided."""
+    device = init(world)
+    here = [each for each in gradients(world.rank) if not each.is_complex()][:7]
+    offsets = [row_offsets(each, world.size) for each in here]
+    there = moved(here, device)
+    fastcomm.fused_reduce_scatter_(there, offsets)
+    fastcomm.fused_all_reduce_(here)
+    fastcomm.gather_shards_(there, offsets)
+    assert all(map(same_bits, (each.cpu() for each in there), here))
+    with pytest.raises(ValueError, match="has gaps"):
+        fastcomm.fused_reduce_scatter_([torch.ones(4, 6, device=device)[:, ::2]], [[0, 6, 12]])
+
+
+def test_shards_by_way_of_the_host() -> None:
+    run_ranks(2, _shards, environment=ROOMY)

@@ -40,6 +40,11 @@ bool known(c10::Device device) {
   return g_device_backends.known && g_device_backends.known(device.type());
 }
 
+bool are_together(at::TensorList tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const at::Tensor& each) { return each.device() == tensors[0].device(); });
+}
+
 /// Why none of our kernels serves such devices here; "" if one may.
 std::string why_no_kernels(c10::Device device, int size) {
 #if defined(FC_DEVICES)
@@ -149,7 +154,8 @@ Engines::Engines(DelegateEngine::BackendPtr whole, GroupContext context, const s
 Engine* Engines::choose(const Request& request) {
   const at::TensorList tensors = request.decisive();
   const bool host = tensors.empty() || tensors[0].is_cpu() || tensors[0].is_meta() ||
-                    native_ == nullptr || Continuations::here().depth != 0;
+                    native_ == nullptr || Continuations::here().depth != 0 ||
+                    (request.is_over_list() && !are_together(tensors));
   if (!host && request.is_message()) return engine_of_message(tensors[0]);
   for (Engine* const engine : host ? host_route_ : route_for(tensors[0])) {
     if (engine->takes(request)) return engine;

@@ -48,6 +48,7 @@ void add_gather_shards(const Site& site, const Request& request, Calls& calls) {
       std::make_shared<GradientList>(shards_apart(held->list()->tensors(), shards), GradientSpec{});
   Prepared& made = add_list(request.kind, list, *held, calls);
   made.held.add_steps().before_write_back = [held, tensors] {
+    held->write_back();
     for (const at::Tensor& tensor : tensors) tensor.unsafeGetTensorImpl()->bump_version();
   };
 }

@@ -14,7 +14,6 @@ from support.ranks import World, run_ranks
 from support.tree import same_bits
 
 import fastcomm
-from fastcomm._devices import host as _host
 from fastcomm._distributed import device_engines as _device_engines
 from fastcomm._distributed.device_engines import Factory
 
@@ -48,16 +47,16 @@ def _whole_numbers(rank: int) -> list[torch.Tensor]:
 
 def _reduced(world: World, backend: str) -> None:
     device = _init(world, backend)
-    copies_of, all_gather = _host.copies_of, dist.all_gather
+    all_gather = dist.all_gather
     for options in OPTIONS:
         if "scale" in options:
             options = {**options, "scale": 0.25}
         here = _whole_numbers(world.rank)
         there = [torch.empty_like(g, device=device).copy_(g) for g in here]
         expected = fastcomm.fused_all_reduce_(here, **options)
-        _host.copies_of = dist.all_gather = None  # type: ignore[assignment]
+        dist.all_gather = None  # type: ignore[assignment]
         found = fastcomm.fused_all_reduce_(there, **options)
-        _host.copies_of, dist.all_gather = copies_of, all_gather
+        dist.all_gather = all_gather
         for mine, theirs in zip(there, here, strict=True):
             assert mine.device == device and same_bits(mine.cpu(), theirs), options
         assert found.partial_norms.device == device

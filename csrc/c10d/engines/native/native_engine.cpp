@@ -33,9 +33,9 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, GroupContext con
 
 bool NativeEngine::takes(const Request& request) const {
   if (!request.is_over_list() || request.outputs.empty()) return true;
-  // The first decides: the rest are refused if they lie elsewhere.
+  // One rank alone sends nothing: its gradients are summed where they are.
   const at::Tensor& first = request.outputs[0];
-  return (first.is_cpu() || first.is_meta()) &&
+  return (size() > 1 || first.is_cpu() || first.is_meta()) &&
          fits_slots(request.outputs, *request.gradients, traits().layout, size());
 }
 
