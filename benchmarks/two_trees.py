@@ -1,0 +1,142 @@
+"""What a change costs: the library of two source trees, measured in turns.
+
+    python benchmarks/two_trees.py ../before . --turns 40
+    python benchmarks/two_trees.py ../before . ../before --turns 4 -- --ops all --ranks 4
+
+Each turn measures every tree once, in an order drawn anew, and gives a ratio per row: the tree's
+time by the first one's. The table has medians and quartiles of the ratios. The first tree named
+again shows what one commit has against itself. Without more arguments two ranks, each bound to a
+processor of its own, make short calls in a row; arguments after ``--`` go to ``fastcomm bench``.
+In each tree the library must be built in place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tabulate import tabulate
+
+Times = dict[str, float]  # microseconds of a row
+_CALLS = 300
+_BATCHES = 9
+
+
+def _short_calls(rank: int, store: str) -> Times:
+    """Return medians over batches of calls in a row; the first of two ranks sends first."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    import torch
+    import torch.distributed as dist
+
+    import fastcomm  # noqa: F401
+
+    torch.set_num_threads(1)
+    dist.init_process_group("fastcomm", rank=rank, world_size=2, init_method=f"file://{store}")
+    peer = 1 - rank
+
+    def there_and_back(data: torch.Tensor) -> None:
+        for sender in (0, 1):
+            dist.send(data, peer) if sender == rank else dist.recv(data, peer)
+
+    calls: dict[str, Callable[[torch.Tensor], object]] = {
+        "all_reduce": dist.all_reduce,
+        "broadcast": lambda data: dist.broadcast(data, 0),
+        "send and recv": there_and_back,
+    }
+    times: Times = {}
+    for size in (8, 4096):
+        data = torch.zeros(size // 4)
+        for name, call in calls.items():
+            means = []
+            for _ in range(_BATCHES + 1):
+                dist.barrier()
+                begin = time.perf_counter()
+                for _ in range(_CALLS):
+                    call(data)
+                means.append((time.perf_counter() - begin) / _CALLS * 1e6)
+            times[f"{name}, {size} B"] = statistics.median(means[1:])
+    dist.destroy_process_group()
+    return times
+
+
+def _times_of(tree: Path, bench: list[str]) -> Times:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+
+        def started(*arguments: str) -> subprocess.Popen[str]:
+            command = [sys.executable, *arguments]
+            return subprocess.Popen(
+                command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True
+            )
+
+        if bench:
+            options = ["--backends", "fastcomm", "--quiet", "--json", "-", *bench]
+            programs = [started("-m", "fastcomm", "bench", *options)]
+        else:
+            here = str(Path(__file__).resolve())
+            programs = [started(here, "--rank", str(r), f"{folder}/store") for r in (0, 1)]
+        said = [program.communicate()[0] for program in programs]
+    if any(program.returncode != 0 for program in programs):
+        raise SystemExit(f"{tree}: a measurement failed; what it said is above")
+    lines = [json.loads(line) for line in said[0].splitlines()]
+    if not bench:
+        return dict(lines[0])
+    rows = [line for line in lines if line["type"] == "row"]
+    return {f"{row['op']}, {row['bytes']} B, {row['dtype']}": row["median_us"] for row in rows}
+
+
+def _table(turns: list[list[Times]], names: list[str]) -> str:
+    rows = []
+    for row in turns[0][0]:
+        of_first = [turn[0][row] for turn in turns]
+        line: list[object] = [row, f"{statistics.median(of_first):.2f}"]
+        for place in range(1, len(names)):
+            ratios = [turn[place][row] / turn[0][row] for turn in turns]
+            low, _, high = statistics.quantiles(ratios * 2, n=4, method="inclusive")
+            line.append(f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
+        rows.append(line)
+    return str(tabulate(rows, ["", f"{names[0]}, us", *names[1:]], disable_numparse=True))
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    if sys.argv[1:2] == ["--rank"]:
+        print(json.dumps(_short_calls(int(sys.argv[2]), sys.argv[3])))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trees", nargs="+", type=Path, help="the first is the others' measure")
+    parser.add_argument("--turns", type=int, default=40, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every turn's times")
+    given = sys.argv[1:]
+    split = given.index("--") if "--" in given else len(given)
+    options, bench = parser.parse_args(given[:split]), given[split + 1 :]
+    trees = [tree.resolve() for tree in options.trees]
+    for tree in trees:
+        if not list(tree.glob("fastcomm/_C.*.so")):  # else Python takes what is installed
+            raise SystemExit(f"{tree}: no library is built in place there: run make build in it")
+    turns: list[list[Times]] = []
+    for turn in range(options.turns):
+        measured: dict[int, Times] = {}
+        for place in random.sample(range(len(trees)), len(trees)):
+            measured[place] = _times_of(trees[place], bench)
+        turns.append([measured[place] for place in range(len(trees))])
+        print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
+        if options.json is not None:
+            named = [str(tree) for tree in options.trees]
+            options.json.write_text(json.dumps({"trees": named, "turns": turns}) + "\n")
+    print(_table(turns, [str(tree) for tree in options.trees]))
+
+
+if __name__ == "__main__":
+    main()
