@@ -78,14 +78,6 @@ std::vector<PeerEnd> views_of(std::vector<PeerEnd> ends, int device) {
   return ends;
 }
 
-/// In one launch: what all other ranks have.
-void scatter_shards(const Call& call, const std::vector<std::pair<int, PiecesSpan>>& spans,
-                    cudaStream_t stream, const ChannelState* channel) {
-  std::vector<SpanOfPieces> all;
-  for (const auto& [peer, span] : spans) all.push_back({&(*call.shards)[peer], span});
-  scatter_pieces(all, call.dtype, stream, channel);
-}
-
 /// Raises what a launch would raise, except for errors of CUDA itself.
 void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
   if (call.op != ReduceOp::kNone) check_reduction(call, size);
@@ -278,14 +270,14 @@ void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
   }
   // In one piece, where no peer looks: what peers read of this area they have read before they closed the
   // operation that it was for.
-  const PiecesSpan all{0, call.count, channel.areas.in[channel.place.rank]};
+  const PiecesSpan all{call.pieces.get(), 0, call.count, channel.areas.in[channel.place.rank]};
   Call whole = call;
   whole.pieces = nullptr;
   whole.input = whole.output = all.window;
-  gather_pieces(*call.pieces, call.dtype, all, stream, channel.place.state);
+  gather_pieces({all}, call.dtype, stream, channel.place.state);
   launch_short(place, bounds, header, whole, short_round_of(whole, channel.slots), stream);
   // Also after a failure: then it is NaN.
-  scatter_pieces({{call.pieces.get(), all}}, call.dtype, stream);
+  scatter_pieces({all}, call.dtype, stream);
 }
 
 void PeerCollectives::run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
@@ -327,10 +319,7 @@ void PeerCollectives::run_round(const PeerRound& work, const Call& call, const C
                                 const Channel& channel, const WaitBounds& bounds,
                                 cudaStream_t stream) {
   const MeetingPlace& place = channel.place;
-  for (const PiecesSpan& span : work.gather) {
-    const MessagePieces& own = gathers_shards(call) ? (*call.shards)[place.rank] : *call.pieces;
-    gather_pieces(own, call.dtype, span, stream, place.state);
-  }
+  gather_pieces(work.gather, call.dtype, stream, place.state);
   const bool finds = header.algorithm == static_cast<uint8_t>(Algorithm::kInPlace);
   if (finds) {
     // There may be more at replay.
@@ -343,13 +332,11 @@ void PeerCollectives::run_round(const PeerRound& work, const Call& call, const C
   } else {
     launch_opening(place, bounds, header, stream);
     copy(work.pull, place, stream);
-    scatter_shards(call, work.shards, stream, place.state);
+    scatter_pieces(work.pull_shards, call.dtype, stream, place.state);
   }
   if (!work.sources.empty()) reduce(call, work, place, finds ? channel.found : nullptr, stream);
   launch_closing(place, bounds, header, stream);
-  std::vector<SpanOfPieces> scattered;
-  for (const PiecesSpan& span : work.scatter) scattered.push_back({call.pieces.get(), span});
-  scatter_pieces(scattered, call.dtype, stream, place.state);
+  scatter_pieces(work.scatter, call.dtype, stream, place.state);
 }
 
 }  // namespace fastcomm

@@ -69,8 +69,10 @@ class Round {
 
   void stage() {
     if (!gives(call_, way_, areas_.rank) || own_.given != 0) return;
-    if (call_.pieces != nullptr || gathers_shards(call_)) {
-      round_.gather = {{first_ / element_, count_, areas_.in[areas_.rank]}};
+    const MessagePieces* const pieces =
+        gathers_shards(call_) ? &(*call_.shards)[areas_.rank] : call_.pieces.get();
+    if (pieces != nullptr) {
+      round_.gather = {{pieces, first_ / element_, count_, areas_.in[areas_.rank]}};
       return;
     }
     for (int part = 0; part < (way_.in_parts ? areas_.size : 1); ++part) {
@@ -82,7 +84,8 @@ class Round {
   void pull_shards() {
     for (int peer = 0; peer < areas_.size; ++peer) {
       if (peer == areas_.rank) continue;
-      round_.shards.push_back({peer, {first_ / element_, count_, areas_.in[peer]}});
+      const MessagePieces& pieces = (*call_.shards)[peer];
+      round_.pull_shards.push_back({&pieces, first_ / element_, count_, areas_.in[peer]});
     }
   }
 
@@ -132,7 +135,8 @@ class Round {
     const uint64_t from = part.first * element_;
     char* const there = areas_.out[peer] + from;
     if (call_.pieces != nullptr) {
-      round_.scatter.push_back({first_ / element_ + part.first, part.count, there});
+      round_.scatter.push_back(
+          {call_.pieces.get(), first_ / element_ + part.first, part.count, there});
       return;
     }
     char* const to = static_cast<char*>(call_.output) + first_ + from;

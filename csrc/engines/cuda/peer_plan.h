@@ -31,7 +31,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "coll/call.h"
@@ -68,10 +67,10 @@ struct PeerRound {
   std::vector<void*> destinations;
   uint64_t count = 0;              // elements of it
   std::vector<CopySegment> fetch;  // after the second
-  // Of a message in pieces, in place of `stage` and `fetch`:
+  // Of a message in pieces, in place of `stage`, `pull` and `fetch`. They name the call's pieces.
   std::vector<PiecesSpan> gather;
+  std::vector<PiecesSpan> pull_shards;  // of each other rank
   std::vector<PiecesSpan> scatter;
-  std::vector<std::pair<int, PiecesSpan>> shards;  // of each other rank, in place of `pull`
   // Where kernels look it up, the sources of `pull`, or `sources` and then `destinations`: those hold what it
   // would be in windows.
   std::vector<PeerEnd> ends;

@@ -52,49 +52,48 @@ class Moves {
   std::map<std::pair<DType, DType>, std::vector<Cast>> casts_;  // from, to
 };
 
-/// Calls visit(piece, elements from the piece's start, bytes from the span's, elements) for what a span has of
-/// each piece. The pieces before the first are skipped: a list of thousands costs microseconds a round.
+/// Calls visit(piece, elements from the piece's start, place in the window, elements) for what each span has of each
+/// piece. The pieces before the first are skipped: a list of thousands costs microseconds a round.
 template <class Visit>
-void each_piece_of(const MessagePieces& pieces, DType dtype, const PiecesSpan& span,
-                   const Visit& visit) {
-  const uint64_t end = span.first + span.count;
-  uint64_t begin = 0;
-  for (const MessagePiece& piece : pieces) {
-    const uint64_t from = std::max(begin, span.first);
-    const uint64_t to = std::min(begin + piece.count, end);
-    if (from < to) {
-      visit(piece, from - begin, (from - span.first) * dtype_size(dtype), to - from);
+void each_piece_of(const std::vector<PiecesSpan>& spans, DType dtype, const Visit& visit) {
+  for (const PiecesSpan& span : spans) {
+    const uint64_t end = span.first + span.count;
+    uint64_t begin = 0;
+    for (const MessagePiece& piece : *span.pieces) {
+      const uint64_t from = std::max(begin, span.first);
+      const uint64_t to = std::min(begin + piece.count, end);
+      if (from < to) {
+        char* const place = span.window + (from - span.first) * dtype_size(dtype);
+        visit(piece, from - begin, place, to - from);
+      }
+      begin += piece.count;
+      if (begin >= end) break;
     }
-    begin += piece.count;
-    if (begin >= end) return;
   }
 }
 
 }  // namespace
 
-void gather_pieces(const MessagePieces& pieces, DType dtype, const PiecesSpan& span,
-                   cudaStream_t stream, const ChannelState* channel) {
+void gather_pieces(const std::vector<PiecesSpan>& spans, DType dtype, cudaStream_t stream,
+                   const ChannelState* channel) {
   Moves moves;
-  each_piece_of(pieces, dtype, span,
-                [&](const MessagePiece& piece, uint64_t at, uint64_t in_window, uint64_t count) {
-                  const char* const from =
+  each_piece_of(spans, dtype,
+                [&](const MessagePiece& piece, uint64_t at, char* to, uint64_t count) {
+                  const auto* const from =
                       static_cast<const char*>(piece.from) + at * dtype_size(piece.from_type);
-                  moves.add(span.window + in_window, dtype, from, piece.from_type, count);
+                  moves.add(to, dtype, from, piece.from_type, count);
                 });
   moves.launch(stream, channel);
 }
 
-void scatter_pieces(const std::vector<SpanOfPieces>& spans, DType dtype, cudaStream_t stream,
+void scatter_pieces(const std::vector<PiecesSpan>& spans, DType dtype, cudaStream_t stream,
                     const ChannelState* channel) {
   Moves moves;
-  for (const SpanOfPieces& each : spans) {
-    const char* const window = each.span.window;
-    each_piece_of(*each.pieces, dtype, each.span,
-                  [&](const MessagePiece& piece, uint64_t at, uint64_t in_window, uint64_t count) {
-                    char* const to = static_cast<char*>(piece.to) + at * dtype_size(piece.to_type);
-                    moves.add(to, piece.to_type, window + in_window, dtype, count);
-                  });
-  }
+  each_piece_of(spans, dtype,
+                [&](const MessagePiece& piece, uint64_t at, char* from, uint64_t count) {
+                  char* const to = static_cast<char*>(piece.to) + at * dtype_size(piece.to_type);
+                  moves.add(to, piece.to_type, from, dtype, count);
+                });
   moves.launch(stream, channel);
 }
 

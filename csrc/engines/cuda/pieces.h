@@ -16,25 +16,20 @@
 
 namespace fastcomm {
 
-/// Elements of a message, and where they lie in a window as it has them. What lies past the message's end is
-/// ignored.
+/// Elements of a message in pieces, and where they lie in a window as it has them. What lies past the message's
+/// end is ignored.
 struct PiecesSpan {
+  const MessagePieces* pieces;
   uint64_t first;
   uint64_t count;
   char* window;
 };
 
-/// A span, and the pieces it belongs to.
-struct SpanOfPieces {
-  const MessagePieces* pieces;
-  PiecesSpan span;
-};
-
-/// Enqueue the move, for a message of `dtype`. With a channel that has failed by then nothing is moved. Raise
+/// Enqueue the move, for messages of `dtype`. With a channel that has failed by then nothing is moved. Raise
 /// Error: types that do not fit together (kUnsupported), a failed launch (kSystem).
-void gather_pieces(const MessagePieces& pieces, DType dtype, const PiecesSpan& span,
-                   cudaStream_t stream, const ChannelState* channel = nullptr);
-void scatter_pieces(const std::vector<SpanOfPieces>& spans, DType dtype, cudaStream_t stream,
+void gather_pieces(const std::vector<PiecesSpan>& spans, DType dtype, cudaStream_t stream,
+                   const ChannelState* channel = nullptr);
+void scatter_pieces(const std::vector<PiecesSpan>& spans, DType dtype, cudaStream_t stream,
                     const ChannelState* channel = nullptr);
 
 /// launch_spoil of all that is scattered to.
