@@ -62,6 +62,12 @@ inline const ChannelState* view_of_channel(const ChannelState* channel) {
   return reinterpret_cast<const ChannelState*>(failed - offsetof(ChannelState, failed));
 }
 
+/// Loads a kernel over a table for the current device, if there is one (load_multi_copy).
+template <class Table>
+void load_kernel(void (*kernel)(Table)) {
+  if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
+}
+
 /// Blocks of kTableThreads threads for that many chunks: no more than the current device holds of this
 /// kernel at once, nor than a GridLimit allows, but at least one.
 template <class Kernel>
@@ -69,6 +75,18 @@ int blocks_for_chunks(Kernel kernel, uint64_t chunks) {
   int most = std::max(1, resident_blocks(kernel, kTableThreads));
   if (GridLimit::current() != 0) most = std::min(most, GridLimit::current());
   return static_cast<int>(std::min<uint64_t>(chunks, most));
+}
+
+/// Enqueues a kernel over a table on the current device; nothing where the table has no chunks. With a channel
+/// that has failed by then the kernel does nothing. Raises Error(kSystem) with `what`, joined.
+template <class Table, class... What>
+void launch_chunks(void (*kernel)(Table), Table& table, const ChannelState* channel,
+                   cudaStream_t stream, const What&... what) {
+  if (table.chunks == 0) return;
+  table.channel = view_of_channel(channel);
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          what...);
 }
 
 }  // namespace fastcomm

@@ -53,16 +53,10 @@ template <class T>
 FC_DEVICE void combine_chunks(const TableView<SegmentHead>& table, const CombineTerms& terms) {
   constexpr uint64_t kElements = kCombineElements<T>;
   if (has_failed(table.terms.channel)) return;
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
-    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
-                               segment, chunk);
-    const SegmentWorker<T, T, 0, SegmentHead> worker{table, segment * table.stride()};
-    SegmentHead head;
-    memcpy(&head, &table.words[worker.at], sizeof(head));
+  each_chunk<T, T, 0>(table, [&](const auto& worker, const SegmentHead& head, uint32_t chunk) {
     // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
-    const uint64_t at = uint64_t{chunk - head.first_chunk} * kCombineChunk<T>;
+    const uint64_t at = uint64_t{chunk} * kCombineChunk<T>;
     const uint64_t low = at < lead ? lead : at;
     const uint64_t end = lead + head.count;
     const uint64_t high = at + kCombineChunk<T> < end ? at + kCombineChunk<T> : end;
@@ -75,7 +69,7 @@ FC_DEVICE void combine_chunks(const TableView<SegmentHead>& table, const Combine
         combine_raw<T>(op, worker, range.single(k) - lead);
       }
     });
-  }
+  });
 }
 
 }  // namespace fastcomm

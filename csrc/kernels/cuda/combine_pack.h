@@ -103,23 +103,6 @@ FC_DEVICE Partial<Op, Raw> combine_leaves(const Op& op, const Raw (&raw)[kGroupL
   return left;
 }
 
-/// A pack for a destination that is not aligned to packs.
-template <class T>
-FC_DEVICE void store_singles(char* to, uint4 pack) {
-  T values[kLanes<T, uint4>];
-  memcpy(values, &pack, sizeof(pack));
-  FC_UNROLL
-  for (int e = 0; e < kLanes<T, uint4>; ++e) reinterpret_cast<T*>(to)[e] = values[e];
-}
-
-template <class T, class Raw>
-FC_DEVICE void store_raw(char* to, const Raw& raw) {
-  if constexpr (sizeof(Raw) > sizeof(T)) {
-    if (address_of(to) % sizeof(Raw) != 0) return store_singles<T>(to, raw);
-  }
-  *reinterpret_cast<Raw*>(to) = raw;
-}
-
 /// Reduces the elements of a Raw, from the i-th on.
 template <class Raw, class Op, class Worker>
 FC_DEVICE void combine_raw(const Op& op, const Worker& worker, uint64_t i) {
@@ -148,10 +131,10 @@ FC_DEVICE void combine_raw(const Op& op, const Worker& worker, uint64_t i) {
     low.combine(sum);
     sum = low;
   }
-  const Raw result = sum.stored(op);
+  const Raw result[] = {sum.stored(op)};
   FC_NO_UNROLL
   for (int d = 0; d < worker.table.terms.num_destinations; ++d) {
-    store_raw<T>(worker.destination(d) + i * sizeof(T), result);
+    store_raws<(sizeof(Raw) > sizeof(T)), T>(worker.destination(d) + i * sizeof(T), result);
   }
 }
 

@@ -9,8 +9,6 @@
 // compiled for the host, under the execution shim (FC_SHIM).
 #include "kernels/cuda/indirect_reduce.h"
 
-#include <type_traits>
-
 #include "core/error.h"
 #include "core/touches.h"
 #include "kernels/cuda/chunks.h"
@@ -53,25 +51,18 @@ __global__ void __launch_bounds__(kTableThreads)
   reduce_chunks<T, T, N>(table);
 }
 
-struct Choice {
-  void (*kernel)(IndirectTerms) = nullptr;
-  uint64_t chunk = 0;  // elements
-};
+using Choice = ReduceKernel<IndirectTerms>;
 
 template <class T, int N>
 Choice kernel_of() {
   return {indirect_reduce_kernel<T, N>, InFlight<T, T, N>::kChunk};
 }
 
-template <class T>
-constexpr bool kOfGradients = std::is_same<T, float>::value || std::is_same<T, BFloat16>::value ||
-                              std::is_same<T, Half>::value;
-
 /// A kernel for each width of the tree, for what gradients are made of; else one for any.
 template <class T>
 Choice kernel_for_sources([[maybe_unused]] int num_sources) {
 #if !defined(FC_FEW_KERNELS)
-  if constexpr (kOfGradients<T>) {
+  if constexpr (is_short_float<T>) {
     switch (tree_width(num_sources)) {
       case 2:
         return kernel_of<T, 2>();
@@ -100,8 +91,7 @@ Choice kernel_for(DType dtype, int num_sources) {
 
 void load_indirect_reduce(int num_sources) {
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
-    const Choice choice = kernel_for(static_cast<DType>(dtype), num_sources);
-    if (choice.kernel != nullptr) resident_blocks(choice.kernel, kTableThreads);
+    load_kernel(kernel_for(static_cast<DType>(dtype), num_sources).kernel);
   }
 }
 
@@ -113,23 +103,19 @@ void launch_indirect_reduce(const ReduceSegment& like, const uint64_t* addresses
            dtype_name(spec.out));
   if (like.count == 0) return;
   const Choice choice = kernel_for(spec.in, spec.num_sources);
-  ReduceTable<1> terms;
-  terms.begin(spec);
   IndirectTerms args;
-  static_cast<ReduceTerms&>(args) = terms;
+  args.begin(spec);
   SegmentHead head = head_with_shifts(like, spec);
   head.first_chunk = 0;
-  const uint64_t chunks = (head.lead + like.count + choice.chunk - 1) / choice.chunk;
+  const uint64_t chunks = chunks_of(head, choice.chunk);
   FC_CHECK(chunks < uint64_t{1} << 31, "a reduction of more elements than one launch can count");
   memcpy(args.head, &head, sizeof(head));
   args.count = 1;
   args.chunks = static_cast<uint32_t>(chunks);
   const int ends = spec.num_sources + spec.num_destinations;
   args.addresses = kernel_view(addresses, ends * sizeof(uint64_t), Touch::kRead);
-  args.channel = view_of_channel(channel);
-  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, chunks)),
-                    dim3(kTableThreads), stream, args),
-          "indirect_reduce of ", like.count, " elements");
+  launch_chunks(choice.kernel, args, channel, stream, "indirect_reduce of ", like.count,
+                " elements");
 }
 
 }  // namespace fastcomm

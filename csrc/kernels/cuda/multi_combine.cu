@@ -36,10 +36,7 @@ __global__ void __launch_bounds__(kTableThreads)
   combine_chunks<T>(table.view(), table.combination);
 }
 
-struct Choice {
-  void (*kernel)(CombineTable) = nullptr;
-  uint64_t chunk = 0;  // elements
-};
+using Choice = ReduceKernel<CombineTable>;
 
 /// nullptr in the answer: no kernel.
 Choice kernel_for(DType dtype) {
@@ -52,36 +49,22 @@ Choice kernel_for(DType dtype) {
 /// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
 int launch_table(const ReduceSegment* segments, int count, const CombineSpec& spec,
                  cudaStream_t stream, const ChannelState* channel) {
-  const CombineSpec known = as_kernels_know(spec);
-  const Choice choice = kernel_for(known.dtype);
+  const Choice choice = kernel_for(as_kernels_know(spec).dtype);
   const ReduceSpec sizes = sizes_of(spec);
   CombineTable table;
   table.begin(sizes);
   table.combination = terms_of(spec);
-  int taken = 0;
-  for (; taken < count && !table.full(); ++taken) {
-    const ReduceSegment& segment = segments[taken];
-    if (segment.count == 0) continue;
-    const SegmentHead head = head_of_sources(segment, sizes);
-    table.add(head, segment, sizes, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
-  }
-  if (table.count == 0) return taken;
-  table.channel = view_of_channel(channel);
-  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
-                    dim3(kTableThreads), stream, table),
-          "multi_combine of ", table.count, " segments");
+  const int taken = table.take(segments, count, sizes, choice.chunk, head_of_sources);
+  launch_chunks(choice.kernel, table, channel, stream, "multi_combine of ", table.count,
+                " segments");
   return taken;
 }
 
 }  // namespace
 
 void check_multi_combine(const CombineSpec& spec) {
-  FC_CHECK(spec.num_sources >= 1 && spec.num_sources <= kMaxReduceSources,
-           "multi_combine: ", spec.num_sources, " sources, 1 to ", kMaxReduceSources,
-           " are possible");
-  FC_CHECK(spec.num_destinations >= 1 && spec.num_destinations <= kMaxReduceSources,
-           "multi_combine: ", spec.num_destinations, " destinations, 1 to ", kMaxReduceSources,
-           " are possible");
+  check_ends("multi_combine", spec.num_sources, "sources");
+  check_ends("multi_combine", spec.num_destinations, "destinations");
   const char* reason = why_no_reduction(spec.dtype, spec.op);
   if (reason == nullptr && is_of_multi_reduce(spec.dtype, spec.op)) reason = "use multi_reduce";
   if (reason == nullptr && kernel_for(as_kernels_know(spec).dtype).kernel == nullptr) {
@@ -95,8 +78,7 @@ void check_multi_combine(const CombineSpec& spec) {
 
 void load_multi_combine() {
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
-    const Choice choice = kernel_for(static_cast<DType>(dtype));
-    if (choice.kernel != nullptr) resident_blocks(choice.kernel, kTableThreads);
+    load_kernel(kernel_for(static_cast<DType>(dtype)).kernel);
   }
 }
 

@@ -92,25 +92,19 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
     chunks += (lead + segment.bytes + kChunkBytes - 1) / kChunkBytes;
     FC_CHECK(chunks < uint64_t{1} << 31, "multi_copy: more bytes than one launch can count");
   }
-  if (table.count == 0) return taken;
   table.chunks = static_cast<uint32_t>(chunks);
-  table.channel = view_of_channel(channel);
-  table.sources = sources == nullptr
-                      ? nullptr
-                      : kernel_view(sources, table.count * sizeof(*sources), Touch::kRead);
-  const auto kernel = multi_copy_kernel<kCapacity>;
-  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, chunks)), dim3(kTableThreads), stream,
-                    table),
-          "multi_copy of ", table.count, " segments");
+  table.sources = kernel_view(sources, table.count * sizeof(*sources), Touch::kRead);
+  launch_chunks(multi_copy_kernel<kCapacity>, table, channel, stream, "multi_copy of ", table.count,
+                " segments");
   return taken;
 }
 
 }  // namespace
 
 void load_multi_copy() {
-  resident_blocks(multi_copy_kernel<kSmallTable>, kTableThreads);
-  resident_blocks(multi_copy_kernel<kMediumTable>, kTableThreads);
-  resident_blocks(multi_copy_kernel<kMaxCopySegments>, kTableThreads);
+  load_kernel(multi_copy_kernel<kSmallTable>);
+  load_kernel(multi_copy_kernel<kMediumTable>);
+  load_kernel(multi_copy_kernel<kMaxCopySegments>);
 }
 
 void launch_indirect_copy(const CopySegment* segments, int count, const uint64_t* sources,

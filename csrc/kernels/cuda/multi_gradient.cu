@@ -124,16 +124,9 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
   FC_SHARED(double, leaves, NormTree::kPlaces);
   const NormTree tree(leaves);
   T* const values = reinterpret_cast<T*>(packs);
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
-    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
-                               segment, chunk);
-    const SegmentWorker<T, T, N, GradientHead> worker{table, segment * table.stride()};
-    GradientHead head;
-    memcpy(&head, &table.words[worker.at], sizeof(head));
+  each_chunk<T, T, N>(table, [&](const auto& worker, const GradientHead& head, uint32_t block) {
     // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
-    const uint32_t block = chunk - head.first_chunk;
     const uint64_t at = uint64_t{block} * kNormBlock;
     const uint64_t low = at + lead;
     const uint64_t high =
@@ -157,7 +150,7 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
       notes.blocks[head.first_block + block] = {part, finite};
       if (block == 0) notes.first_of[head.segment] = head.first_block;
     }
-  }
+  });
 }
 
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
@@ -259,9 +252,7 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
   const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
-  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
-                    stream, table),
-          "multi_gradient of ", table.count, " segments");
+  launch_chunks(kernel, table, nullptr, stream, "multi_gradient of ", table.count, " segments");
   return taken;
 }
 
@@ -278,9 +269,7 @@ void launch_kind(const std::vector<Placed>& placed, const GradientReduceSpec& sp
 }
 
 void check_spec(const GradientReduceSpec& spec) {
-  FC_CHECK(spec.num_sources >= 1 && spec.num_sources <= kMaxReduceSources,
-           "multi_gradient: ", spec.num_sources, " sources, 1 to ", kMaxReduceSources,
-           " are possible");
+  check_ends("multi_gradient", spec.num_sources, "sources");
   FC_CHECK(spec.num_destinations == 1 || (spec.num_destinations == 0 && spec.num_sources == 1),
            "multi_gradient: ", spec.num_destinations, " destinations of ", spec.num_sources,
            " sources");
@@ -294,13 +283,10 @@ uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count) {
 }
 
 void load_gradients_of_one() {
-  const auto load = [](const auto& kernel) {
-    if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
-  };
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     const auto type = static_cast<DType>(dtype);
-    load(kernel_for<kFewGradients>(type, type, 1));
-    load(kernel_for<kLargeGradients>(type, type, 1));
+    load_kernel(kernel_for<kFewGradients>(type, type, 1));
+    load_kernel(kernel_for<kLargeGradients>(type, type, 1));
   }
   load_gradient_norm();
 }

@@ -44,10 +44,7 @@ __global__ void __launch_bounds__(kTableThreads)
 }
 
 template <int kWords>
-struct Choice {
-  void (*kernel)(ReduceTable<kWords>) = nullptr;
-  uint64_t chunk = 0;  // elements
-};
+using Choice = ReduceKernel<ReduceTable<kWords>>;
 
 template <class In, class Out, int N, int kWords>
 Choice<kWords> kernel_of() {
@@ -76,27 +73,18 @@ Choice<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// Between two types. One kernel for any number of sources.
-Choice<kMediumTable> conversion_for(const ReduceSpec& spec) {
+/// Between two types, and for types that lists are seldom made of: one kernel for any number of sources.
+Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   return for_sum_type<Choice<kMediumTable>>(spec.in, [&](auto in) {
     using In = typename decltype(in)::Type;
     return for_sum_type<Choice<kMediumTable>>(spec.out, [](auto out) -> Choice<kMediumTable> {
       using Out = typename decltype(out)::Type;
-      if constexpr (is_short_float<In> && is_short_float<Out> && !std::is_same<In, Out>::value) {
+      constexpr bool kSame = std::is_same<In, Out>::value;
+      if constexpr (kSame ? !is_short_float<In> : is_short_float<In> && is_short_float<Out>) {
         return kernel_of<In, Out, 0, kMediumTable>();
       }
       return {};
     });
-  });
-}
-
-/// For types that lists are seldom made of: one kernel for any number of sources.
-Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
-  if (spec.in != spec.out) return conversion_for(spec);
-  return for_sum_type<Choice<kMediumTable>>(spec.in, [](auto tag) -> Choice<kMediumTable> {
-    using T = typename decltype(tag)::Type;
-    if constexpr (!is_short_float<T>) return kernel_of<T, T, 0, kMediumTable>();
-    return {};
   });
 }
 
@@ -121,11 +109,8 @@ Choice<kWords> kernel_for(const ReduceSpec& spec) {
 }
 
 void check_counts(int num_sources, int num_destinations) {
-  FC_CHECK(num_sources >= 1 && num_sources <= kMaxReduceSources, "multi_reduce: ", num_sources,
-           " sources, 1 to ", kMaxReduceSources, " are possible");
-  FC_CHECK(num_destinations >= 1 && num_destinations <= kMaxReduceSources,
-           "multi_reduce: ", num_destinations, " destinations, 1 to ", kMaxReduceSources,
-           " are possible");
+  check_ends("multi_reduce", num_sources, "sources");
+  check_ends("multi_reduce", num_destinations, "destinations");
 }
 
 void check_spec(const ReduceSpec& spec) {
@@ -151,18 +136,9 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
   const Choice<kWords> choice = kernel_for<kWords>(spec);
   ReduceTable<kWords> table;
   table.begin(spec);
-  int taken = 0;
-  for (; taken < count && !table.full(); ++taken) {
-    const ReduceSegment& segment = segments[taken];
-    if (segment.count == 0) continue;
-    const SegmentHead head = head_with_shifts(segment, spec);
-    table.add(head, segment, spec, (head.lead + segment.count + choice.chunk - 1) / choice.chunk);
-  }
-  if (table.count == 0) return taken;
-  table.channel = view_of_channel(channel);
-  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
-                    dim3(kTableThreads), stream, table),
-          "multi_reduce of ", table.count, " segments");
+  const int taken = table.take(segments, count, spec, choice.chunk, head_with_shifts);
+  launch_chunks(choice.kernel, table, channel, stream, "multi_reduce of ", table.count,
+                " segments");
   return taken;
 }
 
@@ -177,21 +153,17 @@ void check_multi_reduce(const ReduceSpec& spec) { check_spec(spec); }
 
 void load_multi_reduce(int num_sources) {
   check_counts(num_sources, 1);
-  const auto load = [](const auto& choice) {
-    if (choice.kernel != nullptr) resident_blocks(choice.kernel, kTableThreads);
-  };
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     const auto type = static_cast<DType>(dtype);
     const ReduceSpec spec{type, type, num_sources, 1};
-    load(kernel_for<kSmallTable>(spec));
-    load(kernel_for<kMediumTable>(spec));
-    load(kernel_for<kLargeTable>(spec));
+    load_kernel(kernel_for<kSmallTable>(spec).kernel);
+    load_kernel(kernel_for<kMediumTable>(spec).kernel);
+    load_kernel(kernel_for<kLargeTable>(spec).kernel);
   }
 }
 
 void load_conversion(DType in, DType out) {
-  const auto kernel = conversion_for({in, out, 1, 1}).kernel;
-  if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
+  load_kernel(kernel_for_seldom({in, out, 1, 1}).kernel);
 }
 
 void launch_multi_reduce(const ReduceSegment* segments, int count, const ReduceSpec& spec,

@@ -43,16 +43,10 @@ FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
   constexpr uint64_t kShiftedElements = Kind::kShiftedElements;
   using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
   if (has_failed(table.terms.channel)) return;
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
-    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
-                               segment, chunk);
-    const SegmentWorker<In, Out, N, SegmentHead> worker{table, segment * table.stride()};
-    SegmentHead head;
-    memcpy(&head, &table.words[worker.at], sizeof(head));
+  each_chunk<In, Out, N>(table, [&](const auto& worker, const SegmentHead& head, uint32_t chunk) {
     // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
-    const uint64_t at = uint64_t{chunk - head.first_chunk} * Kind::kChunk;
+    const uint64_t at = uint64_t{chunk} * Kind::kChunk;
     const uint64_t low = at < lead ? lead : at;
     const uint64_t end = lead + head.count;
     const uint64_t high = at + Kind::kChunk < end ? at + Kind::kChunk : end;
@@ -85,7 +79,7 @@ FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
                                                            side_end - lead);
       }
     }
-  }
+  });
 }
 
 }  // namespace fastcomm

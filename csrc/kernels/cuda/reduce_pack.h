@@ -29,6 +29,21 @@ FC_HD constexpr int tree_width(int n) { return n == 1 ? 1 : 2 * tree_left(n); }
 template <class T, class Raw>
 constexpr int kLanes = static_cast<int>(sizeof(Raw) / sizeof(T));
 
+/// Stores one or several Raws of T. kAnyhow: `to` may not be aligned to a Raw; then elements go one by one.
+template <bool kAnyhow, class T, class Raw, int kRaws>
+FC_DEVICE void store_raws(char* to, const Raw (&raws)[kRaws]) {
+  if (kAnyhow && address_of(to) % sizeof(Raw) != 0) {
+    constexpr int kElements = kRaws * kLanes<T, Raw>;
+    T elements[kElements];
+    memcpy(elements, raws, sizeof(elements));
+    FC_UNROLL
+    for (int e = 0; e < kElements; ++e) reinterpret_cast<T*>(to)[e] = elements[e];
+    return;
+  }
+  FC_UNROLL
+  for (int part = 0; part < kRaws; ++part) reinterpret_cast<Raw*>(to)[part] = raws[part];
+}
+
 template <class T, int kCount>
 struct Lanes {
   typename Numeric<T>::Acc acc[kCount];

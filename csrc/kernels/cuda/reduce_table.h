@@ -35,6 +35,24 @@ struct SegmentHead {
   uint64_t count;   // elements, more than 0
 };
 
+/// Chunks of a segment, of that many elements each.
+inline uint64_t chunks_of(const SegmentHead& head, uint64_t chunk) {
+  return (head.lead + head.count + chunk - 1) / chunk;
+}
+
+/// A kernel over a table of reductions.
+template <class Table>
+struct ReduceKernel {
+  void (*kernel)(Table) = nullptr;  // nullptr: there is none
+  uint64_t chunk = 0;               // elements
+};
+
+/// Raises Error(kInvalidArgument): so many "sources" or "destinations" are too many for `kernel`, or too few.
+inline void check_ends(const char* kernel, int count, const char* ends) {
+  FC_CHECK(count >= 1 && count <= kMaxReduceSources, kernel, ": ", count, " ", ends, ", 1 to ",
+           kMaxReduceSources, " are possible");
+}
+
 constexpr int kSmallTable = 500;    // words: 4 KB of parameters with what stands beside them
 constexpr int kMediumTable = 1280;  // 10 KB: 256 segments of two sources and one destination
 constexpr int kLargeTable = 4088;   // 32 KB
@@ -55,6 +73,17 @@ struct ReduceTerms {
   float scale_float;  // the scale in either accumulator
   double scale_double;
   const ChannelState* channel;  // nullptr, or a channel whose failure leaves nothing to do
+
+  void begin(const ReduceSpec& spec) {
+    chunks = 0;
+    count = 0;
+    num_sources = spec.num_sources;
+    num_destinations = spec.num_destinations;
+    divisor = spec.divisor;
+    scale_float = static_cast<float>(spec.scale);
+    scale_double = spec.scale;
+    channel = nullptr;
+  }
 };
 
 /// A table of any size: the kernels' code uses this, so that tables of all sizes share it.
@@ -74,21 +103,10 @@ struct TableView {
 
 template <int kWords, class Head = SegmentHead>
 struct ReduceTable : ReduceTerms {
-  uint64_t words[kWords];
+  uint64_t words[kWords];  // not cleared: kernels read `count` records
 
   FC_HD TableView<Head> view() const { return {*this, words}; }
 
-  /// Not cleared: kernels read `count` records.
-  void begin(const ReduceSpec& spec) {
-    chunks = 0;
-    count = 0;
-    num_sources = spec.num_sources;
-    num_destinations = spec.num_destinations;
-    divisor = spec.divisor;
-    scale_float = static_cast<float>(spec.scale);
-    scale_double = spec.scale;
-    channel = nullptr;
-  }
   bool full() const { return count == kWords / view().stride(); }
   /// Adds a record, of that many chunks; not if full. Raises Error(kInvalidArgument).
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
@@ -114,6 +132,19 @@ struct ReduceTable : ReduceTerms {
       *record++ = address_of(kernel_view(static_cast<char*>(segment.destinations[d]),
                                          segment.count * dtype_size(spec.out), Touch::kWrite));
     }
+  }
+  /// Adds records of as many segments as it holds, in chunks of that many elements, none for empty ones. Returns how
+  /// many segments it has taken.
+  template <class HeadOf>
+  int take(const ReduceSegment* segments, int most, const ReduceSpec& spec, uint64_t chunk,
+           const HeadOf& head_of) {
+    int taken = 0;
+    for (; taken < most && !full(); ++taken) {
+      if (segments[taken].count == 0) continue;
+      const Head head = head_of(segments[taken], spec);
+      add(head, segments[taken], spec, chunks_of(head, chunk));
+    }
+    return taken;
   }
 };
 static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
@@ -286,8 +317,8 @@ struct SegmentWorker {
       for (int k = 0; k < kMany; ++k) {
         const uint64_t i = first + k * step;
         if (i < begin || i >= end) continue;
-        store<std::is_same<RawIn, ShiftedLoad>::value>(destination(d) + i * sizeof(Out),
-                                                       results[k]);
+        store_raws<std::is_same<RawIn, ShiftedLoad>::value, Out>(destination(d) + i * sizeof(Out),
+                                                                 results[k]);
       }
     }
     FC_UNROLL
@@ -296,22 +327,21 @@ struct SegmentWorker {
       if (i >= begin && i < end) also(i, results[k]);
     }
   }
-
- private:
-  /// kAnyhow: `to` may not be aligned to a Raw; then elements go one by one.
-  template <bool kAnyhow, class Raw, int kRaws>
-  FC_DEVICE static void store(char* to, const Raw (&raws)[kRaws]) {
-    if (kAnyhow && address_of(to) % sizeof(Raw) != 0) {
-      constexpr int kElements = kRaws * kLanes<Out, Raw>;
-      Out elements[kElements];
-      memcpy(elements, raws, sizeof(elements));
-      FC_UNROLL
-      for (int e = 0; e < kElements; ++e) reinterpret_cast<Out*>(to)[e] = elements[e];
-      return;
-    }
-    FC_UNROLL
-    for (int part = 0; part < kRaws; ++part) reinterpret_cast<Raw*>(to)[part] = raws[part];
-  }
 };
+
+/// Calls work(worker, head, chunk) for each chunk of this block: what works on its segment, that segment's head, and
+/// the number of the chunk in it.
+template <class In, class Out, int N, class Head, class Work>
+FC_DEVICE void each_chunk(const TableView<Head>& table, const Work& work) {
+  int segment = 0;
+  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
+    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
+                               segment, chunk);
+    const SegmentWorker<In, Out, N, Head> worker{table, segment * table.stride()};
+    Head head;
+    memcpy(&head, &table.words[worker.at], sizeof(head));
+    work(worker, head, chunk - head.first_chunk);
+  }
+}
 
 }  // namespace fastcomm
