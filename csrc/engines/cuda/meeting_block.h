@@ -49,12 +49,10 @@ struct OneCall {
 /// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local memory.
 /// `Said`: what a peer is told, and what it may say.
 template <class Said>
-class MeetingOf {
+class Meeting {
  public:
-  FC_DEVICE MeetingOf(const MeetingArgs& args, const ChannelState& state, const Said& said)
-      : MeetingOf(args, state, said, args.opens) {}
-  FC_DEVICE MeetingOf(const MeetingArgs& args, const ChannelState& state, const Said& said,
-                      bool opens)
+  FC_DEVICE Meeting(const MeetingArgs& args, const ChannelState& state, const Said& said,
+                    bool opens)
       : args_(args), said_(said), opens_(opens), target_(state.base + 1) {}
 
   FC_DEVICE void say() const {
@@ -184,18 +182,12 @@ class MeetingOf {
   const uint32_t target_;
 };
 
-class Meeting : public MeetingOf<OneCall> {
- public:
-  FC_DEVICE Meeting(const MeetingArgs& args, const ChannelState& state)
-      : MeetingOf(args, state, OneCall{}) {}
-};
-
 /// By all threads of a channel that has not failed. `behind` is called if all have met and called what
 /// suits. Returns the state that the channel has then.
 template <class Said, class Behind>
 FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& state,
                                  const Said& said, bool opens, const Behind& behind) {
-  const MeetingOf<Said> meeting(args, state, said, opens);
+  const Meeting<Said> meeting(args, state, said, opens);
   meeting.say();
   const bool good = __syncthreads_and(meeting.hear());
   if (good) behind(meeting);

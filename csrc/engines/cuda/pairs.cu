@@ -63,18 +63,13 @@ __global__ void __launch_bounds__(kMeetingThreads)
   if (threadIdx.x == 0) *args.meeting.place.state = state;
 }
 
-PairsArgs pairs_args(const MeetingPlace& place, const WaitBounds& bounds, const CallHeader& call,
-                     const PairSizes& sizes) {
-  return {meeting_args(place, bounds, call, /*opens=*/true), sizes, nullptr};
-}
-
 }  // namespace
 
 void launch_opening_of_pairs(const MeetingPlace& place, const WaitBounds& bounds,
                              const CallHeader& call, const PairSizes& sizes, uint64_t* most,
                              cudaStream_t stream) {
-  PairsArgs args = pairs_args(place, bounds, call, sizes);
-  args.most = kernel_view(most, sizeof(*most), Touch::kWrite);
+  const PairsArgs args{meeting_args(place, bounds, call, /*opens=*/true), sizes,
+                       kernel_view(most, sizeof(*most), Touch::kWrite)};
   FC_CUDA(FC_LAUNCH(pairs_kernel, dim3(1), dim3(kMeetingThreads), stream, args), "a meeting of ",
           place.size, " ranks");
 }
@@ -83,8 +78,9 @@ void launch_rest_of_pairs(const MeetingPlace& place, const WaitBounds& bounds,
                           const CallHeader& call, const PairSizes& sizes, const uint64_t* most,
                           cudaStream_t stream) {
   if (FC_LEFT_OUT(Control::kLeaveEarly)) return;
-  PairsArgs args = pairs_args(place, bounds, call, sizes);
-  args.most = const_cast<uint64_t*>(kernel_view(most, sizeof(*most), Touch::kRead));
+  const uint64_t* const seen = kernel_view(most, sizeof(*most), Touch::kRead);
+  const PairsArgs args{meeting_args(place, bounds, call, /*opens=*/true), sizes,
+                       const_cast<uint64_t*>(seen)};
   FC_CUDA(FC_LAUNCH(rest_kernel, dim3(1), dim3(kMeetingThreads), stream, args), "meetings of ",
           place.size, " ranks");
 }

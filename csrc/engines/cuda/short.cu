@@ -8,7 +8,6 @@
 #include "engines/cuda/short_block.h"
 #include "kernels/cuda/kernel_types.h"
 #include "kernels/cuda/multi_combine.h"
-#include "kernels/cuda/residency.h"
 #include "kernels/reduce_cpu.h"
 
 namespace fastcomm {
@@ -47,19 +46,18 @@ void set_table(ShortArgs& args, const Call& call, const PeerRound& round, uint64
   ReduceSpec sizes = sizes_of(spec);
   sizes.scale = call.scale;
   args.combination = terms_of(spec);
+  args.table.begin(sizes);
+  if (round.sources.empty() || round.count == 0) return;
+  const ReduceSegment segment{round.sources.data(), round.destinations.data(), round.count};
+  const SegmentHead head = is_of_multi_reduce(call.dtype, call.op)
+                               ? head_with_shifts(segment, sizes)
+                               : head_of_sources(segment, sizes);
   for (int parity = 0; parity < 2; ++parity) {
     OneRecord table;
     table.begin(sizes);
-    static_cast<ReduceTerms&>(args.table) = table;
-    if (round.sources.empty() || round.count == 0) continue;
-    const ReduceSegment segment{round.sources.data(), round.destinations.data(), round.count};
-    const SegmentHead head = is_of_multi_reduce(call.dtype, call.op)
-                                 ? head_with_shifts(segment, sizes)
-                                 : head_of_sources(segment, sizes);
-    table.add(head, segment, sizes, (head.lead + round.count + chunk - 1) / chunk,
-              [&](const char* source) {
-                return slot_view(source + parity * args.slot_bytes, Touch::kRead);
-              });
+    table.add(head, segment, sizes, chunks_of(head, chunk), [&](const char* source) {
+      return slot_view(source + parity * args.slot_bytes, Touch::kRead);
+    });
     static_cast<ReduceTerms&>(args.table) = table;
     std::copy_n(table.words, kShortWords, args.table.words[parity]);
   }
@@ -74,8 +72,7 @@ bool reduces_short(DType dtype, ReduceOp op) {
 void launch_short(const ShortPlace& place, const WaitBounds& bounds, const CallHeader& header,
                   const Call& call, const PeerRound& round, cudaStream_t stream) {
   ShortArgs args;  // not cleared: the kernel reads as many entries as it is told
-  args.meeting = MeetingArgs{place.meeting, bounds, header, /*opens=*/true};
-  args.meeting.place.state = kernel_view(place.meeting.state, sizeof(ChannelState), Touch::kWrite);
+  args.meeting = meeting_args(place.meeting, bounds, header, /*opens=*/true);
   args.slot_bytes = place.slot_bytes;
   args.bytes = call.bytes();
   args.stages = args.pulls = args.results = 0;
@@ -111,8 +108,7 @@ void launch_short(const ShortPlace& place, const WaitBounds& bounds, const CallH
 void load_short_kernels() {
   for (int op = 0; op < kNumReduceOps; ++op) {
     for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
-      const auto kernel = kernel_for(static_cast<DType>(dtype), static_cast<ReduceOp>(op)).kernel;
-      if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
+      load_kernel(kernel_for(static_cast<DType>(dtype), static_cast<ReduceOp>(op)).kernel);
     }
   }
 }

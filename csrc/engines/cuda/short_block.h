@@ -52,11 +52,8 @@ FC_DEVICE bool meet_in_short(const ShortArgs& args, const ChannelState& state, u
   }
   // All threads' stores come before what the threads that say it release.
   if (!FC_LEFT_OUT(Control::kNoBarrier)) __syncthreads();
-  const Meeting meeting(args.meeting, state);
-  meeting.say();
-  const bool good = __syncthreads_and(meeting.hear());
-  if (!good && threadIdx.x == 0) meeting.give_up();
-  return good;
+  const auto met = meet_once(args.meeting, state, OneCall{}, /*opens=*/true, [](const auto&) {});
+  return met.failed == 0;
 }
 
 FC_DEVICE void pull_in_short(const ShortArgs& args, uint64_t shift) {
@@ -121,10 +118,7 @@ __global__ void __launch_bounds__(kTableThreads, 1)
   there = ChannelState{state.base + 1, good ? 0u : 1u, state.shorts + 1};
 }
 
-struct ShortKernel {
-  void (*kernel)(ShortArgs) = nullptr;  // nullptr: there is none
-  uint64_t chunk = 0;                   // elements
-};
+using ShortKernel = ReduceKernel<ShortArgs>;
 
 /// What reduces as kernels/cuda/multi_combine.h does, by the type that kernels know it by.
 ShortKernel short_combination_for(DType dtype);
