@@ -105,100 +105,60 @@ struct Numeric {  // integers: unsigned arithmetic wraps without undefined behav
   static FC_HD T store(Acc value) { return value; }
 };
 
-/// The device never contracts a sum into a fused multiply-add, nor divides approximately.
-FC_HD float add_rn(float a, float b) {
+// The device never contracts a sum into a fused multiply-add, nor divides approximately.
 #if defined(__CUDA_ARCH__)
-  return __fadd_rn(a, b);
+FC_HD float add_rn(float a, float b) { return __fadd_rn(a, b); }
+FC_HD float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+FC_HD float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+FC_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
+FC_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
+FC_HD double div_rn(double a, double b) { return __ddiv_rn(a, b); }
+FC_HD double sqrt_rn(double value) { return __dsqrt_rn(value); }
 #else
-  return a + b;
+FC_HD float add_rn(float a, float b) { return a + b; }
+FC_HD float mul_rn(float a, float b) { return a * b; }
+FC_HD float div_rn(float a, float b) { return a / b; }
+FC_HD double add_rn(double a, double b) { return a + b; }
+FC_HD double mul_rn(double a, double b) { return a * b; }
+FC_HD double div_rn(double a, double b) { return a / b; }
+FC_HD double sqrt_rn(double value) { return std::sqrt(value); }
 #endif
-}
-FC_HD double add_rn(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-FC_HD float div_rn(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fdiv_rn(a, b);
-#else
-  return a / b;
-#endif
-}
 
-FC_HD float mul_rn(float a, float b) {
-#if defined(__CUDA_ARCH__)
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-FC_HD double mul_rn(double a, double b) {
-#if defined(__CUDA_ARCH__)
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-FC_HD double sqrt_rn(double value) {
-#if defined(__CUDA_ARCH__)
-  return __dsqrt_rn(value);
-#else
-  return std::sqrt(value);
-#endif
-}
-
-struct Float32Acc {
-  using Acc = float;
+/// Of the types that accumulate in Float, which is one of them.
+template <class Float>
+struct FloatNumeric {
+  using Acc = Float;
+  static FC_HD Acc load(Float value) { return value; }
   static FC_HD Acc add(Acc a, Acc b) { return add_rn(a, b); }
-  static FC_HD Acc divide(Acc sum, int n) { return div_rn(sum, static_cast<float>(n)); }
-  static FC_HD Acc scale(Acc sum, double factor) { return mul_rn(sum, static_cast<float>(factor)); }
+  static FC_HD Acc divide(Acc sum, int n) { return div_rn(sum, static_cast<Float>(n)); }
+  static FC_HD Acc scale(Acc sum, double factor) { return mul_rn(sum, static_cast<Float>(factor)); }
+  static FC_HD Float store(Acc value) { return value; }
 };
 
 template <>
-struct Numeric<float> : Float32Acc {
-  static FC_HD Acc load(float value) { return value; }
-  static FC_HD float store(Acc value) { return value; }
-};
+struct Numeric<float> : FloatNumeric<float> {};
+template <>
+struct Numeric<double> : FloatNumeric<double> {};
 
 template <>
-struct Numeric<Half> : Float32Acc {
+struct Numeric<Half> : FloatNumeric<float> {
   static FC_HD Acc load(Half value) { return half_to_float(value.bits); }
   static FC_HD Half store(Acc value) { return Half{float_to_half(value)}; }
 };
 
 template <>
-struct Numeric<BFloat16> : Float32Acc {
+struct Numeric<BFloat16> : FloatNumeric<float> {
   static FC_HD Acc load(BFloat16 value) { return bfloat16_to_float(value.bits); }
   static FC_HD BFloat16 store(Acc value) { return BFloat16{float_to_bfloat16(value)}; }
 };
 
 template <class Wire>
-struct Numeric<Through<Wire>> : Float32Acc {
+struct Numeric<Through<Wire>> : FloatNumeric<float> {
   static FC_HD float load(Through<Wire> v) { return rounded(v.value); }
   static FC_HD Through<Wire> store(Acc value) { return Through<Wire>{rounded(value)}; }
   static FC_HD float rounded(float value) {
     return Numeric<Wire>::load(Numeric<Wire>::store(value));
   }
-};
-
-template <>
-struct Numeric<double> {
-  using Acc = double;
-  static FC_HD Acc load(double value) { return value; }
-  static FC_HD Acc add(Acc a, Acc b) { return add_rn(a, b); }
-  static FC_HD Acc divide(Acc sum, int n) {
-#if defined(__CUDA_ARCH__)
-    return __ddiv_rn(sum, static_cast<double>(n));
-#else
-    return sum / static_cast<double>(n);
-#endif
-  }
-  static FC_HD Acc scale(Acc sum, double factor) { return mul_rn(sum, factor); }
-  static FC_HD double store(Acc value) { return value; }
 };
 
 template <>
