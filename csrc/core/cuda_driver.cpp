@@ -65,31 +65,20 @@ bool find_driver_function(const char* name, void** function) {
 }
 
 const DriverMemory& driver_memory() {
-  static const auto found = [] {
-    struct {
-      DriverMemory functions{};
-      bool all = true;
-    } made;
-    DriverMemory& to = made.functions;
-    const auto find = [&](const char* name, auto* function) {
-      made.all = find_driver_function(name, function) && made.all;
-    };
-    find("cuMemGetAllocationGranularity", &to.cuMemGetAllocationGranularity);
-    find("cuMemCreate", &to.cuMemCreate);
-    find("cuMemRelease", &to.cuMemRelease);
-    find("cuMemExportToShareableHandle", &to.cuMemExportToShareableHandle);
-    find("cuMemImportFromShareableHandle", &to.cuMemImportFromShareableHandle);
-    find("cuMemAddressReserve", &to.cuMemAddressReserve);
-    find("cuMemAddressFree", &to.cuMemAddressFree);
-    find("cuMemMap", &to.cuMemMap);
-    find("cuMemUnmap", &to.cuMemUnmap);
-    find("cuMemSetAccess", &to.cuMemSetAccess);
-    return made;
-  }();
-  if (!found.all) {
-    throw Error(ErrorCode::kSystem, "this CUDA driver has no functions for virtual memory");
-  }
-  return found.functions;
+  static DriverMemory to{};
+  static const bool all =
+      find_driver_function("cuMemGetAllocationGranularity", &to.cuMemGetAllocationGranularity) &&
+      find_driver_function("cuMemCreate", &to.cuMemCreate) &&
+      find_driver_function("cuMemRelease", &to.cuMemRelease) &&
+      find_driver_function("cuMemExportToShareableHandle", &to.cuMemExportToShareableHandle) &&
+      find_driver_function("cuMemImportFromShareableHandle", &to.cuMemImportFromShareableHandle) &&
+      find_driver_function("cuMemAddressReserve", &to.cuMemAddressReserve) &&
+      find_driver_function("cuMemAddressFree", &to.cuMemAddressFree) &&
+      find_driver_function("cuMemMap", &to.cuMemMap) &&
+      find_driver_function("cuMemUnmap", &to.cuMemUnmap) &&
+      find_driver_function("cuMemSetAccess", &to.cuMemSetAccess);
+  if (!all) throw Error(ErrorCode::kSystem, "this CUDA driver has no functions for virtual memory");
+  return to;
 }
 #endif
 

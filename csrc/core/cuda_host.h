@@ -97,10 +97,8 @@ inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 #if defined(FC_SHIM)
   word = kernel_view(word, sizeof(*word), Touch::kRead);
   shim::next_skip = FC_LEFT_OUT(Control::kWorkOn) ? nullptr : word;
-  return word;
-#else
-  return word;
 #endif
+  return word;
 }
 
 }  // namespace fastcomm
