@@ -34,18 +34,13 @@ FC_DEVICE BlockNorm load_norm(const BlockNorm* from) {
   return norm;
 }
 
-/// What a thread block works with.
-struct Workplace {
-  NormTree tree;
-  double* tiles;  // memory for the tree over tiles
-};
-
-/// load(0), ..., load(count - 1) joined, for thread 0.
+/// load(0), ..., load(count - 1) joined, for thread 0. `waiting`: memory for the tree over tiles.
 template <class Join, class Load>
-FC_DEVICE BlockNorm join_all(const Workplace& place, uint32_t count, const Load& load) {
+FC_DEVICE BlockNorm join_all(const NormTree& tree, double* waiting, uint32_t count,
+                             const Load& load) {
   constexpr uint32_t kNeighbours = 8;
   constexpr uint32_t kTile = NormTree::kLeaves * kNeighbours;
-  PartsTree<Join> tiles(place.tiles);
+  PartsTree<Join> tiles(waiting);
   bool finite = true;
   for (uint32_t first = 0; first < count; first += kTile) {
     for (uint32_t leaf = threadIdx.x; leaf < NormTree::kLeaves; leaf += kTableThreads) {
@@ -57,10 +52,10 @@ FC_DEVICE BlockNorm join_all(const Workplace& place, uint32_t count, const Load&
       }
       FC_UNROLL
       for (uint32_t i = 0; i < kNeighbours; ++i) finite &= norms[i].finite;
-      place.tree.set(
-          leaf, NormTree::joined<Join, kNeighbours>([&](uint32_t i) { return norms[i].part; }));
+      tree.set(leaf,
+               NormTree::joined<Join, kNeighbours>([&](uint32_t i) { return norms[i].part; }));
     }
-    const double part = place.tree.root<Join>();
+    const double part = tree.root<Join>();
     if (threadIdx.x == 0) tiles.add(part);
   }
   finite = all_agree(finite);
@@ -68,10 +63,10 @@ FC_DEVICE BlockNorm join_all(const Workplace& place, uint32_t count, const Load&
 }
 
 template <class Load>
-FC_DEVICE BlockNorm join_all(NormKind kind, const Workplace& place, uint32_t count,
+FC_DEVICE BlockNorm join_all(NormKind kind, const NormTree& tree, double* waiting, uint32_t count,
                              const Load& load) {
-  return kind == NormKind::kInfinity ? join_all<JoinLargest>(place, count, load)
-                                     : join_all<JoinSums>(place, count, load);
+  return kind == NormKind::kInfinity ? join_all<JoinLargest>(tree, waiting, count, load)
+                                     : join_all<JoinSums>(tree, waiting, count, load);
 }
 
 __global__ void __launch_bounds__(kTableThreads)
@@ -79,12 +74,13 @@ __global__ void __launch_bounds__(kTableThreads)
                           double* parts) {
   FC_SHARED(double, leaves, NormTree::kPlaces);
   FC_SHARED(double, tiles, PartsTree<JoinSums>::kLevels);
-  const Workplace place{NormTree(leaves), tiles};
+  const NormTree tree(leaves);
   for (uint32_t s = blockIdx.x; s < segments; s += gridDim.x) {
     const uint32_t first = notes.first_of[s];
     const uint32_t end = s + 1 < segments ? notes.first_of[s + 1] : blocks;
-    const BlockNorm norm = join_all(
-        kind, place, end - first, [&](uint32_t i) { return load_norm(&notes.blocks[first + i]); });
+    const BlockNorm norm = join_all(kind, tree, tiles, end - first, [&](uint32_t i) {
+      return load_norm(&notes.blocks[first + i]);
+    });
     if (threadIdx.x == 0) {
       notes.segments[s] = norm;
       parts[s] = norm.part;
@@ -98,8 +94,8 @@ __global__ void __launch_bounds__(kTableThreads)
                          NormResults results) {
   FC_SHARED(double, leaves, NormTree::kPlaces);
   FC_SHARED(double, tiles, PartsTree<JoinSums>::kLevels);
-  const Workplace place{NormTree(leaves), tiles};
-  const BlockNorm norm = join_all(kind, place, segments, [&](uint32_t i) {
+  const NormTree tree(leaves);
+  const BlockNorm norm = join_all(kind, tree, tiles, segments, [&](uint32_t i) {
     return notes != nullptr ? load_norm(&notes[i]) : BlockNorm{results.parts[i], true};
   });
   if (threadIdx.x != 0) return;
