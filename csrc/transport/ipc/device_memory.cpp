@@ -1,7 +1,6 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "transport/ipc/device_memory.h"
 
-#include <cstring>
 #include <utility>
 
 #include "core/cuda_host.h"
@@ -34,10 +33,7 @@ std::string DeviceMemory::handle() {
 }
 
 char* DeviceMemory::map(int peer, const std::string& handle) {
-  cudaIpcMemHandle_t theirs;
-  FC_CHECK(handle.size() == sizeof(theirs.reserved), "rank ", peer, " has sent a handle of ",
-           handle.size(), " bytes");
-  std::memcpy(theirs.reserved, handle.data(), sizeof(theirs.reserved));
+  const auto theirs = read_handle<cudaIpcMemHandle_t>(peer, handle);
   const DeviceGuard guard(device());
   void* memory = nullptr;
   FC_CUDA(cudaIpcOpenMemHandle(&memory, theirs, cudaIpcMemLazyEnablePeerAccess),

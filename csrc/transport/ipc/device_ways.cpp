@@ -12,15 +12,8 @@ constexpr DeviceWay kAll[] = {DeviceWay::kHandle, DeviceWay::kDescriptor, Device
 }  // namespace
 
 const char* device_way_name(DeviceWay way) {
-  switch (way) {
-    case DeviceWay::kHandle:
-      return "handle";
-    case DeviceWay::kDescriptor:
-      return "descriptor";
-    case DeviceWay::kFabric:
-      return "fabric";
-  }
-  return "none";
+  constexpr const char* kNames[] = {"handle", "descriptor", "fabric"};
+  return kNames[static_cast<int>(way)];
 }
 
 std::vector<DeviceWay> device_ways(const std::string& setting) {
@@ -33,9 +26,9 @@ std::vector<DeviceWay> device_ways(const std::string& setting) {
 
 std::unique_ptr<WindowMemory> device_memory(DeviceWay way, int device) {
   if (way == DeviceWay::kHandle) return std::make_unique<DeviceMemory>(device);
-  const auto kind =
-      way == DeviceWay::kDescriptor ? VirtualMemory::Way::kDescriptor : VirtualMemory::Way::kFabric;
-  return std::make_unique<VirtualMemory>(device, kind);
+  return std::make_unique<VirtualMemory>(device, way == DeviceWay::kFabric
+                                                     ? CU_MEM_HANDLE_TYPE_FABRIC
+                                                     : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 DeviceWindowsFound make_device_windows(HostExchange& hosts, int rank, int device, uint64_t bytes,

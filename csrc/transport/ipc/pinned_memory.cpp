@@ -1,7 +1,6 @@
 #if defined(FC_WITH_CUDA) || defined(FC_SHIM)
 #include "transport/ipc/pinned_memory.h"
 
-#include <cstring>
 #include <utility>
 
 #include "core/cuda_host.h"
@@ -35,10 +34,7 @@ std::string PinnedMemory::handle() {
 }
 
 char* PinnedMemory::map(int peer, const std::string& handle) {
-  uint64_t where = kNotShared;
-  FC_CHECK(handle.size() == sizeof(where), "rank ", peer, " has sent a handle of ", handle.size(),
-           " bytes");
-  std::memcpy(&where, handle.data(), sizeof(where));
+  const auto where = read_handle<uint64_t>(peer, handle);
   char* const memory = transport_.reach(peer, where, bytes_);
   FC_CHECK(memory != nullptr, "rank ", peer, " has no window at ", where);
   char* const there = pin(memory, concat("the window of rank ", peer));

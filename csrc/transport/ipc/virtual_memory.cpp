@@ -2,7 +2,6 @@
 #include "transport/ipc/virtual_memory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/device_guard.h"
@@ -13,11 +12,6 @@ namespace {
 
 // All have been sent before any is taken.
 constexpr Milliseconds kPatience{10'000};
-
-CUmemAllocationHandleType handle_type(VirtualMemory::Way way) {
-  return way == VirtualMemory::Way::kFabric ? CU_MEM_HANDLE_TYPE_FABRIC
-                                            : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-}
 
 /// Memory of the driver, held as long as this lives; it lives on where it is mapped.
 class Physical {
@@ -49,7 +43,7 @@ struct VirtualMemory::Ticket {
 CUmemAllocationProp VirtualMemory::properties() const {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.requestedHandleTypes = handle_type(way_);
+  prop.requestedHandleTypes = type_;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device()};
   return prop;
 }
@@ -114,8 +108,8 @@ char* VirtualMemory::make(uint64_t bytes) {
                    [&](cudaStream_t stream) { return cudaMemsetAsync(begin, 0, bytes, stream); });
   void* out = &fabric_;
   int file = -1;
-  if (way_ == Way::kDescriptor) out = &file;
-  FC_DRIVER(driver.cuMemExportToShareableHandle(out, memory.handle, handle_type(way_), 0),
+  if (gives()) out = &file;
+  FC_DRIVER(driver.cuMemExportToShareableHandle(out, memory.handle, type_, 0),
             "a window for other processes");
   exported_ = Fd(file);
   return begin;
@@ -125,7 +119,7 @@ std::string VirtualMemory::handle() {
   Ticket ticket{};
   ticket.bytes = own_.bytes;
   ticket.fabric = fabric_;
-  if (way_ == Way::kDescriptor) {
+  if (gives()) {
     listener_ = std::make_unique<Listener>();
     nonce_ = random_bits();
     ticket.nonce = nonce_;
@@ -137,10 +131,7 @@ std::string VirtualMemory::handle() {
 }
 
 VirtualMemory::Ticket VirtualMemory::read(int peer, const std::string& handle) {
-  Ticket ticket;
-  FC_CHECK(handle.size() == sizeof(ticket), "rank ", peer, " has sent a handle of ", handle.size(),
-           " bytes");
-  std::memcpy(&ticket, handle.data(), sizeof(ticket));
+  auto ticket = read_handle<Ticket>(peer, handle);
   ticket.name[sizeof(ticket.name) - 1] = '\0';
   return ticket;
 }
@@ -182,13 +173,13 @@ char* VirtualMemory::map(int peer, const std::string& handle) {
   const std::string what = concat("the window of rank ", peer);
   Fd file;
   void* from = &ticket.fabric;
-  if (way_ == Way::kDescriptor) {
+  if (gives()) {
     file = descriptor_of(peer);
     if (--awaited_ == 0) listener_.reset();
     from = reinterpret_cast<void*>(static_cast<intptr_t>(file.get()));
   }
   Physical memory;
-  FC_DRIVER(driver.cuMemImportFromShareableHandle(&memory.handle, from, handle_type(way_)), what);
+  FC_DRIVER(driver.cuMemImportFromShareableHandle(&memory.handle, from, type_), what);
   peers_[peer] = mapped(memory.handle, ticket.bytes, what);
   return reinterpret_cast<char*>(peers_[peer].at);
 }

@@ -1,10 +1,10 @@
 // Windows in memory of the ranks' devices that is made, exported and mapped by the driver, other than what
 // cudaMalloc gives (virtual memory management). Two ways to export it:
 //
-//   kDescriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h): where
-//                processes may not open each other's handles, as in containers with their own PIDs
-//   kFabric      64 bytes that any process may open if the fabric manager lets it: where neither handles nor
-//                descriptors work, on boxes with NVLink switches
+//   descriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h): where
+//               processes may not open each other's handles, as in containers with their own PIDs
+//   fabric      64 bytes that any process may open if the fabric manager lets it: where neither handles nor
+//               descriptors work, on boxes with NVLink switches
 //
 // A handle of rank r says how many bytes; for a descriptor also r's listener, and a random number that whoever
 // connects there shows. Each rank sends its descriptor to all listeners; the hosts tell each other that they
@@ -26,13 +26,11 @@ namespace fastcomm {
 
 class VirtualMemory final : public WindowMemory {
  public:
-  enum class Way { kDescriptor, kFabric };
-
-  VirtualMemory(int device, Way way) : WindowMemory(device), way_(way) {}
+  VirtualMemory(int device, CUmemAllocationHandleType type) : WindowMemory(device), type_(type) {}
 
   char* make(uint64_t bytes) override;
   std::string handle() override;
-  bool gives() const override { return way_ == Way::kDescriptor; }
+  bool gives() const override { return type_ == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; }
   void give(int rank, const std::vector<std::string>& handles) override;
   char* map(int peer, const std::string& handle) override;
   void unmap(int peer) override;
@@ -55,7 +53,7 @@ class VirtualMemory final : public WindowMemory {
   /// The descriptor that rank `peer` has sent.
   Fd descriptor_of(int peer);
 
-  const Way way_;
+  const CUmemAllocationHandleType type_;
   Mapped own_;
   Fd exported_;
   CUmemFabricHandle fabric_{};

@@ -9,10 +9,23 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "core/error.h"
+
 namespace fastcomm {
+
+/// A handle that rank `peer` has sent: the bytes of a Handle. Raises Error(kInvalidArgument) for other bytes.
+template <class Handle>
+Handle read_handle(int peer, const std::string& bytes) {
+  Handle handle;
+  FC_CHECK(bytes.size() == sizeof(handle), "rank ", peer, " has sent a handle of ", bytes.size(),
+           " bytes");
+  std::memcpy(&handle, bytes.data(), sizeof(handle));
+  return handle;
+}
 
 /// One thread at a time. If destroyed before free(), it keeps the memory: peers may have it mapped.
 class WindowMemory {

@@ -64,10 +64,13 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<Wind
     : rank_(rank), device_(memory->device()), bytes_(bytes), memory_(std::move(memory)) {
   Retired::get().sweep();
   std::string handle;
-  const std::string own = make(handle);
+  char* window = nullptr;
+  const std::string own = failure_text([&] {
+    window = memory_->make(bytes_);
+    handle = memory_->handle();
+  });
   // A problem is sent like a handle: all ranks come to both exchanges, and none waits in vain.
   const std::vector<std::string> handles = hosts.all_gather(handle);
-  char* const window = windows_.empty() ? nullptr : windows_[0];
   windows_.assign(handles.size(), nullptr);
   windows_[rank] = window;
   try {
@@ -86,13 +89,6 @@ DeviceWindows::~DeviceWindows() {
   static_cast<void>(memory_.release());  // the window, if it has not been left
 }
 
-std::string DeviceWindows::make(std::string& handle) {
-  return failure_text([&] {
-    windows_.assign(1, memory_->make(bytes_));
-    handle = memory_->handle();
-  });
-}
-
 std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::string>& handles,
                                     const std::string& own) {
   if (memory_->gives()) {
@@ -100,17 +96,14 @@ std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::
     const std::string text = problems_of_all(hosts, own.empty() ? failure_text(give) : own);
     if (!text.empty()) return text;
   }
-  return problems_of_all(hosts, own.empty() ? map(handles) : own);
-}
-
-std::string DeviceWindows::map(const std::vector<std::string>& handles) {
-  return failure_text([&] {
+  const auto map = [&] {
     for (int peer = 0; peer < size(); ++peer) {
-      // An empty handle: the peer says why in the next exchange.
+      // An empty handle: the peer says why in the exchange that follows.
       if (peer == rank_ || handles[peer].empty()) continue;
       windows_[peer] = memory_->map(peer, handles[peer]);
     }
-  });
+  };
+  return problems_of_all(hosts, own.empty() ? failure_text(map) : own);
 }
 
 void DeviceWindows::unmap() {

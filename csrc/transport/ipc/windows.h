@@ -86,11 +86,9 @@ class DeviceWindows {
   char* window(int rank) const { return windows_[rank]; }
 
  private:
-  std::string make(std::string& handle);
   /// `own`: what went wrong here so far. Returns what went wrong on any rank, the same on all ranks.
   std::string exchange(HostExchange& hosts, const std::vector<std::string>& handles,
                        const std::string& own);
-  std::string map(const std::vector<std::string>& handles);
   void unmap();
 
   const int rank_;
