@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace fastcomm {
 
@@ -10,7 +11,7 @@ inline bool within_character(char byte) {
 }
 
 /// As many whole characters of the beginning as fit in `most` bytes.
-inline std::string beginning_of(const std::string& text, size_t most) {
+inline std::string_view beginning_of(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && within_character(text[most])) --most;
   return text.substr(0, most);
@@ -28,7 +29,7 @@ inline std::string ending_of(const std::string& text, size_t most) {
 inline std::string without_middle(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   const std::string ending = ending_of(text, most / 3);
-  return beginning_of(text, most - 3 - ending.size()) + "..." + ending;
+  return std::string(beginning_of(text, most - 3 - ending.size())) + "..." + ending;
 }
 
 }  // namespace fastcomm

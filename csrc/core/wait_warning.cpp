@@ -31,7 +31,9 @@ bool take_turn_to_warn(Clock::time_point now) {
 void write_warning(const std::string& label, const std::string& text) {
   constexpr size_t kPipeTakesAtOnce = 4096;
   std::string line = label + text;
-  if (line.size() >= kPipeTakesAtOnce) line = beginning_of(line, kPipeTakesAtOnce - 5) + " ...";
+  if (line.size() >= kPipeTakesAtOnce) {
+    line = concat(beginning_of(line, kPipeTakesAtOnce - 5), " ...");
+  }
   line += '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }

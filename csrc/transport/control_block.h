@@ -15,7 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
+#include <string_view>
 
 #include "core/utf8.h"
 #include "transport/peer_view.h"
@@ -30,13 +30,8 @@ constexpr size_t kNoticeBytes = 8 * kLineBytes;
 
 /// Copies as much of a text as there is room for, without cutting a UTF-8 character: readers decode it.
 inline void cut_text(char* to, size_t room, const char* from) {
-  size_t length = std::strlen(from);
-  if (length >= room) {
-    length = room - 1;
-    while (length > 0 && within_character(from[length])) --length;
-  }
-  std::memcpy(to, from, length);
-  to[length] = '\0';
+  const std::string_view kept = beginning_of(from, room - 1);
+  to[kept.copy(to, kept.size())] = '\0';
 }
 
 struct ControlBlock {

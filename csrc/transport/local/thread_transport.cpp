@@ -1,5 +1,6 @@
 #include "transport/local/thread_transport.h"
 
+#include <cstring>
 #include <new>
 #include <string>
 

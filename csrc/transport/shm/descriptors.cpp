@@ -60,10 +60,7 @@ void send_parcel(int socket, const void* bytes, size_t size, const int* files, i
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(count * sizeof(int));
   std::memcpy(CMSG_DATA(header), files, count * sizeof(int));
-  ssize_t sent;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
+  const ssize_t sent = TEMP_FAILURE_RETRY(sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
   FC_SYSCALL(sent == static_cast<ssize_t>(size), "sendmsg of a handshake");
 }
 
@@ -76,10 +73,7 @@ Parcel receive_parcel(int socket, void* bytes, size_t size, int count) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  ssize_t received;
-  do {
-    received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (received < 0 && errno == EINTR);
+  ssize_t received = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT));
   FC_SYSCALL(received >= 0, "recvmsg of a handshake");
   // Take every descriptor first, so that none leaks whatever is wrong with the rest.
   int came = 0;
@@ -121,10 +115,8 @@ Fd connect_to(const std::string& name) {
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof(bound));
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
-  int result;
-  do {
-    result = connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length);
-  } while (result != 0 && errno == EINTR);
+  const int result =
+      TEMP_FAILURE_RETRY(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length));
   FC_SYSCALL(result == 0, "connect to the peer's socket");
   check_user(fd.get());
   return fd;

@@ -27,7 +27,6 @@ struct PeerProcess {
 class Endpoint {
  public:
   explicit Endpoint(const std::string& segment_kind);
-  ~Endpoint() = default;
 
   /// This process's endpoint, made on first use and never destroyed: its threads may outlive the
   /// static objects. Raises Error(kSystem) where the machine has no shared memory or no pidfd.

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "core/error.h"
@@ -28,10 +27,6 @@ namespace fastcomm {
 namespace {
 
 constexpr const char* kOk = "ok";
-
-void copy_text(char* to, size_t size, const std::string& text) {
-  std::strncpy(to, text.c_str(), size - 1);
-}
 
 /// One rank's rounds through the store.
 class Rounds {
@@ -260,13 +255,13 @@ ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endp
       record.window = forming.open_window(scratch_bytes(config, size));
       record.room = forming.room();
       listener = std::make_unique<Listener>();
-      copy_text(record.listener, sizeof(record.listener), listener->name());
+      cut_text(record.listener, sizeof(record.listener), listener->name().c_str());
     } catch (const Error& error) {
       record.listener[0] = '\0';
       problem = error.what();
     }
   }
-  copy_text(record.why_not, sizeof(record.why_not), problem);
+  cut_text(record.why_not, sizeof(record.why_not), problem.c_str());
 
   std::vector<Record> records(size);
   const auto raw = rounds.exchange("record", to_bytes(record));

@@ -17,11 +17,6 @@ static_assert(std::is_trivially_copyable_v<Record> && std::is_trivially_copyable
 // overflow the arithmetic of scratch.
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 30;
 
-template <class Value>
-std::string bytes_of(const Value& value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 void require(bool good, int peer, const char* what) {
   if (good) return;
   throw Error(ErrorCode::kSystem,
@@ -31,9 +26,6 @@ void require(bool good, int peer, const char* what) {
 }
 
 }  // namespace
-
-std::string to_bytes(const GroupConfig& config) { return bytes_of(config); }
-std::string to_bytes(const Record& record) { return bytes_of(record); }
 
 GroupConfig parse_config(const std::string& bytes) {
   GroupConfig config;

@@ -32,8 +32,11 @@ struct Record {
   char why_not[256];
 };
 
-std::string to_bytes(const GroupConfig& config);
-std::string to_bytes(const Record& record);
+/// A Record or a GroupConfig, as it travels.
+template <class Value>
+std::string to_bytes(const Value& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
 
 /// Rank 0's configuration.
 GroupConfig parse_config(const std::string& bytes);

@@ -40,22 +40,8 @@ Fd open_posix(std::string& why_not) {
 
 }  // namespace
 
-Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.release();
-  }
-  return *this;
-}
-
 Fd::~Fd() {
   if (fd_ >= 0) ::close(fd_);
-}
-
-int Fd::release() {
-  const int fd = fd_;
-  fd_ = -1;
-  return fd;
 }
 
 Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "transport/control_block.h"
 #include "transport/doorbell.h"
@@ -25,11 +26,13 @@ namespace fastcomm {
 class Fd {
  public:
   explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept;
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
   ~Fd();
   int get() const { return fd_; }
-  int release();
 
  private:
   int fd_;
