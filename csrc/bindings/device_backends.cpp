@@ -1,48 +1,42 @@
-#include "bindings/device_backends.h"
-
-#include <torch/csrc/utils/pybind.h>
-
 #include <string>
+
+#include "bindings/module.h"
 
 namespace py = pybind11;
 
 namespace fastcomm {
+namespace {
+
+/// Calls a function of fastcomm/_distributed/device_engines.py.
+template <class Result, class... Arguments>
+Result call(const char* function, const Arguments&... arguments) {
+  const py::gil_scoped_acquire gil;
+  const auto module = py::module_::import("fastcomm._distributed.device_engines");
+  return module.attr(function)(arguments...).template cast<Result>();
+}
+
+std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, true); }
+
+}  // namespace
 
 DeviceBackends device_backends() {
-  const auto python = [](const char* name) {
-    return py::module_::import("fastcomm._distributed.device_engines").attr(name);
-  };
-  const auto type_name = [](c10::DeviceType type) { return c10::DeviceTypeName(type, true); };
   DeviceBackends backends;
-  backends.any = [python] {
-    const py::gil_scoped_acquire gil;
-    return py::cast<bool>(python("any_known")());
+  backends.any = [] { return call<bool>("any_known"); };
+  backends.known = [](c10::DeviceType type) { return call<bool>("known", name_of(type)); };
+  backends.identify = [](c10::Device device) { return call<std::string>("identify", device); };
+  backends.make = [](c10::Device device, const c10::intrusive_ptr<::c10d::Store>& store, int rank,
+                     int size, Milliseconds timeout) {
+    using NameAndBackend = std::pair<std::string, DelegateEngine::BackendPtr>;
+    auto [name, backend] =
+        call<NameAndBackend>("make", device, store, rank, size, timeout.count() / 1000.0);
+    return DeviceBackends::Made{std::move(name), std::move(backend)};
   };
-  backends.known = [python, type_name](c10::DeviceType type) {
-    const py::gil_scoped_acquire gil;
-    return py::cast<bool>(python("known")(type_name(type)));
+  backends.say_why_not = [](c10::DeviceType type, int size, const std::string& why) {
+    call<void>("say_why_not", name_of(type), size, why);
   };
-  backends.identify = [python](c10::Device device) {
-    const py::gil_scoped_acquire gil;
-    return py::cast<std::string>(python("identify")(device));
-  };
-  backends.make = [python](c10::Device device, const c10::intrusive_ptr<::c10d::Store>& store,
-                           int rank, int size, Milliseconds timeout) {
-    const py::gil_scoped_acquire gil;
-    const py::tuple made = python("make")(device, store, rank, size, timeout.count() / 1000.0);
-    return DeviceBackends::Made{py::cast<std::string>(made[0]),
-                                py::cast<DelegateEngine::BackendPtr>(made[1])};
-  };
-  backends.say_why_not = [python, type_name](c10::DeviceType type, int size,
-                                             const std::string& why) {
-    const py::gil_scoped_acquire gil;
-    python("say_why_not")(type_name(type), size, why);
-  };
-  backends.say_why_not_direct = [python, type_name](c10::DeviceType type, int size,
-                                                    const std::string& other,
-                                                    const std::string& why) {
-    const py::gil_scoped_acquire gil;
-    python("say_why_not_direct")(type_name(type), size, other, why);
+  backends.say_why_not_direct = [](c10::DeviceType type, int size, const std::string& other,
+                                   const std::string& why) {
+    call<void>("say_why_not_direct", name_of(type), size, other, why);
   };
   return backends;
 }

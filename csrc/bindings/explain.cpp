@@ -1,5 +1,3 @@
-#include "bindings/explain.h"
-
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/module.h"
 #include "coll/operations.h"
 #include "coll/select.h"
 #include "core/env.h"
@@ -17,29 +16,23 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
+/// The value from `begin` to `end` that `name_of` gives this name, the first if several are; else kOther.
+template <class Kind>
+Kind named(const std::string& name, const char* (*name_of)(Kind), int begin, int end) {
+  for (int number = begin; number < end; ++number) {
+    const auto kind = static_cast<Kind>(number);
+    if (name == name_of(kind)) return kind;
+  }
+  return Kind::kOther;
+}
+
 Query query_of(const std::string& operation, uint64_t count, const std::string& dtype,
                const std::string& op) {
   Query query;
-  query.kind = OpKind::kOther;
-  for (int number = 1; number < kNumOpKinds; ++number) {
-    const auto kind = static_cast<OpKind>(number);
-    if (operation == op_kind_name(kind)) {  // the first of its name
-      query.kind = kind;
-      break;
-    }
-  }
-  query.dtype = DType::kOther;
-  for (int i = 0; i < kNumDTypes; ++i) {
-    if (dtype == dtype_name(static_cast<DType>(i))) query.dtype = static_cast<DType>(i);
-  }
+  query.kind = named(operation, op_kind_name, 1, kNumOpKinds);
+  query.dtype = named(dtype, dtype_name, 0, kNumDTypes);
   const OperationRow& row = row_of(query.kind);
-  if (row.reduces) {
-    query.op = ReduceOp::kOther;
-    for (int number = 1; number < kNumReduceOps; ++number) {
-      const auto reduction = static_cast<ReduceOp>(number);
-      if (op == reduce_op_name(reduction)) query.op = reduction;
-    }
-  }
+  if (row.reduces) query.op = named(op, reduce_op_name, 1, kNumReduceOps);
   query.bytes = row.has_data ? count * dtype_size(query.dtype) : 0;
   return query;
 }

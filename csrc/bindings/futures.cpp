@@ -1,12 +1,10 @@
 // g++ 12 takes the empty optional in torch's PythonFutureWrapper for a value that is read.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-#include "bindings/futures.h"
-
 #include <ATen/ThreadLocalState.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include "bindings/held.h"
+#include "bindings/module.h"
 #include "c10d/engines/cuda/cuda_work.h"
 #include "c10d/engines/delegate/delegate_work.h"
 #include "c10d/engines/native/peer_work.h"
@@ -21,6 +19,7 @@ namespace {
 
 using torch::jit::PythonFutureWrapper;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;
 
 /// The error of a continuation, as its future holds it: one of our errors as it is, so that it comes out
 /// of backward() under DDP with its type; any other in torch's words, which keep the text alone.
@@ -49,8 +48,9 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
   using Ptr = std::shared_ptr<Future>;
 
   /// The future of an operation. `value` replaces the operation's own.
-  static Ptr of(c10::intrusive_ptr<::c10d::Work> work, const std::shared_ptr<Continuations>& group,
-                std::optional<c10::IValue> value) {
+  static Ptr of(GroupWorkPtr work, std::optional<c10::IValue> value) {
+    const py::gil_scoped_release released;
+    const Continuations::Ptr& group = work->continuations();
     FuturePtr awaited = work->getFuture();
     auto seen = c10::make_intrusive<c10::ivalue::Future>(
         value ? static_cast<c10::TypePtr>(c10::PyObjectType::get()) : awaited->elementType(),
@@ -142,23 +142,9 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
 
   FuturePtr awaited_;
   std::shared_ptr<Continuations> group_;
-  c10::intrusive_ptr<::c10d::Work> work_;  // nullptr for what a continuation returns
+  GroupWorkPtr work_;  // nullptr for what a continuation returns
   std::optional<c10::IValue> value_;
 };
-
-using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;
-
-Future::Ptr future_of(const GroupWorkPtr& work) {
-  const py::gil_scoped_release released;
-  return Future::of(work, work->continuations(), std::nullopt);
-}
-
-/// With another value than the operation's own.
-Future::Ptr future_with(const GroupWorkPtr& work, const py::object& value) {
-  c10::IValue held_value = torch::jit::toIValue(value, c10::PyObjectType::get());
-  const py::gil_scoped_release released;
-  return Future::of(work, work->continuations(), std::move(held_value));
-}
 
 /// pybind11 gives Python a work as what it is only if it knows the class itself.
 template <class Work>
@@ -176,7 +162,7 @@ void bind_futures(py::module_& module) {
       .def("then", &Future::then)
       .def("add_done_callback", &Future::add_done_callback);
   py::class_<GroupWork, GroupWorkPtr, ::c10d::Work>(module, "GroupWork")
-      .def("get_future", future_of);
+      .def("get_future", [](const GroupWorkPtr& work) { return Future::of(work, std::nullopt); });
   bind_work<NativeWork>(module, "NativeWork");
   bind_work<PeerWork>(module, "PeerWork");
   bind_work<WorkOfMany>(module, "WorkOfMany");
@@ -184,7 +170,10 @@ void bind_futures(py::module_& module) {
 #if defined(FC_DEVICES)
   bind_work<CudaWork>(module, "_CudaWork");
 #endif
-  module.def("future_of", future_with);
+  // With another value than the operation's own.
+  module.def("future_of", [](const GroupWorkPtr& work, const py::object& value) {
+    return Future::of(work, torch::jit::toIValue(value, c10::PyObjectType::get()));
+  });
 }
 
 }  // namespace fastcomm

@@ -1,14 +1,9 @@
 // What fastcomm/*.py needs of the native code.
 
-#include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "bindings/device_backends.h"
-#include "bindings/explain.h"
-#include "bindings/futures.h"
-#include "bindings/held.h"
-#include "c10d/edge/backend.h"
+#include "bindings/module.h"
 #include "c10d/edge/shared_tensor.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/groups.h"
@@ -23,11 +18,13 @@
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
 #include "ops/random_streams.h"
-#include "ops/tensor_access.h"
 #include "ops/tensor_lists.h"
 #include "tensors/accelerator.h"
 #include "transport/bootstrap.h"
 #include "transport/cores.h"
+#if defined(FC_DEVICES)
+#include "ops/device_ranks.h"
+#endif
 
 namespace py = pybind11;
 
@@ -42,29 +39,27 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-/// For the text that peers are told, so none of its errors matter.
-std::string failure_of_program(bool at_the_end) {
-  if (!Py_IsInitialized()) return "";
+/// The text that a function of Python returns: for messages alone, so none of its errors matter.
+template <class... Arguments>
+std::string text_of(const char* module, const char* function, const Arguments&... arguments) {
   const py::gil_scoped_acquire gil;
   try {
-    const auto errors = py::module_::import("fastcomm.errors");
-    return py::cast<std::string>(errors.attr("failure_in_progress")(at_the_end));
+    return py::cast<std::string>(py::module_::import(module).attr(function)(arguments...));
   } catch (const std::exception&) {
     return "";
   }
 }
 
-/// For messages alone, so none of its errors matter.
+/// For the text that peers are told.
+std::string failure_of_program(bool at_the_end) {
+  if (!Py_IsInitialized()) return "";
+  return text_of("fastcomm.errors", "failure_in_progress", at_the_end);
+}
+
 std::string call_site_of_program() {
   // Threads of torch's own run no code of the program.
   if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return "";
-  const py::gil_scoped_acquire gil;
-  try {
-    const auto module = py::module_::import("fastcomm._distributed.call_site");
-    return py::cast<std::string>(module.attr("call_site")());
-  } catch (const std::exception&) {
-    return "";
-  }
+  return text_of("fastcomm._distributed.call_site", "call_site");
 }
 
 py::dict environment_dict() {
@@ -99,35 +94,34 @@ std::string accelerator_type() {
 
 /// The CUDA devices of this process, and how each reaches the tensors on the others, which is tried here
 /// if it has not been tried yet.
-struct CudaDevices {
+py::dict cuda_devices() {
   std::string reason;  // why there are none; else empty
   std::vector<std::string> names;
   std::vector<std::vector<std::pair<std::string, std::string>>> access;  // kind and reason
-};
-
-CudaDevices cuda_devices() {
-  CudaDevices found;
 #if defined(FC_DEVICES)
-  int count = 0;
-  const cudaError_t result = cudaGetDeviceCount(&count);
-  if (result != cudaSuccess || count == 0) {
-    forget_error(result);
-    found.reason = "no CUDA device";
-    if (result != cudaSuccess) found.reason += concat(": ", cudaGetErrorString(result));
-    return found;
-  }
-  for (int device = 0; device < count; ++device) {
-    found.names.push_back(device_name(device));
-    found.access.emplace_back();
-    for (int peer = 0; peer < count; ++peer) {
-      const Access& access = tensor_access().between(device, peer);
-      found.access.back().emplace_back(access_kind_name(access.kind), access.reason);
+  {
+    const py::gil_scoped_release released;  // a probe may take seconds
+    int count = 0;
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess || count == 0) {
+      forget_error(result);
+      reason = "no CUDA device";
+      if (result != cudaSuccess) reason += concat(": ", cudaGetErrorString(result));
+      count = 0;
+    }
+    for (int device = 0; device < count; ++device) {
+      names.push_back(device_name(device));
+      access.emplace_back();
+      for (int peer = 0; peer < count; ++peer) {
+        const Access& found = tensor_access().between(device, peer);
+        access.back().emplace_back(access_kind_name(found.kind), found.reason);
+      }
     }
   }
 #else
-  found.reason = "built without CUDA";
+  reason = "built without CUDA";
 #endif
-  return found;
+  return py::dict(py::arg("reason") = reason, py::arg("names") = names, py::arg("access") = access);
 }
 
 GradientOptions gradient_options(bool average, double unscale, std::optional<at::ScalarType> wire,
@@ -135,14 +129,16 @@ GradientOptions gradient_options(bool average, double unscale, std::optional<at:
   return {{average, unscale, static_cast<NormKind>(norm)}, wire, {}, {}};
 }
 
-std::optional<Milliseconds> timeout_of(std::optional<double> seconds) {
-  if (!seconds) return std::nullopt;
-  return Milliseconds(static_cast<int64_t>(*seconds * 1000));
+Milliseconds milliseconds(double seconds) {
+  return Milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+std::optional<Milliseconds> milliseconds(std::optional<double> seconds) {
+  return seconds ? std::make_optional(milliseconds(*seconds)) : std::nullopt;
 }
 
-/// None where there is no native path; else the work, or None where it is done, and the results.
-py::object fused_object(const std::optional<FastcommBackend::Fused>& fused) {
-  return fused ? py::object(py::make_tuple(fused->work, fused->results)) : py::none();
+/// Where there is a native path: the work, or None where it is done, and the results.
+auto as_pair(const std::optional<FastcommBackend::Fused>& fused) {
+  return fused ? std::make_optional(std::make_pair(fused->work, fused->results)) : std::nullopt;
 }
 
 /// Fused reductions (fastcomm/_gradients/fused.py). A norm is a NormKind.
@@ -184,14 +180,13 @@ void bind_lists(py::module_& module) {
       },
       py::call_guard<py::gil_scoped_release>());
   // Returns the copies, and how many bytes were written to them.
-  module.def("refresh_lists", [](const TensorList& tensors, Lists copies) {
-    int64_t written = 0;
-    {
-      const py::gil_scoped_release released;
-      written = refresh_lists(tensors, copies);
-    }
-    return std::make_pair(std::move(copies), written);
-  });
+  module.def(
+      "refresh_lists",
+      [](const TensorList& tensors, Lists copies) {
+        const int64_t written = refresh_lists(tensors, copies);
+        return std::make_pair(std::move(copies), written);
+      },
+      py::call_guard<py::gil_scoped_release>());
   module.def("copy_device_lists", copy_device_lists, py::call_guard<py::gil_scoped_release>());
   module.def("send_device_list", send_device_list, py::call_guard<py::gil_scoped_release>());
   module.def(
@@ -200,15 +195,13 @@ void bind_lists(py::module_& module) {
         return sum_device_lists(sources, destination);
       },
       py::call_guard<py::gil_scoped_release>());
-  module.def("refresh_device_lists",
-             [](const TensorList& tensors, const DeviceIndices& devices, Lists copies) {
-               std::optional<int64_t> written;
-               {
-                 const py::gil_scoped_release released;
-                 written = refresh_device_lists(tensors, devices, copies);
-               }
-               return std::make_pair(std::move(copies), written);
-             });
+  module.def(
+      "refresh_device_lists",
+      [](const TensorList& tensors, const std::vector<int>& devices, Lists copies) {
+        const std::optional<int64_t> written = refresh_device_lists(tensors, devices, copies);
+        return std::make_pair(std::move(copies), written);
+      },
+      py::call_guard<py::gil_scoped_release>());
 }
 
 void bind_random(py::module_& module) {
@@ -271,20 +264,17 @@ PYBIND11_MODULE(_C, module) {
             backend.raise_failure(operation.c_str());
           },
           py::call_guard<py::gil_scoped_release>())
-      // A tensor, or None, with the reason if there is none.
-      .def("shared_empty_on",
-           [](FastcommBackend& backend, const std::vector<int64_t>& sizes, at::ScalarType dtype,
-              at::Device device) {
-             std::string why;
-             std::optional<at::Tensor> tensor;
-             {
-               const py::gil_scoped_release released;
-               const c10::DeviceGuard guard(device);
-               const at::Tensor made = backend.shared_empty_on(device, sizes, dtype, why);
-               if (made.defined()) tensor = made;
-             }
-             return std::pair(std::move(tensor), std::move(why));
-           })
+      // A tensor, or None (an undefined one), with the reason if there is none.
+      .def(
+          "shared_empty_on",
+          [](FastcommBackend& backend, const std::vector<int64_t>& sizes, at::ScalarType dtype,
+             at::Device device) {
+            std::string why;
+            const c10::DeviceGuard guard(device);
+            at::Tensor made = backend.shared_empty_on(device, sizes, dtype, why);
+            return std::make_pair(std::move(made), std::move(why));
+          },
+          py::call_guard<py::gil_scoped_release>())
       // torch's new_group() calls it on non-members, where the default group is bound to a device.
       .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
       // Instead of torch's, which would answer as to DDP's reducer: FSDP2 means what it says.
@@ -296,30 +286,25 @@ PYBIND11_MODULE(_C, module) {
           py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"),
           py::call_guard<py::gil_scoped_release>())
       // fused_all_reduce, or with shards fused_reduce_scatter.
-      .def("fused_reduce",
-           [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,
-              std::optional<at::ScalarType> wire, int norm, std::optional<double> timeout_s,
-              bool async, std::vector<ShardOffsets> shards, TensorList residuals) {
-             std::optional<FastcommBackend::Fused> fused;
-             {
-               const py::gil_scoped_release released;
-               GradientOptions options = gradient_options(average, unscale, wire, norm);
-               options.shards = std::move(shards);
-               options.residuals = std::move(residuals);
-               fused = backend.fused_reduce(gradients, options, timeout_of(timeout_s), async);
-             }
-             return fused_object(fused);
-           })
-      .def("gather_shards", [](FastcommBackend& backend, const TensorList& tensors,
-                               const std::vector<ShardOffsets>& shards,
-                               std::optional<double> timeout_s, bool async) {
-        std::optional<FastcommBackend::Fused> fused;
-        {
-          const py::gil_scoped_release released;
-          fused = backend.gather_shards(tensors, shards, timeout_of(timeout_s), async);
-        }
-        return fused_object(fused);
-      });
+      .def(
+          "fused_reduce",
+          [](FastcommBackend& backend, const TensorList& gradients, bool average, double unscale,
+             std::optional<at::ScalarType> wire, int norm, std::optional<double> timeout_s,
+             bool async, std::vector<ShardOffsets> shards, TensorList residuals) {
+            GradientOptions options = gradient_options(average, unscale, wire, norm);
+            options.shards = std::move(shards);
+            options.residuals = std::move(residuals);
+            return as_pair(
+                backend.fused_reduce(gradients, options, milliseconds(timeout_s), async));
+          },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "gather_shards",
+          [](FastcommBackend& backend, const TensorList& tensors,
+             const std::vector<ShardOffsets>& shards, std::optional<double> timeout_s, bool async) {
+            return as_pair(backend.gather_shards(tensors, shards, milliseconds(timeout_s), async));
+          },
+          py::call_guard<py::gil_scoped_release>());
 
   // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
   // number that only this group has.
@@ -329,8 +314,8 @@ PYBIND11_MODULE(_C, module) {
          const std::string& problem, const std::string& label) {
         StoreBootstrap bootstrap(store);
         bootstrap.label = label;
-        const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
-        return agree(bootstrap, rank, size, "", deadline_after(timeout), problem).nonce;
+        const Deadline deadline = deadline_after(milliseconds(timeout_s));
+        return agree(bootstrap, rank, size, "", deadline, problem).nonce;
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"), py::arg("problem"),
       py::arg("label"), py::call_guard<py::gil_scoped_release>());
@@ -340,11 +325,10 @@ PYBIND11_MODULE(_C, module) {
       [](const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size, double timeout_s,
          const c10::intrusive_ptr<::c10d::Store>& lane_store, py::object kept,
          const std::string& label) {
-        const Milliseconds timeout(static_cast<int64_t>(timeout_s * 1000));
         std::shared_ptr<void> alive = held(std::move(kept));
         const py::gil_scoped_release released;
-        return c10::make_intrusive<FastcommBackend>(store, rank, size, timeout, lane_store,
-                                                    std::move(alive), label);
+        return c10::make_intrusive<FastcommBackend>(store, rank, size, milliseconds(timeout_s),
+                                                    lane_store, std::move(alive), label);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
       py::arg("lane_store"), py::arg("kept"), py::arg("label"));
@@ -381,18 +365,7 @@ PYBIND11_MODULE(_C, module) {
       py::arg("ranks"), py::arg("payload_bytes") = 0, py::arg("block_bytes") = 0,
       py::arg("slot_bytes") = 0, py::arg("device_blocks") = 0, py::arg("pulls") = 0);
   module.def("accelerator_type", accelerator_type);
-  module.def("cuda_devices", [] {
-    CudaDevices found;
-    {
-      const py::gil_scoped_release released;  // a probe may take seconds
-      found = cuda_devices();
-    }
-    py::dict result;
-    result["reason"] = found.reason;
-    result["names"] = found.names;
-    result["access"] = found.access;
-    return result;
-  });
+  module.def("cuda_devices", cuda_devices);
   module.def("reduce_isa", [] { return std::string(isa_name()); });
   module.def("usable_cores", usable_cores);
 }

@@ -19,6 +19,11 @@ Room half_of(const Staging& staging) {
   return Room{at, at + staging.half_bytes};
 }
 
+/// The mark of those who have read it.
+Mark drained(const Staging& staging) {
+  return (staging.rounds & 1) == 0 ? Mark::kDrained : Mark::kDrainedOdd;
+}
+
 }  // namespace
 
 void Exchange::copy(const std::vector<CopyJob>& jobs, const Streams& streams) {
@@ -27,7 +32,7 @@ void Exchange::copy(const std::vector<CopyJob>& jobs, const Streams& streams) {
   run(streams, ReduceSpec{});
 }
 
-void Exchange::reduce(const RankTensors& inputs, const Tensors& outputs, const Sizes& counts,
+void Exchange::reduce(const RankSources& inputs, const Tensors& outputs, const Sizes& counts,
                       const ReduceSpec& spec, int root, const Streams& streams) {
   if (!has_cuda_kernel(spec.in) || !has_cuda_kernel(spec.out)) {
     throw Error(ErrorCode::kUnsupported, concat("reduce: no CUDA kernel reduces ",
@@ -72,20 +77,15 @@ void Exchange::begin(const Streams& streams, DeviceGuard& guard) {
   if (all_meet_) return group_.meet(Mark::kReady, streams, guard);
   uint32_t touched = 0;
   for (int rank = 0; rank < size_; ++rank) touched |= plan_.touches(rank);
-  for (int rank = 0; rank < size_; ++rank) {
-    if (touched & rank_bit(rank)) group_.mark(Mark::kReady, rank, streams, guard);
-  }
+  for_each_rank(touched, [&](int rank) { group_.mark(Mark::kReady, rank, streams, guard); });
 }
 
 /// Waits until this round's half of staging is not read any more.
 void Exchange::claim_half(int rank, const Streams& streams, DeviceGuard& guard) {
   Staging& staging = group_.staging(0);
-  const int half = staging.rounds & 1;
-  for (int reader = 0; reader < size_; ++reader) {
-    if (!(staging.readers[half] & rank_bit(reader))) continue;
-    group_.await_earlier(half == 0 ? Mark::kDrained : Mark::kDrainedOdd, rank, reader, streams,
-                         guard);
-  }
+  for_each_rank(staging.readers[staging.rounds & 1], [&](int reader) {
+    group_.await_earlier(drained(staging), rank, reader, streams, guard);
+  });
 }
 
 void Exchange::run_round(const Streams& streams, const ReduceSpec& spec, DeviceGuard& guard) {
@@ -94,9 +94,7 @@ void Exchange::run_round(const Streams& streams, const ReduceSpec& spec, DeviceG
     launch_multi_copy(segments.data(), static_cast<int>(segments.size()), streams[rank]);
   };
   const auto await_all = [&](Mark mark, int rank, uint32_t peers) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peers & rank_bit(peer)) group_.await(mark, rank, peer, streams, guard);
-    }
+    for_each_rank(peers, [&](int peer) { group_.await(mark, rank, peer, streams, guard); });
   };
   uint32_t readers = 0;
   for (int rank = 0; rank < size_; ++rank) {
@@ -126,13 +124,8 @@ void Exchange::run_round(const Streams& streams, const ReduceSpec& spec, DeviceG
   }
   if (readers == 0) return;
   Staging& staging = group_.staging(0);
-  const int half = staging.rounds & 1;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (readers & rank_bit(rank)) {
-      group_.mark(half == 0 ? Mark::kDrained : Mark::kDrainedOdd, rank, streams, guard);
-    }
-  }
-  staging.readers[half] = readers;
+  for_each_rank(readers, [&](int rank) { group_.mark(drained(staging), rank, streams, guard); });
+  staging.readers[staging.rounds & 1] = readers;
   ++staging.rounds;
 }
 
@@ -156,11 +149,8 @@ void Exchange::end(const Streams& streams, DeviceGuard& guard) {
   for (int rank = 0; rank < size_; ++rank) {
     if (plan_.touches(rank) == 0) continue;
     group_.mark(Mark::kFinished, rank, streams, guard);
-    for (int peer = 0; peer < size_; ++peer) {
-      if (plan_.touches(rank) & rank_bit(peer)) {
-        group_.await(Mark::kFinished, peer, rank, streams, guard);
-      }
-    }
+    for_each_rank(plan_.touches(rank),
+                  [&](int peer) { group_.await(Mark::kFinished, peer, rank, streams, guard); });
   }
 }
 

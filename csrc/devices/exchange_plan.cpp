@@ -78,32 +78,53 @@ void ExchangePlan::begin(const ReduceSpec& spec) {
   staged_bytes_ = 0;
   staging_lanes_ = 0;
   for (int lane = 0; lane < size_; ++lane) {
-    uint64_t& staged = lanes_[lane].staged_bytes;
+    uint64_t& bytes = lanes_[lane].staged_bytes;
     for (const CopyJob& job : lanes_[lane].copies) {
-      bool stages = false;
       for (int rank = 0; rank < size_; ++rank) {
-        if (job.dst[rank] == nullptr || rank == job.from) continue;
-        if (direct(rank, job.from)) {
-          touches_[rank] |= rank_bit(job.from);
-        } else {
-          stages = true;
-        }
+        if (job.dst[rank] == nullptr || rank == job.from || !direct(rank, job.from)) continue;
+        touches_[rank] |= rank_bit(job.from);
       }
-      if (stages) staged += job.bytes + kSlack;
+      bytes += staged(job).total(job.bytes);
     }
     for (const ReduceJob& job : lanes_[lane].reductions) {
-      for (int rank = 0; rank < size_; ++rank) {
-        if (!direct(job.owner, rank)) {
-          staged += job.count * dtype_size(spec.in) + kSlack;
-        } else if (rank != job.owner) {
-          touches_[job.owner] |= rank_bit(rank);
-        }
-      }
-      if (!direct(job.owner, job.to)) staged += job.count * dtype_size(spec.out) + kSlack;
+      touches_[job.owner] |= direct_[job.owner] & ~rank_bit(job.owner);
+      bytes += staged(job).total(job.count);
     }
-    staged_bytes_ = std::max(staged_bytes_, staged);
-    staging_lanes_ += staged != 0;
+    staged_bytes_ = std::max(staged_bytes_, bytes);
+    staging_lanes_ += bytes != 0;
   }
+}
+
+ExchangePlan::Staged ExchangePlan::staged(const CopyJob& job) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (job.dst[rank] != nullptr && !direct(rank, job.from)) return {1, 1};
+  }
+  return {};
+}
+
+ExchangePlan::Staged ExchangePlan::staged(const ReduceJob& job) const {
+  Staged found;
+  const auto add = [&](int rank, DType dtype) {
+    if (direct(job.owner, rank)) return;
+    ++found.slots;
+    found.bytes += dtype_size(dtype);
+  };
+  for (int rank = 0; rank < size_; ++rank) add(rank, spec_.in);
+  add(job.to, spec_.out);
+  return found;
+}
+
+/// Staging memory for all of a job in one piece.
+uint64_t ExchangePlan::Staged::total(uint64_t count) const {
+  return count * bytes + slots * kSlack;
+}
+
+/// The next piece of a job of which `wanted` are left; 0 if there is no room.
+uint64_t ExchangePlan::Staged::most(uint64_t wanted, const Room& room) const {
+  if (slots == 0) return wanted;
+  const uint64_t left = room.left();
+  const uint64_t fits = left <= slots * kSlack ? 0 : (left - slots * kSlack) / bytes;
+  return wanted <= fits ? wanted : fits / kPieceElements * kPieceElements;
 }
 
 uint64_t ExchangePlan::staging_bytes() const {
@@ -148,27 +169,20 @@ void ExchangePlan::fill(Lane& lane, Room room) {
 
 /// Puts the next piece of a job into the round; returns how much, 0 if there is no room.
 uint64_t ExchangePlan::place(const CopyJob& job, uint64_t done, Room& room) {
-  bool stages = false;
-  for (int rank = 0; rank < size_; ++rank) {
-    stages = stages || (job.dst[rank] != nullptr && !direct(rank, job.from));
-  }
+  const Staged needs = staged(job);
+  const uint64_t piece = needs.most(job.bytes - done, room);
+  if (piece == 0) return 0;
   const char* src = job.src + done;
-  uint64_t piece = job.bytes - done;
-  const char* staged = nullptr;
-  if (stages) {
-    const uint64_t left = room.left();
-    const uint64_t most = left <= kSlack ? 0 : left - kSlack;
-    if (piece > most) piece = most / kLineBytes * kLineBytes;
-    if (piece == 0) return 0;
-    char* slot = take(room.at, piece, src);
+  char* slot = nullptr;
+  if (needs.slots != 0) {
+    slot = take(room.at, piece, src);
     work_[job.from].stage.push_back(CopySegment{slot, src, piece});
-    staged = slot;
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (job.dst[rank] == nullptr) continue;
     const bool reaches = direct(rank, job.from);
     RoundWork& work = work_[rank];
-    work.pull.push_back(CopySegment{job.dst[rank] + done, reaches ? src : staged, piece});
+    work.pull.push_back(CopySegment{job.dst[rank] + done, reaches ? src : slot, piece});
     if (!reaches) work.staged_by |= rank_bit(job.from);
   }
   return piece;
@@ -178,21 +192,8 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
   const uint64_t in = dtype_size(spec_.in);
   const uint64_t out = dtype_size(spec_.out);
   const int owner = job.owner;
-  const bool stages_result = !direct(owner, job.to);
-  uint64_t slots = stages_result ? 1 : 0;
-  uint64_t bytes = stages_result ? out : 0;  // of staging memory that an element takes
-  for (int rank = 0; rank < size_; ++rank) {
-    if (direct(owner, rank)) continue;
-    ++slots;
-    bytes += in;
-  }
-  uint64_t piece = job.count - done;
-  if (slots != 0) {
-    const uint64_t left = room.left();
-    const uint64_t most = left <= slots * kSlack ? 0 : (left - slots * kSlack) / bytes;
-    if (piece > most) piece = most / kPieceElements * kPieceElements;
-    if (piece == 0) return 0;
-  }
+  const uint64_t piece = staged(job).most(job.count - done, room);
+  if (piece == 0) return 0;
 
   RoundWork& work = work_[owner];
   for (int rank = 0; rank < size_; ++rank) {
@@ -206,7 +207,7 @@ uint64_t ExchangePlan::place(const ReduceJob& job, uint64_t done, Room& room) {
     work.sources.push_back(source);
   }
   char* dst = job.dst + done * out;
-  if (stages_result) {
+  if (!direct(owner, job.to)) {
     char* const result = take(room.at, piece * out, dst);
     work_[job.to].fetch.push_back(CopySegment{dst, result, piece * out});
     work_[job.to].fetch_from |= rank_bit(owner);

@@ -40,6 +40,12 @@ struct ReduceJob {
 /// A rank as a member of a set.
 inline uint32_t rank_bit(int rank) { return uint32_t{1} << rank; }
 
+/// Calls `use(rank)` for each rank of a set.
+template <class Use>
+void for_each_rank(uint32_t ranks, const Use& use) {
+  for (; ranks != 0; ranks &= ranks - 1) use(__builtin_ctz(ranks));
+}
+
 /// What one rank's kernels do in a round.
 struct RoundWork {
   std::vector<CopySegment> stage, pull, fetch;
@@ -98,7 +104,17 @@ class ExchangePlan {
     bool finished() const { return job == copies.size() + reductions.size(); }
   };
 
+  /// What of a job goes through staging memory.
+  struct Staged {
+    uint64_t slots = 0;  // of each piece
+    uint64_t bytes = 0;  // of each byte that is copied, or element
+    uint64_t total(uint64_t count) const;
+    uint64_t most(uint64_t wanted, const Room& room) const;
+  };
+
   bool direct(int rank, int peer) const { return direct_[rank] >> peer & 1; }
+  Staged staged(const CopyJob& job) const;
+  Staged staged(const ReduceJob& job) const;
   void fill(Lane& lane, Room room);
   uint64_t place(const CopyJob& job, uint64_t done, Room& room);
   uint64_t place(const ReduceJob& job, uint64_t done, Room& room);

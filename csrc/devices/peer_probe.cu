@@ -15,7 +15,6 @@
 #include "core/control.h"
 #include "core/cuda_host.h"
 #include "core/device_guard.h"
-#include "core/env.h"
 #include "core/hd.h"
 #include "kernels/cuda_api.h"
 #include "transport/peer_view.h"
@@ -122,39 +121,10 @@ struct Side {
 /// Both sides' resources; not freed where a kernel may still use them.
 class Probe {
  public:
-  Probe(int first, int second) {
+  /// By way of the other constructor, so that the destructor frees what there is if this one raises.
+  Probe(int first, int second) : Probe() {
     sides_[0].device = first;
     sides_[1].device = second;
-    try {
-      set_up();
-    } catch (...) {
-      free_all();
-      throw;
-    }
-  }
-  Probe(const Probe&) = delete;
-  Probe& operator=(const Probe&) = delete;
-  ~Probe() { free_all(); }
-
-  /// One try: what both sides have found.
-  uint32_t run() {
-    for (int s = 0; s < 2; ++s) {
-      flags_[s].word = 0;
-      reports_[s] = ProbeReport{0, 0};
-    }
-    std::thread other([this] { run_side(1); });
-    run_side(0);
-    other.join();
-    for (Side& side : sides_) {
-      if (side.error) std::rethrow_exception(side.error);
-    }
-    return reports_[0].findings | reports_[1].findings;
-  }
-
-  bool stuck() const { return sides_[0].stuck || sides_[1].stuck; }
-
- private:
-  void set_up() {
     DeviceGuard guard(sides_[0].device);
     void* pinned = nullptr;
     FC_CUDA(cudaHostAlloc(&pinned, 2 * (sizeof(ProbeFlag) + sizeof(ProbeReport)),
@@ -175,6 +145,37 @@ class Probe {
       FC_CUDA(cudaFuncGetAttributes(&attributes, peer_probe_kernel), "a peer probe");
     }
   }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+  ~Probe() {
+    if (stuck()) return;
+    for (const Side& side : sides_) {
+      if (side.done != nullptr) static_cast<void>(cudaEventDestroy(side.done));
+      if (side.stream != nullptr) static_cast<void>(cudaStreamDestroy(side.stream));
+      if (side.boxes != nullptr) static_cast<void>(cudaFree(side.boxes));
+    }
+    if (flags_ != nullptr) static_cast<void>(cudaFreeHost(flags_));
+  }
+
+  /// One try: what both sides have found.
+  uint32_t run() {
+    for (int s = 0; s < 2; ++s) {
+      flags_[s].word = 0;
+      reports_[s] = ProbeReport{0, 0};
+    }
+    std::thread other([this] { run_side(1); });
+    run_side(0);
+    other.join();
+    for (Side& side : sides_) {
+      if (side.error) std::rethrow_exception(side.error);
+    }
+    return reports_[0].findings | reports_[1].findings;
+  }
+
+  bool stuck() const { return sides_[0].stuck || sides_[1].stuck; }
+
+ private:
+  Probe() = default;
 
   void run_side(int s) {
     Side& side = sides_[s];
@@ -214,16 +215,6 @@ class Probe {
     }
   }
 
-  void free_all() noexcept {
-    if (stuck()) return;
-    for (const Side& side : sides_) {
-      if (side.done != nullptr) static_cast<void>(cudaEventDestroy(side.done));
-      if (side.stream != nullptr) static_cast<void>(cudaStreamDestroy(side.stream));
-      if (side.boxes != nullptr) static_cast<void>(cudaFree(side.boxes));
-    }
-    if (flags_ != nullptr) static_cast<void>(cudaFreeHost(flags_));
-  }
-
   Side sides_[2];
   ProbeFlag* flags_ = nullptr;
   ProbeReport* reports_ = nullptr;
@@ -246,11 +237,6 @@ ProbeResult probe_peers(int first, int second, int tries) {
   }
   return {concat("devices ", first, " and ", second, " were too busy to run a probe at once"),
           true};
-}
-
-PeerAccess& peer_access() {
-  static PeerAccess access(probe_peers, environment().peer_access);
-  return access;
 }
 
 }  // namespace fastcomm

@@ -22,7 +22,4 @@ namespace fastcomm {
 /// fails.
 ProbeResult probe_peers(int first, int second, int tries = 1);
 
-/// What this process knows of its devices; FASTCOMM_PEER_ACCESS decides whether it looks.
-PeerAccess& peer_access();
-
 }  // namespace fastcomm

@@ -3,7 +3,6 @@
 #include "tensors/accelerator.h"
 #if defined(FC_DEVICES)
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
@@ -17,7 +16,7 @@ namespace {
 /// Sends `tensors` of devices[0] to lists[k] on devices[k + 1].
 void send(TensorList tensors, const std::vector<int>& devices,
           const std::vector<TensorList>& lists) {
-  const Tensors sources = read_pointers(tensors);
+  const std::vector<const char*> sources = const_pointers(tensors);
   std::vector<CopyJob> jobs;
   for (size_t i = 0; i < tensors.size(); ++i) {
     jobs.push_back(CopyJob{0, sources[i], tensors[i].nbytes(), {}});
@@ -33,11 +32,6 @@ void send(TensorList tensors, const std::vector<int>& devices,
 
 bool on_one_device(const TensorList& tensors) { return are_on(tensors, tensors[0].get_device()); }
 
-bool have_one_form(const at::Tensor& a, const at::Tensor& b) {
-  return is_plain(a) && is_plain(b) && a.scalar_type() == b.scalar_type() &&
-         a.sizes() == b.sizes() && a.strides() == b.strides();
-}
-
 /// Of dense tensors: kernels copy in any order.
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto *first = static_cast<const char*>(a.const_data_ptr()),
@@ -48,24 +42,23 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tensors,
-                                                         const DeviceIndices& devices) {
+                                                         const std::vector<int>& devices) {
   if (!can_meet(devices.size()) || !are_on(tensors, devices[0])) return std::nullopt;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const std::vector<int> ranks = as_ranks(devices);
   TensorList sources = all_plain(tensors);
   std::vector<TensorList> copies;
-  for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    copies.push_back(allocate_like(sources, ranks[rank]));
+  for (size_t rank = 1; rank < devices.size(); ++rank) {
+    copies.push_back(allocate_like(sources, devices[rank]));
   }
-  send(std::move(sources), ranks, copies);
+  send(std::move(sources), devices, copies);
   return copies;
 }
 
-std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
+std::optional<int64_t> refresh_device_lists(const TensorList& tensors,
+                                            const std::vector<int>& devices,
                                             std::vector<TensorList>& copies) {
   if (!can_meet(devices.size()) || !are_on(tensors, devices[0])) return std::nullopt;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const std::vector<int> ranks = as_ranks(devices);
   TensorList sources = all_plain(tensors);
   copies.resize(devices.size() - 1);
   int64_t bytes = 0;
@@ -75,13 +68,13 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const Dev
     for (size_t i = 0; i < list.size(); ++i) {
       // Each in its own block: one that is still held keeps no other from being written to.
       if (!can_be_rewritten(list[i], sources[i]) || list[i].get_device() != devices[k + 1]) {
-        list[i] = allocate_like({sources[i]}, ranks[k + 1], /*apart=*/true)[0];
+        list[i] = allocate_like({sources[i]}, devices[k + 1])[0];
       }
       bytes += static_cast<int64_t>(sources[i].nbytes());
     }
   }
-  send(std::move(sources), ranks, copies);
-  for (size_t k = 0; k < copies.size(); ++k) record_use(copies[k], ranks[k + 1]);
+  send(std::move(sources), devices, copies);
+  for (size_t k = 0; k < copies.size(); ++k) record_use(copies[k], devices[k + 1]);
   return bytes;
 }
 
@@ -90,7 +83,7 @@ bool send_device_list(const TensorList& sources, const TensorList& destinations)
   if (count == 0 || destinations.size() != count || !can_meet(count + 1)) return false;
   for (size_t i = 0; i < count; ++i) {
     for (const at::Tensor* tensor : {&sources[i], &destinations[i]}) {
-      if (!are_on({*tensor}, tensor->get_device())) return false;
+      if (!are_on({*tensor}, tensor->get_device()) || !is_plain(*tensor)) return false;
     }
     if (!have_one_form(sources[i], destinations[i])) return false;
     for (size_t j = 0; j < count; ++j) {
@@ -112,7 +105,7 @@ bool send_device_list(const TensorList& sources, const TensorList& destinations)
   std::vector<CopyJob> jobs;
   for (size_t i = 0; i < count; ++i) {
     const int other = static_cast<int>(i) + 1;
-    CopyJob job{scatters ? 0 : other, read_pointers({sources[i]})[0], sources[i].nbytes(), {}};
+    CopyJob job{scatters ? 0 : other, const_pointers({sources[i]})[0], sources[i].nbytes(), {}};
     job.dst[scatters ? other : 0] = pointers({destinations[i]})[0];
     jobs.push_back(job);
     destinations[i].unsafeGetTensorImpl()->bump_version();
@@ -145,23 +138,17 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
   TensorList result(count);
   for (const auto& [type, places] : kinds) {
     const DType dtype = dtype_of(type);
-    RankTensors inputs;
     std::vector<TensorList> columns(sources.size());
     Sizes counts;
     for (const size_t place : places) {
       counts.push_back(static_cast<uint64_t>(sources[0][place].numel()));
-    }
-    for (size_t rank = 0; rank < sources.size(); ++rank) {
-      for (size_t k = 0; k < places.size(); ++k) {
-        at::Tensor term = as_plain(sources[rank][places[k]]);
-        if (rank > 0 && term.strides() != columns[0][k].strides()) {
-          term = at::empty_strided(columns[0][k].sizes(), columns[0][k].strides(), term.options())
-                     .copy_(term);
-        }
-        columns[rank].push_back(std::move(term));
+      columns[0].push_back(as_plain(sources[0][place]));
+      for (size_t rank = 1; rank < sources.size(); ++rank) {
+        columns[rank].push_back(as_plain_like(sources[rank][place], columns[0].back()));
       }
-      inputs.push_back(read_pointers(columns[rank]));
     }
+    RankSources inputs;
+    for (const TensorList& column : columns) inputs.push_back(const_pointers(column));
     TensorList made = allocate_like(columns[0], static_cast<int>(destination));
     ReduceSpec spec{dtype, dtype, static_cast<int>(ranks.size()), 1, divisor, scale};
     for (TensorList& column : columns) keep_until_enqueued(column);
@@ -180,11 +167,12 @@ std::optional<TensorList> sum_device_lists(const std::vector<TensorList>& source
 
 namespace fastcomm {
 
-std::optional<std::vector<TensorList>> copy_device_lists(const TensorList&, const DeviceIndices&) {
+std::optional<std::vector<TensorList>> copy_device_lists(const TensorList&,
+                                                         const std::vector<int>&) {
   return std::nullopt;
 }
 
-std::optional<int64_t> refresh_device_lists(const TensorList&, const DeviceIndices&,
+std::optional<int64_t> refresh_device_lists(const TensorList&, const std::vector<int>&,
                                             std::vector<TensorList>&) {
   return std::nullopt;
 }

@@ -25,12 +25,13 @@ namespace fastcomm {
 /// Copies of tensors that lie on devices[0], for each of the later devices: result[k][i] is on
 /// devices[k + 1].
 std::optional<std::vector<TensorList>> copy_device_lists(const TensorList& tensors,
-                                                         const DeviceIndices& devices);
+                                                         const std::vector<int>& devices);
 
 /// Makes copies[k][i], on devices[k + 1], equal to tensors[i] on devices[0]. Memory that is also held
 /// elsewhere is not written to but replaced, and so is a copy of another form. Returns the bytes
 /// written, which are all: a host cannot compare a device's memory.
-std::optional<int64_t> refresh_device_lists(const TensorList& tensors, const DeviceIndices& devices,
+std::optional<int64_t> refresh_device_lists(const TensorList& tensors,
+                                            const std::vector<int>& devices,
                                             std::vector<TensorList>& copies);
 
 /// Copies each source to the destination of its place, where either all sources are on one device or

@@ -8,8 +8,9 @@
 #include <mutex>
 #include <utility>
 
+#include "core/env.h"
+#include "devices/peer_probe.h"
 #include "ops/device_ranks.h"
-#include "ops/tensor_access.h"
 
 namespace fastcomm {
 namespace {
@@ -26,6 +27,15 @@ at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& l
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
       like.sizes(), like.strides(), static_cast<int64_t>(at / like.element_size()));
   return tensor;
+}
+
+/// A PeerProbe. Memory that torch maps piece by piece (expandable segments) is mapped for others
+/// only on demand, and some allocators cannot do so.
+ProbeResult probe_tensors(int device, int peer, int tries) {
+  ProbeResult result = probe_peers(device, peer, tries);
+  if (result.busy || !result.wrong.empty()) return result;
+  if (map_for_peers(device, peer, result.wrong)) map_for_peers(peer, device, result.wrong);
+  return result;
 }
 
 using KnownRanks = std::map<std::vector<int>, std::unique_ptr<DeviceRanks>>;
@@ -67,6 +77,11 @@ void check_capture(const DeviceSet& set, const std::vector<int>& devices) {
 
 }  // namespace
 
+PeerAccess& tensor_access() {
+  static auto& access = *new PeerAccess(probe_tensors, environment().peer_access);
+  return access;
+}
+
 DeviceRanks::DeviceRanks(const std::vector<int>& devices)
     : set(devices, tensor_access()), exchange(set) {}
 
@@ -100,7 +115,7 @@ std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors
   return found;
 }
 
-TensorList allocate_like(const TensorList& models, int device, bool apart) {
+TensorList allocate_like(const TensorList& models, int device) {
   const auto options = at::TensorOptions(at::kByte).device(accelerator_device(device));
   TensorList made(models.size());
   const auto place = [&](const std::vector<size_t>& indices, size_t bytes) {
@@ -117,7 +132,7 @@ TensorList allocate_like(const TensorList& models, int device, bool apart) {
     size_t bytes = 0;
     for (const size_t i : indices) {
       const size_t more = padded(models[i].nbytes());
-      if (!chosen.empty() && (apart || bytes + more > kBlockBytes)) {
+      if (!chosen.empty() && bytes + more > kBlockBytes) {
         place(chosen, bytes);
         chosen.clear();
         bytes = 0;
@@ -132,16 +147,8 @@ TensorList allocate_like(const TensorList& models, int device, bool apart) {
 
 bool are_on(const TensorList& tensors, int64_t device) {
   return std::all_of(tensors.begin(), tensors.end(), [device](const at::Tensor& tensor) {
-    return is_on_accelerator(tensor) && tensor.get_device() == device &&
-           tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
-           !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+    return is_on_accelerator(tensor) && tensor.get_device() == device && has_memory(tensor);
   });
-}
-
-Tensors read_pointers(const TensorList& tensors) {
-  Tensors found;
-  for (const char* pointer : const_pointers(tensors)) found.push_back(const_cast<char*>(pointer));
-  return found;
 }
 
 }  // namespace fastcomm

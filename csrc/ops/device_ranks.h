@@ -12,6 +12,10 @@
 
 namespace fastcomm {
 
+/// Which devices of this process reach the tensors on each other, and why not: kernels reach the
+/// memory (devices/peer_probe.h), and torch's allocator maps what it gives out for them.
+PeerAccess& tensor_access();
+
 /// The devices of some operations, which keep their events and pinned memory from one to the next.
 struct DeviceRanks {
   explicit DeviceRanks(const std::vector<int>& devices);
@@ -26,9 +30,6 @@ DeviceRanks& device_ranks(const std::vector<int>& devices);
 
 inline bool can_meet(size_t ranks) {
   return ranks >= 1 && ranks <= static_cast<size_t>(kMaxLocalRanks);
-}
-inline std::vector<int> as_ranks(const DeviceIndices& devices) {
-  return {devices.begin(), devices.end()};
 }
 
 /// The calling thread's current streams.
@@ -46,14 +47,10 @@ inline void keep_until_enqueued(TensorList& tensors) {
 /// The places of each dtype's tensors in a list.
 std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors);
 
-/// New tensors like `models`, which are plain, on a device: many of a type in a block, or each in its
-/// own block.
-TensorList allocate_like(const TensorList& models, int device, bool apart = false);
+/// New tensors like `models`, which are plain, on a device: many of a type in a block.
+TensorList allocate_like(const TensorList& models, int device);
 
 /// Whether all are tensors on that device, without wrappers around them.
 bool are_on(const TensorList& tensors, int64_t device);
-
-/// For sources, which the collectives take as they take destinations.
-Tensors read_pointers(const TensorList& tensors);
 
 }  // namespace fastcomm

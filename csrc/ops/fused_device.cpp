@@ -5,7 +5,6 @@
 #include "tensors/accelerator.h"
 #if defined(FC_DEVICES)
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -73,11 +72,11 @@ void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& opt
 TensorList sum_direct(std::vector<TensorList>& terms, const std::vector<int>& devices,
                       const GradientOptions& options, const TensorList& results,
                       const GradientTensors& gradients) {
-  std::vector<std::vector<const void*>> sources(terms.size());
-  for (size_t k = 0; k < terms.size(); ++k) {
-    for (const at::Tensor& term : terms[k]) sources[k].push_back(term.const_data_ptr());
+  std::vector<std::vector<const char*>> sources;
+  for (TensorList& list : terms) {
+    sources.push_back(const_pointers(list));
+    keep_until_enqueued(list);
   }
-  for (TensorList& list : terms) keep_until_enqueued(list);
   TensorList found = make_gradient_results(results, accelerator_device(devices[0]));
   if (on_one_device(devices)) {
     sum_gradients(gradients.gradients(), sources, options.spec, devices[0], found);
@@ -108,12 +107,9 @@ TensorList fused_sum_device_lists(const std::vector<TensorList>& sources,
   TensorList results = allocate_like(terms[0], device);
   const GradientTensors gradients(results, options, accelerator_device(device));
   for (size_t k = 1; k < sources.size(); ++k) {
-    terms.push_back(all_plain(sources[k]));
+    TensorList& list = terms.emplace_back();
     for (size_t i = 0; i < results.size(); ++i) {
-      at::Tensor& term = terms[k][i];
-      if (term.strides() == results[i].strides()) continue;
-      term =
-          at::empty_strided(results[i].sizes(), results[i].strides(), term.options()).copy_(term);
+      list.push_back(as_plain_like(sources[k][i], results[i]));
     }
   }
   TensorList found;

@@ -47,10 +47,8 @@ TensorList fused_sum_lists(const std::vector<TensorList>& sources, const Gradien
   std::vector<std::vector<const char*>> from(sources.size());
   for (size_t k = 0; k < sources.size(); ++k) {
     for (size_t i = 0; i < count; ++i) {
-      at::Tensor term = as_plain(sources[k][i]);
-      if (term.strides() != results[i].strides()) term = at::empty_like(results[i]).copy_(term);
-      from[k].push_back(static_cast<const char*>(term.const_data_ptr()));
-      terms.push_back(std::move(term));  // alive until the end
+      terms.push_back(as_plain_like(sources[k][i], results[i]));  // alive until the end
+      from[k].push_back(static_cast<const char*>(terms.back().const_data_ptr()));
     }
   }
   GradientList& list = *gradients.list();

@@ -36,7 +36,7 @@ TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef device
   }
   if (!tensors.empty() && is_on_accelerator(tensors[0]) &&
       std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device >= 0; })) {
-    DeviceIndices places{tensors[0].get_device()};
+    std::vector<int> places{static_cast<int>(tensors[0].get_device())};
     places.insert(places.end(), devices.begin(), devices.end());
     auto copies = copy_device_lists(tensors, places);
     if (copies) return in_one_list(std::move(*copies));

@@ -9,49 +9,40 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/host_cache.h"
 #include "kernels/reduce_cpu.h"
 #include "kernels/stream_copy.h"
 #include "ops/addends.h"
-#include "ops/list_parts.h"
 #include "tensors/dtype.h"
 #include "transport/peer_view.h"
 
 namespace fastcomm {
 namespace {
 
-/// A block that several storages lie in.
-class SharedBlock {
- public:
-  explicit SharedBlock(size_t bytes) : block_(HostCache::instance().take(bytes)) {}
+/// Memory that several storages lie in; it goes back to the cache with the last of them. The count of
+/// shares orders that after all uses of it (release, and acquire by the last).
+std::shared_ptr<char> shared_block(size_t bytes) {
+  const HostCache::Block block = HostCache::instance().take(bytes);
+  return {block.memory, [block](char*) { HostCache::instance().give(block); }};
+}
 
-  /// A tensor at `offset`, of the shape, strides and dtype of `like`.
-  at::Tensor tensor(size_t offset, const at::Tensor& like) {
-    users_.fetch_add(1, std::memory_order_relaxed);
-    auto storage = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), like.nbytes(),
-        c10::DataPtr(block_.memory + offset, this, &SharedBlock::release, at::kCPU),
-        c10::GetCPUAllocator(), /*resizable=*/true);
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
-    return tensor;
-  }
-  /// Drops the maker's share.
-  static void release(void* shared) {
-    auto* self = static_cast<SharedBlock*>(shared);
-    // Release, and acquire by the last: reuse of the memory comes after all uses of it.
-    if (self->users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    HostCache::instance().give(self->block_);
-    delete self;
-  }
-
- private:
-  HostCache::Block block_;
-  std::atomic<size_t> users_{1};
-};
+/// A tensor at `offset` in a block, of the shape, strides and dtype of `like`.
+at::Tensor tensor_within(const std::shared_ptr<char>& block, size_t offset,
+                         const at::Tensor& like) {
+  using Share = std::shared_ptr<char>;
+  const auto let_go = [](void* share) { delete static_cast<Share*>(share); };
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+      c10::DataPtr(block.get() + offset, new Share(block), let_go, at::kCPU),
+      c10::GetCPUAllocator(), /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
+  return tensor;
+}
 
 size_t aligned(size_t bytes) {
   return (bytes + HostCache::kAlignment - 1) / HostCache::kAlignment * HostCache::kAlignment;
@@ -61,24 +52,19 @@ size_t aligned(size_t bytes) {
 TensorList allocate_like(const TensorList& models) {
   size_t bytes = 0;
   for (const at::Tensor& model : models) bytes += aligned(model.nbytes());
-  TensorList made;
-  if (models.empty()) return made;
-  made.reserve(models.size());
-  const auto let_go = [](SharedBlock* shared) { SharedBlock::release(shared); };
-  const std::unique_ptr<SharedBlock, decltype(let_go)> block(
-      new SharedBlock(std::max<size_t>(bytes, 1)), let_go);
+  if (models.empty()) return {};
+  const std::shared_ptr<char> block = shared_block(std::max<size_t>(bytes, 1));
   size_t offset = 0;
-  for (const at::Tensor& model : models) {
-    made.push_back(block->tensor(offset, model));
+  return of_each(models, [&](const at::Tensor& model) {
+    const size_t begin = offset;
     offset += aligned(model.nbytes());
-  }
-  return made;
+    return tensor_within(block, begin, model);
+  });
 }
 
 /// Whether lists of these sizes, written `times` times, exceed the caches.
 bool streams(const std::vector<uint64_t>& sizes, int64_t times) {
-  uint64_t bytes = 0;
-  for (const uint64_t size : sizes) bytes += size;
+  const uint64_t bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   return bytes * static_cast<uint64_t>(times) >= kStreamBytes;
 }
 
@@ -90,6 +76,41 @@ void copy(char* to, const char* from, uint64_t bytes, bool stream) {
   }
 }
 
+uint64_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
+
+/// Consecutive bytes of a list: from byte `begin` of `item` on, into later items.
+struct ListPart {
+  size_t item = 0;
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+};
+
+/// Items of `sizes` bytes, all of them exactly once, in parts of about the same size for threads to take.
+/// Cuts lie at multiples of 64 bytes of an item, or at its ends.
+std::vector<ListPart> cut_list(const std::vector<uint64_t>& sizes) {
+  constexpr uint64_t kMost = 256 * 1024;  // a part; a multiple of 64
+  std::vector<ListPart> parts;
+  ListPart part;
+  for (size_t item = 0; item < sizes.size(); ++item) {
+    uint64_t at = 0;
+    while (at < sizes[item]) {
+      const uint64_t left = sizes[item] - at, room = kMost - part.bytes;
+      uint64_t taken = std::min(left, room);
+      if (taken < left) taken = taken / 64 * 64;
+      if (taken == 0) {
+        parts.push_back(part);
+        part = {item, at, 0};
+        continue;
+      }
+      if (part.bytes == 0) part = {item, at, 0};
+      part.bytes += taken;
+      at += taken;
+    }
+  }
+  if (part.bytes != 0) parts.push_back(part);
+  return parts;
+}
+
 /// Calls `work(item, first byte, bytes)` for all of the list, divided among threads.
 template <class Work>
 void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
@@ -97,7 +118,12 @@ void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
   constexpr int64_t kLeast = 4;  // parts a thread: for less than a mebibyte none is woken
   at::parallel_for(0, static_cast<int64_t>(parts.size()), kLeast, [&](int64_t from, int64_t to) {
     for (int64_t p = from; p < to; ++p) {
-      for_each_piece(parts[p], sizes, work);
+      auto [item, begin, left] = parts[p];
+      for (; left != 0; ++item, begin = 0) {
+        const uint64_t bytes = std::min(left, sizes[item] - begin);
+        if (bytes != 0) work(item, begin, bytes);
+        left -= bytes;
+      }
     }
   });
 }
@@ -112,7 +138,7 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
   const std::vector<const char*> from = const_pointers(sources);
   std::vector<std::vector<char*>> to;
   for (const TensorList& list : result) to.push_back(pointers(list));
-  const std::vector<uint64_t> sizes = sizes_of(sources);
+  const std::vector<uint64_t> sizes = of_each(sources, bytes_of);
   const bool stream = streams(sizes, copies);
   in_parallel(sizes, [&](size_t item, uint64_t begin, uint64_t bytes) {
     for (const auto& list : to) copy(list[item] + begin, from[item] + begin, bytes, stream);
@@ -122,24 +148,11 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
 
 namespace {
 
-/// A sum whose terms differ in layout, or whose dtype has no kernel.
-at::Tensor sum_otherwise(const std::vector<TensorList>& sources, size_t place) {
-  const at::Tensor first = as_plain(sources[0][place]);
-  const bool has_kernel =
-      sources.size() <= kMaxRanks && dtype_of(first.scalar_type()) != DType::kOther;
-  std::vector<TensorList> terms;
-  for (const TensorList& list : sources) {
-    at::Tensor term = list[place];
-    if (has_kernel && (!is_plain(term) || term.strides() != first.strides())) {
-      term = at::empty_like(first);
-      term.copy_(list[place]);
-    }
-    terms.push_back({term});
-  }
-  if (has_kernel) return sum_lists(terms)[0];
-  TensorList all;
-  for (const TensorList& term : terms) all.push_back(term[0]);
-  return sources.size() == 1 ? all[0].clone() : tree_sum(std::move(all));
+/// A sum that none of our kernels does.
+at::Tensor sum_by_torch(const std::vector<TensorList>& sources, size_t place) {
+  TensorList terms;
+  for (const TensorList& list : sources) terms.push_back(list[place]);
+  return terms.size() == 1 ? terms[0].clone() : tree_sum(std::move(terms));
 }
 
 }  // namespace
@@ -149,33 +162,33 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
   check_addends(sources);
   const size_t count = sources[0].size(), terms = sources.size();
   TensorList result(count), models;
+  TensorList others;              // terms beside models: alive until the end
   std::vector<size_t> places;     // of models, in the result
   std::vector<const void*> from;  // of models: `terms` pointers each
   std::vector<ReduceFunction> functions;
   models.reserve(count);
+  others.reserve(count * (terms - 1));
   places.reserve(count);
   functions.reserve(count);
   from.reserve(count * terms);
   for (size_t i = 0; i < count; ++i) {
-    const at::Tensor& first = sources[0][i];
-    const DType dtype = dtype_of(first.scalar_type());
-    bool direct = terms <= kMaxRanks && dtype != DType::kOther;
-    for (size_t term = 0; term < terms; ++term) {
-      const at::Tensor& tensor = sources[term][i];
-      direct = direct && is_plain(tensor) && tensor.strides() == first.strides();
-    }
-    if (!direct) {
-      result[i] = sum_otherwise(sources, i);
+    const DType dtype = dtype_of(sources[0][i].scalar_type());
+    if (terms > kMaxRanks || dtype == DType::kOther) {
+      result[i] = sum_by_torch(sources, i);
       continue;
     }
-    models.push_back(first);
+    models.push_back(as_plain(sources[0][i]));
     places.push_back(i);
     functions.push_back(reduce_function(dtype, ReduceOp::kSum));
-    for (const TensorList& list : sources) from.push_back(list[i].const_data_ptr());
+    from.push_back(models.back().const_data_ptr());
+    for (size_t term = 1; term < terms; ++term) {
+      others.push_back(as_plain_like(sources[term][i], models.back()));
+      from.push_back(others.back().const_data_ptr());
+    }
   }
   TensorList made = allocate_like(models);
   const std::vector<char*> to = pointers(made);
-  in_parallel(sizes_of(models), [&](size_t item, uint64_t begin, uint64_t bytes) {
+  in_parallel(of_each(models, bytes_of), [&](size_t item, uint64_t begin, uint64_t bytes) {
     const void* here[kMaxRanks];
     for (size_t term = 0; term < terms; ++term) {
       here[term] = static_cast<const char*>(from[item * terms + term]) + begin;
@@ -189,9 +202,7 @@ TensorList sum_lists(const std::vector<TensorList>& sources) {
 
 bool are_plain_cpu(const TensorList& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
-    return tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.is_complex() &&
-           tensor.has_storage() && !tensor.is_quantized() &&
-           !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+    return has_memory(tensor) && tensor.is_cpu() && !tensor.is_complex();
   });
 }
 
@@ -200,7 +211,7 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const TensorList sources = all_plain(tensors);
   const std::vector<const char*> from = const_pointers(sources);
-  const std::vector<uint64_t> sizes = sizes_of(sources);
+  const std::vector<uint64_t> sizes = of_each(sources, bytes_of);
   // First copies that are held elsewhere, and those whose form has changed: they are replaced.
   for (TensorList& list : copies) {
     FC_CHECK(list.size() == sources.size(), "refresh: lists of ", sources.size(), " and ",

@@ -10,7 +10,7 @@ namespace fastcomm {
 namespace {
 
 void launch(const std::vector<Gradient>& gradients,
-            const std::vector<std::vector<const void*>>& sources, const GradientReduceSpec& spec,
+            const std::vector<std::vector<const char*>>& sources, const GradientReduceSpec& spec,
             int device, const at::Tensor& scratch, const TensorList& results) {
   const size_t count = gradients.size();
   std::vector<std::vector<const void*>> terms(count);
@@ -34,7 +34,7 @@ void launch(const std::vector<Gradient>& gradients,
 }  // namespace
 
 void sum_gradients(const std::vector<Gradient>& gradients,
-                   const std::vector<std::vector<const void*>>& sources, const GradientSpec& spec,
+                   const std::vector<std::vector<const char*>>& sources, const GradientSpec& spec,
                    int device, const TensorList& results) {
   const int size = static_cast<int>(sources.size());
   launch(gradients, sources, {size, 1, spec.average ? size : 1, spec.unscale, spec.norm}, device,
@@ -53,7 +53,7 @@ at::Tensor gradient_scratch(const std::vector<Gradient>& gradients, int device) 
 
 void look_at_gradients(const std::vector<Gradient>& gradients, NormKind norm, int device,
                        const at::Tensor& scratch, const TensorList& results) {
-  std::vector<const void*> own;
+  std::vector<const char*> own;
   std::vector<Gradient> as_written = gradients;
   for (Gradient& gradient : as_written) {
     own.push_back(gradient.data);

@@ -12,7 +12,7 @@ namespace fastcomm {
 /// Sums `sources[k][i]` over k into gradient i (launch_multi_gradient), and writes the list's results to
 /// `results` (make_gradient_results). Raises Error.
 void sum_gradients(const std::vector<Gradient>& gradients,
-                   const std::vector<std::vector<const void*>>& sources, const GradientSpec& spec,
+                   const std::vector<std::vector<const char*>>& sources, const GradientSpec& spec,
                    int device, const TensorList& results);
 
 /// The results for gradients as they are. `scratch` is gradient_scratch's of the same list.

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <cstdint>
@@ -11,13 +12,16 @@
 namespace fastcomm {
 
 using TensorList = std::vector<at::Tensor>;
-using DeviceIndices = std::vector<int64_t>;
 
-/// Whether its bytes are its value: no gaps, nothing lazy, no wrapper around another tensor.
+/// Whether its elements lie in memory, and it is no wrapper around another tensor.
+inline bool has_memory(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
+         !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
+/// Whether its bytes are its value: it has memory without gaps, and nothing lazy.
 inline bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_conj() &&
-         !tensor.is_neg() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
-         !tensor.unsafeGetTensorImpl()->is_python_dispatch() &&
+  return has_memory(tensor) && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&
          tensor.is_non_overlapping_and_dense();
 }
 
@@ -36,46 +40,42 @@ inline at::Tensor as_plain(const at::Tensor& tensor) {
   return is_plain(tensor) ? tensor : at::empty_like(tensor).copy_(tensor);
 }
 
-inline TensorList all_plain(const TensorList& tensors) {
-  TensorList found;
+/// The same values as plain memory with the strides of `like`, which is plain.
+inline at::Tensor as_plain_like(const at::Tensor& tensor, const at::Tensor& like) {
+  if (is_plain(tensor) && tensor.strides() == like.strides()) return tensor;
+  return at::empty_strided(like.sizes(), like.strides(), tensor.options()).copy_(tensor);
+}
+
+/// What `function` returns for each.
+template <class Function>
+auto of_each(const TensorList& tensors, const Function& function) {
+  std::vector<decltype(function(tensors[0]))> found;
   found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) found.push_back(as_plain(tensor));
+  for (const at::Tensor& tensor : tensors) found.push_back(function(tensor));
   return found;
 }
+
+inline TensorList all_plain(const TensorList& tensors) { return of_each(tensors, as_plain); }
 
 /// For writing to.
 inline std::vector<char*> pointers(const TensorList& tensors) {
-  std::vector<char*> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    found.push_back(static_cast<char*>(tensor.mutable_data_ptr()));
-  }
-  return found;
+  return of_each(tensors, [](auto& each) { return static_cast<char*>(each.mutable_data_ptr()); });
 }
 
 inline std::vector<const char*> const_pointers(const TensorList& tensors) {
-  std::vector<const char*> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    found.push_back(static_cast<const char*>(tensor.const_data_ptr()));
-  }
-  return found;
+  return of_each(tensors,
+                 [](auto& each) { return static_cast<const char*>(each.const_data_ptr()); });
 }
 
-/// In bytes.
-inline std::vector<uint64_t> sizes_of(const TensorList& tensors) {
-  std::vector<uint64_t> found;
-  found.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) found.push_back(tensor.nbytes());
-  return found;
+inline bool have_one_form(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
 /// Whether an earlier copy can be written to: it has the form of `source`, and its memory is not
 /// held elsewhere (by a graph that waits for its backward).
 inline bool can_be_rewritten(const at::Tensor& copy, const at::Tensor& source) {
-  return copy.defined() && copy.sizes() == source.sizes() && copy.strides() == source.strides() &&
-         copy.scalar_type() == source.scalar_type() && copy.storage().nbytes() >= source.nbytes() &&
-         copy.storage().use_count() == 1;
+  return copy.defined() && have_one_form(copy, source) &&
+         copy.storage().nbytes() >= source.nbytes() && copy.storage().use_count() == 1;
 }
 
 }  // namespace fastcomm

@@ -444,7 +444,8 @@ CASE(setting) {
   if (!wrong.empty()) return;
   configure(2, [](int, int) { return Link::kDirect; });
   const AccessKind kind = environment().peer_access ? AccessKind::kDirect : AccessKind::kStaged;
-  EXPECT(peer_access().between(0, 1).kind == kind, peer_access().between(0, 1).reason);
+  PeerAccess access(probe_peers, environment().peer_access);
+  EXPECT(access.between(0, 1).kind == kind, access.between(0, 1).reason);
 #endif
 }
 

@@ -59,7 +59,7 @@ class Issuer {
   void reduce() {
     const int root = any_rank();
     const ReduceSpec spec = any_spec();
-    RankTensors inputs(n());
+    RankSources inputs(n());
     Tensors outputs;
     Sizes counts;
     const bool in_place = spec.in == spec.out && random() % 2 == 0;
@@ -94,7 +94,8 @@ class Issuer {
     copy.want(source.content());
     return copy;
   }
-  Buffer& put(int rank, uint64_t count, Tensors& list, size_t element) {
+  template <class List>
+  Buffer& put(int rank, uint64_t count, List& list, size_t element) {
     Buffer& buffer = w_.add(rank, count, element);
     list.push_back(buffer.data());
     return buffer;
@@ -113,7 +114,7 @@ class Issuer {
     return spec;
   }
 
-  std::vector<Buffer*> inputs_of(const ReduceSpec& spec, uint64_t count, RankTensors& inputs) {
+  std::vector<Buffer*> inputs_of(const ReduceSpec& spec, uint64_t count, RankSources& inputs) {
     std::vector<Buffer*> buffers;
     for (int rank = 0; rank < n(); ++rank) {
       buffers.push_back(&put(rank, count, inputs[rank], size(spec.in)));
@@ -239,11 +240,13 @@ CASE(warm) {
   PeerAccess access(probe_peers, true);
   LocalWorld world(each_device(3), access, little_staging(), seed);
   std::vector<std::unique_ptr<Buffer>> buffers;
-  RankTensors tensors(3);
+  std::vector<Tensors> tensors(3);
+  RankSources sources(3);
   for (int rank = 0; rank < 3; ++rank) {
     for (const size_t bytes : {400'000, 308}) {
       buffers.push_back(std::make_unique<Buffer>(rank, bytes, 0, world.random));
       tensors[rank].push_back(buffers.back()->data());
+      sources[rank].push_back(buffers.back()->data());
     }
   }
   const ReduceSpec spec{DType::kFloat32, DType::kFloat32, 0, 0};
@@ -253,7 +256,7 @@ CASE(warm) {
     jobs.push_back(CopyJob{1, tensors[1][t], bytes, {tensors[0][t], nullptr, tensors[2][t]}});
   }
   const auto once = [&] {
-    world.exchange.reduce(tensors, tensors[1], {100'000, 77}, spec, 1, world.streams);
+    world.exchange.reduce(sources, tensors[1], {100'000, 77}, spec, 1, world.streams);
     world.exchange.copy(jobs, world.streams);
   };
   once();
