@@ -87,6 +87,7 @@ struct AllReduceTwoShot {
   explicit AllReduceTwoShot(const AllReduceArgs& a)
       : args(a), cut(cut_blocks(a.count, a.block, a.peers.size, kLineBytes / a.element_size)) {}
 
+  uint64_t payload_bytes() const { return kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(cut.blocks) + 3; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 

@@ -58,7 +58,7 @@ struct AllToAllV {
   AllToAllV(const PeerView& group, const ScratchLayout& slots, uint64_t sequence,
             std::shared_ptr<Messages> wanted);
 
-  uint64_t payload_bytes() const { return bytes; }
+  uint64_t payload_bytes() const { return blocks == 0 ? bytes : kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(messages->agreed_blocks) + 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 

@@ -8,6 +8,7 @@ namespace fastcomm {
 struct Barrier {
   int size;
 
+  uint64_t payload_bytes() const { return 0; }
   uint32_t steps() const { return 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, size}; }
 

@@ -50,6 +50,7 @@ struct BroadcastPipelined {
   BroadcastArgs args;
 
   uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  uint64_t payload_bytes() const { return kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
   /// All but the root wait for it alone, where that is enough.
   WaitFor wait_for(uint32_t step) const {

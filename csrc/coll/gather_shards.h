@@ -21,6 +21,7 @@ struct GatherShards {
   const PeerView& peers;  // outlives the schedule
   std::shared_ptr<GradientList> list;
 
+  uint64_t payload_bytes() const { return kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(list->blocks()) + 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }
 

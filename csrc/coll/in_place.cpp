@@ -7,11 +7,9 @@
 namespace fastcomm {
 namespace {
 
-bool always(uint64_t) { return true; }
-
 /// In one step: less goes faster through slots, which take turns. The part of a tensor that is in its owner's cache
 /// is slow for a peer to write.
-bool pays_to_write(uint64_t bytes) { return bytes > 1024 * 1024; }
+constexpr uint64_t kPaysToWrite = 1024 * 1024 + 1;
 
 Reachable whole_message(const Call& call, int) {
   if (call.input != call.output) return {};
@@ -68,8 +66,8 @@ AnyDirect fused_direct(const AnySchedule& staged, const PeerView& peers, const C
 
 }  // namespace
 
-const InPlace kMessageInPlace{whole_message, always, all_reduce_direct};
-const InPlace kShortMessageInPlace{whole_message, pays_to_write, all_reduce_direct};
-const InPlace kListInPlace{whole_list, always, fused_direct};
+const InPlace kMessageInPlace{whole_message, 0, all_reduce_direct};
+const InPlace kShortMessageInPlace{whole_message, kPaysToWrite, all_reduce_direct};
+const InPlace kListInPlace{whole_list, 0, fused_direct};
 
 }  // namespace fastcomm

@@ -22,8 +22,8 @@ struct Reachable {
 struct InPlace {
   /// What this rank's peers would write to.
   Reachable (*memory)(const Call& call, int size);
-  /// Whether it pays for messages of `bytes` bytes (Call::bytes).
-  bool (*pays)(uint64_t bytes);
+  /// The bytes from which it pays (Call::bytes).
+  uint64_t least_bytes;
   /// The schedule that follows: `buffers` is where each rank's memory starts, `bytes` its size.
   AnyDirect (*schedule)(const AnySchedule& staged, const PeerView& peers, const CallHeader& header,
                         size_t bytes, char* const* buffers);

@@ -27,7 +27,7 @@ struct AlgorithmRow {
   uint64_t (*copied_out)(const Call& call, int size) = nullptr;
 
   bool may_be_in_place(uint64_t bytes) const {
-    return in_place != nullptr && in_place->pays(bytes);
+    return in_place != nullptr && bytes >= in_place->least_bytes;
   }
 };
 

@@ -77,6 +77,7 @@ struct ReduceScatterPipelined {
   ReduceScatterArgs args;
 
   uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
+  uint64_t payload_bytes() const { return kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, args.peers.size}; }
 

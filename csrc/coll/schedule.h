@@ -10,6 +10,7 @@
 // unit because nothing else may block.
 //
 // A Schedule has
+//     uint64_t payload_bytes() const                     what this rank gives, if that goes in one step; else kInBlocks
 //     uint32_t steps() const                             may change in step 1, once, to what all agree on
 //     WaitFor wait_for(uint32_t step) const              step >= 1
 //     void run(CpuExecutor&, uint32_t step) const
@@ -32,6 +33,9 @@
 #include "transport/peer_view.h"
 
 namespace fastcomm {
+
+/// A payload that goes through slots in blocks.
+constexpr uint64_t kInBlocks = UINT64_MAX;
 
 /// Runs steps until the schedule is done (true) or a peer is not there yet (false). `step` is the
 /// state to come back with; `checked(step)` is called once a wait is over, before the step runs, and

@@ -16,9 +16,16 @@
 
 namespace fastcomm {
 
-/// monostate: nothing is exchanged (one rank).
+/// What one rank alone does: nothing is exchanged.
+struct Nothing {
+  uint64_t payload_bytes() const { return 0; }
+  uint32_t steps() const { return 1; }
+  WaitFor wait_for(uint32_t) const { return WaitFor{0, 0}; }
+  void run(CpuExecutor&, uint32_t) const {}
+};
+
 using AnySchedule =
-    std::variant<std::monostate, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
+    std::variant<Nothing, Barrier, AllReduceOneShot, AllReduceTwoShot, BroadcastOneShot,
                  BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, ReduceScatterOneShot,
                  ReduceScatterPipelined, FusedAllReduce, GatherShards, AllToAllV>;
 

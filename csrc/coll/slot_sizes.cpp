@@ -57,9 +57,8 @@ ScratchLayout scratch_layout(const SlotSizes& sizes, int size) {
   layout.block_bytes = round_up(sizes.block_bytes, kAlign);
   layout.table_bytes = round_up(MessageTable::bytes_for(size), kAlign);
   layout.result_bytes = round_up(ceil_div(layout.block_bytes, static_cast<uint64_t>(size)), kAlign);
-  layout.rotation_bytes = round_up(sizes.rotation_bytes, 2 * kAlign);
-  if (layout.rotation_bytes < 2 * layout.payload_bytes)
-    layout.rotation_bytes = 2 * layout.payload_bytes;
+  layout.rotation_bytes =
+      std::max(round_up(sizes.rotation_bytes, 2 * kAlign), 2 * layout.payload_bytes);
   layout.short_bytes = smaller(kMostShort, round_up(layout.payload_bytes / 4, kAlign));
   return layout;
 }

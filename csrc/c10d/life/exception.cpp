@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "engines/cpu/communicator.h"
+
 namespace fastcomm {
 namespace {
 
@@ -66,15 +68,7 @@ std::string what_of(const std::exception_ptr& error) {
 }
 
 std::exception_ptr come_after(const std::exception_ptr& failure, const char* operation) {
-  const std::string text = what_of(failure);
-  // The front stays: the exception's attributes are about the operation that failed.
-  const size_t end = text.find("] "), front = end == std::string::npos ? 0 : end + 2;
-  return std::make_exception_ptr(
-      Error(code_of(failure), concat(text.substr(0, front), "this call of ", operation,
-                                     " comes after the process group has failed, which cannot be "
-                                     "used any more: destroy it and create a new one. It failed in "
-                                     "the operation named in front: ",
-                                     text.substr(front))));
+  return come_after(code_of(failure), what_of(failure), operation);
 }
 
 void register_error_type(ErrorCode code, PyObject* type) {

@@ -7,10 +7,10 @@
 namespace fastcomm {
 
 /// Called now and then while a caller waits; may throw.
-extern std::function<void()> g_interrupt_check;
+inline std::function<void()> g_interrupt_check;
 
 /// The type and first line of the exception because of which the calling thread leaves a group or, at
 /// the end of the program, of the one that ended it; "" if there is none.
-extern std::function<std::string(bool at_the_end)> g_failure;
+inline std::function<std::string(bool at_the_end)> g_failure;
 
 }  // namespace fastcomm

@@ -1,8 +1,10 @@
 #include "c10d/life/stopped_at_end.h"
 
-#include <mutex>
 #include <set>
+#include <system_error>
+#include <utility>
 
+#include "core/error.h"
 #include "transport/fork.h"
 
 namespace fastcomm {
@@ -21,14 +23,40 @@ Listed& listed() {
 
 }  // namespace
 
-void StoppedAtEnd::enlist() {
+StoppedAtEnd::StoppedAtEnd() {
   const std::lock_guard<std::mutex> lock(listed().mutex);
   listed().all.insert(this);
 }
 
-void StoppedAtEnd::delist() {
-  const std::lock_guard<std::mutex> lock(listed().mutex);
-  listed().all.erase(this);
+void StoppedAtEnd::end() {
+  {
+    const std::lock_guard<std::mutex> lock(listed().mutex);
+    listed().all.erase(this);
+  }
+  stop();
+}
+
+void StoppedAtEnd::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void StoppedAtEnd::start(const std::string& problem) {
+  thread_ = start_thread(problem, [this] { run(); });
+}
+
+std::thread start_thread(const std::string& problem, std::function<void()> body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw Error(
+        ErrorCode::kSystem,
+        concat(problem, error.what(), ". Raise ulimit -u or the container's limit on processes"));
+  }
 }
 
 void stop_watches() {

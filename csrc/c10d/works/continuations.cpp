@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <system_error>
 #include <thread>
 
@@ -60,21 +61,10 @@ Gate& gate() { return *g_gate; }
 
 /// Like the future's own wait(), without its synchronisation of this thread's streams.
 void wait_for(c10::ivalue::Future& future) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool complete = false;
-  };
-  const auto state = std::make_shared<State>();
-  future.addCallback(
-      [state](c10::ivalue::Future&) {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        state->complete = true;
-        state->changed.notify_all();
-      },
-      /*uses_future=*/false);
-  std::unique_lock<std::mutex> lock(state->mutex);
-  state->changed.wait(lock, [&] { return state->complete; });
+  const auto complete = std::make_shared<std::promise<void>>();
+  future.addCallback([complete](c10::ivalue::Future&) { complete->set_value(); },
+                     /*uses_future=*/false);
+  complete->get_future().wait();
 }
 
 void run_logged(const Continuations::Step& step) {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <exception>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@ class GroupWork : public ::c10d::Work {
 
   /// The group's, for what users attach to the future.
   const Continuations::Ptr& continuations() const { return continuations_; }
+  void synchronize() override { wait(); }
 
  protected:
   /// With a title, torch's profiler sees it from here to its end.
@@ -35,6 +38,11 @@ class GroupWork : public ::c10d::Work {
 inline GroupWork::FuturePtr make_future(std::vector<c10::Device> devices = {}) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                   std::move(devices));
+}
+
+inline void settle_future(c10::ivalue::Future& future, const std::exception_ptr& error,
+                          const c10::IValue& value) {
+  error == nullptr ? future.markCompleted(value) : future.setError(error);
 }
 
 }  // namespace fastcomm

@@ -25,12 +25,8 @@ bool WorkOfMany::wait(std::chrono::milliseconds timeout) {
   const bool forever = timeout == kNoTimeout;
   const Deadline deadline = deadline_of_wait(timeout);
   for (const WorkPtr& work : works_) {
-    if (forever) {
-      work->wait();
-    } else {
-      const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
-      work->wait(std::max(left, Milliseconds(1)));
-    }
+    const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+    work->wait(forever ? kNoTimeout : std::max(left, Milliseconds(1)));
   }
   return true;
 }

@@ -137,18 +137,10 @@ void Communicator::wait_until_done(Operation& operation, Deadline deadline,
     poll();
     return operation.done();
   };
-  auto last_signal_check = Clock::now();
+  auto asked = Clock::now();
   const auto check = [&] {
     examine();
-    if (interrupted && Clock::now() - last_signal_check > std::chrono::milliseconds(10)) {
-      try {
-        interrupted();
-      } catch (...) {  // Ctrl-C: the peers cannot finish without this rank
-        abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
-        throw;
-      }
-      last_signal_check = Clock::now();
-    }
+    ask(interrupted, asked, operation);
     if (Clock::now() > deadline && !operation.done()) {
       throw Error(ErrorCode::kTimeout, concat(where(operation, operation.awaited_peer()),
                                               "wait() reached its timeout; the operation goes on"));

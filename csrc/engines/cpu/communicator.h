@@ -140,9 +140,30 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
                                    Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
   bool poll_queue(Finished& finished, Clock::duration spin);
+  /// Calls `interrupted`, if given, unless that was a moment ago, at `asked`. Ctrl-C gives the group up, since the
+  /// peers cannot finish without this rank.
+  template <class AnyOperation>
+  void ask(const std::function<void()>& interrupted, Deadline& asked,
+           const AnyOperation& operation) {
+    if (!interrupted || Clock::now() - asked <= Milliseconds(10)) return;
+    try {
+      interrupted();
+    } catch (...) {
+      abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
+      throw;
+    }
+    asked = Clock::now();
+  }
   /// The part of wait() after the spin: yields, then sleeps.
   void wait_until_done(Operation& operation, Deadline deadline,
                        const std::function<void()>& interrupted);
+  /// What is seen of a peer.
+  struct Signs {
+    bool gave_up;
+    bool left;
+    bool died;  // and had not announced that it leaves
+  };
+  Signs signs_of(int peer) const;
   /// Why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Failure> failure_of(const Operation& operation) const;
   std::optional<Failure> evidence(const Operation& operation) const;
@@ -224,5 +245,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 /// "[rank 0 of 2, peer 1, all_reduce, sequence 7]": the start of every message about an operation.
 /// fastcomm/errors.py reads it back. `peer` < 0: no peer is to blame.
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence);
+
+/// What a call of `operation` raises after the group has failed with that code and text.
+std::exception_ptr come_after(ErrorCode code, const std::string& text, const char* operation);
 
 }  // namespace fastcomm

@@ -12,6 +12,17 @@ std::string message_front(int rank, int size, int peer, const char* operation, u
                 "] ");
 }
 
+std::exception_ptr come_after(ErrorCode code, const std::string& text, const char* operation) {
+  // The front stays: the exception's attributes are about the operation that failed.
+  const size_t end = text.find("] "), front = end == std::string::npos ? 0 : end + 2;
+  return std::make_exception_ptr(
+      Error(code, concat(text.substr(0, front), "this call of ", operation,
+                         " comes after the process group has failed, which cannot be used any "
+                         "more: destroy it and create a new one. It failed in the operation named "
+                         "in front: ",
+                         text.substr(front))));
+}
+
 Communicator::Subject::Subject(const Operation& operation)
     : name(op_kind_name(static_cast<OpKind>(operation.header().kind))),
       sequence(operation.header().sequence) {}
@@ -88,22 +99,28 @@ Communicator::Failure Communicator::departure_before_end(int peer, const Subject
              called ? "had not ended there" : "was never called there"));
 }
 
+Communicator::Signs Communicator::signs_of(int peer) const {
+  // A rank gives up, announces that it leaves, and ends, in this order. Read in reverse order: if one of these
+  // is seen, so is all that came before it, however much happens between two of these loads.
+  const ControlBlock& control = peers_->control_block(peer);
+  const bool lost = peers_->lost(peer);
+  const bool left = control.left.load(std::memory_order_acquire) != 0;
+  const bool gave_up = control.poisoned.load(std::memory_order_acquire) != 0;
+  return {gave_up, left, lost && !left};
+}
+
 std::optional<Communicator::Failure> Communicator::evidence(const Operation& operation) const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const ControlBlock& control = peers_->control_block(peer);
-    // A rank gives up, announces that it leaves, and ends, in this order. Read in reverse order: if one of these
-    // is seen, so is all that came before it, however much happens between two of these loads.
-    const bool lost = peers_->lost(peer);
-    const uint64_t left = control.left.load(std::memory_order_acquire);
+    const Signs seen = signs_of(peer);
     // Judged first: the leave notice and death may follow from it and say less.
-    if (control.poisoned.load(std::memory_order_acquire) != 0) {
-      if (operation.header().sequence >= control.first_failed) return told_by(peer, operation);
+    if (seen.gave_up) {
+      const uint64_t first_failed = peers_->control_block(peer).first_failed;
+      if (operation.header().sequence >= first_failed) return told_by(peer, operation);
       continue;  // it has done its part of this one
     }
-    if (left != 0 && operation.awaits(peer)) return departure_before_end(peer, operation);
-    // A process that announced that it leaves, and then ended, has not died on this rank.
-    if (left == 0 && lost) return death_of(peer, operation);
+    if (seen.left && operation.awaits(peer)) return departure_before_end(peer, operation);
+    if (seen.died) return death_of(peer, operation);
   }
   return std::nullopt;
 }
@@ -124,14 +141,9 @@ std::optional<Communicator::Failure> Communicator::given_up_before(const Subject
   if (FC_LEFT_OUT(Control::kNoFirstLook)) return std::nullopt;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    // In this order, as in evidence().
-    const bool lost = peers_->lost(peer);
-    const ControlBlock& control = peers_->control_block(peer);
-    const bool left = control.left.load(std::memory_order_acquire) != 0;
-    if (control.poisoned.load(std::memory_order_acquire) != 0 || (lost && !left)) {
-      return blame(subject, 0);
-    }
-    if (left && who_left != nullptr && *who_left < 0) *who_left = peer;
+    const Signs seen = signs_of(peer);
+    if (seen.gave_up || seen.died) return blame(subject, 0);
+    if (seen.left && who_left != nullptr && *who_left < 0) *who_left = peer;
   }
   return std::nullopt;
 }
@@ -242,15 +254,7 @@ void Communicator::fail(const Failure& failure, Finished& finished) {
 
 std::exception_ptr Communicator::failed_before(const char* name) const {
   if (!first_failure_) return failure_;  // it was left in order
-  // The front stays: the exception's attributes are about the operation that failed.
-  const std::string& text = first_failure_->text;
-  const size_t front = text.find("] ") + 2;
-  return std::make_exception_ptr(
-      Error(first_failure_->code,
-            concat(text.substr(0, front), "this call of ", name,
-                   " comes after the process group has failed, which cannot be used any more: "
-                   "destroy it and create a new one. It failed in the operation named in front: ",
-                   text.substr(front))));
+  return come_after(first_failure_->code, first_failure_->text, name);
 }
 
 void Communicator::share_fate(const std::shared_ptr<Communicator>& one,
@@ -327,15 +331,11 @@ std::optional<Communicator::Failure> Communicator::blame(const Subject& subject,
   std::optional<Failure> gone, messenger;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    // Read before what is judged first, as in evidence(). A rank that failed later and left is a messenger.
-    const ControlBlock& control = peers_->control_block(peer);
-    const bool lost = peers_->lost(peer);
-    const bool gave_notice = control.left.load(std::memory_order_acquire) != 0;
-    const bool failed = control.poisoned.load(std::memory_order_acquire) != 0;
-    if (lost && !gave_notice) return death_of(peer, subject);
-    if (failed) {
+    const Signs seen = signs_of(peer);
+    if (seen.died) return death_of(peer, subject);
+    if (seen.gave_up) {  // also one that left after that
       messenger = told_by(peer, subject);
-    } else if (gave_notice && (leavers >> peer & 1) != 0) {
+    } else if (seen.left && (leavers >> peer & 1) != 0) {
       gone = departure_of(peer, subject, "");
     }
   }

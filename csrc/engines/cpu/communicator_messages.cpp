@@ -132,15 +132,7 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
     looked_around = Clock::now();
     examine();
     if (operation.done()) return;
-    if (interrupted && looked_around - asked > kLookAround) {
-      asked = looked_around;
-      try {
-        interrupted();
-      } catch (...) {  // Ctrl-C: the peer cannot finish without this rank
-        abort(concat("rank ", rank(), " was interrupted in ", operation.describe()));
-        throw;
-      }
-    }
+    ask(interrupted, asked, operation);
     const Subject subject{call.name(), sequence_};
     warning.look(looked_around, label_, [&](Clock::duration so_far) {
       return where(subject, call.peer) +
@@ -185,20 +177,17 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
 }
 
 void Communicator::examine_messages() {
-  // As in evidence(): a rank gives up, announces that it leaves, and ends, in this order. All of it is read before
-  // the rings are looked at, in waits_for().
+  // All of it is read before the rings are looked at, in waits_for().
   int dead = -1, poisoned = -1;
   uint64_t gone = 0;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    const ControlBlock& control = peers_->control_block(peer);
-    const bool lost = peers_->lost(peer);
-    const bool left = control.left.load(std::memory_order_acquire) != 0;
-    if (control.poisoned.load(std::memory_order_acquire) != 0) {
+    const Signs seen = signs_of(peer);
+    if (seen.gave_up) {
       if (poisoned < 0) poisoned = peer;
-    } else if (left) {
+    } else if (seen.left) {
       gone |= uint64_t{1} << peer;
-    } else if (lost && dead < 0) {
+    } else if (seen.died && dead < 0) {
       dead = peer;
     }
   }

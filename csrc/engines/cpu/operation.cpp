@@ -18,7 +18,7 @@ Algorithm algorithm_of(const Call& call, const GroupTraits& group) {
 
 AnySchedule schedule_of(const Call& call, const PeerView& peers, const GroupTraits& group,
                         Algorithm algorithm, const AlgorithmRow* row, uint64_t sequence) {
-  if (algorithm == Algorithm::kNothing) return std::monostate{};
+  if (algorithm == Algorithm::kNothing) return Nothing{};
   if (row == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 concat(op_kind_name(call.kind), "(", reduce_op_name(call.op), ", ",
@@ -27,30 +27,7 @@ AnySchedule schedule_of(const Call& call, const PeerView& peers, const GroupTrai
   return row->schedule(call, peers, group.layout, sequence);
 }
 
-template <class Schedule, class = void>
-struct HasPayload : std::false_type {};
-template <class Schedule>
-struct HasPayload<Schedule, std::void_t<decltype(std::declval<Schedule>().payload_bytes())>>
-    : std::true_type {};
-
-template <class Visitor>
-auto visit_steps(const AnySchedule& schedule, uint32_t alone, const Visitor& visitor) {
-  return std::visit(
-      [&](const auto& s) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(s)>, std::monostate>) {
-          return alone;
-        } else {
-          return visitor(s);
-        }
-      },
-      schedule);
-}
-
 }  // namespace
-
-uint32_t publications(const AnySchedule& schedule) {
-  return visit_steps(schedule, 0u, [](const auto& s) { return s.steps() - 1; });
-}
 
 Operation::Operation(const Call& call, Transport& peers, const GroupTraits& group,
                      uint64_t sequence, Milliseconds timeout, std::string site)
@@ -72,24 +49,17 @@ Operation::Operation(const Call& call, Transport& peers, const GroupTraits& grou
   }
   locate(call);
   const uint64_t payload = payload_bytes();
-  peers.reserve_scratch(payload == UINT64_MAX ? group.layout.total()
-                                              : group.layout.in_one_step(payload));
+  peers.reserve_scratch(payload == kInBlocks ? group.layout.total()
+                                             : group.layout.in_one_step(payload));
 }
 
 uint64_t Operation::payload_bytes() const {
-  if (algorithm() == Algorithm::kPipelined) return UINT64_MAX;
-  return std::visit(
-      [](const auto& schedule) -> uint64_t {
-        using Schedule = std::decay_t<decltype(schedule)>;
-        if constexpr (std::is_same_v<Schedule, AllToAllV>) {
-          return schedule.blocks == 0 ? schedule.payload_bytes() : UINT64_MAX;
-        } else if constexpr (HasPayload<Schedule>::value) {
-          return schedule.payload_bytes();
-        } else {
-          return 0;
-        }
-      },
-      schedule_);
+  return std::visit([](const auto& schedule) { return schedule.payload_bytes(); }, schedule_);
+}
+
+// It publishes before every step but the first.
+uint32_t Operation::end_base() const {
+  return std::visit([this](const auto& s) { return base() + s.steps() - 1; }, schedule_);
 }
 
 bool Operation::poll(uint32_t base) {
@@ -102,32 +72,23 @@ bool Operation::poll(uint32_t base) {
 }
 
 bool Operation::poll_staged(uint32_t base) {
-  return std::visit(
-      [this, base](const auto& schedule) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(schedule)>, std::monostate>) {
-          return true;
-        } else {
-          // Step 0 publishes the header, which must be in place before.
-          uint32_t at = step();
-          if (at == 0) {
-            ControlBlock& control = peers_.own_control_block();
-            CallNotice& notice = notice_in(control, header_.sequence);
-            notice.header = header_;
-            if (has_detail(header_)) {
-              cut_text(notice.detail, kDetailBytes, detail_.c_str());
-            }
-            // Zero from the start: written where sites are asked for, be it to take one away.
-            if (environment().call_sites) cut_text(notice.site, kSiteBytes, site_.c_str());
-            control.note_cpu();
-          }
-          const bool done = run_steps(schedule, executor_, base, at, [this](uint32_t next) {
-            return next != 1 || read_headers();
-          });
-          step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
-          return done;
-        }
-      },
+  if (algorithm() == Algorithm::kNothing) return true;
+  uint32_t at = step();
+  if (at == 0) {  // which publishes the header: that must be in place before
+    ControlBlock& control = peers_.own_control_block();
+    CallNotice& notice = notice_in(control, header_.sequence);
+    notice.header = header_;
+    if (has_detail(header_)) cut_text(notice.detail, kDetailBytes, detail_.c_str());
+    // Zero from the start: written where sites are asked for, be it to take one away.
+    if (environment().call_sites) cut_text(notice.site, kSiteBytes, site_.c_str());
+    control.note_cpu();
+  }
+  const auto checked = [this](uint32_t next) { return next != 1 || read_headers(); };
+  const bool done = std::visit(
+      [&](const auto& schedule) { return run_steps(schedule, executor_, base, at, checked); },
       schedule_);
+  step_.store(direct_ == nullptr ? at : kDirect, std::memory_order_relaxed);
+  return done;
 }
 
 bool Operation::awaits(int peer) const {
@@ -137,11 +98,9 @@ bool Operation::awaits(int peer) const {
   if ((at & kDirect) != 0) {  // its one wait is for all ranks
     return !reached(load_flag(peers_.view().flags[peer]), direct_base() + (at & ~kDirect));
   }
-  const uint32_t not_waited = visit_steps(schedule_, 1u, [&](const auto& s) {
-    const WaitFor wait = s.wait_for(at);
-    return peer < wait.first || peer >= wait.first + wait.count ? 1u : 0u;
-  });
-  return not_waited == 0 && !reached(load_flag(peers_.view().flags[peer]), base() + at);
+  const WaitFor wait = std::visit([at](const auto& s) { return s.wait_for(at); }, schedule_);
+  return peer >= wait.first && peer < wait.first + wait.count &&
+         !reached(load_flag(peers_.view().flags[peer]), base() + at);
 }
 
 int Operation::awaited_peer() const {
@@ -179,24 +138,21 @@ bool Operation::crowded() const {
 void Operation::check_headers() const {
   uint64_t balance = 0;
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+    const CallHeader& theirs = notice_of(peer).header;
     if (!same_call(theirs, header_)) raise_unlike();
     balance += theirs.balance;
   }
   if (balance != 0) raise_unbalanced();
 }
 
-std::string Operation::call_of(int rank) const {
-  return describe_call(notice_in(peers_.control_block(rank), header_.sequence));
-}
-
 // All headers are there and stay: every rank makes the same of them, whichever it is.
 void Operation::raise_unlike() const {
   std::vector<const CallHeader*> headers;
   for (int rank = 0; rank < peers_.size(); ++rank) {
-    headers.push_back(&notice_in(peers_.control_block(rank), header_.sequence).header);
+    headers.push_back(&notice_of(rank).header);
   }
-  const Unlike unlike = tell_unlike(headers, [this](int rank) { return call_of(rank); });
+  const Unlike unlike =
+      tell_unlike(headers, [this](int rank) { return describe_call(notice_of(rank)); });
   throw MismatchError(concat(unlike.text,
                              ". No memory was touched. Make every rank issue the same operations "
                              "in the same order with equal sizes and dtypes"),
@@ -205,7 +161,7 @@ void Operation::raise_unlike() const {
 
 void Operation::raise_unbalanced() const {
   Told told;
-  for (int rank = 0; rank < peers_.size(); ++rank) told.add({rank}, call_of(rank));
+  for (int rank = 0; rank < peers_.size(); ++rank) told.add({rank}, describe_call(notice_of(rank)));
   throw MismatchError(
       concat("the split sizes of the ranks do not fit each other: ", told.text(),
              ". No memory was touched. What a rank sends to another must be what that expects"),

@@ -20,9 +20,6 @@
 
 namespace fastcomm {
 
-/// Flags that the schedule publishes: how far the next operation's base lies from this one's.
-uint32_t publications(const AnySchedule& schedule);
-
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   using OnFinish = std::function<void(const Operation&, const std::exception_ptr&)>;
@@ -36,8 +33,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   /// when a peer's header is unlike this call's. One thread at a time. `base` is how many steps this
   /// rank has published before the operation: where the one before it ended.
   bool poll(uint32_t base);
-  /// Once it is done.
-  uint32_t end_base() const { return base() + publications(schedule_); }
+  /// Where the next operation's base lies, once this one is done.
+  uint32_t end_base() const;
 
   const CallHeader& header() const { return header_; }
   /// Whether its first steps are small enough for whoever issues it.
@@ -82,7 +79,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   static constexpr uint32_t kDirect = 1u << 31;  // in step_: of the direct schedule
   static constexpr uint64_t kBriefBytes = 64 * 1024;
 
-  /// What this rank gives, if that goes in one step; else UINT64_MAX.
+  /// As that of its schedule (coll/schedule.h).
   uint64_t payload_bytes() const;
 
   bool poll_staged(uint32_t base);
@@ -102,8 +99,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void check_headers() const;
   [[noreturn]] void raise_unlike() const;
   [[noreturn]] void raise_unbalanced() const;
-  /// What a rank has called, from its notice.
-  std::string call_of(int rank) const;
+  /// What a rank says of its call.
+  const CallNotice& notice_of(int rank) const {
+    return notice_in(peers_.control_block(rank), header_.sequence);
+  }
   uint32_t base() const { return base_.load(std::memory_order_relaxed); }
   /// It publishes once, last, so that both schedules of a call end at the same flag.
   uint32_t direct_base() const { return end_base() - (kDirectSteps - 1); }

@@ -66,15 +66,14 @@ bool Operation::read_headers() {
 
 bool Operation::any_shared() const {
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
-    if (theirs.where != kNotShared) return true;
+    if (notice_of(peer).header.where != kNotShared) return true;
   }
   return false;
 }
 
 bool Operation::reach_all(char** buffers) const {
   for (int peer = 0; peer < peers_.size(); ++peer) {
-    const CallHeader& theirs = notice_in(peers_.control_block(peer), header_.sequence).header;
+    const CallHeader& theirs = notice_of(peer).header;
     if (theirs.where == kNotShared || theirs.form != header_.form) return false;
     buffers[peer] = peers_.reach(peer, theirs.where, shared_bytes_);
     if (buffers[peer] == nullptr) return false;

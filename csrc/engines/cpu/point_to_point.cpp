@@ -72,7 +72,13 @@ void PointToPoint::post_recv(const Pointer& operation) {
     const auto stray = std::find_if(strays.begin(), strays.end(), [&](const Stray& known) {
       return known.tag == operation->call().tag;
     });
-    if (stray != strays.end()) return take_stray(peer, ring_peers_[peer], operation, stray);
+    if (stray != strays.end()) {
+      give(peer, ring_peers_[peer], operation, stray->dtype, stray->bytes, stray->number,
+           stray->data.data());
+      if (!operation->matched_) break;  // unlike: it waits until the group is given up
+      strays.erase(stray);
+      return;
+    }
     if (from >= 0) break;
   }
   posted_.push_back(operation);
@@ -81,17 +87,6 @@ void PointToPoint::post_recv(const Pointer& operation) {
     const int peer = from >= 0 ? from : (last_served_ + i) % size;
     if (peer != peers_.rank()) match(peer, ring_peers_[peer]);
     if (from >= 0) break;
-  }
-}
-
-void PointToPoint::take_stray(int from, Peer& peer, const Pointer& operation,
-                              std::list<Stray>::iterator stray) {
-  give(from, peer, operation, stray->dtype, stray->bytes, stray->number, stray->data.data());
-  if (operation->matched_) {
-    peer.strays.erase(stray);
-  } else {  // unlike: it stays without a message until the group is given up
-    posted_.push_back(operation);
-    ++(operation->call().peer < 0 ? expected_from_any_ : peer.expected);
   }
 }
 

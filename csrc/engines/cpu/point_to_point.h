@@ -124,7 +124,6 @@ class PointToPoint {
   bool send_more(Peer& peer);
   bool receive_more(int from, Peer& peer);
   bool match(int from, Peer& peer);
-  void take_stray(int from, Peer& peer, const Pointer& operation, std::list<Stray>::iterator stray);
   /// Gives a receive its message, if they are alike; `data` of a short one.
   void give(int from, Peer& peer, const Pointer& operation, DType dtype, uint64_t bytes,
             uint32_t number, const char* data);
@@ -141,7 +140,6 @@ class PointToPoint {
   int last_served_ = 0;
   std::vector<std::pair<Pointer, std::exception_ptr>> ended_;
   std::optional<Mismatch> mismatch_;
-  std::exception_ptr failure_;
   bool stopped_ = false;
   std::atomic<bool> to_deliver_{false}, to_tell_{false};
   std::atomic<int> unfinished_{0}, background_{0}, waiting_{0};

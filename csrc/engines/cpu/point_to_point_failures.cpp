@@ -12,14 +12,12 @@ void PointToPoint::stop(const std::exception_ptr& failure) {
   for (const Pointer& operation : posted_) end(operation, failure);
   posted_.clear();
   for (Peer& peer : ring_peers_) {
-    for (const Pointer& operation : peer.waiting) end(operation, failure);
-    for (const auto& entry : peer.announced) end(entry.second, failure);
-    for (const Pointer& operation : peer.streams) end(operation, failure);
-    for (const Pointer& operation : peer.incoming) end(operation, failure);
-    peer.waiting.clear();
+    for (auto* queue : {&peer.waiting, &peer.streams, &peer.incoming}) {
+      for (const Pointer& operation : *queue) end(operation, failure);
+      queue->clear();
+    }
+    for (const auto& [number, operation] : peer.announced) end(operation, failure);
     peer.announced.clear();
-    peer.streams.clear();
-    peer.incoming.clear();
     peer.strays.clear();
   }
 }

@@ -5,8 +5,10 @@
 // need not ring for it then. It runs no code of users.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "core/clock.h"
@@ -34,8 +36,8 @@ class ProgressThread {
  public:
   /// Sleeps on `doorbell`, which must be the one that the groups' peers ring, and must outlive the
   /// thread.
-  explicit ProgressThread(Doorbell& doorbell);
-  ~ProgressThread();  // stop()
+  explicit ProgressThread(Doorbell& doorbell) : doorbell_(doorbell) {}
+  ~ProgressThread() { stop(); }
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
@@ -53,13 +55,26 @@ class ProgressThread {
   void watch(const std::shared_ptr<Driven>& group);
   /// True while it may be asleep in a group, or is about to be: then only add() is noticed at once. A
   /// caller that made something pending before it sees false will be seen.
-  bool busy() const;
+  bool busy() const { return busy_.load(std::memory_order_seq_cst); }
 
  private:
-  struct Shared;
-  static void run(Shared& shared);
+  /// Calls `enlist` with the lock, and wakes the thread.
+  template <class Enlist>
+  void wake_with(const Enlist& enlist);
   void start();  // with the lock
-  std::shared_ptr<Shared> shared_;
+  void run();
+  /// The groups with something pending.
+  std::vector<std::shared_ptr<Driven>> to_drive();
+
+  Doorbell& doorbell_;
+  Doorbell idle_bell_{};  // while there are no groups
+  std::mutex mutex_;      // of what follows, but for the atomic ones
+  std::vector<std::shared_ptr<Driven>> groups_;
+  std::vector<std::weak_ptr<Driven>> watched_;
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> changed_{false};  // `groups_` grew, or the progress thread is to stop
+  bool stop_ = false;
+  std::thread thread_;
 };
 
 }  // namespace fastcomm

@@ -4,7 +4,6 @@
 #include <c10/util/Logging.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -57,13 +56,6 @@ void Flight::let_go() {
   std::swap(gone, held_);
 }
 
-CudaGroup::AbortWord CudaGroup::make_abort_word() {
-  void* memory = nullptr;
-  FC_CUDA(cudaHostAlloc(&memory, sizeof(uint32_t), cudaHostAllocMapped), "an abort word");
-  std::memset(memory, 0, sizeof(uint32_t));
-  return AbortWord(static_cast<uint32_t*>(memory));
-}
-
 CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device,
                      Options options)
     : device_(device),
@@ -102,7 +94,10 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
   std::unique_ptr<Trial> trial;
   const auto make = [&] {
     const DeviceGuard guard(device);
-    abort_word_ = make_abort_word();
+    void* word = nullptr;
+    FC_CUDA(cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocMapped), "an abort word");
+    abort_word_.reset(static_cast<uint32_t*>(word));
+    *abort_word_ = 0;
     made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
     if (options_.place == WindowPlace::kDevices && made.pushes) {
       pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),

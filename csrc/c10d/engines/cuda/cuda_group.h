@@ -182,14 +182,12 @@ class CudaGroup {
   struct FreePinned {
     void operator()(uint32_t* word) const { static_cast<void>(cudaFreeHost(word)); }
   };
-  using AbortWord = std::unique_ptr<uint32_t, FreePinned>;
 
   /// Waits until what the device has done is let go of, by whatever thread, but no longer than kPatience: it may
   /// wait for a rank that waits for this one.
   void settle(const std::function<void()>& interrupted);
   /// "" or why no memory was added.
   std::string grow(uint64_t bytes, PoolHosts& hosts);
-  static AbortWord make_abort_word();
   /// Lets `stream` wait for what the caller's had, and for the last operation.
   void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();
@@ -206,7 +204,7 @@ class CudaGroup {
   const int device_;
   const Options options_;
   const std::shared_ptr<Communicator> beside_;
-  AbortWord abort_word_;
+  std::unique_ptr<uint32_t, FreePinned> abort_word_;
   std::unique_ptr<DeviceWindows> windows_;
   std::string how_;
   std::shared_ptr<GroupPool> pool_;  // nullptr: windows are not on the devices

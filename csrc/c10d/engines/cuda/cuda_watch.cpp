@@ -1,41 +1,17 @@
 #include "c10d/engines/cuda/cuda_watch.h"
 #if defined(FC_DEVICES)
-#include <system_error>
-#include <utility>
-
 #include "c10d/life/exception.h"
 #include "core/device_guard.h"
 #include "core/thread_name.h"
 
 namespace fastcomm {
-CudaWatch::CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) { enlist(); }
-
-CudaWatch::~CudaWatch() {
-  delist();
-  stop();
-}
-
-void CudaWatch::stop() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
 void CudaWatch::rouse() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (stop_) return;
-  if (!thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& error) {
-      awake_ = false;
-      throw Error(ErrorCode::kSystem,
-                  concat("no thread can be started that looks after devices: ", error.what(),
-                         ". Raise ulimit -u or the container's limit on processes"));
-    }
+  try {
+    if (needs_thread()) start("no thread can be started that looks after devices: ");
+  } catch (const Error&) {
+    awake_ = false;
+    throw;
   }
   changed_.notify_one();
 }

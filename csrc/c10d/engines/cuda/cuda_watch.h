@@ -4,10 +4,9 @@
 #include "c10d/engines/cuda/cuda_group.h"
 #if defined(FC_DEVICES)
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <memory>
-#include <mutex>
-#include <thread>
+#include <utility>
 
 #include "c10d/life/stopped_at_end.h"
 
@@ -16,8 +15,8 @@ namespace fastcomm {
 /// Sleeps while nothing is under way. Thread-safe.
 class CudaWatch final : public StoppedAtEnd {
  public:
-  explicit CudaWatch(std::shared_ptr<CudaGroup> group);
-  ~CudaWatch();
+  explicit CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) {}
+  ~CudaWatch() { end(); }
 
   /// Something is about to be under way, or is: called before it is submitted, to have a thread, and
   /// afterwards, to have it seen. Raises Error(kSystem): no thread can be started.
@@ -28,21 +27,15 @@ class CudaWatch final : public StoppedAtEnd {
     if (awake_.exchange(true, std::memory_order_acq_rel)) return;
     rouse();
   }
-  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
-  void stop() override;
 
  private:
   static constexpr std::chrono::milliseconds kLook{20};
 
   void rouse();
-  void run();
+  void run() override;
 
   const std::shared_ptr<CudaGroup> group_;
   std::atomic<bool> awake_{false};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stop_ = false;
-  std::thread thread_;
 };
 
 }  // namespace fastcomm

@@ -21,11 +21,8 @@ c10::intrusive_ptr<CudaWork> CudaWork::failed(Call call, const std::exception_pt
 
 void CudaWork::end(const std::exception_ptr& error) {
   const std::exception_ptr translated = as_torch_error(error);
-  {
-    const std::lock_guard<std::mutex> lock(future_mutex_);
-    if (Work::isCompleted()) return;
-    finish(translated);
-  }
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (!Work::isCompleted()) finish(translated);
 }
 
 bool CudaWork::isCompleted() {
@@ -52,8 +49,6 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   if (flight_ != nullptr) flight_->block(current_stream(call_.group->device()));
   return true;
 }
-
-void CudaWork::synchronize() { wait(); }
 
 void CudaWork::wait_on_host(Deadline deadline) {
   while (!isCompleted()) {

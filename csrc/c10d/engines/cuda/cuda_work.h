@@ -34,8 +34,6 @@ class CudaWork final : public GroupWork {
   /// Raises CollectiveTimeoutError when `timeout` passes first, which leaves the operation and the group as
   /// they are.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  /// As wait() without a timeout.
-  void synchronize() override;
   FuturePtr getFuture() override;
   Tensors result() override { return call_.value; }
 

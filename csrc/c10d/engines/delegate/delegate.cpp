@@ -128,7 +128,7 @@ std::exception_ptr Delegate::failed_before(const char* operation) {
   if (beside_ != nullptr) static_cast<void>(beside_->failure_before(operation));
   failure();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure_ == nullptr || text_.empty()) return failure_;
+  if (failure_ == nullptr || left_) return failure_;
   return come_after(failure_, operation);
 }
 
@@ -155,7 +155,7 @@ std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
   // Noted first: what ends because of this finds why.
-  if (note(code, text)) {
+  if (note(Error(code, text))) {
     const std::lock_guard<std::mutex> lock(end_mutex_);
     try {
       if (inner_ != nullptr && kind_.end) kind_.end(*inner_);
@@ -166,12 +166,10 @@ std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
   return noted();
 }
 
-bool Delegate::note(ErrorCode code, const std::string& text) {
+bool Delegate::note(const Error& error) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_ != nullptr) return false;
-  failure_ = std::make_exception_ptr(Error(code, text));
-  code_ = code;
-  text_ = text;
+  failure_ = std::make_exception_ptr(error);
   return true;
 }
 
@@ -180,6 +178,7 @@ void Delegate::leave(const Subject& subject) {
   if (failure_ != nullptr) return;
   failure_ = std::make_exception_ptr(Error(
       ErrorCode::kPoisoned, front(subject) + "this process group was destroyed; create a new one"));
+  left_ = true;
 }
 
 void Delegate::forget() {

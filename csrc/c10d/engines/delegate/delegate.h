@@ -83,13 +83,12 @@ class Delegate {
   void forget();
 
  private:
-  bool note(ErrorCode code, const std::string& text);
+  bool note(const Error& error);
   std::exception_ptr noted() const;
 
   mutable std::mutex mutex_;
   std::exception_ptr failure_;
-  ErrorCode code_{};
-  std::string text_;  // of the first failure; "" where the group was destroyed
+  bool left_ = false;  // that is what failure_ says
 
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_

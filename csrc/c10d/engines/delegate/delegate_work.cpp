@@ -5,12 +5,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "c10d/engines/delegate/wait_slices.h"
 #include "c10d/life/exception.h"
 #include "c10d/life/hooks.h"
+#include "c10d/life/stopped_at_end.h"
 #include "core/call_site.h"
 #include "core/thread_name.h"
 
@@ -90,8 +90,8 @@ void DelegateWork::run_aside(std::function<void()> body) {
   for (const c10::Device device : devices_of(call_.outputs)) {
     stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   }
-  const auto run = [held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this),
-                    body = std::move(body), caller = at::ThreadLocalState(), stream] {
+  auto run = [held = c10::intrusive_ptr<DelegateWork>::reclaim_copy(this), body = std::move(body),
+              caller = at::ThreadLocalState(), stream] {
     name_thread("fc-aside");
     const auto error = caught([&] {
       const at::ThreadLocalStateGuard as_the_caller(caller);
@@ -100,13 +100,8 @@ void DelegateWork::run_aside(std::function<void()> body) {
     });
     held->ended(error, c10::IValue(held->call_.outputs));
   };
-  try {
-    std::thread(run).detach();
-  } catch (const std::system_error& error) {
-    throw Error(ErrorCode::kSystem,
-                concat(call_.delegate->front(call_.subject), "no thread can be started: ",
-                       error.what(), ". Raise ulimit -u or the container's limit on processes"));
-  }
+  start_thread(call_.delegate->front(call_.subject) + "no thread can be started: ", std::move(run))
+      .detach();
 }
 
 void DelegateWork::ended(const std::exception_ptr& error, const c10::IValue& value) {
@@ -121,12 +116,7 @@ void DelegateWork::complete(const std::exception_ptr& error, const c10::IValue& 
 }
 
 void DelegateWork::settle(const std::exception_ptr& error, const c10::IValue& value) {
-  if (settled_.exchange(true)) return;
-  if (error == nullptr) {
-    future_->markCompleted(value);
-  } else {
-    future_->setError(error);
-  }
+  if (!settled_.exchange(true)) settle_future(*future_, error, value);
 }
 
 bool DelegateWork::isCompleted() {

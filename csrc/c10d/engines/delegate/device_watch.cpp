@@ -1,41 +1,15 @@
 #include "c10d/engines/delegate/device_watch.h"
 
 #include <algorithm>
-#include <system_error>
 
 #include "c10d/life/hooks.h"
 #include "core/call_site.h"
 #include "core/thread_name.h"
 namespace fastcomm {
-DeviceWatch::DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {
-  enlist();
-}
-
-DeviceWatch::~DeviceWatch() {
-  delist();
-  stop();
-}
-
-void DeviceWatch::stop() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
 DeviceWatch::Entry DeviceWatch::begin(const Delegate::Subject& subject, Milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!stop_ && !thread_.joinable()) {
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& error) {
-      throw Error(ErrorCode::kSystem,
-                  concat(delegate_->front(subject),
-                         "no thread can be started that looks for deaths: ", error.what(),
-                         ". Raise ulimit -u or the container's limit on processes"));
-    }
+  if (needs_thread()) {
+    start(delegate_->front(subject) + "no thread can be started that looks for deaths: ");
   }
   const auto entry = std::make_shared<Watched>(subject, timeout);
   watched_.push_back(entry);

@@ -1,11 +1,8 @@
 // The death watch of a backend for tensors on a device.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,8 +31,8 @@ class DeviceWatch final : public StoppedAtEnd {
   };
   using Entry = std::shared_ptr<Watched>;
 
-  explicit DeviceWatch(std::shared_ptr<Delegate> delegate);
-  ~DeviceWatch();
+  explicit DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {}
+  ~DeviceWatch() { end(); }
 
   /// Before an operation is submitted, which may wait for peers itself. Raises Error(kSystem).
   Entry begin(const Delegate::Subject& subject, Milliseconds timeout);
@@ -45,15 +42,13 @@ class DeviceWatch final : public StoppedAtEnd {
   /// Returns once nothing is under way: all operations and their works have ended, or the group has failed.
   /// Raises what g_interrupt_check raises.
   void drain();
-  /// From here on nothing is watched. Waits for the thread, which may need the GIL.
-  void stop() override;
 
  private:
   static constexpr Milliseconds kLook{20};
   /// Time to end for operations in which a rank that left in order has taken part.
   static constexpr Milliseconds kLeaverGrace{2000};
 
-  void run();
+  void run() override;
   /// An entry and its work, as they are for one look.
   using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
   Seen seen();
@@ -64,11 +59,7 @@ class DeviceWatch final : public StoppedAtEnd {
   static uint64_t awaited(const Seen& pending);
 
   const std::shared_ptr<Delegate> delegate_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<Entry> watched_;
-  bool stop_ = false;
-  std::thread thread_;
   std::optional<Deadline> stalled_since_;  // the thread's own
 };
 

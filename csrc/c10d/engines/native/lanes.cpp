@@ -85,11 +85,24 @@ void Lanes::hand_over(const Key& key, const Continuations::Place& place, Millise
 }
 
 Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
+  std::optional<Deadline> stalled_since;
+  const auto look_around = [&] {
+    if (const auto error = ordinary_->failure()) std::rethrow_exception(error);
+    if (const auto error = ordinary_->stalled("forming", stalled_since)) {
+      std::rethrow_exception(error);
+    }
+  };
+  const std::string prefix = concat("lane/", key.first ? "own/" : "other/", key.second, "/");
+  StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(prefix, store_), look_around);
+  bootstrap.label = ordinary_->label();
   try {
-    Lane formed =
-        form_communicator(concat("lane/", key.first ? "own/" : "other/", key.second), timeout);
-    Communicator::share_fate(ordinary_, formed);
-    return formed;
+    look_around();
+    const auto [lane, traits] =
+        form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
+    if (lane == nullptr) throw Error(ErrorCode::kSystem, traits.why_not_native);
+    lane->set_label(ordinary_->label());
+    Communicator::share_fate(ordinary_, lane);
+    return lane;
   } catch (const Error& error) {
     if (ordinary_->failure() != nullptr) throw;
     // A store that fails may mean that a rank died: that is reported instead.
@@ -99,25 +112,6 @@ Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
                "formed: ",
                error.what())));
   }
-}
-
-Lanes::Lane Lanes::form_communicator(const std::string& name, Milliseconds timeout) {
-  std::optional<Deadline> stalled_since;
-  const auto look_around = [&] {
-    if (const auto error = ordinary_->failure()) std::rethrow_exception(error);
-    if (const auto error = ordinary_->stalled("forming", stalled_since)) {
-      std::rethrow_exception(error);
-    }
-  };
-  StoreBootstrap bootstrap(c10::make_intrusive<::c10d::PrefixStore>(concat(name, "/"), store_),
-                           look_around);
-  bootstrap.label = ordinary_->label();
-  look_around();
-  Formed formed =
-      form_group(bootstrap, ordinary_->rank(), ordinary_->size(), deadline_after(timeout));
-  if (formed.group == nullptr) throw Error(ErrorCode::kSystem, formed.traits.why_not_native);
-  formed.group->set_label(ordinary_->label());
-  return std::move(formed.group);
 }
 
 }  // namespace fastcomm

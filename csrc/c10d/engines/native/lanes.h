@@ -55,7 +55,6 @@ class Lanes {
   /// Lets another group's use a lane once its last user has ended; else gives up this group.
   void hand_over(const Key& key, const Continuations::Place& place, Milliseconds timeout);
   Lane form(const Key& key, Milliseconds timeout);
-  Lane form_communicator(const std::string& name, Milliseconds timeout);
   std::vector<Lane> formed();
 
   Lane ordinary_;

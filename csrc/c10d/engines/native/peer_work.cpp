@@ -53,15 +53,7 @@ void PeerWork::complete(const PeerOperation& operation, const std::exception_ptr
     completed_here_ = true;
     if (future_ == nullptr) return;
   }
-  complete_future();
-}
-
-void PeerWork::complete_future() {
-  if (const auto error = exception()) {
-    future_->setError(error);
-  } else {
-    future_->markCompleted(c10::IValue(std::vector<at::Tensor>{tensor_}));
-  }
+  settle_future(*future_, translated, result());
 }
 
 GroupWork::FuturePtr PeerWork::getFuture() {
@@ -69,8 +61,8 @@ GroupWork::FuturePtr PeerWork::getFuture() {
     std::lock_guard<std::mutex> lock(future_mutex_);
     if (future_ != nullptr) return future_;
     future_ = make_future();
-    if (completed_here_) {  // else complete() will see the future
-      complete_future();    // with the lock: nothing is attached yet
+    if (completed_here_) {                             // else complete() will see the future
+      settle_future(*future_, exception(), result());  // with the lock: nothing is attached yet
       return future_;
     }
   }

@@ -34,11 +34,7 @@ void NativeWork::complete(const std::exception_ptr& error) {
   std::exception_ptr translated = as_torch_error(error);
   if (translated == nullptr) translated = caught([&] { held_.write_back(); });
   finish(translated);
-  if (translated == nullptr) {
-    future_->markCompleted(c10::IValue(value_));
-  } else {
-    future_->setError(translated);
-  }
+  settle_future(*future_, translated, value_);
 }
 
 bool NativeWork::wait(std::chrono::milliseconds timeout) {
