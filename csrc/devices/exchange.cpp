@@ -32,8 +32,9 @@ void Exchange::copy(const std::vector<CopyJob>& jobs, const Streams& streams) {
   run(streams, ReduceSpec{});
 }
 
-void Exchange::reduce(const RankSources& inputs, const Tensors& outputs, const Sizes& counts,
-                      const ReduceSpec& spec, int root, const Streams& streams) {
+void Exchange::reduce(const RankSources& inputs, const std::vector<char*>& outputs,
+                      const Sizes& counts, const ReduceSpec& spec, int root,
+                      const Streams& streams) {
   if (!has_cuda_kernel(spec.in) || !has_cuda_kernel(spec.out)) {
     throw Error(ErrorCode::kUnsupported, concat("reduce: no CUDA kernel reduces ",
                                                 dtype_name(spec.in), " to ", dtype_name(spec.out)));

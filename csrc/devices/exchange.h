@@ -45,7 +45,6 @@
 namespace fastcomm {
 
 using Sizes = std::vector<uint64_t>;  // of tensors, in bytes or elements as named
-using Tensors = std::vector<char*>;   // a list of tensors
 using RankSources = std::vector<std::vector<const char*>>;  // [rank][tensor]
 
 /// Allocates nothing once warm. Any thread may call; calls on one group take turns. All calls only enqueue, on one
@@ -61,7 +60,7 @@ class Exchange {
   /// The reduction of inputs[s][t] over the ranks s to outputs[t], in memory of the root. counts[t] elements. The
   /// numbers of sources and destinations of `spec` are not read. Each rank reduces its slice of the list, so that all of
   /// them work and no link carries more than it must: (n - 1) / n of the bytes into each of n ranks, twice at the root.
-  void reduce(const RankSources& inputs, const Tensors& outputs, const Sizes& counts,
+  void reduce(const RankSources& inputs, const std::vector<char*>& outputs, const Sizes& counts,
               const ReduceSpec& spec, int root, const Streams& streams);
 
  private:

@@ -22,7 +22,7 @@ void send(TensorList tensors, const std::vector<int>& devices,
     jobs.push_back(CopyJob{0, sources[i], tensors[i].nbytes(), {}});
   }
   for (size_t k = 0; k < lists.size(); ++k) {
-    const Tensors copies = pointers(lists[k]);
+    const std::vector<char*> copies = pointers(lists[k]);
     for (size_t i = 0; i < jobs.size(); ++i) jobs[i].dst[k + 1] = copies[i];
   }
   keep_until_enqueued(tensors);

@@ -60,7 +60,7 @@ class Issuer {
     const int root = any_rank();
     const ReduceSpec spec = any_spec();
     RankSources inputs(n());
-    Tensors outputs;
+    std::vector<char*> outputs;
     Sizes counts;
     const bool in_place = spec.in == spec.out && random() % 2 == 0;
     for (int t = few(); t > 0; --t) {
@@ -240,7 +240,7 @@ CASE(warm) {
   PeerAccess access(probe_peers, true);
   LocalWorld world(each_device(3), access, little_staging(), seed);
   std::vector<std::unique_ptr<Buffer>> buffers;
-  std::vector<Tensors> tensors(3);
+  std::vector<std::vector<char*>> tensors(3);
   RankSources sources(3);
   for (int rank = 0; rank < 3; ++rank) {
     for (const size_t bytes : {400'000, 308}) {
