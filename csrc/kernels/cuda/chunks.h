@@ -77,16 +77,4 @@ int blocks_for_chunks(Kernel kernel, uint64_t chunks) {
   return static_cast<int>(std::min<uint64_t>(chunks, most));
 }
 
-/// Enqueues a kernel over a table on the current device; nothing where the table has no chunks. With a channel
-/// that has failed by then the kernel does nothing. Raises Error(kSystem) with `what`, joined.
-template <class Table, class... What>
-void launch_chunks(void (*kernel)(Table), Table& table, const ChannelState* channel,
-                   cudaStream_t stream, const What&... what) {
-  if (table.chunks == 0) return;
-  table.channel = view_of_channel(channel);
-  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
-                    stream, table),
-          what...);
-}
-
 }  // namespace fastcomm

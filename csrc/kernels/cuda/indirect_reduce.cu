@@ -114,8 +114,10 @@ void launch_indirect_reduce(const ReduceSegment& like, const uint64_t* addresses
   args.chunks = static_cast<uint32_t>(chunks);
   const int ends = spec.num_sources + spec.num_destinations;
   args.addresses = kernel_view(addresses, ends * sizeof(uint64_t), Touch::kRead);
-  launch_chunks(choice.kernel, args, channel, stream, "indirect_reduce of ", like.count,
-                " elements");
+  args.channel = view_of_channel(channel);
+  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, chunks)),
+                    dim3(kTableThreads), stream, args),
+          "indirect_reduce of ", like.count, " elements");
 }
 
 }  // namespace fastcomm

@@ -55,8 +55,11 @@ int launch_table(const ReduceSegment* segments, int count, const CombineSpec& sp
   table.begin(sizes);
   table.combination = terms_of(spec);
   const int taken = table.take(segments, count, sizes, choice.chunk, head_of_sources);
-  launch_chunks(choice.kernel, table, channel, stream, "multi_combine of ", table.count,
-                " segments");
+  if (table.count == 0) return taken;
+  table.channel = view_of_channel(channel);
+  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
+                    dim3(kTableThreads), stream, table),
+          "multi_combine of ", table.count, " segments");
   return taken;
 }
 

@@ -94,8 +94,12 @@ int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
   }
   table.chunks = static_cast<uint32_t>(chunks);
   table.sources = kernel_view(sources, table.count * sizeof(*sources), Touch::kRead);
-  launch_chunks(multi_copy_kernel<kCapacity>, table, channel, stream, "multi_copy of ", table.count,
-                " segments");
+  if (table.count == 0) return taken;
+  table.channel = view_of_channel(channel);
+  const auto kernel = multi_copy_kernel<kCapacity>;
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          "multi_copy of ", table.count, " segments");
   return taken;
 }
 

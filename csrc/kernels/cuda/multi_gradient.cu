@@ -252,7 +252,9 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
   const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
-  launch_chunks(kernel, table, nullptr, stream, "multi_gradient of ", table.count, " segments");
+  FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
+                    stream, table),
+          "multi_gradient of ", table.count, " segments");
   return taken;
 }
 

@@ -137,8 +137,11 @@ int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spe
   ReduceTable<kWords> table;
   table.begin(spec);
   const int taken = table.take(segments, count, spec, choice.chunk, head_with_shifts);
-  launch_chunks(choice.kernel, table, channel, stream, "multi_reduce of ", table.count,
-                " segments");
+  if (table.count == 0) return taken;
+  table.channel = view_of_channel(channel);
+  FC_CUDA(FC_LAUNCH(choice.kernel, dim3(blocks_for_chunks(choice.kernel, table.chunks)),
+                    dim3(kTableThreads), stream, table),
+          "multi_reduce of ", table.count, " segments");
   return taken;
 }
 
