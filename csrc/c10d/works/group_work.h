@@ -22,7 +22,6 @@ class GroupWork : public ::c10d::Work {
 
   /// The group's, for what users attach to the future.
   const Continuations::Ptr& continuations() const { return continuations_; }
-  void synchronize() override { wait(); }
 
  protected:
   /// With a title, torch's profiler sees it from here to its end.

@@ -18,6 +18,7 @@ class WorkOfMany final : public GroupWork {
   bool isCompleted() override;
   bool isSuccess() const override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
   Tensors result() override;
   FuturePtr getFuture() override;
 

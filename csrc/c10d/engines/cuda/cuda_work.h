@@ -34,6 +34,7 @@ class CudaWork final : public GroupWork {
   /// Raises CollectiveTimeoutError when `timeout` passes first, which leaves the operation and the group as
   /// they are.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
   FuturePtr getFuture() override;
   Tensors result() override { return call_.value; }
 

@@ -32,6 +32,7 @@ class PeerWork final : public GroupWork {
   /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
   /// as they are. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
   /// Takes it back if no peer knows of it, else gives the group up.
   void abort() override;
   int sourceRank() const override { return source_.load(std::memory_order_acquire); }

@@ -38,6 +38,7 @@ class NativeWork final : public GroupWork {
   /// Helps until the operation is done. Raises its error; CollectiveTimeoutError when `timeout`
   /// passes first, which leaves the operation and the group as they are.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override { wait(); }
   FuturePtr getFuture() override { return future_; }
   Tensors result() override { return value_; }
   uint64_t getSequencenumber() const override { return sequence_; }
