@@ -40,6 +40,12 @@ TensorList fused_sum_lists(const std::vector<TensorList>& sources, const Gradien
   if (begins_on_device(sources[0])) return fused_sum_device_lists(sources, options);
   FC_CHECK(sources.size() <= kMaxRanks, "fused_reduce_add_coalesced: ", sources.size(),
            " lists, but at most ", kMaxRanks);
+  for (size_t k = 0; k < sources.size(); ++k) {
+    for (const at::Tensor& term : sources[k]) {
+      FC_CHECK(term.is_cpu(), "fused_reduce_add_coalesced: list ", k, " has a tensor on ",
+               term.device(), ", but the first list begins on the CPU");
+    }
+  }
   const size_t count = sources[0].size();
   TensorList results, terms;
   for (const at::Tensor& like : sources[0]) results.push_back(at::empty_like(like));

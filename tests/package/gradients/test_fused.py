@@ -89,6 +89,26 @@ def test_what_lists_must_have_in_common(place: Place) -> None:
             comm.fused_reduce_add_coalesced(lists)
 
 
+def test_lists_that_begin_on_the_cpu_stay_there() -> None:
+    """Memory of another device would be read as the host's."""
+    one = torch.ones(3)
+    there = one.to("meta")
+    for lists in ([[one], [there]], [[one, there], [one, one]]):
+        with pytest.raises(ValueError, match="has a tensor on meta, but the first list begins"):
+            comm.fused_reduce_add_coalesced(lists)
+
+
+@pytest.mark.accelerator
+def test_lists_of_the_cpu_and_of_a_device_are_refused() -> None:
+    one = torch.ones(3)
+    there = one.to(ACCELERATOR.devices(1)[0])
+    for lists in ([[one], [there]], [[one, there]], [[there], [one]], [[there, one]]):
+        with pytest.raises(
+            ValueError, match=r"has a tensor on sim|not of dense tensors on one CUDA device"
+        ):
+            comm.fused_reduce_add_coalesced(lists)
+
+
 def _model() -> nn.Module:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(70, 90), nn.Linear(90, 10), nn.Linear(5, 5))
