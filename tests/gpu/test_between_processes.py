@@ -65,15 +65,11 @@ def test_every_operation_has_the_bits_of_the_cpu() -> None:
     run_ranks(2, _bits, places.kind(), environment=SMALL)
 
 
-def _alike(models: list[nn.Module], kind: str, loose: bool = False) -> list[torch.Tensor]:
+def _alike(models: list[nn.Module], loose: bool = False) -> list[torch.Tensor]:
     """Compare the weights of a model on the CPU and one on a device; return them."""
     here, there = map(weights, models)
-    tolerances = {"rtol": 2e-2, "atol": 2e-3} if loose else {"rtol": 1e-4, "atol": 1e-5}
     for found, wanted in zip(there, here, strict=True):
-        if kind == "sim":
-            assert same_bits(found, wanted)
-        else:
-            torch.testing.assert_close(found, wanted, **tolerances)
+        places.check_alike(found, wanted, loose)
     return there
 
 
@@ -91,7 +87,7 @@ def _ddp(world: World, kind: str) -> list[torch.Tensor]:
         ddp.register_comm_hook(buckets, note_bucket)
         train(world, ddp, _place(net))
         assert len(buckets) > 4 and all(buckets), buckets
-    return _alike(nets, kind)
+    return _alike(nets)
 
 
 MODES: list[dict[str, Any]] = [
@@ -116,7 +112,7 @@ def _fused(world: World, kind: str) -> list[torch.Tensor]:
             norms.append(result.total_norm.item())
         loose = "comm_dtype" in mode
         assert norms[0] == norms[1] or (kind != "sim" and math.isclose(*norms, rel_tol=2e-2))
-        found += _alike(nets, kind, loose)
+        found += _alike(nets, loose)
     return found
 
 
@@ -164,7 +160,7 @@ def _fsdp(world: World, kind: str) -> list[torch.Tensor]:
             seen.clear()
             train(world, net, _place(net))
         assert seen == {("all_gather", allocates), ("reduce_scatter", allocates)}, seen
-        found += _alike(nets, kind)
+        found += _alike(nets)
     return found
 
 
@@ -191,7 +187,7 @@ def _sharded(world: World, kind: str) -> list[torch.Tensor]:
             optimizer.load_state_dict(optimizer.state_dict())
         assert norms[0] == norms[1] or (kind != "sim" and math.isclose(*norms, rel_tol=2e-2))
         # A difference in the products' last bit may round to another neighbour in 16 bits.
-        found += _alike(nets, kind, loose=True)
+        found += _alike(nets, loose=True)
     with pytest.raises(ValueError, match="not on one device"):
         both = [torch.zeros(3, requires_grad=True), torch.zeros(3, device=device)]
         fastcomm.optim.ShardedOptimizer(both, torch.optim.SGD, lr=0.1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import sim
 import torch
+from support.tree import same_bits
 
 if TYPE_CHECKING:
     from hypothesis import settings
@@ -86,6 +87,26 @@ def laid_out(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     size = tensor.untyped_storage().nbytes() // tensor.element_size()
     whole = tensor.as_strided((size,), (1,), 0).to(device)
     return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def check_alike(found: torch.Tensor, wanted: torch.Tensor, loose: bool = False) -> None:
+    """Compare what operators of torch computed on any device with the same on the CPU.
+
+    To the bit, except on a GPU: it adds the terms of products in another order than a CPU does.
+
+    Args:
+        loose: 16 bits were between, which may round a last bit's difference to another neighbour.
+
+    Raises:
+        AssertionError: they are not alike.
+    """
+    found, wanted = found.detach().cpu(), wanted.detach().cpu()
+    if kind() == "cuda":
+        double = found.dtype in (torch.float64, torch.complex128)
+        rtol, atol = (2e-2, 2e-3) if loose else (1e-9, 1e-10) if double else (1e-4, 1e-5)
+        torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)
+    else:
+        assert same_bits(found, wanted)
 
 
 @dataclass(frozen=True)

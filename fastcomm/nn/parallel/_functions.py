@@ -143,10 +143,12 @@ class Scatter(Function):
         kind = served() if tensor.device == CPU and any(t != CPU for t in targets) else None
         streams = [_copy_stream(t) if t.type == kind else None for t in targets]
         chunks = comm.scatter(tensor, targets, chunk_sizes, dim, streams)
-        # Slots after the first get memory of their own, as other devices do: else what one replica
-        # does to its input in place would spoil what another has saved of it.
+        # A device that was listed before gets memory of its own, as other devices do: else what one
+        # replica does to its input in place would spoil what another has saved of it.
         chunks = tuple(
-            chunk.clone() if i > 0 and chunk.device == tensor.device == CPU else chunk
+            chunk.clone()
+            if chunk.device == tensor.device and chunk.device in targets[:i]
+            else chunk
             for i, chunk in enumerate(chunks)
         )
         for chunk, stream in zip(chunks, streams, strict=False):

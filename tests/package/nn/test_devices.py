@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.places import ACCELERATOR, count
+from support.places import ACCELERATOR, check_alike, count
 from support.steps import gradients, small_net, stepped
-from support.tree import same_bits
 from torch import nn
 
 from fastcomm.nn.parallel import DataParallel
@@ -45,7 +44,7 @@ def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
                         parameter.sub_(parameter.grad, alpha=0.1)
                 results.append([output, *gradients(parallel.module), *parallel.module.buffers()])
             for here, away in zip(*results, strict=True):
-                assert same_bits(away.detach().cpu(), here.detach())
+                check_alike(away, here)
 
 
 def test_results_go_to_any_device_and_come_from_any() -> None:
@@ -62,11 +61,11 @@ def test_results_go_to_any_device_and_come_from_any() -> None:
             given_x = x.to(begins, copy=True).requires_grad_()
             output = parallel(given_x)
             assert output.device == torch.device(output_device or devices[0])
-            assert same_bits(output.detach().cpu(), wanted.detach())
+            check_alike(output, wanted)
             output.square().sum().backward()
             assert given_x.grad is not None and given_x.grad.device == torch.device(begins)
             for ours, theirs in zip(gradients(model), gradients(slots), strict=True):
-                assert same_bits(ours.cpu(), theirs)
+                check_alike(ours, theirs)
 
 
 def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
@@ -76,8 +75,8 @@ def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
     for devices in ([one, one, one, one], [two, one, two, one], [one, "cpu", two, "cpu"]):
         model = copy.deepcopy(net).to(devices[0])
         parallel = DataParallel(model, devices)
-        found = stepped(parallel, x)
-        assert all(same_bits(a, b) for a, b in zip(found, wanted, strict=True)), devices
+        for ours, theirs in zip(stepped(parallel, x), wanted, strict=True):
+            check_alike(ours, theirs)
 
 
 def test_default_devices_are_all_of_them() -> None:
