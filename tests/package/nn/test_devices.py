@@ -21,7 +21,7 @@ pytestmark = pytest.mark.accelerator
 def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
     """Run forward and backward passes on non-default streams, and read results on others."""
     devices = ACCELERATOR.devices(3)
-    slots = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    slots = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     there = copy.deepcopy(slots).to(devices[0])
     parallels = [
         DataParallel(slots, ["cpu"] * 3, buffers=buffers),
@@ -29,7 +29,8 @@ def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
     ]
     sides = [torch.Stream(device) for device in devices]
     for step in range(3):
-        rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(step))
+        generator = torch.Generator().manual_seed(step)
+        rows = torch.randn(12, 4, generator=generator, dtype=torch.float64)
         with contextlib.ExitStack() as stack:
             for side in reversed(sides):  # the first device's last: it is the current one
                 stack.enter_context(side)
