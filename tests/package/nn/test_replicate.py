@@ -75,8 +75,8 @@ def test_replicas_of_several_types_can_be_saved(place: Place) -> None:
 
 
 def test_gradients_of_all_replicas_are_summed_into_the_module(place: Place) -> None:
-    model, devices = Model(), place.devices(3)
-    x = torch.randn(6, 4)
+    model, devices = Model().double(), place.devices(3)
+    x = torch.randn(6, 4, dtype=torch.float64)
     terms = []
     for part in x.chunk(3):
         plain = copy.deepcopy(model)
