@@ -1,10 +1,12 @@
 // What the works of all engines have in common.
 #pragma once
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 
 #include <exception>
-#include <optional>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
@@ -24,10 +26,22 @@ class GroupWork : public ::c10d::Work {
   const Continuations::Ptr& continuations() const { return continuations_; }
 
  protected:
-  /// With a title, torch's profiler sees it from here to its end.
-  GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations,
-            const char* title = nullptr, const std::optional<Tensors>& shown = std::nullopt)
-      : ::c10d::Work(rank, type, title, shown), continuations_(std::move(continuations)) {}
+  GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
+      : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
+
+  /// Shows the operation to torch's profiler, from here to its end, as c10d does for a Work with a title. That makes
+  /// an event of every Work; here nothing is allocated, nor `shown` called for the tensors, unless somebody looks.
+  template <class Shown>
+  void show(const char* title, const Shown& shown) {
+    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+    if (!callbacks) return;
+    const auto event = std::make_shared<at::RecordFunction>(std::move(*callbacks));
+    event->_setAsync();  // whoever ends it
+    std::vector<c10::IValue> tensors;
+    for (const at::Tensor& tensor : shown()) tensors.emplace_back(tensor);
+    event->before(title, &tensors);
+    recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
+  }
 
  private:
   const Continuations::Ptr continuations_;

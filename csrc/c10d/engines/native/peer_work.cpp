@@ -18,11 +18,13 @@ const char* title_of(bool is_send, int peer) {
 PeerWork::PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send,
                    int peer, Milliseconds timeout, Continuations::Ptr continuations)
     : GroupWork(group->rank(), is_send ? ::c10d::OpType::SEND : ::c10d::OpType::RECV,
-                std::move(continuations), title_of(is_send, peer), Tensors{tensor}),
+                std::move(continuations)),
       group_(std::move(group)),
       tensor_(tensor),
       buffer_(tensor),
-      timeout_(timeout) {}
+      timeout_(timeout) {
+  show(title_of(is_send, peer), [&] { return result(); });
+}
 
 c10::intrusive_ptr<PeerWork> PeerWork::start(std::shared_ptr<Communicator> group,
                                              const at::Tensor& tensor, bool is_send, int peer,

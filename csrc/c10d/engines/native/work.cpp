@@ -6,10 +6,12 @@
 namespace fastcomm {
 
 NativeWork::NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&& about)
-    : GroupWork(about.rank, about.type, std::move(about.continuations), about.title, about.shown),
+    : GroupWork(about.rank, about.type, std::move(about.continuations)),
       group_(std::move(group)),
       held_(std::move(held)),
-      value_(std::move(about.value)) {}
+      value_(std::move(about.value)) {
+  show(about.title, about.shown);
+}
 
 c10::intrusive_ptr<NativeWork> NativeWork::start(std::shared_ptr<Communicator> group,
                                                  const Call& call, Milliseconds timeout,

@@ -1,8 +1,9 @@
 // A native operation as c10d sees it.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <memory>
-#include <optional>
 
 #include "c10d/requests/prepared.h"
 #include "c10d/works/group_work.h"
@@ -21,8 +22,8 @@ class NativeWork final : public GroupWork {
     int rank;
     ::c10d::OpType type;
     const char* title;
-    std::optional<Tensors> shown;
-    Tensors value;  // the future's
+    c10::function_ref<Tensors()> shown;  // for a profiler, with the title
+    Tensors value;                       // the future's
     Continuations::Ptr continuations;
   };
 
