@@ -69,7 +69,7 @@ def _alike(models: list[nn.Module], loose: bool = False) -> list[torch.Tensor]:
     """Compare the weights of a model on the CPU and one on a device; return them."""
     here, there = map(weights, models)
     for found, wanted in zip(there, here, strict=True):
-        places.check_alike(found, wanted, loose)
+        places.ACCELERATOR.check_alike(found, wanted, loose)
     return there
 
 

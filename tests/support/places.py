@@ -89,27 +89,6 @@ def laid_out(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def check_alike(found: torch.Tensor, wanted: torch.Tensor, loose: bool = False) -> None:
-    """Compare what operators of torch computed on any device with the same on the CPU.
-
-    To the bit, except on a GPU: it adds the terms of products in another order than a CPU does.
-
-    Args:
-        loose: 16 bits were between, which may round a last bit's difference to another neighbour.
-
-    Raises:
-        AssertionError: they are not alike.
-    """
-    found, wanted = found.detach().cpu(), wanted.detach().cpu()
-    if kind() == "cuda":
-        double = found.dtype in (torch.float64, torch.complex128)
-        rtol, atol = (2e-2, 2e-3) if loose else (1e-9, 1e-10) if double else (1e-4, 1e-5)
-        largest = wanted.abs().max().item() if wanted.numel() else 0.0
-        torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol * max(1.0, largest))
-    else:
-        assert same_bits(found, wanted)
-
-
 @dataclass(frozen=True)
 class Place:
     """One kind of place: "cpu", or "accelerator"."""
@@ -137,6 +116,26 @@ class Place:
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the first device."""
         return tensor.to(self.first)
+
+    def check_alike(self, found: torch.Tensor, wanted: torch.Tensor, loose: bool = False) -> None:
+        """Compare what operators of torch computed here with the same on the CPU.
+
+        To the bit, except on a GPU: it adds the terms of products in another order than a CPU does.
+
+        Args:
+            loose: 16 bits were between, which may round a last bit's difference to another
+                neighbour.
+
+        Raises:
+            AssertionError: they are not alike.
+        """
+        found, wanted = found.detach().cpu(), wanted.detach().cpu()
+        if self.kind == "cuda":
+            double = found.dtype in (torch.float64, torch.complex128)
+            rtol, atol = (2e-2, 2e-3) if loose else (1e-9, 1e-10) if double else (1e-4, 1e-5)
+            torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)
+        else:
+            assert same_bits(found, wanted)
 
     def synchronize(self) -> None:
         """Wait for all devices."""

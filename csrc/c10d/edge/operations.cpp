@@ -1,10 +1,10 @@
 // c10d's operations, as requests.
-#include <ATen/record_function.h>
-
+#include <memory>
 #include <type_traits>
 
 #include "c10d/edge/backend.h"
 #include "c10d/life/exception.h"
+#include "c10d/works/event.h"
 #include "c10d/works/work_of_many.h"
 #include "tensors/gradients.h"
 
@@ -55,23 +55,12 @@ Options with_work(Options opts) {
 
 /// What torch's profiler sees of a call while it is submitted. Asynchronous works of the host's engine show themselves,
 /// to their end; other backends show their own.
-class Profiled {
- public:
-  Profiled(const Engine& engine, const Request& request) {
-    if (!engine.is_native() || (request.async && !engine.is_on_devices())) return;
-    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
-    if (!callbacks) return;  // nobody looks
-    event_.emplace(std::move(*callbacks));
-    // As those of other backends, whose events are asynchronous whoever waits.
-    if (!engine.is_on_devices()) event_->_setAsync();
-    for (const at::Tensor& tensor : request.shown()) shown_.emplace_back(tensor);
-    event_->before(row_of(request.kind).title.c_str(), &shown_);
-  }
-
- private:
-  std::optional<at::RecordFunction> event_;
-  std::vector<c10::IValue> shown_;
-};
+std::shared_ptr<at::RecordFunction> event_of(const Engine& engine, const Request& request) {
+  if (!engine.is_native() || (request.async && !engine.is_on_devices())) return nullptr;
+  // On the host async as those of other backends, whoever waits.
+  return begin_event(row_of(request.kind).title.c_str(), !engine.is_on_devices(),
+                     [&] { return request.shown(); });
+}
 
 }  // namespace
 
@@ -80,7 +69,7 @@ std::optional<WorkPtr> FastcommBackend::submit_if_taken(Request& request) {
   if (in_block) request.async = request.coalesced = true;
   Engine* const engine = engines_->choose(request);
   if (engine == nullptr) return std::nullopt;
-  const Profiled profiled(*engine, request);
+  const auto event = event_of(*engine, request);
   return in_block ? coalescing_.submit(*engine, request) : engine->submit(request);
 }
 

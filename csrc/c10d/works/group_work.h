@@ -3,15 +3,14 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue.h>
-#include <ATen/record_function.h>
 
 #include <exception>
-#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
 
 #include "c10d/works/continuations.h"
+#include "c10d/works/event.h"
 
 namespace fastcomm {
 
@@ -29,18 +28,12 @@ class GroupWork : public ::c10d::Work {
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
-  /// Shows the operation to torch's profiler, from here to its end, as c10d does for a Work with a title. That makes
-  /// an event of every Work; here nothing is allocated, nor `shown` called for the tensors, unless somebody looks.
+  /// Shows the operation to torch's profiler, from here to its end, whoever ends it, as c10d does for a Work with a
+  /// title. That makes an event of every Work; here there is one only if somebody looks (event.h).
   template <class Shown>
   void show(const char* title, const Shown& shown) {
-    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
-    if (!callbacks) return;
-    const auto event = std::make_shared<at::RecordFunction>(std::move(*callbacks));
-    event->_setAsync();  // whoever ends it
-    std::vector<c10::IValue> tensors;
-    for (const at::Tensor& tensor : shown()) tensors.emplace_back(tensor);
-    event->before(title, &tensors);
-    recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
+    const auto event = begin_event(title, /*async=*/true, shown);
+    if (event) recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
   }
 
  private:

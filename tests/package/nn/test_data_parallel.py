@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.places import Place, check_alike, examples
+from support.places import Place, examples
 from support.steps import Applied, gradients, small_net, stepped
 from torch import nn
 from torch.nn import functional as F
@@ -47,7 +47,7 @@ def test_it_computes_what_the_module_does(
         given_x = place.put(x) if input_is == "there" else x
         there = stepped(copy.deepcopy(parallel), given_x)
         for ours, theirs in zip(there, here, strict=True):
-            check_alike(ours, theirs)
+            place.check_alike(ours, theirs)
 
 
 def test_the_function(place: Place) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.places import ACCELERATOR, check_alike, count
+from support.places import ACCELERATOR, count
 from support.steps import gradients, small_net, stepped
 from torch import nn
 
@@ -45,7 +45,7 @@ def test_replicas_run_on_the_callers_streams(buffers: Any) -> None:
                         parameter.sub_(parameter.grad, alpha=0.1)
                 results.append([output, *gradients(parallel.module), *parallel.module.buffers()])
             for here, away in zip(*results, strict=True):
-                check_alike(away, here)
+                ACCELERATOR.check_alike(away, here)
 
 
 def test_results_go_to_any_device_and_come_from_any() -> None:
@@ -62,11 +62,11 @@ def test_results_go_to_any_device_and_come_from_any() -> None:
             given_x = x.to(begins, copy=True).requires_grad_()
             output = parallel(given_x)
             assert output.device == torch.device(output_device or devices[0])
-            check_alike(output, wanted)
+            ACCELERATOR.check_alike(output, wanted)
             output.square().sum().backward()
             assert given_x.grad is not None and given_x.grad.device == torch.device(begins)
             for ours, theirs in zip(gradients(model), gradients(slots), strict=True):
-                check_alike(ours, theirs)
+                ACCELERATOR.check_alike(ours, theirs)
 
 
 def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
@@ -77,7 +77,7 @@ def test_devices_that_stand_several_times_and_slots_beside_devices() -> None:
         model = copy.deepcopy(net).to(devices[0])
         parallel = DataParallel(model, devices)
         for ours, theirs in zip(stepped(parallel, x), wanted, strict=True):
-            check_alike(ours, theirs)
+            ACCELERATOR.check_alike(ours, theirs)
 
 
 def test_default_devices_are_all_of_them() -> None:

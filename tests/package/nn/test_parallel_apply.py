@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.places import ACCELERATOR, Place, check_alike
+from support.places import ACCELERATOR, Place
 from torch import nn
 from torch._utils import ExceptionWrapper
 
@@ -33,10 +33,10 @@ def test_results(place: Place) -> None:
         for devices in (None, two):
             outputs = parallel_apply(modules, given_inputs, None, devices)
             for ours, theirs in zip(outputs, wanted, strict=True):
-                check_alike(ours, theirs)
+                place.check_alike(ours, theirs)
     outputs = parallel_apply(modules, [(), ()], [{"input": x} for x in inputs], two)
     for ours, theirs in zip(outputs, wanted, strict=True):
-        check_alike(ours, theirs)
+        place.check_alike(ours, theirs)
 
 
 def test_they_run_at_the_same_time() -> None:

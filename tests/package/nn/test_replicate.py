@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.garbage import garbage_of
-from support.places import ACCELERATOR, Place, check_alike
+from support.places import ACCELERATOR, Place
 from support.tree import tree_sum
 from torch import nn
 
@@ -50,7 +50,7 @@ def test_replicas_do_what_the_module_does(place: Place, detach: bool) -> None:
     model.to(place.first)
     for i, replica in enumerate(replicate(model, two, detach)):
         assert type(replica) is Model and replica is not model and not replica.training
-        check_alike(replica(x.to(two[i])), wanted)
+        place.check_alike(replica(x.to(two[i])), wanted)
         assert all(buffer.device == two[i] for buffer in replica.buffers())
         assert replica.again is replica.first and replica.nothing is None
         assert replica.no_parameter is None and replica.no_buffer is None
@@ -94,9 +94,9 @@ def test_gradients_of_all_replicas_are_summed_into_the_module(place: Place) -> N
         assert parameter.grad is not None
         if parameter.is_complex():
             total = torch.view_as_complex(tree_sum([torch.view_as_real(part) for part in parts]))
-            check_alike(parameter.grad, total)
+            place.check_alike(parameter.grad, total)
         else:
-            check_alike(parameter.grad, tree_sum(parts))
+            place.check_alike(parameter.grad, tree_sum(parts))
 
 
 def test_the_first_replica_shares_the_modules_buffers(place: Place) -> None:
@@ -195,7 +195,7 @@ def test_memory_that_a_graph_holds_is_not_written_to(place: Place) -> None:
             model.weight.add_(1)
     for output, weight in zip(outputs, weights, strict=True):
         (gradient,) = torch.autograd.grad(output.sum(), x)
-        check_alike(gradient, torch.ones(3, 64) @ weight)
+        place.check_alike(gradient, torch.ones(3, 64) @ weight)
 
 
 def test_attributes_and_structure_follow_the_module(place: Place) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.garbage import garbage_of
-from support.places import Place, check_alike
+from support.places import Place
 from torch import nn
 
 from fastcomm.nn.parallel.data_parallel import DataParallel
@@ -53,15 +53,15 @@ def test_it_is_batchnorm_of_the_whole_batch(
         for theirs, ours, there in zip(*results, strict=True):
             assert theirs is not None and ours is not None and there is not None
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-            check_alike(there, ours)
+            place.check_alike(there, ours)
         for theirs, ours, there in zip(*(m.buffers() for m, _ in models), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
-            check_alike(there, ours)
+            place.check_alike(there, ours)
     batch = torch.randn(rows, 2, 3, 3, dtype=torch.float64)
     plain[6] = on_slots[6] = net[6] = nn.Identity()
     theirs, ours, there = (model.eval()(batch.to(device)) for model, device in models)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-    check_alike(there, ours)
+    place.check_alike(there, ours)
 
 
 def test_half_precision_keeps_its_dtype(place: Place) -> None:
