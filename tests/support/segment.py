@@ -8,12 +8,15 @@ from pathlib import Path
 
 def _file() -> Path:
     """Return the segment, by the one descriptor of this process that has it open."""
-    (found,) = (
-        link
-        for link in Path("/proc/self/fd").iterdir()
-        if link.is_symlink() and "fastcomm" in os.readlink(link)
-    )
+    (found,) = (link for link in Path("/proc/self/fd").iterdir() if "fastcomm" in _target(link))
     return found
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # another thread, such as a store's, has closed it since
+        return ""
 
 
 def backed_bytes() -> int:
