@@ -174,7 +174,8 @@ def nvcc_rule(cuda: Cuda) -> list[str]:
         f"nvcc = {shlex.quote(cuda.nvcc)}",
         f"nvccflags = {shlex.join(flags)}",
         "rule nvcc",
-        f"  command = mkdir -p {kept} && $nvcc -MD -MF $out.d $nvccflags --keep --keep-dir {kept}"
+        f"  command = rm -rf {kept} && mkdir -p {kept}"
+        f" && $nvcc -MD -MF $out.d $nvccflags --keep --keep-dir {kept}"
         " -c $in -o $out > $out.log 2>&1 || { cat $out.log; false; }"
         f" && {{ grep -F warning $out.log || true; }} && {tidy}",
         "  depfile = $out.d",

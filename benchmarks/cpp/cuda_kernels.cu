@@ -3,6 +3,7 @@
 //
 //   python tools/gpu_programs.py --architectures 9.0     # compiles it, with the programs of tests
 //   build/gpu/cuda_kernels > cuda-kernels.jsonl
+//   build/gpu/cuda_kernels gradient              # methods with this in their names, and no launches
 //
 // Prints JSON lines: the environment, then a row for each measurement.
 //   "bandwidth"  `bytes` is what one source holds, in `segments` tensors; `gbps` counts all that must
@@ -57,8 +58,13 @@ void print_row(const Method& method, int repeats, const Spread& time, double cop
 }
 
 /// Times every method and the copies beside them once a round.
-void measure_bandwidth(Device& device, DeviceClock& clock, uint64_t bytes) {
+void measure_bandwidth(Device& device, DeviceClock& clock, uint64_t bytes,
+                       const std::string& wanted) {
   std::vector<Method> methods = methods_for(device, bytes);
+  const auto unwanted = [&](const Method& method) {
+    return method.name.find(wanted) == std::string::npos;
+  };
+  methods.erase(std::remove_if(methods.begin(), methods.end(), unwanted), methods.end());
   std::map<uint64_t, size_t> copies;  // by size, where they stand
   const size_t kernels = methods.size();
   for (size_t k = 0; k < kernels; ++k) copies.emplace(size_of_copy(methods[k]), 0);
@@ -139,7 +145,8 @@ void print_environment() {
       device.l2CacheSize, clock_khz, bus_bits, runtime, driver);
 }
 
-void measure() {
+/// `wanted`: in the names of methods.
+void measure(const std::string& wanted) {
   print_environment();
   size_t free_bytes = 0, total = 0;
   must(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
@@ -149,10 +156,11 @@ void measure() {
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   Device device{Walk(walk, 1), Walk(walk, 2), stream};
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  measure_launches(device);
+  if (wanted.empty()) measure_launches(device);
   DeviceClock clock(stream);
   for (const uint64_t bytes : kSizes) {
-    if (17 * (bytes + kGap * (kManySegments + 1)) < walk) measure_bandwidth(device, clock, bytes);
+    if (17 * (bytes + kGap * (kManySegments + 1)) < walk)
+      measure_bandwidth(device, clock, bytes, wanted);
   }
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
@@ -160,9 +168,9 @@ void measure() {
 }  // namespace
 }  // namespace fastcomm::benchmarks
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    fastcomm::benchmarks::measure();
+    fastcomm::benchmarks::measure(argc > 1 ? argv[1] : "");
   } catch (const fastcomm::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -114,6 +114,7 @@ FC_HD double add_rn(double a, double b) { return __dadd_rn(a, b); }
 FC_HD double mul_rn(double a, double b) { return __dmul_rn(a, b); }
 FC_HD double div_rn(double a, double b) { return __ddiv_rn(a, b); }
 FC_HD double sqrt_rn(double value) { return __dsqrt_rn(value); }
+FC_HD double fma_rn(double a, double b, double c) { return __fma_rn(a, b, c); }
 #else
 FC_HD float add_rn(float a, float b) { return a + b; }
 FC_HD float mul_rn(float a, float b) { return a * b; }
@@ -122,6 +123,7 @@ FC_HD double add_rn(double a, double b) { return a + b; }
 FC_HD double mul_rn(double a, double b) { return a * b; }
 FC_HD double div_rn(double a, double b) { return a / b; }
 FC_HD double sqrt_rn(double value) { return std::sqrt(value); }
+FC_HD double fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 #endif
 
 /// Of the types that accumulate in Float, which is one of them.

@@ -42,6 +42,26 @@ struct alignas(16) BlockNorm {  // a device moves it by one access
 /// The larger one; NaN wins.
 FC_HD double larger(double a, double b) { return a != a ? a : b > a || b != b ? b : a; }
 
+/// The sum over elements, and one more: of a norm other than kInfinity. The square of what
+/// accumulates in fp32 is exact, so that a fused multiply-add rounds like a sum.
+template <class T, NormKind kKind>
+FC_HD double add_term(double sum, double value) {
+  if constexpr (kKind != NormKind::kTwo) {
+    return add_rn(sum, fabs(value));
+  } else if constexpr (sizeof(typename Numeric<T>::Acc) > sizeof(float)) {
+    return add_rn(sum, mul_rn(value, value));
+  } else {
+    return fma_rn(value, value, sum);
+  }
+}
+
+/// Whether a part tells if all elements are finite: neither sums of fp32 nor of their squares leave
+/// the range of fp64.
+template <class T>
+FC_HD bool part_tells(NormKind kind) {
+  return kind != NormKind::kNone && sizeof(typename Numeric<T>::Acc) <= sizeof(float);
+}
+
 /// How two parts are joined, as core/numeric.h's tree takes it; zero changes nothing.
 struct JoinSums {
   using Acc = double;

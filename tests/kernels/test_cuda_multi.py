@@ -32,7 +32,7 @@ RACES = {
     ("reduce", "share_chunks"): (*KERNELS, "SegmentWorker"),
     ("combine", "share_chunks"): (*KERNELS, "SegmentWorker", "combine_raw"),
     **{
-        ("gradient", control): ("csrc/kernels/", "operator()")
+        ("gradient", control): ("csrc/kernels/", "operator()", "NormColumns")
         for control in ("no_barrier", "no_lane_barrier", "share_chunks")
     },
 }

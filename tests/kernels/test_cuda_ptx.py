@@ -14,6 +14,7 @@ from support import nvcc
 NAMES = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient", "gradient_norm"]
 BATCHED = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
 MOVING, NORMS = BATCHED[:4], BATCHED[3:]
+GRADIENTS = NORMS[0]
 # Kernels that wait for other ranks.
 WAITING = [
     f"csrc/engines/cuda/{name}.cu" for name in ("short", "short_combine", "meeting", "pairs")
@@ -64,7 +65,9 @@ def test_tables_stay_in_parameter_space(source: str) -> None:
 def test_arithmetic_is_rounded_as_written(source: str) -> None:
     ptx = nvcc.ptx_of(source)
     assert not re.search(r"\bdiv\.(?:approx|full)|\.ftz", ptx)
-    assert not re.search(r"\b(?:fma|mad)\.[\w.]*f(?:16|32|64)", ptx)
+    fused = set(re.findall(r"\b(?:fma|mad)\.[\w.]*f(?:16|32|64)", ptx))
+    # The square of an fp32, which is exact in fp64, may be added in one step.
+    assert fused <= ({"fma.rn.f64"} if source == GRADIENTS else set())
 
 
 def test_no_product_is_contracted_into_a_sum() -> None:

@@ -45,7 +45,8 @@ nothing unless the operation has failed. In place: all ranks' tensors are of
 
 A fused reduction is of two gradients, which in place lie end to end, and else are gathered and
 scattered: by `copy`, or with a type on the wire by `reduce`, of one source. `look` stands for
-`multi_gradient_kernel`, which looks at them, `norm` for the two that join what it has found. Shards
+`multi_norm_kernel` or `multi_gradient_kernel`, which look at them, `norm` for the two that join
+what they have found. Shards
 are never used in place.
 
 Captured operations, and so those of this table, always look tensors up: there may be memory of the

@@ -55,6 +55,19 @@ FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t
   return low;
 }
 
+/// The same, for tables whose entries lie far apart. It looks beside `last` first: a table is in
+/// constant memory, whose small cache a search of all of it misses for every chunk.
+template <class First>
+FC_DEVICE int segment_beside(const First& first, int count, int last, uint32_t chunk) {
+  int low = last, step = 1;
+  while (low + step < count && first(low + step) <= chunk) {
+    low += step;
+    step *= 2;
+  }
+  const int high = low + step < count ? low + step : count;
+  return segment_of_chunk(first, high, low, chunk);
+}
+
 /// What the kernel that is launched next gets as its channel; nullptr stays.
 inline const ChannelState* view_of_channel(const ChannelState* channel) {
   if (channel == nullptr) return nullptr;

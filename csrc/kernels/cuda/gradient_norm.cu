@@ -1,7 +1,7 @@
 // The kernels of kernels/cuda/gradient_norm.h.
 //
 //   gradient_parts_kernel  a thread block joins the blocks of a segment, then those of another one
-//   gradient_norm_kernel   one thread block joins the segments
+//   gradient_norm_kernel   one thread block joins the segments, if there are several
 //
 // Both take tiles of 2,048 neighbours: a thread loads and joins eight of them, the thread block all
 // (kernels/cuda/norm_tree.h), and thread 0 joins tiles as they come. Cost: each norm is read once,
@@ -34,27 +34,56 @@ FC_DEVICE BlockNorm load_norm(const BlockNorm* from) {
   return norm;
 }
 
-/// load(0), ..., load(count - 1) joined, for thread 0. `waiting`: memory for the tree over tiles.
+constexpr uint32_t kNeighbours = 8;
+constexpr uint32_t kTile = NormTree::kLeaves * kNeighbours;
+
+/// A thread's norms of a tile.
+struct TileNorms {
+  static constexpr uint32_t kOfThread = NormTree::kLeaves / kTableThreads;
+  BlockNorm norms[kOfThread][kNeighbours];
+
+  static FC_DEVICE uint32_t leaf(uint32_t l) { return threadIdx.x + l * kTableThreads; }
+
+  /// The tile of load(first), ... below load(count); what it lacks is zero.
+  template <class Load>
+  FC_DEVICE void load_tile(uint32_t first, uint32_t count, const Load& load) {
+    FC_UNROLL
+    for (uint32_t l = 0; l < kOfThread; ++l) {
+      FC_UNROLL
+      for (uint32_t i = 0; i < kNeighbours; ++i) {
+        const uint32_t at = first + leaf(l) * kNeighbours + i;
+        norms[l][i] = at < count ? load(at) : BlockNorm{};
+      }
+    }
+  }
+
+  /// Neighbours, joined, become leaves. Returns whether all are finite.
+  template <class Join>
+  FC_DEVICE bool join(const NormTree& tree) const {
+    bool finite = true;
+    FC_UNROLL
+    for (uint32_t l = 0; l < kOfThread; ++l) {
+      FC_UNROLL
+      for (uint32_t i = 0; i < kNeighbours; ++i) finite &= norms[l][i].finite;
+      tree.set(leaf(l),
+               NormTree::joined<Join, kNeighbours>([&](uint32_t i) { return norms[l][i].part; }));
+    }
+    return finite;
+  }
+};
+
+/// load(0), ..., load(count - 1) joined, for thread 0. `waiting`: memory for the tree over tiles. A
+/// tile is loaded while the one before is joined.
 template <class Join, class Load>
 FC_DEVICE BlockNorm join_all(const NormTree& tree, double* waiting, uint32_t count,
                              const Load& load) {
-  constexpr uint32_t kNeighbours = 8;
-  constexpr uint32_t kTile = NormTree::kLeaves * kNeighbours;
   PartsTree<Join> tiles(waiting);
   bool finite = true;
+  TileNorms tile;
+  tile.load_tile(0, count, load);
   for (uint32_t first = 0; first < count; first += kTile) {
-    for (uint32_t leaf = threadIdx.x; leaf < NormTree::kLeaves; leaf += kTableThreads) {
-      const uint32_t at = first + leaf * kNeighbours;
-      BlockNorm norms[kNeighbours];
-      FC_UNROLL
-      for (uint32_t i = 0; i < kNeighbours; ++i) {
-        if (at + i < count) norms[i] = load(at + i);
-      }
-      FC_UNROLL
-      for (uint32_t i = 0; i < kNeighbours; ++i) finite &= norms[i].finite;
-      tree.set(leaf,
-               NormTree::joined<Join, kNeighbours>([&](uint32_t i) { return norms[i].part; }));
-    }
+    finite &= tile.template join<Join>(tree);
+    if (count - first > kTile) tile.load_tile(first + kTile, count, load);
     const double part = tree.root<Join>();
     if (threadIdx.x == 0) tiles.add(part);
   }
@@ -69,9 +98,21 @@ FC_DEVICE BlockNorm join_all(NormKind kind, const NormTree& tree, double* waitin
                                      : join_all<JoinSums>(tree, waiting, count, load);
 }
 
+/// By one thread.
+FC_DEVICE void write_results(NormKind kind, BlockNorm norm, const NormResults& results) {
+  const double total = norm_of_sum(kind, norm.part);
+  if (results.total_type == DType::kFloat64) {
+    *static_cast<double*>(results.total) = total;
+  } else {
+    *static_cast<float*>(results.total) = static_cast<float>(total);
+  }
+  if (results.found_inf != nullptr) *results.found_inf = norm.finite ? 0.0f : 1.0f;
+}
+
+/// A list of one segment has its results from here.
 __global__ void __launch_bounds__(kTableThreads)
     gradient_parts_kernel(NormNotes notes, uint32_t blocks, uint32_t segments, NormKind kind,
-                          double* parts) {
+                          NormResults results) {
   FC_SHARED(double, leaves, NormTree::kPlaces);
   FC_SHARED(double, tiles, PartsTree<JoinSums>::kLevels);
   const NormTree tree(leaves);
@@ -83,7 +124,8 @@ __global__ void __launch_bounds__(kTableThreads)
     });
     if (threadIdx.x == 0) {
       notes.segments[s] = norm;
-      parts[s] = norm.part;
+      results.parts[s] = norm.part;
+      if (segments == 1) write_results(kind, norm, results);
     }
   }
 }
@@ -98,28 +140,27 @@ __global__ void __launch_bounds__(kTableThreads)
   const BlockNorm norm = join_all(kind, tree, tiles, segments, [&](uint32_t i) {
     return notes != nullptr ? load_norm(&notes[i]) : BlockNorm{results.parts[i], true};
   });
-  if (threadIdx.x != 0) return;
-  const double total = norm_of_sum(kind, norm.part);
-  if (results.total_type == DType::kFloat64) {
-    *static_cast<double*>(results.total) = total;
-  } else {
-    *static_cast<float*>(results.total) = static_cast<float>(total);
-  }
-  if (results.found_inf != nullptr) *results.found_inf = norm.finite ? 0.0f : 1.0f;
+  if (threadIdx.x == 0) write_results(kind, norm, results);
+}
+
+/// What a kernel writes of the results, which a later one may read.
+NormResults view_of(const NormResults& results) {
+  NormResults seen = results;
+  seen.total =
+      kernel_view(static_cast<char*>(results.total), dtype_size(results.total_type), Touch::kWrite);
+  seen.found_inf = kernel_view(results.found_inf, sizeof(float), Touch::kWrite);
+  return seen;
 }
 
 void launch_total(const BlockNorm* notes, int count, NormKind kind, const NormResults& results,
                   cudaStream_t stream) {
-  NormResults seen = results;
+  NormResults seen = view_of(results);
   const auto bytes = static_cast<uint64_t>(count);
   if (notes != nullptr) {
     notes = kernel_view(notes, bytes * sizeof(BlockNorm), Touch::kRead);
   } else {
     seen.parts = kernel_view(results.parts, bytes * sizeof(double), Touch::kRead);
   }
-  seen.total =
-      kernel_view(static_cast<char*>(results.total), dtype_size(results.total_type), Touch::kWrite);
-  seen.found_inf = kernel_view(results.found_inf, sizeof(float), Touch::kWrite);
   FC_CUDA(FC_LAUNCH(gradient_norm_kernel, dim3(1), dim3(kTableThreads), stream, notes,
                     static_cast<uint32_t>(count), kind, seen),
           "the norm of ", count, " gradients");
@@ -145,11 +186,13 @@ void launch_gradient_norm(const NormNotes& notes, uint32_t blocks, int segments,
     const NormNotes seen{kernel_view(notes.blocks, blocks * sizeof(BlockNorm), Touch::kRead),
                          kernel_view(notes.segments, count * sizeof(BlockNorm), Touch::kWrite),
                          kernel_view(notes.first_of, count * sizeof(uint32_t), Touch::kRead)};
-    double* const parts = kernel_view(results.parts, count * sizeof(double), Touch::kWrite);
+    NormResults written = segments == 1 ? view_of(results) : results;
+    written.parts = kernel_view(results.parts, count * sizeof(double), Touch::kWrite);
     FC_CUDA(FC_LAUNCH(gradient_parts_kernel, dim3(grid), dim3(kTableThreads), stream, seen, blocks,
-                      static_cast<uint32_t>(segments), kind, parts),
+                      static_cast<uint32_t>(segments), kind, written),
             "the norms of ", segments, " gradients");
   }
+  if (segments == 1) return;
   launch_total(notes.segments, segments, kind, results, stream);
 }
 

@@ -1,11 +1,16 @@
 // The kernels of kernels/cuda/multi_gradient.h, and the one place that chooses among them.
 //
-// A chunk is a block of kNormBlock elements, which a thread block reduces in packs
+//   multi_gradient_kernel  reduces, and computes the norms of what it writes
+//   multi_norm_kernel      computes norms alone, of sources that nothing changes
+//
+// A chunk is a block of kNormBlock elements. multi_gradient_kernel reduces it in packs
 // (kernels/cuda/reduce_table.h), leaving each result in shared memory too. Then every thread sums a
-// column of the norm, a few join the columns (kernels/cuda/norm_tree.h), and thread 0 ends that
-// while the others go on to the next chunk. Cost: n sources read once, the destination written
-// once, 16 bytes of norm a block; 10 or 32 KB of parameters. A tensor without elements has
-// one empty block, so that it has a norm.
+// column of the norm (kernels/cuda/norm_columns.h), a few join the columns
+// (kernels/cuda/norm_tree.h), and thread 0 ends that while the others go on to the next chunk.
+// multi_norm_kernel takes columns from where the source lies, and loads those of the next chunk
+// before it joins those of this one. Cost: n sources read once, the destination written once, 16
+// bytes of norm a block; 10 or 32 KB of parameters. A tensor without elements has one empty block,
+// so that it has a norm.
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
 // summed; a column is summed before it is joined, and before the next chunk's results take the
@@ -21,6 +26,7 @@
 #include "core/numeric.h"
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/kernel_types.h"
+#include "kernels/cuda/norm_columns.h"
 #include "kernels/cuda/norm_tree.h"
 #include "kernels/cuda/reduce_table.h"
 
@@ -49,12 +55,14 @@ template <class T>
 struct Kept {
   T* values;
   uint64_t first;  // position less element
+  bool checked;    // whether `finite` has to be told
   bool& finite;
 
   template <class Raw>
   FC_DEVICE void operator()(uint64_t element, const Raw (&raw)[1]) const {
     constexpr int kCount = kLanes<T, Raw>;
     reinterpret_cast<Raw*>(values)[(element + first) / kCount] = raw[0];
+    if (!checked) return;
     T results[kCount];
     memcpy(results, raw, sizeof(results));
     FC_UNROLL
@@ -65,50 +73,12 @@ struct Kept {
   }
 };
 
-/// The sum over a column of a chunk: every kNormLanes-th element of a piece, from `first` on.
-template <class T, NormKind kKind>
-FC_DEVICE double sum_column(const T* values, uint32_t first, uint32_t count) {
-  double sum = 0;
-  FC_UNROLL
-  for (uint32_t row = 0; row < kNormRows; ++row) {
-    const uint32_t i = first + row * kNormLanes;
-    const double value = i < count ? Numeric<T>::load(values[i]) : 0;
-    const double term = kKind == NormKind::kTwo ? mul_rn(value, value) : fabs(value);
-    sum = kKind == NormKind::kInfinity ? larger(sum, term) : add_rn(sum, term);
-  }
-  return sum;
-}
-
-/// Every column of a chunk becomes a leaf.
-template <class T, NormKind kKind>
-FC_DEVICE void sum_columns(const NormTree& tree, const T* values, uint32_t count) {
-  static_assert(kNormColumns == NormTree::kLeaves, "a leaf a column");
-  // Neighbouring threads take neighbouring lanes, whose elements lie in different banks.
-  for (uint32_t column = threadIdx.x; column < kNormColumns; column += kTableThreads) {
-    const uint32_t piece = column / kNormLanes, lane = column % kNormLanes;
-    tree.set(lane * kNormPieces + piece,
-             sum_column<T, kKind>(values, piece * kNormPiece + lane, count));
-  }
-}
-
-/// The norm of a chunk's results, for thread 0.
-template <class T>
-FC_DEVICE double join_columns(NormKind kind, const NormTree& tree, const T* values,
-                              uint32_t count) {
-  switch (kind) {
-    case NormKind::kOne:
-      sum_columns<T, NormKind::kOne>(tree, values, count);
-      break;
-    case NormKind::kTwo:
-      sum_columns<T, NormKind::kTwo>(tree, values, count);
-      break;
-    case NormKind::kInfinity:
-      sum_columns<T, NormKind::kInfinity>(tree, values, count);
-      break;
-    default:
-      return 0;
-  }
-  return kind == NormKind::kInfinity ? tree.root<JoinLargest>() : tree.root<JoinSums>();
+/// A chunk's norm becomes a note: by thread 0.
+FC_DEVICE void note_chunk(const NormNotes& notes, const GradientHead& head, uint32_t block,
+                          BlockNorm norm) {
+  if (threadIdx.x != 0) return;
+  notes.blocks[head.first_block + block] = norm;
+  if (block == 0) notes.first_of[head.segment] = head.first_block;
 }
 
 /// A thread block's chunks.
@@ -124,6 +94,7 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
   FC_SHARED(double, leaves, NormTree::kPlaces);
   const NormTree tree(leaves);
   T* const values = reinterpret_cast<T*>(packs);
+  const bool tells = part_tells<T>(norm);
   each_chunk<T, T, N>(table, [&](const auto& worker, const GradientHead& head, uint32_t block) {
     // Positions count from the pack that the segment starts in, elements from its start.
     const uint64_t lead = head.lead;
@@ -131,9 +102,10 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
     const uint64_t low = at + lead;
     const uint64_t high =
         low + kNormBlock < lead + head.count ? low + kNormBlock : lead + head.count;
+    const auto count = static_cast<uint32_t>(high - low);
     const PackRange range(low, high, kElements, head.packed != 0);
     bool finite = true;
-    const Kept<T> keep{values, lead - at, finite};
+    const Kept<T> keep{values, lead - at, !tells, finite};
     constexpr uint64_t kStep = uint64_t{kTableThreads} * kElements;
     const uint64_t end = range.pack_high - lead;
     for (uint64_t i = range.pack_low - lead; i < end; i += kPacks * kStep) {
@@ -145,12 +117,58 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
     }
     // A barrier: all results are in shared memory.
     finite = all_agree(finite);
-    const double part = join_columns(norm, tree, values + lead, static_cast<uint32_t>(high - low));
-    if (threadIdx.x == 0) {
-      notes.blocks[head.first_block + block] = {part, finite};
-      if (block == 0) notes.first_of[head.segment] = head.first_block;
+    double part = 0;
+    if (norm != NormKind::kNone) {
+      NormColumns<T> columns;
+      columns.load(values + lead, count);
+      columns.sum(norm, tree);
+      part = tree.root(norm);
     }
+    note_chunk(notes, head, block, {part, tells ? part - part == 0 : finite});
   });
+}
+
+/// A chunk of a source.
+template <class T>
+struct NormChunk {
+  GradientHead head;
+  uint32_t block;  // of the segment
+  const T* values;
+  uint32_t count;
+
+  FC_DEVICE NormChunk(const TableView<GradientHead>& table, const ChunkWalk<GradientHead>& walk) {
+    const SegmentWorker<T, T, 1, GradientHead> worker{table, walk.at()};
+    head = walk.head();
+    block = walk.chunk() - head.first_chunk;
+    const uint64_t at = uint64_t{block} * kNormBlock;
+    values = reinterpret_cast<const T*>(worker.source(0)) + at;
+    const uint64_t rest = head.count - at;
+    count = static_cast<uint32_t>(rest < kNormBlock ? rest : kNormBlock);
+  }
+};
+
+/// The norms of a thread block's chunks. The next chunk is found while a chunk's columns are loaded,
+/// and its columns are loaded while those of the chunk are joined.
+template <class T>
+FC_DEVICE void norm_chunks(const TableView<GradientHead>& table, const NormNotes& notes,
+                           NormKind norm) {
+  FC_SHARED(double, leaves, NormTree::kPlaces);
+  const NormTree tree(leaves);
+  ChunkWalk<GradientHead> walk(table);
+  if (walk.ended()) return;
+  NormChunk<T> chunk(table, walk);
+  NormColumns<T> columns;
+  columns.load(chunk.values, chunk.count);
+  for (bool last = false; !last;) {
+    walk.next();
+    last = walk.ended();
+    const NormChunk<T> next = last ? chunk : NormChunk<T>(table, walk);
+    columns.sum(norm, tree);
+    if (!last) columns.load(next.values, next.count);
+    const double part = tree.root(norm);
+    note_chunk(notes, chunk.head, chunk.block, {part, part - part == 0});
+    chunk = next;
+  }
 }
 
 /// The table is indexed at run time, so it stays in parameter space: a copy would lie in local
@@ -159,6 +177,12 @@ template <class T, int N, int kWords>
 __global__ void __launch_bounds__(kTableThreads)
     multi_gradient_kernel(const __grid_constant__ GradientTable<kWords> table) {
   reduce_chunks<T, N>(table.view(), table.notes, table.norm);
+}
+
+template <class T, int kWords>
+__global__ void __launch_bounds__(kTableThreads)
+    multi_norm_kernel(const __grid_constant__ GradientTable<kWords> table) {
+  norm_chunks<T>(table.view(), table.notes, table.norm);
 }
 
 template <int kWords>
@@ -183,22 +207,40 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
+/// Whether a norm is all that is wanted, of sources as they are.
+bool is_norm_alone(const GradientReduceSpec& spec) {
+  return spec.num_destinations == 0 && spec.divisor == 1 && spec.scale == 1 &&
+         spec.norm != NormKind::kNone;
+}
+
+/// For terms of T.
+template <class T, int kWords>
+Kernel<kWords> kernel_of(const GradientReduceSpec& spec) {
+  if constexpr (std::is_same<T, double>::value) {
+    return multi_gradient_kernel<T, 0, kWords>;
+  } else {
+    return is_norm_alone(spec) ? multi_norm_kernel<T, kWords>
+                               : kernel_for_sources<T, kWords>(spec.num_sources);
+  }
+}
+
 /// nullptr: no kernel.
 template <int kWords>
-Kernel<kWords> kernel_for(DType dtype, DType wire, int num_sources) {
+Kernel<kWords> kernel_for(DType dtype, DType wire, const GradientReduceSpec& spec) {
   if (dtype == DType::kFloat32 && wire == DType::kBFloat16) {
-    return kernel_for_sources<Through<BFloat16>, kWords>(num_sources);
+    return kernel_of<Through<BFloat16>, kWords>(spec);
   }
 #if !defined(FC_FEW_KERNELS)
   if (dtype == DType::kFloat32 && wire == DType::kFloat16) {
-    return kernel_for_sources<Through<Half>, kWords>(num_sources);
+    return kernel_of<Through<Half>, kWords>(spec);
   }
 #endif
   if (dtype != wire) return nullptr;
   return for_sum_type<Kernel<kWords>>(dtype, [&](auto tag) -> Kernel<kWords> {
     using T = typename decltype(tag)::Type;
-    if constexpr (is_short_float<T>) return kernel_for_sources<T, kWords>(num_sources);
-    if constexpr (std::is_same<T, double>::value) return multi_gradient_kernel<T, 0, kWords>;
+    if constexpr (is_short_float<T> || std::is_same<T, double>::value) {
+      return kernel_of<T, kWords>(spec);
+    }
     return nullptr;
   });
 }
@@ -251,7 +293,7 @@ size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec
     head.first_block = one.first_block;
     table.add(head, one.segment->memory, plain, blocks_of(*one.segment));
   }
-  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec.num_sources);
+  const auto kernel = kernel_for<kWords>(dtype, placed[0].segment->wire, spec);
   FC_CUDA(FC_LAUNCH(kernel, dim3(blocks_for_chunks(kernel, table.chunks)), dim3(kTableThreads),
                     stream, table),
           "multi_gradient of ", table.count, " segments");
@@ -285,10 +327,15 @@ uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count) {
 }
 
 void load_gradients_of_one() {
+  GradientReduceSpec spec{};
+  spec.num_sources = 1;
+  spec.norm = NormKind::kTwo;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     const auto type = static_cast<DType>(dtype);
-    load_kernel(kernel_for<kFewGradients>(type, type, 1));
-    load_kernel(kernel_for<kLargeGradients>(type, type, 1));
+    for (spec.num_destinations = 0; spec.num_destinations <= 1; ++spec.num_destinations) {
+      load_kernel(kernel_for<kFewGradients>(type, type, spec));
+      load_kernel(kernel_for<kLargeGradients>(type, type, spec));
+    }
   }
   load_gradient_norm();
 }
@@ -305,7 +352,7 @@ void launch_multi_gradient(const GradientSegment* segments, int count,
   uint32_t first_block = 0;
   for (int i = 0; i < count; ++i) {
     const GradientSegment& segment = segments[i];
-    if (kernel_for<kFewGradients>(segment.dtype, segment.wire, spec.num_sources) == nullptr) {
+    if (kernel_for<kFewGradients>(segment.dtype, segment.wire, spec) == nullptr) {
       throw Error(ErrorCode::kUnsupported,
                   concat("multi_gradient: no CUDA kernel for ", dtype_name(segment.dtype), " by ",
                          dtype_name(segment.wire)));

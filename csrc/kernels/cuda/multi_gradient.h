@@ -6,7 +6,7 @@
 //   result  rounded to the wire's type, then widened to the gradient's
 //   norm    of the results, as kernels/norm.h has it
 //
-// Two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the device:
+// One or two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the device:
 // nothing is allocated, no one waits, and the tables travel in the kernels' parameters, so that a
 // graph can capture it.
 #pragma once
@@ -40,7 +40,7 @@ struct GradientReduceSpec {
 uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count);
 
 /// Enqueues the reduction of `count` segments on the current device: one kernel for each pair of
-/// types, or several where a table does not hold all, and the two that join the norms. Segments may
+/// types, or several where a table does not hold all, and those that join the norms. Segments may
 /// go when it returns. Raises Error as launch_multi_reduce does.
 void launch_multi_gradient(const GradientSegment* segments, int count,
                            const GradientReduceSpec& spec, void* scratch,

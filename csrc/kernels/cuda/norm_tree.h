@@ -53,6 +53,10 @@ class NormTree {
     return joined<Join, kBranches>([&](uint32_t i) { return branches_[i]; });
   }
 
+  FC_DEVICE double root(NormKind kind) const {
+    return kind == NormKind::kInfinity ? root<JoinLargest>() : root<JoinSums>();
+  }
+
   /// The tree over load(0), ..., load(kCount - 1), a power of two.
   template <class Join, uint32_t kCount, class Load>
   static FC_DEVICE double joined(const Load& load) {

@@ -231,18 +231,23 @@ struct Shape {
   static constexpr int kPacks = N == 0 || N > kPacksInFlight ? 1 : kPacksInFlight / N;
 };
 
-/// sum / divisor * scale, each step rounded in the accumulator.
-template <class In>
-FC_DEVICE typename Numeric<In>::Acc epilogue(typename Numeric<In>::Acc sum,
-                                             const ReduceTerms& terms) {
+/// Sums become sum / divisor * scale, each step rounded in the accumulator. Whether one of these is
+/// 1 is asked once, not for each sum.
+template <class In, int kCount>
+FC_DEVICE void epilogue(const ReduceTerms& terms, Lanes<In, kCount>& sums) {
   using Acc = typename Numeric<In>::Acc;
-  if (terms.divisor != 1) sum = Numeric<In>::divide(sum, terms.divisor);
-  if constexpr (std::is_same<Acc, float>::value) {
-    if (terms.scale_float != 1) sum = mul_rn(sum, terms.scale_float);
-  } else if constexpr (std::is_same<Acc, double>::value) {
-    if (terms.scale_double != 1) sum = mul_rn(sum, terms.scale_double);
+  const auto each = [&](const auto& change) {
+    FC_UNROLL
+    for (int e = 0; e < kCount; ++e) sums.acc[e] = change(sums.acc[e]);
+  };
+  if (terms.divisor != 1) {
+    each([&](Acc sum) { return Numeric<In>::divide(sum, terms.divisor); });
   }
-  return sum;
+  if constexpr (std::is_same<Acc, float>::value) {
+    if (terms.scale_float != 1) each([&](Acc sum) { return mul_rn(sum, terms.scale_float); });
+  } else if constexpr (std::is_same<Acc, double>::value) {
+    if (terms.scale_double != 1) each([&](Acc sum) { return mul_rn(sum, terms.scale_double); });
+  }
 }
 
 /// How a RawIn is loaded.
@@ -299,6 +304,8 @@ struct SegmentWorker {
           return source(j) + i * sizeof(In);
         },
         sums);
+    FC_UNROLL
+    for (Lanes<In, kLanesIn>& some : sums) epilogue(table.terms, some);
     RawOut results[kMany][kElements / kLanesOut];
     FC_UNROLL
     for (int k = 0; k < kMany; ++k) {
@@ -306,7 +313,7 @@ struct SegmentWorker {
       FC_UNROLL
       for (int e = 0; e < kElements; ++e) {
         const Lanes<In, kLanesIn>& sum = sums[k * kParts + e / kLanesIn];
-        out[e] = Numeric<Out>::store(epilogue<In>(sum.acc[e % kLanesIn], table.terms));
+        out[e] = Numeric<Out>::store(sum.acc[e % kLanesIn]);
       }
       memcpy(results[k], out, sizeof(out));
     }
@@ -329,18 +336,50 @@ struct SegmentWorker {
   }
 };
 
-/// Calls work(worker, head, chunk) for each chunk of this block: what works on its segment, that segment's head, and
-/// the number of the chunk in it.
+/// A thread block's chunks of a table, one after another.
+template <class Head>
+class ChunkWalk {
+ public:
+  explicit FC_DEVICE ChunkWalk(const TableView<Head>& table)
+      : table_(table), chunk_(first_chunk_of_block()) {
+    find();
+  }
+
+  FC_DEVICE bool ended() const { return chunk_ >= table_.terms.chunks; }
+  FC_DEVICE void next() {
+    chunk_ += gridDim.x;
+    find();
+  }
+
+  /// Of the launch.
+  FC_DEVICE uint32_t chunk() const { return chunk_; }
+  /// The first word of the record that the chunk belongs to, and its head.
+  FC_DEVICE int at() const { return segment_ * table_.stride(); }
+  FC_DEVICE Head head() const {
+    Head head;
+    memcpy(&head, &table_.words[at()], sizeof(head));
+    return head;
+  }
+
+ private:
+  FC_DEVICE void find() {
+    if (ended()) return;
+    segment_ = segment_beside([&](int i) { return table_.first_chunk(i); }, table_.terms.count,
+                              segment_, chunk_);
+  }
+
+  const TableView<Head>& table_;
+  uint32_t chunk_;
+  int segment_ = 0;
+};
+
+/// work(worker, head, chunk) for each chunk of this block: what works on its segment, that segment's
+/// head, and the number of the chunk in it.
 template <class In, class Out, int N, class Head, class Work>
 FC_DEVICE void each_chunk(const TableView<Head>& table, const Work& work) {
-  int segment = 0;
-  for (uint32_t chunk = first_chunk_of_block(); chunk < table.terms.chunks; chunk += gridDim.x) {
-    segment = segment_of_chunk([&](int i) { return table.first_chunk(i); }, table.terms.count,
-                               segment, chunk);
-    const SegmentWorker<In, Out, N, Head> worker{table, segment * table.stride()};
-    Head head;
-    memcpy(&head, &table.words[worker.at], sizeof(head));
-    work(worker, head, chunk - head.first_chunk);
+  for (ChunkWalk<Head> walk(table); !walk.ended(); walk.next()) {
+    const Head head = walk.head();
+    work(SegmentWorker<In, Out, N, Head>{table, walk.at()}, head, walk.chunk() - head.first_chunk);
   }
 }
 
