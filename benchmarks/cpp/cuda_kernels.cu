@@ -3,7 +3,7 @@
 //
 //   python tools/gpu_programs.py --architectures 9.0     # compiles it, with the programs of tests
 //   build/gpu/cuda_kernels > cuda-kernels.jsonl
-//   build/gpu/cuda_kernels gradient              # methods with this in their names, and no launches
+//   build/gpu/cuda_kernels gradient              # methods with this in their names; no launches
 //
 // Prints JSON lines: the environment, then a row for each measurement.
 //   "bandwidth"  `bytes` is what one source holds, in `segments` tensors; `gbps` counts all that must
@@ -65,6 +65,7 @@ void measure_bandwidth(Device& device, DeviceClock& clock, uint64_t bytes,
     return method.name.find(wanted) == std::string::npos;
   };
   methods.erase(std::remove_if(methods.begin(), methods.end(), unwanted), methods.end());
+  FC_CHECK(!methods.empty(), "no method has \"", wanted, "\" in its name");
   std::map<uint64_t, size_t> copies;  // by size, where they stand
   const size_t kernels = methods.size();
   for (size_t k = 0; k < kernels; ++k) copies.emplace(size_of_copy(methods[k]), 0);
@@ -159,8 +160,8 @@ void measure(const std::string& wanted) {
   if (wanted.empty()) measure_launches(device);
   DeviceClock clock(stream);
   for (const uint64_t bytes : kSizes) {
-    if (17 * (bytes + kGap * (kManySegments + 1)) < walk)
-      measure_bandwidth(device, clock, bytes, wanted);
+    if (17 * (bytes + kGap * (kManySegments + 1)) >= walk) continue;
+    measure_bandwidth(device, clock, bytes, wanted);
   }
   must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

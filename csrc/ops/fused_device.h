@@ -1,6 +1,6 @@
 // Lists of gradients on CUDA devices, reduced in one pass: one kernel over a table of pointers for
-// each type, and two small ones for the norms (kernels/cuda/multi_gradient.h). The bits are those of
-// the CPU.
+// each type, and one or two small ones for the norms (kernels/cuda/multi_gradient.h). The bits are
+// those of the CPU.
 //
 // Streams and memory as in ops/device_lists.h. Nothing waits for a device, so a graph can capture a
 // call whose lists lie on one device. Results are on the device of the first list. Where that does

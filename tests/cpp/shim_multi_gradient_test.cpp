@@ -3,10 +3,10 @@
 // where the CPU's loops must give the same, or on a GPU when compiled by nvcc.
 //
 //   shim_multi_gradient_test [CASE [SEED]]   CASE: sums | norms | joins | long | special |
-//                                            tables | race | refused | large
+//                                            tables | race | race_alone | refused | large
 //
-// race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
-// without one.
+// race and race_alone are the short programs that ThreadSanitizer watches. large needs a GPU, and
+// does nothing without one.
 #include <cstdio>
 #include <limits>
 #include <random>
@@ -354,6 +354,13 @@ CASE(special) {
       if (types.dtype == DType::kFloat16) std::memcpy(into, &half, sizeof(half));
     }
     check(tensors, random_spec(n, random), random);
+    if (n != 1 || types.dtype != types.wire) continue;
+    for (const NormKind kind : kNorms) {  // nothing is written
+      GradientReduceSpec alone{1, 0};
+      alone.norm = kind;
+      check(tensors, alone, random);
+      check({one}, alone, random);  // a list of one has its results a kernel earlier
+    }
   }
 }
 
@@ -382,6 +389,17 @@ CASE(race) {
     GradientReduceSpec spec = random_spec(n, random);
     spec.norm = NormKind::kTwo;
     check(tensors, spec, random);
+  }
+}
+
+/// The same, for norms alone.
+CASE(race_alone) {
+  std::mt19937_64 random(seed);
+  for (const Types types : kTypes) {
+    if (types.dtype != types.wire) continue;
+    std::vector<Tensor> tensors;
+    for (const uint64_t count : {20000, 4096, 700, 0, 33}) tensors.push_back({types, count});
+    check(tensors, {1, 0}, random);
   }
 }
 

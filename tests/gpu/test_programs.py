@@ -48,7 +48,10 @@ SUITES = {
         ("race", "tables"),
     ),
     "multi_gradient": Suite(
-        ("sums", "norms", "joins", "long", "special", "tables", "race", "refused", "large"),
+        (
+            *("sums", "norms", "joins", "long", "special", "tables", "race", "race_alone"),
+            *("refused", "large"),
+        ),
         ("race", "norms"),
     ),
     "device_set": Suite(

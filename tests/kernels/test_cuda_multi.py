@@ -28,12 +28,16 @@ CASES = [
 # Where ThreadSanitizer has to see each control: in a file, or, where it finds none, in a function.
 KERNELS = ("csrc/kernels/cuda/",)
 RACES = {
-    ("copy", "share_chunks"): ("fastcomm::copy_",),
-    ("reduce", "share_chunks"): (*KERNELS, "SegmentWorker"),
-    ("combine", "share_chunks"): (*KERNELS, "SegmentWorker", "combine_raw"),
+    ("copy", "race", "share_chunks"): ("fastcomm::copy_",),
+    ("reduce", "race", "share_chunks"): (*KERNELS, "SegmentWorker"),
+    ("combine", "race", "share_chunks"): (*KERNELS, "SegmentWorker", "combine_raw"),
     **{
-        ("gradient", control): ("csrc/kernels/", "operator()", "NormColumns")
+        ("gradient", "race", control): ("csrc/kernels/", "operator()", "NormColumns")
         for control in ("no_barrier", "no_lane_barrier", "share_chunks")
+    },
+    **{
+        ("gradient", "race_alone", control): ("csrc/kernels/", "Norm", "note_chunk")
+        for control in ("no_lane_barrier", "share_chunks")
     },
 }
 
@@ -53,17 +57,19 @@ def test_within_bounds(name: str, seed: str) -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-@pytest.mark.parametrize("name", BUILDS)
-def test_no_data_race(name: str, seed: str) -> None:
-    programs.check(programs.get(_program(name), WATCHED), "race", seed)
+@pytest.mark.parametrize(
+    ("name", "case"), [*((name, "race") for name in BUILDS), ("gradient", "race_alone")]
+)
+def test_no_data_race(name: str, case: str, seed: str) -> None:
+    programs.check(programs.get(_program(name), WATCHED), case, seed)
 
 
-@pytest.mark.parametrize(("name", "control"), RACES)
-def test_a_race_is_reported(name: str, control: str) -> None:
-    result = programs.run(programs.get(_program(name), WATCHED), "race", "1", control=control)
+@pytest.mark.parametrize(("name", "case", "control"), RACES)
+def test_a_race_is_reported(name: str, case: str, control: str) -> None:
+    result = programs.run(programs.get(_program(name), WATCHED), case, "1", control=control)
     reported = programs.races(result.stdout)
     assert reported, f"ThreadSanitizer missed the control:\n{result.stdout}"
-    places = RACES[name, control]
+    places = RACES[name, case, control]
     assert all(any(place in line for place in places) for line in reported), reported
 
 

@@ -25,6 +25,12 @@ batched = pytest.mark.parametrize("source", BATCHED)
 
 
 @batched
+def test_what_is_read_is_of_the_newest_build(source: str) -> None:
+    kept = nvcc.library().parent / f"{source}.o.kept"
+    assert len(list(kept.glob("*.ptx"))) == len(nvcc.architectures().split(";"))
+
+
+@batched
 def test_nothing_is_ordered_or_atomic(source: str) -> None:
     """The order of the stream is all these kernels rely on."""
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == set()

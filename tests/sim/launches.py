@@ -46,8 +46,7 @@ nothing unless the operation has failed. In place: all ranks' tensors are of
 A fused reduction is of two gradients, which in place lie end to end, and else are gathered and
 scattered: by `copy`, or with a type on the wire by `reduce`, of one source. `look` stands for
 `multi_norm_kernel` or `multi_gradient_kernel`, which look at them, `norm` for the two that join
-what they have found. Shards
-are never used in place.
+what they have found. Shards are never used in place.
 
 Captured operations, and so those of this table, always look tensors up: there may be memory of the
 group's when they are replayed. Others do once there is some, and before that meet without.

@@ -14,8 +14,9 @@
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
 // summed; a column is summed before it is joined, and before the next chunk's results take the
-// place of its elements. Nothing orders thread blocks, and no two write the same memory; the
-// kernels that join norms come later in the stream.
+// place of its elements. multi_norm_kernel shares nothing but leaves, which NormTree orders. Nothing
+// orders thread blocks, and no two write the same memory; the kernels that join norms come later in
+// the stream.
 #include "kernels/cuda/multi_gradient.h"
 
 #include <algorithm>
@@ -207,40 +208,31 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// Whether a norm is all that is wanted, of sources as they are.
+/// Whether a norm is all that is wanted of a source. Nobody asks that of one that a wire changes.
 bool is_norm_alone(const GradientReduceSpec& spec) {
   return spec.num_destinations == 0 && spec.divisor == 1 && spec.scale == 1 &&
          spec.norm != NormKind::kNone;
-}
-
-/// For terms of T.
-template <class T, int kWords>
-Kernel<kWords> kernel_of(const GradientReduceSpec& spec) {
-  if constexpr (std::is_same<T, double>::value) {
-    return multi_gradient_kernel<T, 0, kWords>;
-  } else {
-    return is_norm_alone(spec) ? multi_norm_kernel<T, kWords>
-                               : kernel_for_sources<T, kWords>(spec.num_sources);
-  }
 }
 
 /// nullptr: no kernel.
 template <int kWords>
 Kernel<kWords> kernel_for(DType dtype, DType wire, const GradientReduceSpec& spec) {
   if (dtype == DType::kFloat32 && wire == DType::kBFloat16) {
-    return kernel_of<Through<BFloat16>, kWords>(spec);
+    return kernel_for_sources<Through<BFloat16>, kWords>(spec.num_sources);
   }
 #if !defined(FC_FEW_KERNELS)
   if (dtype == DType::kFloat32 && wire == DType::kFloat16) {
-    return kernel_of<Through<Half>, kWords>(spec);
+    return kernel_for_sources<Through<Half>, kWords>(spec.num_sources);
   }
 #endif
   if (dtype != wire) return nullptr;
   return for_sum_type<Kernel<kWords>>(dtype, [&](auto tag) -> Kernel<kWords> {
     using T = typename decltype(tag)::Type;
-    if constexpr (is_short_float<T> || std::is_same<T, double>::value) {
-      return kernel_of<T, kWords>(spec);
+    if constexpr (is_short_float<T>) {
+      return is_norm_alone(spec) ? multi_norm_kernel<T, kWords>
+                                 : kernel_for_sources<T, kWords>(spec.num_sources);
     }
+    if constexpr (std::is_same<T, double>::value) return multi_gradient_kernel<T, 0, kWords>;
     return nullptr;
   });
 }

@@ -6,9 +6,9 @@
 //   result  rounded to the wire's type, then widened to the gradient's
 //   norm    of the results, as kernels/norm.h has it
 //
-// One or two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the device:
-// nothing is allocated, no one waits, and the tables travel in the kernels' parameters, so that a
-// graph can capture it.
+// One or two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the
+// device: nothing is allocated, no one waits, and the tables travel in the kernels' parameters, so
+// that a graph can capture it.
 #pragma once
 
 #include <cstdint>
