@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from fastcomm.bench.launch import launch
-from fastcomm.bench.rank import Rank
+from fastcomm._measure.launch import launch
+from fastcomm._measure.rank import Rank
+from fastcomm._measure.timing import max_over_ranks
 from fastcomm.bench.records import RecordWriter
-from fastcomm.bench.timing import max_over_ranks
 
 WIDTH, LAYERS, ROWS = 1024, 10, 32
 WARM_UP = 3

@@ -15,10 +15,10 @@ from typing import Any
 
 import digits
 
+from fastcomm._measure.environment import describe, summary_line
+from fastcomm._measure.launch import RankError
+from fastcomm._measure.line_up import label_backends
 from fastcomm.bench.cli import main as bench
-from fastcomm.bench.environment import describe, summary_line
-from fastcomm.bench.launch import RankError
-from fastcomm.bench.line_up import label_backends
 from fastcomm.bench.records import RecordWriter
 
 BANNER = """\

@@ -31,8 +31,8 @@ from digits_data import Split, batches, load_split
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastcomm.bench.launch import RankError, launch
-from fastcomm.bench.rank import Rank
+from fastcomm._measure.launch import RankError, launch
+from fastcomm._measure.rank import Rank
 from fastcomm.bench.records import RecordWriter
 
 TRAINING_STEPS, NO_SYNC_STEPS = 8, 2  # the pattern of interleaving

@@ -33,10 +33,10 @@ import torch.distributed as dist
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fastcomm.bench.launch import launch  # noqa: E402
-from fastcomm.bench.rank import Rank  # noqa: E402
+from fastcomm._measure.launch import launch  # noqa: E402
+from fastcomm._measure.rank import Rank  # noqa: E402
+from fastcomm._measure.stats import summarize  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
-from fastcomm.bench.stats import summarize  # noqa: E402
 
 MEDIAN_MS, WORST_MS = 10.0, 200.0  # the claim
 ELEMENTS = 1 << 20  # 4 MiB: a victim in a loop dies in the middle of one

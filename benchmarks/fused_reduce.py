@@ -39,8 +39,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from model_shapes import resnet50, transformer  # noqa: E402
 
 import fastcomm  # noqa: E402
-from fastcomm.bench.launch import launch  # noqa: E402
-from fastcomm.bench.rank import Rank  # noqa: E402
+from fastcomm._measure.launch import launch  # noqa: E402
+from fastcomm._measure.rank import Rank  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
 
 LISTS = {"ResNet-50": resnet50, "12 transformer layers": transformer}

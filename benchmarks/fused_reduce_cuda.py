@@ -12,12 +12,11 @@ each replica; replicas share the first GPU. The sides:
                  them, norm as torch.nn.utils.get_total_norm
     copy         one flat tensor of as many bytes copied by torch
 
-Times of the device and of the host are measured apart (fastcomm/bench/device_time.py), the sides in
-turn in another order in each round: `median_ms` is the device's, `host_ms` what a call takes the
-host to queue. Bandwidth counts what must be moved: n sources and the result; twice the bytes of a
-copy. Launches are the nodes of a graph that captures the call. With ``--device cpu`` everything
-runs on the CPU, to try the benchmark; its figures say nothing then.
-"""
+Times of the device and of the host are measured apart (fastcomm/_measure/device_time.py), the
+sides in turn in another order in each round: `median_ms` is the device's, `host_ms` what a call
+takes the host to queue. Bandwidth counts what must be moved: n sources and the result; twice the
+bytes of a copy. Launches are the nodes of a graph that captures the call. With ``--device cpu``
+everything runs on the CPU, to try the benchmark; its figures say nothing then."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from model_shapes import resnet50, transformer  # noqa: E402
 
 from fastcomm import _native, comm  # noqa: E402
-from fastcomm.bench.device_time import Work, columns, in_turn, launches  # noqa: E402
+from fastcomm._measure.device_time import Work, columns, in_turn, launches  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
 
 LISTS = {"ResNet-50": resnet50, "12 transformer layers": transformer}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fastcomm._commands import words
+from fastcomm._measure.units import format_size
 from fastcomm.bench.records import read_records
 from fastcomm.bench.table import backends_of, measured
-from fastcomm.bench.units import format_size
 
 Row = dict[str, Any]
 Sweep = list[Row]

@@ -7,7 +7,7 @@ devices takes, by torch's own functions: flatten into buckets of 10 MiB, copy or
 With ``--device cuda`` the replicas share the first GPU. The other side takes the same steps there:
 torch's own broadcast copies nothing to a device that has the tensors already. Both sides run in
 turn, in one process, and give the same values; times are medians. Those of lists on a GPU are the
-device's, and the host's apart (fastcomm/bench/device_time.py); those of a training step are the
+device's, and the host's apart (fastcomm/_measure/device_time.py); those of a training step are the
 wall's.
 
 "floor" is what moving the bytes costs alone: one flat tensor copied or added by torch into memory
@@ -48,8 +48,8 @@ from model_shapes import resnet50, transformer  # noqa: E402
 
 import fastcomm  # noqa: E402
 from fastcomm import comm  # noqa: E402
-from fastcomm.bench.device_time import columns  # noqa: E402
-from fastcomm.bench.device_time import in_turn as in_turn_on_device  # noqa: E402
+from fastcomm._measure.device_time import columns  # noqa: E402
+from fastcomm._measure.device_time import in_turn as in_turn_on_device  # noqa: E402
 from fastcomm.bench.records import RecordWriter  # noqa: E402
 
 try:

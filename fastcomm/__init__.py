@@ -16,6 +16,7 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from fastcomm import _register
+from fastcomm._version import __version__
 
 if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm import amp as amp
@@ -46,8 +47,6 @@ if TYPE_CHECKING:  # what _MODULE_OF says, and public modules, for type checkers
     from fastcomm.errors import PeerLeftError as PeerLeftError
     from fastcomm.errors import PeerLostError as PeerLostError
     from fastcomm.errors import UnsupportedError as UnsupportedError
-
-__version__ = "0.1.0"
 
 # The list of public names: tests compare it with what stands above, and with docs/api.md.
 _MODULE_OF = {

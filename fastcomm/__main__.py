@@ -8,9 +8,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from fastcomm import __version__
 from fastcomm._commands.common import run
 from fastcomm._commands.words import did_you_mean
+from fastcomm._version import __version__
 
 # By command: the module whose main(arguments) runs it, and a line of help.
 _COMMANDS = {

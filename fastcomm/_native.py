@@ -4,8 +4,8 @@ A C++ extension of torch works with exactly the torch it was compiled against; w
 the dynamic loader reports an undefined symbol, or worse, nothing. So the record that the build
 left (``fastcomm/_build_info.py``) is compared before the library is opened, and the error says
 what differs and what to type. Before the library is opened, environment variables are set that
-avoid what ``fastcomm check`` has found wrong on this machine; then it is told what ``tune`` has
-measured.
+avoid what ``fastcomm check`` has found wrong on this machine; then it is told the classes of
+its errors, and what ``tune`` has measured.
 
     from fastcomm import _native
     native = _native.load()
@@ -21,6 +21,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+from fastcomm import errors as _errors
 from fastcomm._machine import tuning as _tuning
 from fastcomm._machine import verdicts as _verdicts
 
@@ -66,6 +67,7 @@ def load() -> ModuleType:
         raise NativeLibraryError(
             f"fastcomm's native library does not load: {error}.\n{_REBUILD}"
         ) from error
+    _errors.register(library)
     _tuning.tell(library)
     _warn_of_a_newer_torch()
     return library

@@ -58,7 +58,7 @@ def _follow() -> None:
     """Do in a worker what ``fastcomm run`` has done in its parent, once."""
     del os.environ[RUN]  # before torch calls again from within; workers' children find it anew
     try:
-        from fastcomm._commands.run import take_over
+        from fastcomm._take_over import take_over
 
         take_over()
     finally:

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch.nn.parallel import comm as _torch_comm
 
+from fastcomm import _native
 from fastcomm._devices import lists as _lists
 from fastcomm._devices import streams as _streams
 from fastcomm._devices.slots import CPU, Device, index_of, slot, slots
-from fastcomm._distributed import backend as _backend
 from fastcomm._gradients.fused import fused_reduce_add_coalesced
 
 __all__ = [
@@ -116,7 +116,7 @@ def broadcast_coalesced(
     if not targets:
         raise RuntimeError("Expected at least one device to broadcast to")
     if all(target == CPU for target in targets) and not torch.compiler.is_compiling():
-        lists = _backend.load().copy_lists(list(tensors), len(targets) - 1)
+        lists = _native.load().copy_lists(list(tensors), len(targets) - 1)
         if lists is not None:
             return [list(tensors), *lists]
     values = [_as_real(tensor) for tensor in tensors]
@@ -195,7 +195,7 @@ def reduce_add_coalesced(
     if not lists:
         return ()
     if not torch.compiler.is_compiling() and (destination is None or slot(destination) == CPU):
-        totals = _backend.load().sum_lists(lists)  # None unless all of them are on the CPU
+        totals = _native.load().sum_lists(lists)  # None unless all of them are on the CPU
         if totals is not None:
             return tuple(totals)
     if destination is None and all(value.device == CPU for values in lists for value in values):
@@ -446,7 +446,7 @@ def empty_cache() -> None:
 
     At most as much is kept as was recently in use at one time.
     """
-    _backend.load().empty_cache()
+    _native.load().empty_cache()
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:

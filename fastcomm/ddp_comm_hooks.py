@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm._distributed import backend as _backend
+from fastcomm import _native
 from fastcomm._distributed.copies import OfGroup
 from fastcomm._gradients.fused import (
     FusedResult,
@@ -156,7 +156,7 @@ class FusedState(OfGroup):
             self._at_the_end(again=True)
         if result.work is not None:
             future: torch.futures.Future[torch.Tensor]
-            future = _backend.load().future_of(result.work, buffer)
+            future = _native.load().future_of(result.work, buffer)
             return future
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench import line_up
+from fastcomm._measure import line_up
 from peers import by_mpiexec
 from peers.deepspeed import DeepSpeed
 from peers.floor import Floor, SingleCopy

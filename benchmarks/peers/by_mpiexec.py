@@ -1,4 +1,4 @@
-"""Ranks that ``mpiexec`` starts, for `fastcomm.bench.launch`: MPI serves no others.
+"""Ranks that ``mpiexec`` starts, for `fastcomm._measure.launch`: MPI serves no others.
 
 Each connects to the parent, says which rank it is, and is then as any other: what it is to do comes
 over the connection, and so does what it returns.
@@ -19,7 +19,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-from fastcomm.bench.launch import StartError
+from fastcomm._measure.launch import StartError
 
 _KEY = "FASTCOMM_BENCH_KEY"  # taken out of the environment before fastcomm sees it
 _STARTS_S = 60.0
@@ -40,7 +40,7 @@ def _mpiexec() -> str | None:
 
 
 class StartedRank:
-    """One of them, as a `fastcomm.bench.launch.Process`."""
+    """One of them, as a `fastcomm._measure.launch.Process`."""
 
     def __init__(self, mpiexec: subprocess.Popen[bytes]) -> None:
         self._mpiexec = mpiexec
@@ -122,7 +122,7 @@ def main() -> None:
     key = os.environ.pop(_KEY)
     from mpi4py import MPI
 
-    from fastcomm.bench.rank import Rank, run_function
+    from fastcomm._measure.rank import Rank, run_function
 
     world = MPI.COMM_WORLD
     connection: Any = Client(sys.argv[1], "AF_UNIX", key.encode())

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases import Case
-from fastcomm.bench.contenders import NotServedError, first_line
-from fastcomm.bench.objects import all_gather_object
+from fastcomm._measure.cases import Case
+from fastcomm._measure.contenders import NotServedError, first_line
+from fastcomm._measure.objects import all_gather_object
 from peers.peer import Peer
 
 

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 
 from fastcomm._machine import identity as _machine
-from fastcomm.bench.cases import Case
-from fastcomm.bench.contenders import NotServedError
-from fastcomm.bench.objects import all_gather_object
+from fastcomm._measure.cases import Case
+from fastcomm._measure.contenders import NotServedError
+from fastcomm._measure.objects import all_gather_object
 from peers.peer import Peer
 
 _SOURCE = Path(__file__).with_name("floor.cpp")

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fastcomm.bench.cases import Case
-from fastcomm.bench.contenders import NotServedError
+from fastcomm._measure.cases import Case
+from fastcomm._measure.contenders import NotServedError
 from peers.peer import Peer
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from fastcomm.bench.cases import Case
-from fastcomm.bench.contenders import Contender
+from fastcomm._measure.cases import Case
+from fastcomm._measure.contenders import Contender
 
 
 class Peer(Contender):

@@ -21,10 +21,9 @@ def main(argv: Sequence[str]) -> int:
 def _explain(argv: Sequence[str]) -> int:
     import torch
 
-    from fastcomm import explain
-    from fastcomm._distributed import backend
+    from fastcomm import _native, explain
 
-    operations = backend.load().operations()
+    operations = _native.load().operations()
     parser = argparse.ArgumentParser(
         prog="fastcomm explain",
         description="Which path an operation takes, and why.",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fastcomm import _register
 from fastcomm._commands.common import is_ready
@@ -54,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
     if not is_ready("fastcomm run"):
         return 2
 
+    from fastcomm._take_over import take_over
+
     take_over()
     os.environ[_register.RUN] = "1"
     if os.environ.get("RANK", "0") == "0":
@@ -72,61 +72,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-@functools.cache
-def take_over() -> None:
-    """Put fastcomm in place of torch's functions and of Gloo, for the rest of the process."""
-    from fastcomm._use import use
-
-    _take_over_gloo()
-    use().__enter__()
-
-
-def instead_of(backend: Any, *, has_cuda: bool) -> Any:
-    """Return the backend to take where a script asks for ``backend``."""
-    if backend is None:
-        return None if has_cuda else "fastcomm"
-    ours = ("gloo",) if has_cuda else ("gloo", "nccl")
-    parts = []
-    for part in str(backend).lower().split(","):
-        device, colon, name = part.rpartition(":")
-        parts.append(device + colon + ("fastcomm" if name in ours else name))
-    return ",".join(parts) if "fastcomm" in "".join(parts) else backend
-
-
 def _taken() -> str:
     import torch
 
     return "gloo; nccl stays" if torch.cuda.is_available() else "gloo or nccl"
-
-
-def _take_over_gloo() -> None:
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        return
-    init, new = dist.init_process_group, dist.new_group
-
-    @functools.wraps(init)
-    def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> Any:
-        chosen = instead_of(backend, has_cuda=torch.cuda.is_available())
-        return init(chosen, *arguments, **options)
-
-    @functools.wraps(new)
-    def new_group(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
-    ) -> Any:
-        if backend is not None:  # else that of the default group
-            backend = instead_of(backend, has_cuda=torch.cuda.is_available())
-        return new(ranks, timeout, backend, *arguments, **options)
-
-    _replace(init, init_process_group)
-    _replace(new, new_group)
-
-
-def _replace(theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
-    """Put a function in place of one of torch.distributed, in all of its modules that have it."""
-    for name, module in list(sys.modules.items()):
-        inside = f"{name}.".startswith("torch.distributed.")
-        if inside and vars(module).get(theirs.__name__) is theirs:
-            setattr(module, theirs.__name__, ours)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from fastcomm.bench import units
+from fastcomm._measure import units
 
 T = TypeVar("T")
 
@@ -76,12 +76,12 @@ def dtypes(text: str) -> tuple[str, ...]:
 
 
 def size(text: str) -> int:
-    """Return a number of bytes; see `fastcomm.bench.units.parse_size`."""
+    """Return a number of bytes; see `fastcomm._measure.units.parse_size`."""
     return _parsed(units.parse_size, text)
 
 
 def sizes(text: str) -> list[int]:
-    """Return numbers of bytes; see `fastcomm.bench.units.parse_sizes`."""
+    """Return numbers of bytes; see `fastcomm._measure.units.parse_sizes`."""
     return _parsed(units.parse_sizes, text)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from fastcomm import _native
 from fastcomm._devices import streams as _streams
 from fastcomm._devices.slots import CPU, index_of, served
-from fastcomm._distributed import backend as _backend
 
 
 def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
@@ -21,7 +21,7 @@ def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
         return [flat[i * len(tensors) : (i + 1) * len(tensors)] for i in range(count)]
     plain = [value.layout == torch.strided and value.device == CPU for value in tensors]
     chosen = [value for value, fast in zip(tensors, plain, strict=True) if fast]
-    lists = _backend.load().copy_lists(chosen, count)
+    lists = _native.load().copy_lists(chosen, count)
     if lists is None:
         return [[detached_copy(value, CPU) for value in tensors] for _ in range(count)]
     iterators = [iter(values) for values in lists]
@@ -49,7 +49,7 @@ def device_copies(
         flat = _operators().broadcast_coalesced(tensors, indices[1:])
         return [flat[i : i + len(tensors)] for i in range(0, len(flat), len(tensors))]
     lists: list[list[torch.Tensor]] | None
-    lists = _backend.load().copy_device_lists(tensors, indices)
+    lists = _native.load().copy_device_lists(tensors, indices)
     return lists
 
 
@@ -64,7 +64,7 @@ def send(sources: list[torch.Tensor], destinations: list[torch.Tensor]) -> bool:
         return False
     if torch.is_grad_enabled() and any(v.requires_grad for v in [*sources, *destinations]):
         return False
-    return bool(_backend.load().send_device_list(sources, destinations))
+    return bool(_native.load().send_device_list(sources, destinations))
 
 
 def detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
@@ -82,9 +82,9 @@ def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Te
             flat = [value for values in lists for value in values]
             totals = _operators().reduce_add_coalesced(flat, len(lists), index_of(target))
         elif kind == "cpu":
-            totals = _backend.load().sum_lists(lists)
+            totals = _native.load().sum_lists(lists)
         elif kind == ours:
-            totals = _backend.load().sum_device_lists(lists, index_of(target))
+            totals = _native.load().sum_device_lists(lists, index_of(target))
     return sums_of_flat(lists, target) if totals is None else totals
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from fastcomm import _native
 from fastcomm._devices import streams as _streams
 from fastcomm._devices.slots import served
-from fastcomm._distributed import backend as _backend
 
-_backend.load()
+_native.load()
 
 Tensors = Sequence[torch.Tensor]
 OPERATORS = torch.ops.fastcomm

@@ -46,7 +46,7 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         )
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-    native = load()
+    native = _native.load()
     env.warn_of_unknown_settings()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
@@ -156,13 +156,6 @@ def _want_of_descriptors(size: int) -> str:
     )
 
 
-def load() -> Any:
-    """Return ``fastcomm._C``, with its errors registered."""
-    native = _native.load()
-    errors.register(native)
-    return native
-
-
 def backend_of(
     group: dist.ProcessGroup | None = None, *, behind_checks: bool = False
 ) -> FastcommBackend | None:
@@ -183,7 +176,7 @@ def backend_of(
         return None
     if behind_checks:
         backend = getattr(backend, "wrapped_pg", backend)
-    return backend if isinstance(backend, load().FastcommBackend) else None
+    return backend if isinstance(backend, _native.load().FastcommBackend) else None
 
 
 def _seconds(timeout: timedelta) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
+from fastcomm import _native
 from fastcomm._distributed import backend as _backend
 from fastcomm._distributed import device_engines as _device_engines
 from fastcomm._distributed.memory import is_shared
@@ -89,7 +90,7 @@ def explain(
             answer = backend.explain("cpu", operation, elements, name, reduction)
             assert answer is not None
     else:
-        answer = _backend.load().explain(world_size or 2, operation, elements, name, reduction)
+        answer = _native.load().explain(world_size or 2, operation, elements, name, reduction)
         decided = False
     on_device = answer["on_device"]
     explanation = Explanation(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastcomm import _native
 from fastcomm._distributed import backend as _backend
 
 logger = logging.getLogger("fastcomm")
@@ -82,16 +83,16 @@ def empty(
                 _warn_once(reason)
             found = torch.empty(shape, dtype=kind, device=where)
         return found.requires_grad_(requires_grad)
-    if reason := _backend.load().why_no_shared_memory():
+    if reason := _native.load().why_no_shared_memory():
         _warn_once(reason)
         return torch.empty(shape, dtype=kind, requires_grad=requires_grad)
-    tensor: torch.Tensor = _backend.load().shared_empty(shape, kind)
+    tensor: torch.Tensor = _native.load().shared_empty(shape, kind)
     return tensor.requires_grad_(requires_grad)
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor lies wholly in memory such as `empty` makes, on the CPU or a device."""
-    shared: bool = _backend.load().is_shared(tensor)
+    shared: bool = _native.load().is_shared(tensor)
     return shared
 
 
@@ -107,7 +108,7 @@ def _again(
     if (out.dtype if dtype is None else dtype, where) != (out.dtype, out.device):
         raise ValueError(f"out is of {out.dtype} on {out.device}, not of {dtype} on {device}")
     # Where this process can have no such memory, `empty` has returned ordinary memory.
-    if out.is_cpu and not is_shared(out) and not _backend.load().why_no_shared_memory():
+    if out.is_cpu and not is_shared(out) and not _native.load().why_no_shared_memory():
         raise ValueError("out does not lie in memory of fastcomm.empty")
     bytes_there = out.untyped_storage().nbytes() - out.storage_offset() * out.itemsize
     if math.prod(shape) * out.itemsize > bytes_there:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from fastcomm._distributed import backend as _backend
+from fastcomm import _native
 from fastcomm._gradients import gathered as _gathered
 
 
@@ -35,7 +35,7 @@ def reduce(
         The norm, the flag and the parts, as the native operation gives them.
     """
     average, scale, comm_dtype, norm = how
-    _backend.load().gradient_norms(list(tensors), norm)  # refuses what cannot be reduced
+    _native.load().gradient_norms(list(tensors), norm)  # refuses what cannot be reduced
     terms = _gathered.terms_of(tensors, residuals, comm_dtype)
     sums: list[torch.Tensor] = list(terms)
     for dtype in dict.fromkeys(term.dtype for term in terms):
@@ -48,6 +48,6 @@ def reduce(
         for i, part in zip(places, parts, strict=True):
             sums[i] = part.view_as(terms[i]).to(tensors[i].dtype)
     made: list[torch.Tensor]
-    made = _backend.load().fused_sum_lists([sums], False, scale, comm_dtype, norm)
+    made = _native.load().fused_sum_lists([sums], False, scale, comm_dtype, norm)
     _gathered.write_back(tensors, made)
     return made[-3:]

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fastcomm import _native
 from fastcomm._distributed import backend as _backend
 from fastcomm._gradients import flat as _flat
 from fastcomm._gradients import gathered as _gathered
@@ -238,7 +239,7 @@ def fused_reduce_add_coalesced(
         refuse_parameters(values)
     norm = _norm_kind(norm_type)
     _check_wire(comm_dtype)
-    made = _backend.load().fused_sum_lists(lists, average, scale, comm_dtype, norm)
+    made = _native.load().fused_sum_lists(lists, average, scale, comm_dtype, norm)
     return tuple(made[:-3]), _result(made[-3:], norm_type)
 
 
@@ -275,7 +276,7 @@ def combined_norm(partial_norms: torch.Tensor, norm_type: float = 2.0) -> torch.
         A 0-d tensor of fp64 on the same device, with the bits that one call for all of them
         would give.
     """
-    return _backend.load().norm_of_parts(partial_norms, _norm_kind(norm_type))
+    return _native.load().norm_of_parts(partial_norms, _norm_kind(norm_type))
 
 
 def clip_grad_norm_(
@@ -324,7 +325,7 @@ def clip_grad_norm_(
 
 def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
     """Return the norm of gradients, on the first one's device; each may be on another."""
-    native, kind = _backend.load(), _norm_kind(norm_type)
+    native, kind = _native.load(), _norm_kind(norm_type)
     places: dict[torch.device, list[int]] = {}
     for place, grad in enumerate(grads):
         places.setdefault(grad.device, []).append(place)
@@ -342,7 +343,7 @@ def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
 def _device_with_kernels(tensors: Sequence[torch.Tensor]) -> torch.device | None:
     """Return the one device of all tensors, if our kernels serve its type."""
     device, *others = {tensor.device for tensor in tensors} or {None}
-    served = device is not None and device.type == _backend.load().accelerator_type()
+    served = device is not None and device.type == _native.load().accelerator_type()
     return device if served and not others else None
 
 

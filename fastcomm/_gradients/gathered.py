@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from fastcomm._distributed import backend as _backend
+from fastcomm import _native
 
 _MOST_RANKS = 64  # as many as a native group may have
 
@@ -36,7 +36,7 @@ def reduce(
     """
     average, scale, comm_dtype, norm = how
     hosts = [_copy_of(tensor) for tensor in tensors] if on_host else list(tensors)
-    _backend.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
+    _native.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
     size = dist.get_world_size(group)
     if size > _MOST_RANKS:
         raise ValueError(f"gradients of {size} ranks: at most {_MOST_RANKS} can be summed")
@@ -51,7 +51,7 @@ def reduce(
         for source, term in zip(sources, terms, strict=True):
             source.append(term.to(host.device, tensor.dtype))
     made: list[torch.Tensor]
-    made = _backend.load().fused_sum_lists(sources, average, scale, comm_dtype, norm)
+    made = _native.load().fused_sum_lists(sources, average, scale, comm_dtype, norm)
     write_back(tensors, made)
     return made[-3:]
 

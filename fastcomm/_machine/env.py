@@ -10,8 +10,9 @@ import platform
 import warnings
 from typing import Any
 
-from fastcomm import __version__, _native
+from fastcomm import _native
 from fastcomm._machine import settings
+from fastcomm._version import __version__
 
 
 @functools.cache

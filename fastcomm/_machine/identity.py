@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastcomm._version import __version__
+
 DRIVER = Path("/proc/driver/nvidia")
 _ID = Path("/etc/machine-id")
 # Not its interrupt number, nor what the driver does not know before somebody uses the GPU.
@@ -44,9 +46,7 @@ def identity() -> str:
     """Return the key that stands for this machine."""
     import torch
 
-    import fastcomm
-
-    parts = [fastcomm.__version__, str(torch.__version__)]
+    parts = [__version__, str(torch.__version__)]
     with contextlib.suppress(ImportError, AttributeError):
         parts.append(importlib.import_module("fastcomm._build_info").SOURCES)
     for path in (_ID, DRIVER / "version"):

@@ -12,9 +12,9 @@ from typing import Any
 
 from fastcomm._commands.common import run
 from fastcomm._commands.words import name_of
+from fastcomm._measure.units import format_size
 from fastcomm.bench.options import build_parser, check, check_places
 from fastcomm.bench.records import STDOUT, Records, RecordWriter, read_records, write_csv
-from fastcomm.bench.units import format_size
 
 _NEEDED = ("tabulate", "tqdm", "matplotlib")
 
@@ -29,7 +29,7 @@ def main(
     Args:
         argv: its words.
         prepare: called first, here and in each rank: it may register contenders
-            (`fastcomm.bench.line_up.register`).
+            (`fastcomm._measure.line_up.register`).
         name: what it is called by.
 
     Returns:
@@ -67,8 +67,8 @@ def _styles() -> list[str]:
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
-    from fastcomm.bench.environment import describe, summary_line
-    from fastcomm.bench.launch import RankError, StartError, running_job
+    from fastcomm._measure.environment import describe, summary_line
+    from fastcomm._measure.launch import RankError, StartError, running_job
     from fastcomm.bench.plot import write_plot
     from fastcomm.bench.sweep import SweepOptions, run_sweep
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastcomm._commands.common import run
+from fastcomm._measure.units import format_size
 from fastcomm.bench.records import Records, read_records
 from fastcomm.bench.table import measured
-from fastcomm.bench.units import format_size
 
 Key = tuple[str, int, str, str, int]
 

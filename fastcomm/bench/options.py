@@ -118,10 +118,10 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     # Only now, so that --help and --plot do not pay for importing torch.distributed.
-    from fastcomm.bench.cases import CASES, REDUCTIONS
-    from fastcomm.bench.launch import running_job
-    from fastcomm.bench.line_up import registered, starter
-    from fastcomm.bench.timing import UNTIMED_PER_BATCH
+    from fastcomm._measure.cases import CASES, REDUCTIONS
+    from fastcomm._measure.launch import running_job
+    from fastcomm._measure.line_up import registered, starter
+    from fastcomm._measure.timing import UNTIMED_PER_BATCH
 
     options.ops = options.ops or _names(DEFAULT_OPS)
     if options.warm_up is None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastcomm.bench.environment import summary_line
+from fastcomm._measure.environment import summary_line
+from fastcomm._measure.units import format_size
 from fastcomm.bench.records import Records
 from fastcomm.bench.table import backends_of, dtypes_of, measured, ratios
-from fastcomm.bench.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

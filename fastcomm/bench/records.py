@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from fastcomm.bench.environment import describe
+from fastcomm._measure.environment import describe
 
 SCHEMA = 1
 STDOUT = Path("-")

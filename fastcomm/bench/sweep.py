@@ -28,15 +28,15 @@ import torch
 import torch.distributed as dist
 
 import fastcomm
-from fastcomm.bench.cases import CASES, Case
-from fastcomm.bench.cases.base import buffers_from
-from fastcomm.bench.contenders import Contender
-from fastcomm.bench.launch import launch, run_in_job, running_job
-from fastcomm.bench.line_up import make, starter
-from fastcomm.bench.queued import timer_on
-from fastcomm.bench.rank import Rank
-from fastcomm.bench.stats import bandwidth_gbs, summarize
-from fastcomm.bench.timing import UNTIMED_PER_BATCH, Samples, agree, measure
+from fastcomm._measure.cases import CASES, Case
+from fastcomm._measure.cases.base import buffers_from
+from fastcomm._measure.contenders import Contender
+from fastcomm._measure.launch import launch, run_in_job, running_job
+from fastcomm._measure.line_up import make, starter
+from fastcomm._measure.queued import timer_on
+from fastcomm._measure.rank import Rank
+from fastcomm._measure.stats import bandwidth_gbs, summarize
+from fastcomm._measure.timing import UNTIMED_PER_BATCH, Samples, agree, measure
 
 Row = dict[str, Any]
 
@@ -91,8 +91,8 @@ def share_of(budget_s: float, points: int, left_s: float, points_left: int) -> f
 def run_sweep(options: SweepOptions, on_row: Callable[[Row], None]) -> None:
     """Start the ranks and measure; ``on_row`` gets every row as soon as it is there.
 
-    In a job that runs (`fastcomm.bench.launch.running_job`) this process is one of them, and rank 0
-    alone gets rows.
+    In a job that runs (`fastcomm._measure.launch.running_job`) this process is one of them, and
+    rank 0 alone gets rows.
 
     Raises:
         RankError: a rank failed; wrong results are `WrongResultError` as its cause.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastcomm.bench.units import format_size
+from fastcomm._measure.units import format_size
 
 Row = dict[str, Any]
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from fastcomm import _register
-from fastcomm.bench.objects import all_gather_object
-from fastcomm.bench.rank import Rank
+from fastcomm._measure.objects import all_gather_object
+from fastcomm._measure.rank import Rank
 from fastcomm.check.paths import Path
 
 Row = dict[str, Any]

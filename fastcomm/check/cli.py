@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm._machine import identity as _machine
-    from fastcomm.bench.environment import describe, summary_line
-    from fastcomm.bench.launch import RankError
+    from fastcomm._measure.environment import describe, summary_line
+    from fastcomm._measure.launch import RankError
     from fastcomm.check import report
     from fastcomm.check.plot import write_plot
     from fastcomm.check.run import Options, ask_devices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastcomm.bench.units import format_size
+from fastcomm._measure.units import format_size
 from fastcomm.check.checker import Row
 from fastcomm.check.report import links_of, paths_of
 

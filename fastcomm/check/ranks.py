@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from fastcomm._machine import verdicts as _verdicts
-from fastcomm.bench.rank import Rank, begin
+from fastcomm._measure.rank import Rank, begin
 from fastcomm.check import results, speeds
 from fastcomm.check.checker import Checker, Prepare, Sizes
 from fastcomm.check.paths import Path

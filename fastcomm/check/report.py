@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from fastcomm.bench.units import format_size
+from fastcomm._measure.units import format_size
 from fastcomm.check.checker import Row
 
 # A link below this fraction of the median of all is called slow.

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from fastcomm import comm
 from fastcomm._devices.slots import served
-from fastcomm.bench.cases import CASES
-from fastcomm.bench.cases.base import buffers_from, count_wrong, pattern, pattern_sum
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.cases.base import buffers_from, count_wrong, pattern, pattern_sum
 from fastcomm.check.checker import SHORT, Checker
 
 OPERATIONS = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastcomm.bench.launch import LateError, RankError, launch
-from fastcomm.bench.rank import Rank
+from fastcomm._measure.launch import LateError, RankError, launch
+from fastcomm._measure.rank import Rank
 from fastcomm.check.checker import Prepare, Row, Sizes
 from fastcomm.check.paths import BETWEEN_DEVICES, ON_THE_HOST, ONE_PROCESS, Path
 from fastcomm.check.ranks import run_rank

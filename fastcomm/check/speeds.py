@@ -11,14 +11,14 @@ import torch.cuda.comm  # which torch does not import by itself
 import torch.distributed as dist
 
 from fastcomm import comm
-from fastcomm.bench.cases import CASES
-from fastcomm.bench.cases.base import Call, buffers_from
-from fastcomm.bench.contenders import Contender
-from fastcomm.bench.line_up import make
-from fastcomm.bench.objects import all_gather_object
-from fastcomm.bench.queued import timer_on
-from fastcomm.bench.stats import bandwidth_gbs
-from fastcomm.bench.timing import measure, time_batch
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.cases.base import Call, buffers_from
+from fastcomm._measure.contenders import Contender
+from fastcomm._measure.line_up import make
+from fastcomm._measure.objects import all_gather_object
+from fastcomm._measure.queued import timer_on
+from fastcomm._measure.stats import bandwidth_gbs
+from fastcomm._measure.timing import measure, time_batch
 from fastcomm.check.checker import SHORT, Checker, Row
 from fastcomm.check.results import devices_of_one
 

@@ -18,7 +18,7 @@ LEAST_GAIN = 0.03
 
 @dataclass(frozen=True)
 class Message:
-    """An operation of `fastcomm.bench.cases` and its bytes; or a step of training."""
+    """An operation of `fastcomm._measure.cases` and its bytes; or a step of training."""
 
     operation: str
     size: int

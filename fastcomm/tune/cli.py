@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tune(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm import _native
     from fastcomm._machine import identity, tuning
-    from fastcomm.bench.environment import describe, summary_line
-    from fastcomm.bench.launch import RankError
+    from fastcomm._measure.environment import describe, summary_line
+    from fastcomm._measure.launch import RankError
     from fastcomm.check.run import Options as Asked
     from fastcomm.check.run import ask_devices
     from fastcomm.tune.run import MOST_DEVICES, Options

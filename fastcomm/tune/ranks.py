@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from fastcomm import _native, _register
 from fastcomm._machine import tuning as _tuning
-from fastcomm.bench.cases import CASES
-from fastcomm.bench.queued import timer_on
-from fastcomm.bench.rank import Rank, begin
-from fastcomm.bench.timing import Call, Timer, agree, max_over_ranks, measure
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.queued import timer_on
+from fastcomm._measure.rank import Rank, begin
+from fastcomm._measure.timing import Call, Timer, agree, max_over_ranks, measure
 from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
 
 _ROUNDS = 3
@@ -98,7 +98,7 @@ def _make_group(size: int, values: dict[str, int], device: torch.device) -> dist
 def _call(message: Message, group: dist.ProcessGroup, device: torch.device, rank: Rank) -> Call:
     if message.operation == OVERLAPPED:
         return overlapped_step(group, device, message.size)
-    from fastcomm.bench.cases.base import buffers_from
+    from fastcomm._measure.cases.base import buffers_from
 
     with buffers_from(lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)):
         case = CASES[message.operation](message.size, torch.float32, rank.rank, rank.size)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastcomm.bench.launch import launch
+from fastcomm._measure.launch import launch
 from fastcomm.tune.candidates import ON_DEVICES, ON_THE_HOST, Step
 from fastcomm.tune.ranks import run_rank
 

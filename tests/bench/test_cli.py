@@ -10,9 +10,9 @@ import pytest
 import torch
 from support.patience import ENDS
 
-from fastcomm.bench import line_up
+from fastcomm._measure import line_up
+from fastcomm._measure.contenders import Contender
 from fastcomm.bench.cli import main
-from fastcomm.bench.contenders import Contender
 from fastcomm.bench.records import read_records
 
 pytest.importorskip("tabulate")

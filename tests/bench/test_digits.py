@@ -11,7 +11,7 @@ import digits
 import pytest
 from support.patience import ENDS
 
-from fastcomm.bench.launch import RankError
+from fastcomm._measure.launch import RankError
 from fastcomm.bench.records import read_records
 
 pytest.importorskip("sklearn")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from overview import format_overview, main, ratio, read_sweeps, slower
 
-from fastcomm.bench.cases import CASES
-from fastcomm.bench.units import parse_size
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.units import parse_size
 
 pytest.importorskip("tabulate")
 

@@ -10,7 +10,7 @@ from typing import Any
 import peers
 import pytest
 
-from fastcomm.bench import line_up
+from fastcomm._measure import line_up
 
 Row = dict[str, Any]
 COPIES = ("all_gather_into_tensor", "broadcast")

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sim.loading import load
 
-from fastcomm.bench.cases import CASES
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.timing import Samples
 from fastcomm.bench.sweep import SweepOptions, make_row, share_of
-from fastcomm.bench.timing import Samples
 
 Sweep = Callable[..., list[dict[str, Any]]]
 

@@ -44,9 +44,9 @@ def test_all_reduce_sums_in_the_order_of_the_tree(size: int) -> None:
 
 @pytest.mark.parametrize("isa", ["generic", "avx2"])
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    import fastcomm._distributed.backend
+    import fastcomm._native
 
-    available = fastcomm._distributed.backend.load().reduce_isa()
+    available = fastcomm._native.load().reduce_isa()
     if isa == "avx2" and available == "generic":
         pytest.skip("this processor or build has no AVX2")
     run_ranks(5, _all_reduce_bits, environment={**SMALL_BLOCKS, "FASTCOMM_ISA": isa})

@@ -15,7 +15,7 @@ from support.on_ranks import TRANSPORTS, on_ranks
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm._distributed import backend
+from fastcomm import _native
 from fastcomm.errors import CollectiveMismatchError
 
 
@@ -82,7 +82,7 @@ def test_groups_without_a_native_path_give_the_same_bits(variables: dict[str, st
 @pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     available = ["generic", "avx2", "avx512"]
-    if available.index(isa) > available.index(backend.load().reduce_isa()):
+    if available.index(isa) > available.index(_native.load().reduce_isa()):
         pytest.skip(f"this processor has no {isa}")
     assert run_ranks(2, _bits, environment={"FASTCOMM_ISA": isa}) == run_ranks(2, _bits)
 

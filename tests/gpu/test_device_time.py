@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from fastcomm.bench import device_time
+from fastcomm._measure import device_time
 
 pytestmark = pytest.mark.gpu
 

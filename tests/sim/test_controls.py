@@ -20,8 +20,7 @@ from torch import nn
 
 import fastcomm
 import sim
-from fastcomm import comm
-from fastcomm._distributed import backend
+from fastcomm import _native, comm
 from fastcomm.nn.parallel._functions import Broadcast, Gather, ReduceAddCoalesced, Scatter
 from fastcomm.nn.parallel.parallel_apply import _ThreadContext
 from fastcomm.nn.parallel.replicate import _BroadcastBuffers
@@ -93,7 +92,7 @@ def _gathered(lists: list[Tensors]) -> torch.Tensor:
 
 
 def _norms(lists: list[Tensors]) -> object:
-    return backend.load().gradient_norms(lists[0], 2)
+    return _native.load().gradient_norms(lists[0], 2)
 
 
 def _norm_of_parts(lists: list[Tensors]) -> torch.Tensor:

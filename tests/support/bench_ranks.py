@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench import queued
-from fastcomm.bench.cases import CASES, REDUCTIONS
-from fastcomm.bench.device_time import Sample
-from fastcomm.bench.objects import all_gather_object
-from fastcomm.bench.rank import Rank
-from fastcomm.bench.timing import Samples, agree, max_over_ranks, measure
+from fastcomm._measure import queued
+from fastcomm._measure.cases import CASES, REDUCTIONS
+from fastcomm._measure.device_time import Sample
+from fastcomm._measure.objects import all_gather_object
+from fastcomm._measure.rank import Rank
+from fastcomm._measure.timing import Samples, agree, max_over_ranks, measure
 
 
 def add(rank: Rank, number: int) -> int:

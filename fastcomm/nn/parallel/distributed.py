@@ -1,20 +1,40 @@
-"""torch's DistributedDataParallel with fused reductions, and several devices in a process."""
+"""torch's DistributedDataParallel with fused reductions, and several devices in a process.
+
+Old torch had several devices, too: one process for each machine, one replica for each device. Here
+the replicas are those of `DataParallel`, whose backward pass leaves the process's gradients in the
+module, where DDP finds them as it does any module's.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn import Module, SyncBatchNorm
 
-from fastcomm._devices.slots import Device
+from fastcomm._devices.slots import Device, check_list, kind_of, slots
 from fastcomm._gradients.fused import FusedResult
 from fastcomm.ddp_comm_hooks import FusedState, fused_hook
-from fastcomm.nn.parallel._devices_ddp import Replicas, replicas_of
+from fastcomm.nn.parallel._division import check_placement
 from fastcomm.nn.parallel._losses import LossFunction
+from fastcomm.nn.parallel._members import modules_of
+from fastcomm.nn.parallel.data_parallel import DataParallel
 
 __all__ = ["DistributedDataParallel"]
+
+# These hook parameters or modules of which each process must have one.
+_NOT_WITH_REPLICAS = ("delay_all_reduce_named_params", "mixed_precision")
+
+
+class _Replicas(DataParallel[Module]):
+    """The replicas of one process; parameters that none of them used get no gradient.
+
+    By that DDP tells which are unused, for ``find_unused_parameters`` and ``static_graph``.
+    """
+
+    _zeros = False
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
@@ -64,7 +84,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
             ``device_ids`` and ``output_device`` are None.
     """
 
-    data_parallel: Replicas | None
+    data_parallel: _Replicas | None
 
     def __init__(
         self,
@@ -82,7 +102,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         loss_fn: LossFunction | None = None,
         **kwargs: Any,
     ) -> None:
-        replicas = replicas_of(module, device_ids, output_device, dim, loss_fn, kwargs)
+        replicas = _replicas_of(module, device_ids, output_device, dim, loss_fn, kwargs)
         if replicas is not None:
             device_ids = output_device = None  # the module stays where it is
         super().__init__(module, device_ids, output_device, dim, *args, **kwargs)
@@ -119,3 +139,46 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
     def result(self) -> FusedResult:
         """Return norm and flag of the last backward pass; see `FusedState.result`."""
         return self.fused.result()
+
+
+def _replicas_of(
+    module: Module,
+    device_ids: Sequence[Device] | None,
+    output_device: Device | None,
+    dim: int,
+    loss_fn: LossFunction | None,
+    others: Mapping[str, Any],
+) -> _Replicas | None:
+    """Return what runs the module, or None where torch's DDP does: at most one device, no loss.
+
+    Args:
+        module: with all parameters and buffers on ``device_ids[0]``.
+        device_ids: as in `fastcomm.nn.parallel.DistributedDataParallel`, like the next three.
+        output_device: as there.
+        dim: as there.
+        loss_fn: as there.
+        others: DDP's other arguments.
+
+    Raises:
+        ValueError: devices of several types; an option that cannot be combined with replicas.
+        RuntimeError: a device that is not here; a tensor on another device than the first.
+    """
+    check_list(device_ids)
+    given = [] if device_ids is None else list(device_ids)
+    if loss_fn is None and len(given) < 2 and "cpu" not in map(kind_of, given):
+        return None
+    kinds = sorted(set(map(kind_of, given)))
+    if len(kinds) > 1:
+        raise ValueError(f"device_ids must be of one type, but these are {' and '.join(kinds)}")
+    for name in _NOT_WITH_REPLICAS:
+        if others.get(name) is not None:
+            raise ValueError(f"{name} is for a process with one device and without loss_fn")
+    if len(given) > 1 and any(isinstance(child, SyncBatchNorm) for child in modules_of(module)):
+        raise ValueError(
+            "SyncBatchNorm is for a process with one device: replicas of one process would call "
+            "its collectives in any order"
+        )
+    places = slots(given)
+    if places:
+        check_placement(module, places[0])
+    return _Replicas(module, places, output_device, dim, loss_fn=loss_fn)

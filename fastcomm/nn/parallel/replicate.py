@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 import torch
 from torch.nn import Module
 
-from fastcomm import comm
+from fastcomm import _native, comm
 from fastcomm._devices.slots import CPU, Device, served, slots
-from fastcomm._distributed import backend as _backend
 from fastcomm.nn.parallel._compile import is_wrapper, rebind
 from fastcomm.nn.parallel._functions import Broadcast, as_before, handed_out, summed_back
 from fastcomm.nn.parallel._members import can_be_replicated, modules_of
@@ -235,9 +234,9 @@ class _BroadcastBuffers:
             if self._devices[0] != CPU:
                 written = self._refresh_devices(reals)
             elif len(self._lists) == count and all(len(t) == len(reals) for t in self._lists):
-                self._lists, written = _backend.load().refresh_lists(reals, self._lists)
+                self._lists, written = _native.load().refresh_lists(reals, self._lists)
             else:
-                self._lists = _backend.load().copy_lists(reals, count)
+                self._lists = _native.load().copy_lists(reals, count)
                 written = count * sum(t.nbytes for t in reals)
         return [as_before([t.detach() for t in held], tensors) for held in self._lists], written
 
@@ -247,7 +246,7 @@ class _BroadcastBuffers:
         if streams != self._streams:  # other streams may still read the copies
             self._lists, self._streams = [], streams
         written: int | None
-        lists, written = _backend.load().refresh_device_lists(reals, indices, self._lists)
+        lists, written = _native.load().refresh_device_lists(reals, indices, self._lists)
         if written is None:  # not plain memory of the first device: torch copies, or says why not
             lists = [list(t) for t in comm.broadcast_coalesced(reals, self._devices)[1:]]
             written = len(lists) * sum(t.nbytes for t in reals)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.patience import ENDS
 
-from fastcomm._commands.run import instead_of
+from fastcomm._take_over import instead_of
 
 
 def run(folder: Path, *words: str, status: int = 0, **environment: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import (
+from fastcomm._measure.cases.base import (
     Call,
     Case,
     PartsCase,

@@ -18,14 +18,14 @@ for equality and counts the wrong elements.
 
 from __future__ import annotations
 
-from fastcomm.bench.cases.base import REDUCTIONS, Case, pattern, pattern_sum
-from fastcomm.bench.cases.coalesced import (
+from fastcomm._measure.cases.base import REDUCTIONS, Case, pattern, pattern_sum
+from fastcomm._measure.cases.coalesced import (
     AllGatherCoalesced,
     AllGatherIntoTensorCoalesced,
     AllReduceCoalesced,
     ReduceScatterTensorCoalesced,
 )
-from fastcomm.bench.cases.copies import (
+from fastcomm._measure.cases.copies import (
     AllGather,
     AllGatherIntoTensor,
     AllGatherIntoTensorInPlace,
@@ -35,11 +35,11 @@ from fastcomm.bench.cases.copies import (
     Gather,
     Scatter,
 )
-from fastcomm.bench.cases.fused import FusedAllReduce
-from fastcomm.bench.cases.groups import Barrier, NewGroup, NewGroups
-from fastcomm.bench.cases.messages import PingPong, Stream
-from fastcomm.bench.cases.overlapped import AllReduceAsync, AllReduceOverlapped
-from fastcomm.bench.cases.reductions import (
+from fastcomm._measure.cases.fused import FusedAllReduce
+from fastcomm._measure.cases.groups import Barrier, NewGroup, NewGroups
+from fastcomm._measure.cases.messages import PingPong, Stream
+from fastcomm._measure.cases.overlapped import AllReduceAsync, AllReduceOverlapped
+from fastcomm._measure.cases.reductions import (
     AllReduce,
     AllReduceShared,
     Reduce,

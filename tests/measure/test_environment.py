@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from fastcomm.bench.environment import describe, hide_paths, summary_line
+from fastcomm._measure.environment import describe, hide_paths, summary_line
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import Call, UnsizedCase
+from fastcomm._measure.cases.base import Call, UnsizedCase
 
 
 class Barrier(UnsizedCase):

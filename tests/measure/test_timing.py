@@ -1,8 +1,8 @@
 from support import bench_ranks
 from support.patience import ENDS
 
-from fastcomm.bench.launch import launch
-from fastcomm.bench.timing import (
+from fastcomm._measure.launch import launch
+from fastcomm._measure.timing import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
     choose_iterations,

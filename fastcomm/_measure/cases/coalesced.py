@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import (
     ReduceScatterOptions,
 )
 
-from fastcomm.bench.cases.base import Call, Case, PartsCase, count_wrong, pattern, pattern_sum
+from fastcomm._measure.cases.base import Call, Case, PartsCase, count_wrong, pattern, pattern_sum
 
 TENSORS = 16
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.rank import Rank, run_function
+from fastcomm._measure.rank import Rank, run_function
 
 # A rank that has returned must also exit: threads that keep it alive are a fault worth reporting.
 _EXIT_GRACE_S = 30.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support import gpu
 
-from fastcomm.bench import device_time
+from fastcomm._measure import device_time
 
 
 def test_columns_are_medians_and_the_middle_half() -> None:

@@ -1,7 +1,7 @@
 from support import bench_ranks
 from support.patience import ENDS
 
-from fastcomm.bench.launch import launch
+from fastcomm._measure.launch import launch
 
 
 def test_values_of_all_ranks_without_numpy() -> None:

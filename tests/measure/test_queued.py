@@ -5,7 +5,7 @@ from __future__ import annotations
 from support import bench_ranks
 from support.patience import ENDS
 
-from fastcomm.bench.launch import launch
+from fastcomm._measure.launch import launch
 
 
 def test_a_sample_that_came_late_on_one_rank_is_taken_again_on_all() -> None:

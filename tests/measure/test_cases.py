@@ -7,9 +7,9 @@ from support import bench_ranks
 from support.patience import ENDS
 
 from fastcomm import _C
-from fastcomm.bench.cases import CASES, pattern, pattern_sum
-from fastcomm.bench.cases.base import operands, reduced
-from fastcomm.bench.launch import launch
+from fastcomm._measure.cases import CASES, pattern, pattern_sum
+from fastcomm._measure.cases.base import operands, reduced
+from fastcomm._measure.launch import launch
 
 # On these ranks the right values are there before the call.
 UNTOUCHED = {

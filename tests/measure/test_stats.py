@@ -1,6 +1,6 @@
 import pytest
 
-from fastcomm.bench.stats import bandwidth_gbs, percentile, summarize
+from fastcomm._measure.stats import bandwidth_gbs, percentile, summarize
 
 
 def test_percentile_is_nearest_rank() -> None:

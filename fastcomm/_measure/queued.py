@@ -1,8 +1,8 @@
 """Timers of calls on devices: what the device takes, and what the host takes, apart.
 
 Calls are queued behind a kernel that waits, so that the device finds them all queued once it
-begins (`fastcomm.bench.device_time`); a sample is several calls, divided by their number, since an
-event between two of them would be timed too. What waits for the device, as Gloo does, cannot be
+begins (`fastcomm._measure.device_time`); a sample is several calls, divided by their number, since
+an event between two of them would be timed too. What waits for the device, as Gloo does, cannot be
 queued: it is timed by the wall's clock, to the end of what it left on the device, and so is
 everything on a device without such a clock.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.device_time import queue
-from fastcomm.bench.timing import Call, Timer, agree, max_over_ranks
+from fastcomm._measure.device_time import queue
+from fastcomm._measure.timing import Call, Timer, agree, max_over_ranks
 
 
 class DeviceTimer(Timer):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastcomm.bench.line_up import label_backends
+from fastcomm._measure.line_up import label_backends
 
 
 def test_repeated_backends_are_numbered() -> None:

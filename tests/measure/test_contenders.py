@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fastcomm.bench.cases import CASES
-from fastcomm.bench.contenders import SYMMETRIC, NotServedError, Symmetric
+from fastcomm._measure.cases import CASES
+from fastcomm._measure.contenders import SYMMETRIC, NotServedError, Symmetric
 
 
 def test_symmetric_memory_has_all_reduce_alone() -> None:

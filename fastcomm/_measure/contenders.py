@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases import Case
-from fastcomm.bench.cases.base import Call, count_wrong, pattern, pattern_sum
-from fastcomm.bench.objects import all_gather_object
+from fastcomm._measure.cases import Case
+from fastcomm._measure.cases.base import Call, count_wrong, pattern, pattern_sum
+from fastcomm._measure.objects import all_gather_object
 
 SYMMETRIC = ("symm_mem_one_shot", "symm_mem_two_shot", "symm_mem_multimem")
 

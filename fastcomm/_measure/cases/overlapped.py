@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import Call, count_wrong, operands, reduced
-from fastcomm.bench.cases.reductions import AllReduce
+from fastcomm._measure.cases.base import Call, count_wrong, operands, reduced
+from fastcomm._measure.cases.reductions import AllReduce
 
 
 class AllReduceAsync(AllReduce):

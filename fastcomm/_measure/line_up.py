@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.contenders import SYMMETRIC, Contender, Fake, Symmetric
-from fastcomm.bench.launch import Start
+from fastcomm._measure.contenders import SYMMETRIC, Contender, Fake, Symmetric
+from fastcomm._measure.launch import Start
 
 Make = Callable[[str, torch.device], Contender]
 """Makes a contender with a label, for tensors on a device; all ranks call it."""

@@ -1,6 +1,6 @@
 import pytest
 
-from fastcomm.bench.units import format_size, parse_size, parse_sizes, size_range
+from fastcomm._measure.units import format_size, parse_size, parse_sizes, size_range
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from fastcomm.bench.cases.base import Call, Case, count_wrong, pattern
+from fastcomm._measure.cases.base import Call, Case, count_wrong, pattern
 
 
 class _Pairs(Case):

@@ -13,7 +13,7 @@ from peers import by_mpiexec
 from support import bench_ranks
 from support.patience import ENDS, has_ended, until
 
-from fastcomm.bench.launch import RankError, Start, StartError, launch
+from fastcomm._measure.launch import RankError, Start, StartError, launch
 
 pytestmark = pytest.mark.serial  # times are compared
 
@@ -76,7 +76,7 @@ def test_time_runs_out() -> None:
 
 def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
-        "from fastcomm.bench.launch import launch\nfrom support import bench_ranks\n"
+        "from fastcomm._measure.launch import launch\nfrom support import bench_ranks\n"
         f"launch(bench_ranks.raise_on_one, 1, {str(tmp_path)!r}, timeout_s={ENDS})\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 import fastcomm
-from fastcomm.bench.cases.base import Call
-from fastcomm.bench.cases.coalesced import AllReduceCoalesced
+from fastcomm._measure.cases.base import Call
+from fastcomm._measure.cases.coalesced import AllReduceCoalesced
 
 
 class FusedAllReduce(AllReduceCoalesced):

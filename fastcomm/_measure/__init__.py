@@ -1,0 +1,1 @@
+"""Calls timed on ranks: what ``bench``, ``check`` and ``tune`` share."""

@@ -1,0 +1,7 @@
+"""Fixtures that the folder shares with others."""
+
+from __future__ import annotations
+
+from support.sweeps import mpiexec, sweep
+
+__all__ = ["mpiexec", "sweep"]
