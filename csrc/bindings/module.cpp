@@ -14,6 +14,7 @@
 #include "core/env.h"
 #include "core/host_cache.h"
 #include "core/tuning.h"
+#include "kernels/cuda/reduce_spec.h"
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
@@ -364,6 +365,8 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("ranks"), py::arg("payload_bytes") = 0, py::arg("block_bytes") = 0,
       py::arg("slot_bytes") = 0, py::arg("device_blocks") = 0, py::arg("pulls") = 0);
+  module.attr("MAX_RANKS") = kMaxRanks;  // of a native group
+  module.attr("MAX_DEVICES") = kMaxReduceSources;  // of replicas, and of ranks whose devices reach each other
   module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", cuda_devices);
   module.def("reduce_isa", [] { return std::string(isa_name()); });

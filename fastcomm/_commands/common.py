@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from fastcomm import _native
 from fastcomm._machine import settings
-from fastcomm._native import NativeLibraryError
 
 Number = TypeVar("Number", int, float)
 
@@ -36,7 +36,9 @@ def count(text: str) -> int:
 
 def several_ranks(text: str) -> int:
     """Parse the number of ranks of a group in which there is somebody to talk to."""
-    return _parsed(int, text, lambda value: 2 <= value <= 64, "a number of ranks from 2 to 64")
+    most = _native.load().MAX_RANKS
+    what = f"a number of ranks from 2 to {most}"
+    return _parsed(int, text, lambda value: 2 <= value <= most, what)
 
 
 def _parsed(
@@ -64,7 +66,7 @@ def guarded(name: str, body: Callable[[], int]) -> int:
         return body()
     except KeyboardInterrupt:
         return 130
-    except (OSError, NativeLibraryError) as error:
+    except (OSError, _native.NativeLibraryError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
 

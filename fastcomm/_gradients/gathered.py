@@ -12,8 +12,6 @@ import torch.distributed as dist
 
 from fastcomm import _native
 
-_MOST_RANKS = 64  # as many as a native group may have
-
 
 def reduce(
     tensors: Sequence[torch.Tensor],
@@ -36,10 +34,11 @@ def reduce(
     """
     average, scale, comm_dtype, norm = how
     hosts = [_copy_of(tensor) for tensor in tensors] if on_host else list(tensors)
-    _native.load().gradient_norms(hosts, norm)  # refuses what cannot be reduced
+    native = _native.load()
+    native.gradient_norms(hosts, norm)  # refuses what cannot be reduced
     size = dist.get_world_size(group)
-    if size > _MOST_RANKS:
-        raise ValueError(f"gradients of {size} ranks: at most {_MOST_RANKS} can be summed")
+    if size > native.MAX_RANKS:
+        raise ValueError(f"gradients of {size} ranks: at most {native.MAX_RANKS} can be summed")
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
     for tensor, host, own in zip(
         tensors, hosts, terms_of(tensors, residuals, comm_dtype), strict=True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastcomm import _native
 from fastcomm._measure.launch import LateError, RankError, launch
 from fastcomm._measure.rank import Rank
 from fastcomm.check.checker import Prepare, Row, Sizes
@@ -14,7 +15,6 @@ from fastcomm.check.ranks import run_rank
 
 # Ranks of the paths on the host; paths on devices have one for each device.
 DEFAULT_RANKS = 2
-MOST_DEVICES = 16
 PAIR_S = 1.0
 
 
@@ -64,7 +64,7 @@ def ask_devices(options: Options) -> dict[str, Any]:
 def planned(options: Options, devices: int) -> list[tuple[Path, int]]:
     """Return the paths to check, and the number of ranks of each."""
     wanted = devices if options.devices is None else options.devices
-    ranks = min(wanted, MOST_DEVICES) if devices else 0
+    ranks = min(wanted, _native.load().MAX_DEVICES) if devices else 0
     plan = [(ONE_PROCESS, 1), *((path, options.ranks) for path in ON_THE_HOST)]
     return plan + [(path, ranks) for path in BETWEEN_DEVICES if ranks >= 2]
 

@@ -71,19 +71,20 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
     from fastcomm._measure.launch import RankError
     from fastcomm.check.run import Options as Asked
     from fastcomm.check.run import ask_devices
-    from fastcomm.tune.run import MOST_DEVICES, Options
+    from fastcomm.tune.run import Options
 
     environment = describe(command)
     print(summary_line(environment))
-    cores = _native.load().usable_cores()
+    native = _native.load()
+    cores = native.usable_cores()
     ranks = options.ranks
     if ranks is None:
-        ranks = [2, *([cores] if 2 < cores <= 64 else [])]
+        ranks = [2, *([cores] if 2 < cores <= native.MAX_RANKS else [])]
     try:
         devices = options.devices
         count = ask_devices(Asked())["count"] if devices != [] else 0
         if devices is None:
-            devices = [min(count, MOST_DEVICES)] if count >= 2 else []
+            devices = [min(count, native.MAX_DEVICES)] if count >= 2 else []
         if devices and count == 0:
             print("tune: --devices: torch finds none here", file=sys.stderr)
             return 2

@@ -11,7 +11,6 @@ from fastcomm.tune.candidates import ON_DEVICES, ON_THE_HOST, Step
 from fastcomm.tune.ranks import run_rank
 
 Row = dict[str, Any]
-MOST_DEVICES = 16  # of a group whose devices use each other's memory
 _STARTS_S = 900.0  # on a busy machine, too
 
 
