@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = kKiB * kKiB;
 
-/// Of the first core's caches. sysconf() is not asked: for the third level it may report what all cores of a processor
-/// have together, where a virtual machine has a few of them.
+/// Reads the caches of the first core. sysconf() is not asked: for the third level it may report
+/// the total of all cores of a processor, even if a virtual machine has only a few of them.
 uint64_t cache_of_level(int level, uint64_t otherwise) {
   for (int index = 0; index < 8; ++index) {
     const std::string place =

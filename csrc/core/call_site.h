@@ -1,5 +1,5 @@
-// Where in the program a call was made ("train.py:12"), for messages; where FASTCOMM_CALL_SITES asks for
-// it. Set once, from bindings/module.cpp.
+// The place in the program where a call was made ("train.py:12"), for messages, if
+// FASTCOMM_CALL_SITES asks for it. Set once, from bindings/module.cpp.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,17 @@
 
 namespace fastcomm {
 
-/// Room for one in shared memory; a longer one lacks its beginning there.
+/// Room for one call site in shared memory; a longer one loses its beginning there.
 constexpr size_t kSiteBytes = 192;
 
-/// May take the interpreter's lock: the caller holds no other. "" where no program's code is running.
+/// May take the interpreter's lock, so the caller must hold no other. Returns "" if no code of the
+/// program is running.
 extern std::function<std::string()> g_call_site;
 
-/// What it returns, if it is asked for, without the beginning where there is no room.
+/// The result of g_call_site if call sites are asked for; loses its beginning if it is too long.
 std::string call_site();
 
-/// ", at train.py:12", behind the description of a call; "" for "".
+/// ", at train.py:12", to follow the description of a call; "" for "".
 inline std::string at_site(const std::string& site) { return site.empty() ? "" : ", at " + site; }
 
 }  // namespace fastcomm

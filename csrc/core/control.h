@@ -1,16 +1,16 @@
 // Negative controls: rules of the protocol that a test build leaves out on demand.
 //
-// A sanitizer's silence means something only if it speaks where a rule is broken. Builds with
-// FC_CONTROLS look at $FC_CONTROL once, before main, and leave out the one rule that it names; the
-// tests demand a report then. One build serves the test and all of its controls. In every other
-// build FC_LEFT_OUT is a constant and costs nothing.
+// A sanitizer's silence means something only if it reports a broken rule. Builds with FC_CONTROLS
+// read $FC_CONTROL once, before main, and leave out the one rule that it names; the tests then
+// demand a report. One build serves the test and all of its controls. In every other build
+// FC_LEFT_OUT is a constant and costs nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace fastcomm {
 
-/// A rule that can be left out. The names below are what $FC_CONTROL says, in the same order.
+/// A rule that can be left out. The names below are the values of $FC_CONTROL, in the same order.
 enum class Control : uint8_t {
   kNone,
   kWeakenPublish,       // a flag is published with relaxed order
@@ -21,35 +21,37 @@ enum class Control : uint8_t {
   kBlindProbe,          // a probe of peer access does not look at what it found
   kForgetHelloLength,   // a handshake's length is not checked
   kForgetRecordLength,  // a record's length is not checked
-  kDropReady,           // no stream waits for a kind of mark (devices/device_set.h),
-  kDropStaged,          // which follow in the order of `Mark`
+  kDropReady,           // no stream waits for a mark of one kind (devices/device_set.h):
+  kDropStaged,          // one control per `Mark`, in its order
   kDropWorked,
   kDropFinished,
   kDropDrained,
-  kRelaxStamp,  // a word of the rings of messages (engines/cpu/peer_ring.h) is published with relaxed
-  kRelaxTaken,  // order,
+  kRelaxStamp,  // words of message rings (engines/cpu/peer_ring.h): stamp published relaxed,
+  kRelaxTaken,  // taken cells published relaxed,
   kRelaxFilled,
   kRelaxDrained,
-  kRelaxStampLook,  // or looked at with relaxed order
+  kRelaxStampLook,  // stamp read relaxed
   kRelaxTakenLook,
   kRelaxFilledLook,
   kRelaxDrainedLook,
-  kForgetUse,    // memory of another stream is used and not recorded (tensors/accelerator.h)
-  kFreeEarly,    // tensors that operations on devices make for themselves go before they are used
-  kSkipOpening,  // ranks do not meet before they use each other's windows (engines/cuda/meeting.h),
-  kSkipClosing,  // or not afterwards
-  kWorkOn,       // kernels after a failure do what they would have done (kernels/channel.h)
-  kLeaveAlone,   // a window is freed before the hosts have met (transport/ipc/windows.h)
-  kBlindMeeting,  // a meeting does not compare what the ranks have called
-  kRunAhead,      // an operation on a group's stream does not wait for its caller's,
-  kOvertake,      // nor an operation for the one before it, which another stream has,
-  kWaitForNone,   // nor a caller who waits for one; or
-  kLetGoEarly,    // its tensors go when it has been enqueued (c10d/engines/cuda/cuda_group.h)
-  kShareStreams,  // memory that was one stream's is given to another one (transport/ipc/pool_blocks.h)
+  kForgetUse,     // memory of another stream is used and not recorded (tensors/accelerator.h)
+  kFreeEarly,     // temporary tensors of device operations are freed before use
+  kSkipOpening,   // ranks do not meet before they use windows (engines/cuda/meeting.h)
+  kSkipClosing,   // ranks do not meet after they used windows
+  kWorkOn,        // kernels do their work even after a failure (kernels/channel.h)
+  kLeaveAlone,    // a window is freed before the hosts have met (transport/ipc/windows.h)
+  kBlindMeeting,  // a meeting does not compare the ranks' calls
+  kRunAhead,      // an operation on a group's stream does not wait for its caller's
+  kOvertake,      // an operation does not wait for the previous one on another stream
+  kWaitForNone,   // a caller's wait for an operation does nothing
+  kLetGoEarly,    // its tensors are freed once enqueued (c10d/engines/cuda/cuda_group.h)
+  kShareStreams,  // memory moves from one stream to another (transport/ipc/pool_blocks.h)
   kOneSlot,       // short operations between devices all use one slot (engines/cuda/short.h)
-  kLeaveEarly,  // a rank skips meetings in rounds that only others have (engines/cuda/pairs.h)
-  kNoSecondLook,  // who reduces peers' tensors does not check whether one gave up (engines/cpu/operation.h)
-  kNoFirstLook,  // a call does not check whether the group was given up before it (engines/cpu/communicator.h)
+  kLeaveEarly,    // a rank skips meetings of rounds that only others have (engines/cuda/pairs.h)
+  // reductions of peers' tensors do not check for a rank that gave up (engines/cpu/operation.h)
+  kNoSecondLook,
+  // a call does not check for an earlier failure of the group (engines/cpu/communicator.h)
+  kNoFirstLook,
 };
 
 constexpr const char* kControlNames[] = {
@@ -102,7 +104,7 @@ constexpr const char* kControlNames[] = {
 
 namespace fastcomm {
 
-/// The control that the environment names. A name of no control would test nothing.
+/// The control named by the environment. An unknown name is an error: it would test nothing.
 inline Control control_of_environment() {
   const char* wanted = std::getenv("FC_CONTROL");
   if (wanted == nullptr) return Control::kNone;
@@ -115,7 +117,7 @@ inline Control control_of_environment() {
   std::abort();
 }
 
-/// Written before main and never again, so that reading it orders nothing.
+/// Written before main and never again, so reading it needs no order.
 inline const Control left_out_control = control_of_environment();
 
 }  // namespace fastcomm

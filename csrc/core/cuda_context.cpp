@@ -26,7 +26,7 @@ void pop_context() { shim::pop_device(); }
 namespace fastcomm {
 namespace {
 
-/// The driver's functions; all or none of them.
+/// The driver's functions; all or none of them are found.
 struct Driver {
   decltype(&cuInit) init = nullptr;
   decltype(&cuDevicePrimaryCtxGetState) state = nullptr;
@@ -49,7 +49,8 @@ const Driver& driver() {
   return driver;
 }
 
-/// Retained once a device, for good: others allocate in it, and the last release destroys it.
+/// Retained once per device and never released: others allocate in it, and the last release
+/// destroys it.
 CUcontext primary_context(int device) {
   static std::mutex mutex;
   static auto& known = *new std::map<int, CUcontext>;

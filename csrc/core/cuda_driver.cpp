@@ -49,7 +49,7 @@ const DriverMemory& driver_memory() {
 #else
 bool find_driver_function(const char* name, void** function) {
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-  constexpr unsigned kVersion = 12000;  // of the functions' signatures
+  constexpr unsigned kVersion = 12000;  // version of the functions' signatures
 #if CUDART_VERSION >= 12050
   const cudaError_t result =
       cudaGetDriverEntryPointByVersion(name, function, kVersion, cudaEnableDefault, &status);

@@ -1,5 +1,5 @@
 // Functions of the CUDA driver. They are looked up by name and version, on first use, through the
-// runtime: nothing links libcuda, and the library loads where there is none.
+// runtime: nothing links libcuda, so the library loads without it.
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
 #pragma once
@@ -20,14 +20,14 @@ namespace fastcomm {
 
 #if !defined(FC_SHIM)
 #if CUDA_VERSION < 12030
-// Older toolkits have no name for what later drivers know.
+// Names that older toolkits lack.
 constexpr auto CU_MEM_HANDLE_TYPE_FABRIC = static_cast<CUmemAllocationHandleType>(8);
 struct CUmemFabricHandle {
   unsigned char data[64];
 };
 #endif
 
-/// Where the driver has no such function, false and nullptr.
+/// Returns false, and sets nullptr, if the driver has no such function.
 bool find_driver_function(const char* name, void** function);
 template <class Function>
 bool find_driver_function(const char* name, Function* function) {
@@ -38,7 +38,8 @@ bool find_driver_function(const char* name, Function* function) {
 }
 #endif
 
-/// What creates, exports and maps physical memory (virtual memory management), as the driver's reference has it.
+/// Functions that create, export and map physical memory (virtual memory management), as in the
+/// driver's reference.
 struct DriverMemory {
   decltype(&::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity;
   decltype(&::cuMemCreate) cuMemCreate;
@@ -52,7 +53,7 @@ struct DriverMemory {
   decltype(&::cuMemSetAccess) cuMemSetAccess;
 };
 
-/// Raises Error(kSystem) where the driver has none of it.
+/// Raises Error(kSystem) if the driver has none of them.
 const DriverMemory& driver_memory();
 
 /// "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED"; `expression` is the text of the failed call.

@@ -1,5 +1,5 @@
-// What host code needs of CUDA: the runtime, or the execution shim in its place (FC_SHIM); errors
-// as exceptions.
+// CUDA for host code: the runtime, or the execution shim in its place (FC_SHIM), with errors as
+// exceptions.
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM. Device code starts from kernels/cuda_api.h.
 #pragma once
@@ -20,23 +20,22 @@
 namespace fastcomm {
 
 // Errors. The runtime keeps the last error of a thread until it is asked for. Several libraries use
-// one thread, so the error found there may be anyone's, and the rules are:
+// one thread, so that error may be anyone's. Hence the rules:
 //
-//   - An error that is reported is the one that our own call returned, launches too (FC_LAUNCH). The
-//     last error is never asked whether one of our calls has failed.
-//   - An error that our own call left behind is cleared, reported or not (forget_error), since the
-//     next to ask would take it for its own. One that was there before stays, for whoever looks for
-//     it.
-//   - Errors that CUDA keeps for good, such as an illegal address, cannot be cleared, and every later
-//     call returns them: ours report them, as everyone's do.
+//   - A reported error is the one that our own call returned, launches too (FC_LAUNCH). The last
+//     error is never used to find out whether one of our calls has failed.
+//   - An error of our own call is cleared, reported or not (forget_error), since the next library
+//     to ask would take it for its own. An error that was there before stays, for its own library.
+//   - Errors that CUDA keeps for good, such as an illegal address, cannot be cleared. Every later
+//     call returns them, and ours report them, like everyone's.
 
-/// Takes `error`, which our own call returned, out of the runtime's last error. Another one stays.
+/// Clears `error`, which our own call returned, from the runtime's last error. Another error stays.
 inline void forget_error(cudaError_t error) {
   if (cudaPeekAtLastError() == error) static_cast<void>(cudaGetLastError());
 }
 
-/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Forgets the
-/// error.
+/// "cudaHostAlloc: out of memory (device 1)"; `expression` is the text of the failed call. Clears
+/// the error.
 inline std::string cuda_error_text(cudaError_t error, const char* expression) {
   forget_error(error);
   const std::string call(expression);
@@ -46,8 +45,8 @@ inline std::string cuda_error_text(cudaError_t error, const char* expression) {
                 device, ")");
 }
 
-/// Lets this thread allocate and query events while another one captures a stream, which would
-/// otherwise make that capture fail. What this thread does is part of no capture.
+/// Lets this thread allocate and query events while another one captures a stream: otherwise that
+/// capture would fail. The calls of this thread are part of no capture.
 class BesideCaptures {
  public:
   BesideCaptures() { exchange(); }
@@ -61,9 +60,9 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// What a kernel on `device` finds at an address. On a machine with GPUs: the same memory. The shim has
-/// one memory for all, and models here what a device cannot reach or sees wrong. kSpoil: a write for
-/// which no order with other processes is promised.
+/// The address that a kernel on `device` sees for `pointer`. With real GPUs it is the same. The
+/// shim has one memory for all, and models here memory that a device cannot reach or sees wrong.
+/// kSpoil is a write for which no order with other processes is promised.
 enum class Touch { kRead, kWrite, kSpoil };
 template <class T>
 T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch touch) {
@@ -75,9 +74,8 @@ T* device_view([[maybe_unused]] int device, T* pointer, [[maybe_unused]] Touch t
 #endif
 }
 
-/// What the kernel that is launched next on the current device finds at an address of which it uses
-/// that many bytes. As device_view; under the shim this is also how a launch states what it uses, since
-/// the launched kernel cannot be asked.
+/// As device_view, for the kernel launched next on the current device, which uses `bytes` there. It
+/// also tells the shim the memory that a launch uses, since the launched kernel cannot be asked.
 template <class T>
 T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Touch touch) {
 #if defined(FC_SHIM)
@@ -91,8 +89,8 @@ T* kernel_view(T* pointer, [[maybe_unused]] uint64_t bytes, [[maybe_unused]] Tou
 #endif
 }
 
-/// As kernel_view of a word: if it is not zero when the kernel that is launched next starts, that kernel
-/// does nothing, and so uses nothing.
+/// As kernel_view, for a word that makes the kernel launched next do nothing, and so use nothing,
+/// if it is not zero when that kernel starts.
 inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 #if defined(FC_SHIM)
   word = kernel_view(word, sizeof(*word), Touch::kRead);
@@ -103,8 +101,8 @@ inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 
 }  // namespace fastcomm
 
-/// Raises Error(kSystem) unless a call of the CUDA runtime succeeds. Further arguments say what it
-/// was for, sizes included.
+/// Raises Error(kSystem) unless a call of the CUDA runtime succeeds. Further arguments describe its
+/// purpose, sizes included.
 #define FC_CUDA(call, ...)                                                                       \
   do {                                                                                           \
     const cudaError_t fc_result = (call);                                                        \
@@ -116,8 +114,8 @@ inline const uint32_t* kernel_skip([[maybe_unused]] const uint32_t* word) {
 
 namespace fastcomm {
 
-/// Enqueues something on a stream of its own, on the current device, and waits for it. `enqueue(stream)`
-/// returns what CUDA says. Raises Error(kSystem): `what` was not possible.
+/// Enqueues work on a stream of its own, on the current device, and waits for it. `enqueue(stream)`
+/// returns CUDA's error code. Raises Error(kSystem) that `what` was not possible.
 template <class Enqueue>
 void enqueue_and_wait(const char* what, const Enqueue& enqueue) {
   cudaStream_t stream = nullptr;

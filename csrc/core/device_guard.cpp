@@ -7,7 +7,7 @@
 namespace fastcomm {
 namespace {
 
-thread_local int contexts_pushed = 0;  // by guards that live
+thread_local int contexts_pushed = 0;  // by living guards
 
 }  // namespace
 
@@ -21,12 +21,12 @@ DeviceGuard::DeviceGuard(int device) : DeviceGuard() { set(device); }
 DeviceGuard::~DeviceGuard() {
   if (pushed_) {
     pop();
-    // Otherwise cudaSetDevice was called in between, and changed what the context was pushed upon.
+    // Otherwise cudaSetDevice was called in between, and changed the context below the pushed one.
     int device = before_;
     static_cast<void>(cudaGetDevice(&device));
     now_ = device;
   }
-  // Fails only where nothing works any more, as while the process ends.
+  // Fails only if nothing works any more, such as at the end of the process.
   if (now_ != before_) static_cast<void>(cudaSetDevice(before_));
 }
 
@@ -34,7 +34,7 @@ void DeviceGuard::set(int device) {
   if (device == now_) return;
   if (!moved_) bare_ = contexts_pushed > 0 || !has_context(before_);
   moved_ = true;
-  if (bare_) {  // the way back must not be by cudaSetDevice, so this is not either
+  if (bare_) {  // cudaSetDevice would rule out a way back without it
     if (pushed_) pop();
     if (device == before_) return;
     if (push_context(device)) {

@@ -1,13 +1,13 @@
-// Which device is current, and which was.
+// A guard of the current device.
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
 #pragma once
 
 namespace fastcomm {
 
-/// Makes a device current and, when destroyed, the previous one again. Within a guard cudaSetDevice may
-/// be called freely. Where the device that was current has no context, none is created for it, unless
-/// cudaSetDevice was called in between (core/cuda_context.h).
+/// Makes a device current, and restores the previous one when destroyed. cudaSetDevice may be
+/// called freely within a guard. If the previous device has no context, none is created for it,
+/// unless cudaSetDevice was called in between (core/cuda_context.h).
 class DeviceGuard {
  public:
   DeviceGuard();
@@ -16,7 +16,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
   ~DeviceGuard();
 
-  /// Cheap where it is current already.
+  /// Cheap if it is current already.
   void set(int device);
 
  private:
@@ -26,7 +26,7 @@ class DeviceGuard {
   int now_ = 0;
   bool moved_ = false;
   bool bare_ = false;    // contexts are pushed
-  bool pushed_ = false;  // one is
+  bool pushed_ = false;  // a context is pushed now
 };
 
 }  // namespace fastcomm

@@ -6,7 +6,7 @@
 namespace fastcomm {
 namespace {
 
-/// What a user can do about it.
+/// Advice to the user about a system error.
 const char* advice(int error) {
   switch (error) {
     case EMFILE:

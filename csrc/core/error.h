@@ -1,7 +1,7 @@
 // The one exception type of the torch-free layers, and the checks that raise it.
 //
-// A message says what happened, where (operation, rank, sizes) and what to do. c10d/life/exception.h
-// turns the code into the Python class of the same name.
+// A message says what happened, where (operation, rank, sizes) and what to do.
+// c10d/life/exception.h turns the code into the Python class of the same name.
 #pragma once
 
 #include <sstream>

@@ -30,7 +30,7 @@
 #define FC_DEVICE_COLD inline
 #endif
 
-/// What the device's compiler may take for granted.
+/// A condition that the device's compiler may assume.
 #if defined(__CUDA_ARCH__)
 #define FC_ASSUME(condition) __builtin_assume(condition)
 #else
@@ -47,14 +47,14 @@
 
 namespace fastcomm {
 
-/// True if `seen` has reached `target`; counters wrap, so the distance is compared as signed.
-/// Holds while two counters are less than 2^31 steps apart.
+/// True if `seen` has reached `target`; counters wrap, so the distance is compared as signed. Holds
+/// while two counters are less than 2^31 steps apart.
 FC_HD bool reached(uint32_t seen, uint32_t target) {
   return static_cast<int32_t>(seen - target) >= 0;
 }
 
-/// Makes every earlier write of this thread (on a device: of the block, after a barrier) visible
-/// to whoever sees `value` through load_flag. Release: nothing earlier moves below the store.
+/// Makes every earlier write of this thread (on a device: of the block, after a barrier) visible to
+/// a thread that sees `value` through load_flag. Release: nothing earlier moves below the store.
 FC_HD void store_flag(uint32_t* flag, uint32_t value) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
@@ -105,7 +105,7 @@ FC_HD uint32_t load_relaxed(const uint32_t* word) {
 #endif
 }
 
-/// Writes such a word. Host only.
+/// Writes a word that orders nothing. Host only.
 inline void store_relaxed(uint32_t* word, uint32_t value) {
   reinterpret_cast<std::atomic<uint32_t>*>(word)->store(value, std::memory_order_relaxed);
 }
@@ -120,8 +120,8 @@ FC_HD uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
 }
 
 #if defined(__CUDA_ARCH__)
-/// The device's conversions between fp16 and fp32: subnormals are neither flushed nor lost, the
-/// second rounds to nearest even. core/numeric.h says what they do with a NaN.
+/// The device's conversions between fp16 and fp32: subnormals are neither flushed nor lost, and the
+/// second rounds to nearest even. core/numeric.h describes NaNs.
 FC_DEVICE float half_to_float_device(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
@@ -134,8 +134,8 @@ FC_DEVICE uint16_t float_to_half_device(float value) {
 }
 #endif
 
-/// Nanoseconds of a clock that never goes back; its zero means nothing. A device's advances in
-/// steps of up to a microsecond.
+/// Nanoseconds of a clock that never goes back and has an arbitrary zero. A device's clock advances
+/// in steps of up to a microsecond.
 FC_HD uint64_t clock_ns() {
 #if defined(__CUDA_ARCH__)
   uint64_t now;
@@ -149,8 +149,8 @@ FC_HD uint64_t clock_ns() {
 }
 
 #if !defined(__CUDA_ARCH__)
-/// The host's publication where a peer may sleep: a store_flag that also takes part in the single
-/// order of sequentially consistent operations (transport/doorbell.h says what that is for).
+/// Publishes a flag on the host for peers that may sleep: a store_flag that also takes part in the
+/// single order of sequentially consistent operations (reason: transport/doorbell.h).
 inline void publish_flag(uint32_t* flag, uint32_t value) {
   if (FC_LEFT_OUT(Control::kWeakenPublish)) return store_flag(flag, value);
   reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);

@@ -11,22 +11,22 @@
 namespace fastcomm {
 namespace {
 
-constexpr size_t kGranule = 64 * 1024;  // blocks are multiples of it, so that they fit again
+constexpr size_t kGranule = 64 * 1024;  // blocks are multiples of it, so that they can be reused
 constexpr size_t kWaste = 4;            // a block serves a request of at least 1 / kWaste of it
-constexpr size_t kHugePage = 2 << 20;   // most processors'; a block of at least two is made of them
+constexpr size_t kHugePage = 2 << 20;  // of most processors; blocks of two or more are made of them
 
-/// Multiples of what a block of this size is made of.
+/// `bytes` rounded up to the unit of a block of this size.
 size_t rounded(size_t bytes) {
   const size_t unit = bytes >= 2 * kHugePage ? kHugePage : kGranule;
   return (bytes + unit - 1) / unit * unit;
 }
 
-/// nullptr where there is none.
+/// nullptr if no memory is left.
 char* allocate(size_t bytes) {
   const bool huge = bytes >= 2 * kHugePage;
   void* memory = std::aligned_alloc(huge ? kHugePage : HostCache::kAlignment, bytes);
-  // A wish: with large pages the first touch costs one fault instead of 512, and no pass over the
-  // block waits for address translation.
+  // Only a hint: with large pages the first touch costs one fault instead of 512, and no pass over
+  // the block waits for address translation.
   if (memory != nullptr && huge) static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
   return static_cast<char*>(memory);
 }
@@ -36,7 +36,7 @@ char* allocate(size_t bytes) {
 HostCache& HostCache::instance() {
   static auto* const shared = [] {
     auto* const made = new HostCache;
-    // A child of fork() goes on with the cache, which another thread may be using at that moment.
+    // A child of fork() keeps the cache, which another thread may be using at the time of the fork.
     const auto unlock = [] { instance().mutex_.unlock(); };
     pthread_atfork([] { instance().mutex_.lock(); }, unlock, unlock);
     return made;
@@ -83,7 +83,7 @@ void HostCache::give(const Block& block) {
   used_bytes_ -= block.bytes;
   try {
     idle_.push_back(block);
-  } catch (const std::bad_alloc&) {  // giving back must not fail
+  } catch (const std::bad_alloc&) {  // give() must not fail
     std::free(block.memory);
     return;
   }

@@ -1,5 +1,5 @@
-// Memory of this process that was given back is kept for the next request: a large new allocation
-// costs a page fault for every 4 KiB, which is more than filling it costs.
+// Keeps returned memory of this process for the next request: a large new allocation costs a page
+// fault per 4 KiB, which takes longer than filling it.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,18 @@
 
 namespace fastcomm {
 
-/// Thread-safe. At most as much lies idle as was recently in use at one time: the remembered maximum
-/// fades by a sixty-fourth of the difference with each request.
+/// Thread-safe. Idle memory is at most what was recently in use at one time: that remembered
+/// maximum fades by a sixty-fourth of the difference with each request.
 class HostCache {
  public:
   struct Block {
     char* memory = nullptr;  // aligned to kAlignment
-    size_t bytes = 0;        // at least what was asked for
+    size_t bytes = 0;        // at least as requested
   };
 
   static constexpr size_t kAlignment = 64;
 
-  /// The process's cache; never destroyed: tensors may outlive the static objects.
+  /// The process's cache; never destroyed, because tensors may outlive static objects.
   static HostCache& instance();
 
   HostCache() = default;
@@ -27,10 +27,10 @@ class HostCache {
   HostCache& operator=(const HostCache&) = delete;
   ~HostCache() { clear(); }
 
-  /// Raises Error(kSystem) where the machine has no memory left.
+  /// Raises Error(kSystem) if the machine has no memory left.
   Block take(size_t bytes);
   void give(const Block& block);
-  /// Frees what lies idle.
+  /// Frees idle memory.
   void clear();
   size_t idle_bytes() const;
 
@@ -38,7 +38,7 @@ class HostCache {
   void evict(size_t most);  // with the lock
 
   mutable std::mutex mutex_;
-  std::vector<Block> idle_;  // the one given back first comes first
+  std::vector<Block> idle_;  // ordered by time of return, oldest first
   size_t idle_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t most_used_ = 0;  // fades

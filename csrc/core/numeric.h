@@ -1,10 +1,10 @@
 // Conversions between storage types and accumulators, in arithmetic that vectorises.
 //
 // fp16, bf16 and fp32 accumulate in fp32; fp64 in fp64; integers wrap in their own type; bool sums
-// as logical or. One rounding to the storage type, to nearest even, at the end. Neither conversion
-// passes through an fp32 subnormal on the way, so a flush-to-zero mode of the caller's thread
-// changes no bit of an fp16 value. The same functions serve host and device, where the device has
-// instructions of its own for fp16.
+// as logical or. Results are rounded once to the storage type, to nearest even, at the end. Neither
+// conversion passes through an fp32 subnormal, so a flush-to-zero mode of the caller's thread
+// changes no bit of an fp16 value. The same functions serve host and device; the device uses its
+// own instructions for fp16.
 #pragma once
 
 #include <cmath>
@@ -90,7 +90,7 @@ FC_HD uint16_t float_to_bfloat16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
 }
 
-/// What a storage type accumulates in: Acc, load, add, divide (AVG), scale (floats only), store.
+/// Arithmetic of a storage type: Acc, load, add, divide (AVG), scale (floats only), store.
 template <class T>
 struct Numeric {  // integers: unsigned arithmetic wraps without undefined behaviour
   using Acc = T;
@@ -126,7 +126,7 @@ FC_HD double sqrt_rn(double value) { return std::sqrt(value); }
 FC_HD double fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 #endif
 
-/// Of the types that accumulate in Float, which is one of them.
+/// For types that accumulate in Float, which is one of them.
 template <class Float>
 struct FloatNumeric {
   using Acc = Float;

@@ -1,11 +1,11 @@
-// One number that stands for everything two ranks' calls must have in common.
+// One number for everything that two ranks' calls must have in common.
 #pragma once
 
 #include <cstdint>
 
 namespace fastcomm {
 
-/// `hash` with one more value. The constants are those of splitmix64
+/// Mixes one more value into `hash`. Constants from splitmix64
 /// (https://prng.di.unimi.it/splitmix64.c).
 inline uint64_t mix(uint64_t hash, uint64_t value) {
   uint64_t z = hash + value + 0x9e3779b97f4a7c15u;

@@ -5,7 +5,7 @@
 
 namespace fastcomm {
 
-/// Names the calling thread. A longer name than the kernel keeps does not compile.
+/// Names the calling thread. A name too long for the kernel does not compile.
 template <size_t kSize>
 void name_thread(const char (&name)[kSize]) {
   static_assert(kSize <= 16, "at most 15 characters");

@@ -1,12 +1,12 @@
-// How device code states what memory it is about to use:
+// Statements of device code about the memory that it is about to use:
 //
-//   FC_TOUCHES(pointer, bytes, write)            the block, between two of its barriers: called by all
-//                                                threads with the same arguments
-//   FC_THREAD_TOUCHES(pointer, bytes, write)     the calling thread, and no other one
+//   FC_TOUCHES(pointer, bytes, write)         by the block, between two of its barriers: called by all
+//                                             threads with the same arguments
+//   FC_THREAD_TOUCHES(pointer, bytes, write)  by the calling thread alone
 //
-// The execution shim checks then and there whether flags and barriers order the use with those of
-// other processes (shim/shared_memory.h); for memory of one process it does nothing. In every
-// other build these macros are empty.
+// The execution shim checks at once that flags and barriers order the use with those of other
+// processes (shim/shared_memory.h); for memory of one process it does nothing. In every other build
+// these macros are empty.
 #pragma once
 
 #if defined(FC_SHIM)

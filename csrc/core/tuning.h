@@ -1,12 +1,13 @@
-// What `fastcomm tune` has measured on this machine, for each number of ranks. A process is told when it loads
-// this library; a group takes rank 0's values when it is formed, where the environment sets none (core/env.h).
+// Results of `fastcomm tune` on this machine, per number of ranks. A process gets them when it
+// loads this library. A group takes rank 0's values when it is formed, unless the environment sets
+// them (core/env.h).
 #pragma once
 
 #include <cstdint>
 
 namespace fastcomm {
 
-/// 0: not measured, the default holds.
+/// 0: not measured, use the default.
 struct Tuning {
   uint64_t payload_bytes = 0;  // FASTCOMM_ONE_SHOT_BYTES, of ranks on the host
   uint64_t block_bytes = 0;    // FASTCOMM_BLOCK_BYTES
@@ -15,16 +16,17 @@ struct Tuning {
   bool pulls = false;          // FASTCOMM_DEVICE_RESULTS=pull
 };
 
-/// Who has chosen a value. The numbers travel between processes.
+/// The source of a value. The numbers travel between processes.
 enum class ChosenBy : uint32_t { kDefault = 0, kTuning = 1, kEnvironment = 2 };
 
-/// For messages: "FASTCOMM_ONE_SHOT_BYTES", "tuned for this number of ranks", "by default for this number of ranks".
+/// For messages: "FASTCOMM_ONE_SHOT_BYTES", "tuned for this number of ranks", "by default for this
+/// number of ranks".
 const char* chosen_by_text(ChosenBy who, const char* variable);
 
-/// Thread-safe; nothing but zeros where nothing has been told.
+/// Thread-safe; all zeros if no tuning is known.
 Tuning tuning_for(int ranks);
-/// From the next group on. Sizes are rounded as those of the environment. Raises Error(kInvalidArgument): a value that
-/// no setting could have. Thread-safe.
+/// Takes effect from the next group on. Sizes are rounded like those of the environment. Raises
+/// Error(kInvalidArgument) for a value that no setting could have. Thread-safe.
 void set_tuning(int ranks, const Tuning& tuning);
 
 }  // namespace fastcomm

@@ -31,7 +31,7 @@ enum class ReduceOp : uint8_t {
   kNone = 0,  // the operation does not reduce
   kSum = 1,
   kAvg = 2,
-  kOther = 3,  // one without a kernel
+  kOther = 3,  // a reduction without a kernel
   kMin = 4,
   kMax = 5,
   kProduct = 6,
@@ -42,7 +42,7 @@ enum class ReduceOp : uint8_t {
 };
 constexpr int kNumReduceOps = 11;
 
-// What each is: coll/operations.h.
+// The operations; coll/operations.h describes each.
 enum class OpKind : uint8_t {
   kNone = 0,
   kAllReduce = 1,
@@ -66,7 +66,7 @@ enum class OpKind : uint8_t {
   kFusedAllReduce = 18,
   kFusedReduceScatter = 19,
   kGatherShards = 20,
-  // Messages of different sizes, or sparse ones, under the name of the operation that they belong to.
+  // Messages of different sizes, or sparse ones; they have the name of their operation.
   kAllGatherUneven = 21,
   kReduceScatterUneven = 22,
   kAllReduceSparse = 23,
@@ -101,7 +101,7 @@ constexpr bool is_floating(DType dtype) {
          dtype == DType::kBFloat16;
 }
 
-/// torch's names, where it has them, in the order of OpKind. Variants of an operation have its name.
+/// torch's names if it has them, in the order of OpKind. Variants of an operation share its name.
 inline constexpr const char* kOpKindNames[kNumOpKinds] = {"none",
                                                           "all_reduce",
                                                           "broadcast",
@@ -135,7 +135,7 @@ constexpr const char* op_kind_name(OpKind kind) {
                                                                                : OpKind::kOther)];
 }
 
-/// Whether CUDA kernels sum it. The CPU's loops: why_no_reduction, in kernels/reduce_cpu.h.
+/// True if CUDA kernels sum it. For the CPU's loops see why_no_reduction in kernels/reduce_cpu.h.
 constexpr bool has_cuda_kernel(DType dtype) { return dtype < DType::kOther; }
 
 constexpr const char* dtype_name(DType dtype) {

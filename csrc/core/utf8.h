@@ -5,19 +5,19 @@
 
 namespace fastcomm {
 
-/// Whether a byte goes on with a UTF-8 character that an earlier one begins: no text is cut before it.
+/// True if a byte continues a UTF-8 character: no text is cut before it.
 inline bool within_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-/// As many whole characters of the beginning as fit in `most` bytes.
+/// The longest beginning of whole characters that fits in `most` bytes.
 inline std::string_view beginning_of(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && within_character(text[most])) --most;
   return text.substr(0, most);
 }
 
-/// As many whole characters of the end as fit in `most` bytes.
+/// The longest end of whole characters that fits in `most` bytes.
 inline std::string ending_of(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   size_t begin = text.size() - most;
@@ -25,7 +25,7 @@ inline std::string ending_of(const std::string& text, size_t most) {
   return text.substr(begin);
 }
 
-/// A text that fits in `most` bytes: where it is longer "..." stands for what is before its last third.
+/// The text cut to `most` bytes: if it is longer, "..." replaces the part before its last third.
 inline std::string without_middle(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   const std::string ending = ending_of(text, most / 3);

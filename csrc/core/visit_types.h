@@ -1,4 +1,4 @@
-// A dtype that is known at run time as a C++ type that code is made for.
+// Turns a dtype known at run time into a C++ type that code is compiled for.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct TypeTag {
   using Type = T;
 };
 
-/// What `make(TypeTag<T>())` gives for the type with that name; Made() for DType::kOther.
+/// Returns make(TypeTag<T>()) for the dtype's type T; Made() for DType::kOther.
 template <class Made, class Make>
 Made for_type(DType dtype, const Make& make) {
   switch (dtype) {
@@ -52,7 +52,7 @@ Made for_type(DType dtype, const Make& make) {
 template <class T, class... Types>
 constexpr bool is_any_of = (std::is_same<T, Types>::value || ...);
 
-/// Summed up in fp32.
+/// True for types that are summed in fp32.
 template <class T>
 constexpr bool is_short_float = is_any_of<T, float, Half, BFloat16>;
 
