@@ -34,13 +34,13 @@ std::string welcome_key(int rank, const std::string& token) {
 std::string ack_key(const std::string& nonce, int rank) { return concat("ack/", nonce, "/", rank); }
 std::string agreed_key(const std::string& nonce) { return concat("agreed/", nonce); }
 
-// Rank 0's final message starts with one of these; then comes its `told`, or why there is no group:
-// the sizes differ, or a rank has a problem. A rank with a problem acknowledges with it, the others
-// with the size of the group.
+// First letters of rank 0's final message: its `told` follows kAgreed, and the reason why there is
+// no group (different sizes, or a rank with a problem) the others. A rank with a problem
+// acknowledges with the problem, the others with the size of the group.
 constexpr char kAgreed = '+', kRefused = '-', kProblem = '!';
 constexpr size_t kNonceDigits = 16;
 
-/// A rank's word for the group's size, in decimal.
+/// The group's size as a rank has written it, in decimal.
 int parse_size(const std::string& text, int rank) {
   int size = 0;
   const char* end = text.data() + text.size();
@@ -64,7 +64,7 @@ uint64_t parse_nonce(const std::string& text) {
   return nonce;
 }
 
-/// Why there is no group; empty where the sizes agree.
+/// The reason why there is no group; empty if the sizes agree.
 std::string disagreement(int size_of_first, int rank, int size) {
   if (size == size_of_first) return "";
   return concat(kRefused, "rank ", rank, " was started for a group of ", size,
@@ -72,7 +72,7 @@ std::string disagreement(int size_of_first, int rank, int size) {
                 ": give every rank the same world size");
 }
 
-/// The same for what a rank acknowledged with.
+/// The same for a rank's acknowledgement.
 std::string refusal_of(int size, int rank, const std::string& ack) {
   if (!ack.empty() && ack[0] == kProblem) return ack;
   return disagreement(size, rank, parse_size(ack, rank));
@@ -82,20 +82,21 @@ std::string problem_of(int rank, const std::string& problem) {
   return problem.empty() ? "" : concat(kProblem, "rank ", rank, ": ", problem);
 }
 
-/// Raises what a refusal says, if it is one.
+/// Raises the error of a refusal; `refusal` may be something else.
 void check_refusal(const std::string& refusal) {
   if (refusal.empty()) return;
   FC_CHECK(refusal[0] != kRefused, refusal.substr(1));
   if (refusal[0] == kProblem) throw Error(ErrorCode::kSystem, refusal.substr(1));
 }
 
-/// Rank 0's side: answers tokens until every rank has acknowledged. Returns why there is no group.
+/// Rank 0's side: answers tokens until every rank has acknowledged. Returns the reason why there is
+/// no group, or "".
 std::string welcome_all(Bootstrap& store, int size, const std::string& nonce, std::string refusal,
                         Deadline deadline) {
   std::vector<std::string> answered(size);
   std::vector<bool> arrived(size, false);
   arrived[0] = true;
-  // Ranks that come soon are told why there is no group; those that never come are not waited for.
+  // Ranks that come soon are told why there is no group; no time is spent on others.
   const auto soon = [&] { deadline = std::min(deadline, Clock::now() + std::chrono::seconds(2)); };
   if (!refusal.empty()) soon();
   auto pause = std::chrono::microseconds(100);
@@ -161,7 +162,7 @@ Agreement agree(Bootstrap& store, int rank, int size, const std::string& told, D
   const std::string welcome = store.get(welcome_key(rank, token), deadline);
   const std::string digits = welcome.substr(0, kNonceDigits);
   const uint64_t nonce = parse_nonce(digits);
-  // Rank 0 is also told where this rank will not go on.
+  // Rank 0 also learns of a rank that will not go on.
   store.set(ack_key(digits, rank),
             problem.empty() ? std::to_string(size) : problem_of(rank, problem));
   check_refusal(problem_of(rank, problem));

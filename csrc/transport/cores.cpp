@@ -17,7 +17,7 @@ int affinity_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-/// Cores by the quota of control group version 2 as a container sees it, or a large number.
+/// Cores by the quota of control group version 2 as seen in a container, or a large number.
 int quota_cores() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;

@@ -27,7 +27,7 @@ void futex_sleep(Doorbell& doorbell, uint32_t word, Deadline until) {
   constexpr int64_t kSecond = 1000 * 1000 * 1000;
   const int64_t bounded = std::min<int64_t>(left, kSecond);
   timespec timeout{static_cast<time_t>(bounded / kSecond), static_cast<long>(bounded % kSecond)};
-  // Interrupted, woken, timed out and "the word has changed" all mean the same: look again.
+  // Interrupted, woken, timed out and "the word has changed" all mean: look again.
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&doorbell.word), FUTEX_WAIT, word, &timeout,
           nullptr, 0);
 }

@@ -1,4 +1,4 @@
-// Whether this process is a child of fork() whose parent used groups.
+// Detects a child of fork() whose parent used groups.
 //
 // Such a child has neither the mappings (MADV_DONTFORK) nor the threads of its parent: every use of
 // a group there must end in an error, not in a fault or a hang.
@@ -13,7 +13,8 @@ void watch_for_forks();
 
 bool forked_from_endpoint();
 
-/// Raises Error(kForked) there. `front()` makes the start of the message: only there, since every operation asks.
+/// Raises Error(kForked) in such a child. `front()` makes the start of the message, and is called
+/// only to raise, since every operation comes through here.
 template <class Front>
 void check_not_forked(const Front& front) {
   if (!forked_from_endpoint()) return;

@@ -1,7 +1,7 @@
-// What an algorithm sees of a group: a trivially copyable view, handed over by value.
+// An algorithm's view of a group: trivially copyable, passed by value.
 //
-// Each rank owns one window: memory that every rank of the group can read and (for flags only its
-// owner) write. It holds a flag in a line of its own (transport/control_block.h), and scratch.
+// Each rank owns one window: memory that every rank of the group can read and write (flags only by
+// their owner). It holds a flag in a line of its own (transport/control_block.h), and scratch.
 //
 // Flag contract: a flag is written by its owner alone, counts published steps, never goes back, and
 // wraps. It is published with release and read with acquire (core/hd.h).

@@ -1,5 +1,5 @@
-// The interface of every transport: a host-side object that owns a group's memory, and the view of
-// it that schedules get.
+// The interface of every transport: a host-side object that owns a group's memory, and gives
+// schedules a view of it.
 //
 // Implementations: transport/local (ranks are threads of one process), transport/shm (ranks are
 // processes of one host).
@@ -28,45 +28,49 @@ class Transport {
   ControlBlock& control_block(int rank) const { return *control_blocks_[rank]; }
   ControlBlock& own_control_block() const { return *control_blocks_[view_.rank]; }
 
-  /// One a rank; several ranks may share one. A rank sleeps on its own.
+  /// One per rank; several ranks may share one. A rank sleeps on its own.
   Doorbell* const* doorbells() const { return doorbells_; }
   Doorbell& own_doorbell() const { return *doorbells_[view_.rank]; }
 
-  /// Makes sure that the first `bytes` of the scratch are backed by memory. Raises Error(kSystem) where
-  /// none is left, instead of a bus error later. Cheap when called again.
+  /// Makes sure that the first `bytes` of the scratch are backed by memory. Raises Error(kSystem)
+  /// if none is left, instead of a bus error later. Cheap when called again.
   virtual void reserve_scratch(size_t bytes) = 0;
-  /// The same for `bytes` from byte `offset` of the scratch on. Not remembered: a system call each time.
+  /// The same for `bytes` from byte `offset` of the scratch on. Not remembered: one system call
+  /// each time.
   virtual void reserve_part(size_t offset, size_t bytes) = 0;
-  /// Whether a peer's scratch can be read there without a bus error, backed by the peer or not.
+  /// True if those bytes of a peer's scratch can be read without a bus error, backed by the peer or
+  /// not.
   virtual bool readable(int peer, size_t offset, size_t bytes) const = 0;
 
-  /// How peers may name this rank's `bytes` at `data`; kNotShared where they have not mapped them.
+  /// The name by which peers find this rank's `bytes` at `data`; kNotShared if they have not mapped
+  /// them.
   virtual uint64_t locate(const void* data, size_t bytes) const = 0;
 
   /// The memory that rank `peer` names `where`, or nullptr if it has no `bytes` there. The same
   /// answer on every rank.
   virtual char* reach(int peer, uint64_t where, size_t bytes) const = 0;
 
-  /// An operation failed while peers may still write to these bytes of this rank: even if freed, they
-  /// must not be reused until every peer has left the group or died.
+  /// Keeps these bytes of this rank from reuse, even if freed, until every peer has left the group
+  /// or died: an operation failed while peers may still write to them.
   virtual void quarantine(uint64_t where, size_t bytes) = 0;
 
-  /// True if the process of a peer has died: all that it ever wrote is visible afterwards. Any thread.
+  /// True if the process of a peer has died: all its writes are visible afterwards. Any thread.
   virtual bool lost(int peer) const = 0;
 
-  /// Asks whether every peer has left the group, or is dead: only then is it certain that none of them
-  /// touches this rank's memory for the group's sake. May be asked when this object is gone.
+  /// Returns a function that is true if every peer has left the group, or is dead: only then is it
+  /// certain that none of them touches this rank's memory for the group. It may outlive this
+  /// object.
   virtual std::function<bool()> peers_are_gone() const = 0;
 
-  /// How messages call a peer: "rank 2 (pid 4711)".
+  /// Name of a peer in messages: "rank 2 (pid 4711)".
   virtual std::string describe(int rank) const = 0;
 
   /// True if the ranks outnumber the cores that this process may use.
   virtual bool oversubscribed() const = 0;
 
-  /// Wakes every peer that sleeps, after a change that is not a published flag.
+  /// Wakes every sleeping peer, after a change that is not a published flag.
   void wake_peers() const {
-    // The change must come before the looks at the sleepers in the single order (doorbell.h).
+    // The change must come before the reads of the sleepers in the single order (doorbell.h).
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for (int peer = 0; peer < size(); ++peer) ring_if_asleep(*doorbells_[peer]);
   }

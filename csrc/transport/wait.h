@@ -1,9 +1,9 @@
-// Waiting for peers: yield for a bounded time, then sleep on the doorbell. A bounded spin precedes both, in
-// Communicator::wait, which keeps its lock meanwhile.
+// Waiting for peers: yield for a bounded time, then sleep on the doorbell. A bounded spin precedes
+// both, in Communicator::wait, which keeps its lock meanwhile.
 //
-// Spinning is right only where every rank has a core: when ranks outnumber cores, the spinner holds
+// Spinning is right only if every rank has a core: when ranks outnumber cores, the spinner holds
 // the core that the awaited peer needs. The slow part of a wait (`check`) runs every few yields and
-// after every sleep; that is where deaths, leave notices, poison, deadlines and signals are noticed.
+// after every sleep; it notices deaths, leave notices, poison, deadlines and signals.
 #pragma once
 
 #include <sched.h>
@@ -19,21 +19,23 @@ namespace fastcomm {
 struct WaitPolicy {
   Clock::duration spin;   // at most, before the first yield
   Clock::duration yield;  // at most, before the first sleep
-  bool parts = true;      // sleeps at once where what is awaited seems to share this core
+  bool parts = true;      // sleeps at once if the awaited peer seems to share this core
 };
 
-/// For a rank of `oversubscribed` or not; FASTCOMM_SPIN_US overrides the spin.
+/// Policy of a rank; FASTCOMM_SPIN_US overrides the spin.
 WaitPolicy wait_policy(bool oversubscribed);
 
-/// The longest sleep in one piece: a change that rings no doorbell is seen within it. Shorter at first, a
-/// sixteenth of the wait so far, so that a deadline is seen with little delay however short it is.
+/// The longest sleep in one piece: a change that rings no doorbell is seen within it. Sleeps are
+/// shorter at first, a sixteenth of the wait so far, so that any deadline is seen with little
+/// delay.
 constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(50);
 constexpr Clock::duration kShortestSleep = std::chrono::milliseconds(1);
 
 /// Returns when `ready()` holds; `check()` raises to give up. `ready` may do work of its own.
-/// `crowded()` tells that what is awaited seems to share this core. Where there may be a free core, sleeping parts the
-/// two: the wake-up lets the scheduler move one of them, which a yield never does. Where ranks outnumber cores there is
-/// none, and a yield lets the other go on for a tenth of what a sleep and its wake-up cost.
+/// `crowded()` is true if the awaited peer seems to share this core. If there may be a free core, a
+/// sleep parts the two: at the wake-up the scheduler may move one of them, which it never does at a
+/// yield. If ranks outnumber cores there is none, and a yield lets the other go on for a tenth of
+/// the cost of a sleep and its wake-up.
 template <class Ready, class Check, class Crowded>
 void wait_until(const WaitPolicy& policy, Doorbell& doorbell, const Ready& ready,
                 const Check& check, const Crowded& crowded) {

@@ -9,7 +9,7 @@
 namespace fastcomm {
 namespace {
 
-// A handle is of a whole allocation of the driver's, which may be cut into smaller pieces.
+// A handle names a whole allocation of the driver, which may be cut into smaller pieces.
 constexpr uint64_t kHandleBytes = uint64_t{2} << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Windows in memory of the ranks' devices, mapped by handles of the runtime. Needs access of each
-// device to the others', and a host that lets processes open each other's handles.
+// Windows in memory of the ranks' devices, mapped by handles of the runtime. The devices must have
+// access to each other, and the host must let processes open each other's handles.
 #pragma once
 
 #include <map>

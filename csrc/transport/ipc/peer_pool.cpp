@@ -17,7 +17,7 @@ PeerPool::PeerPool(int device, int rank, int size) : device_(device), rank_(rank
 
 PeerPool::~PeerPool() {
   try {
-    const BesideCaptures others;  // the last tensor decides whose thread this is, and when
+    const BesideCaptures others;  // any thread may release the last tensor, at any time
     const DeviceGuard guard(device_);
     forget_error(cudaFree(table_));
   } catch (const Error&) {

@@ -1,8 +1,9 @@
-// Memory of each rank that all ranks' devices have mapped, for tensors that operations use in place: segments,
-// which all ranks add together. What lies where in this rank's part is up to its owner.
+// Memory of each rank that all ranks' devices have mapped, for tensors that operations use in
+// place. It consists of segments, which all ranks add together. The owner of a rank's part arranges
+// it.
 //
-// Memory ordering: none of its own, as transport/ipc/windows.h. The table of segments on the device is written
-// while no kernel reads it.
+// Memory ordering: none of its own, like transport/ipc/windows.h. The table of segments on the
+// device is written while no kernel reads it.
 #pragma once
 
 #include <cstdint>
@@ -24,24 +25,25 @@ class PeerPool {
     uint64_t offset;
   };
 
-  /// Raises Error(kSystem): no memory.
+  /// Raises Error(kSystem) if there is no memory.
   PeerPool(int device, int rank, int size);
   PeerPool(const PeerPool&) = delete;
   PeerPool& operator=(const PeerPool&) = delete;
-  /// As ~DeviceWindows.
+  /// Like ~DeviceWindows.
   ~PeerPool();
 
-  /// Collective: another segment, of `bytes` on every rank, of `memory` on the device. No kernel of any rank waits for another
-  /// rank meanwhile: opening a handle may wait for the device. Raises Error(kSystem), on all ranks alike: as DeviceWindows,
-  /// or there are kMostSegments; nothing has changed then.
+  /// Adds a segment of `bytes` on every rank, of `memory` on the device. Collective. No kernel of
+  /// any rank may wait for another rank meanwhile: opening a handle may wait for the device. Raises
+  /// Error(kSystem) on all ranks, with nothing changed, for the reasons of DeviceWindows, or if
+  /// there are kMostSegments already.
   void grow(HostExchange& hosts, std::unique_ptr<WindowMemory> memory, uint64_t bytes);
 
   int segments() const { return static_cast<int>(segments_.size()); }
-  /// This rank's own.
+  /// This rank's part of a segment.
   char* begin(int segment) const { return segments_[segment]->window(rank_); }
-  /// In memory of the device, [segment * size + rank]: where the device finds the segments.
+  /// Addresses of the segments for the device, in its memory: [segment * size + rank].
   char* const* table() const { return table_; }
-  /// Where a piece of this rank's memory lies; none unless it lies all in one segment.
+  /// Place of a piece of this rank's memory; none unless it lies in one segment as a whole.
   std::optional<Place> find(const void* memory, uint64_t bytes) const;
 
   /// DeviceWindows::leave of all segments, and ::retire.

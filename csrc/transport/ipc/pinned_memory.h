@@ -1,10 +1,10 @@
-// Windows in pinned memory of the host, for devices that do not reach each other's memory: consumer cards,
-// virtual machines, containers in which handles of device memory cannot be opened.
+// Windows in pinned memory of the host, for devices that do not reach each other's memory: consumer
+// cards, virtual machines, containers in which handles of device memory cannot be opened.
 //
 // A window lies in the rank's own segment, which its peers have mapped since their group was formed
 // (transport/shm/segment.h). Every process registers its own window and its peers' with its device.
-// Another device sees a device's stores to such memory in the order of its flags: CUDA promises this for
-// mapped memory at system scope, which is that of every flag here.
+// Another device sees a device's stores to such memory in the order of its flags: CUDA promises
+// this for mapped memory at system scope, the scope of every flag here.
 #pragma once
 
 #include <map>
@@ -18,12 +18,12 @@ namespace fastcomm {
 
 class PinnedMemory final : public WindowMemory {
  public:
-  /// `transport` is the ranks', and outlives what is mapped; `endpoint` is this process's.
+  /// `transport` belongs to the ranks, and must outlive the mappings; `endpoint` is this process's.
   PinnedMemory(int device, Endpoint& endpoint, const Transport& transport)
       : WindowMemory(device), endpoint_(endpoint), transport_(transport) {}
   ~PinnedMemory() override { static_cast<void>(own_.release()); }
 
-  /// Also raises Error(kSystem) where the segment is full (FASTCOMM_SEGMENT_MB).
+  /// Also raises Error(kSystem) if the segment is full (FASTCOMM_SEGMENT_MB).
   char* make(uint64_t bytes) override;
   std::string handle() override;
   char* map(int peer, const std::string& handle) override;
@@ -31,7 +31,7 @@ class PinnedMemory final : public WindowMemory {
   void free() override;
 
  private:
-  /// Lets the device use it; returns its address there.
+  /// Lets the device use the memory; returns its address there.
   char* pin(char* memory, const std::string& what) const;
 
   Endpoint& endpoint_;

@@ -1,9 +1,9 @@
-// Which pieces of a pool's segments are free, and whose. Arithmetic alone. The result of a sequence of calls
-// depends on nothing else, so ranks that make the same calls have the same pieces, and ask for more memory at
-// the same time.
+// The free pieces of a pool's segments, and the streams that own them. Arithmetic alone: the result
+// depends only on the sequence of calls, so ranks that make the same calls have the same pieces,
+// and ask for more memory at the same time.
 //
-// As in torch's allocators, a piece that a stream has had stays that stream's for ever: its user may give it
-// back first, and only then let the stream wait for other users, before its next use there.
+// As in torch's allocators, a piece stays for ever with the first stream that took it: its user may
+// give it back first, and let the stream wait for other users later, before its next use there.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,13 @@ class PoolBlocks {
 
   static uint64_t rounded(uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
-  /// All of a segment, free, and not any stream's yet.
+  /// Adds all of a segment, free and without a stream.
   void add(int segment, uint64_t bytes) { free_[{segment, 0}] = {bytes, std::nullopt}; }
-  /// The smallest piece of at least `bytes` among the stream's free pieces, or else among those of no stream; the
-  /// first of several, cut to `bytes`; none if there is none.
+  /// Takes the smallest piece of at least `bytes` from the stream's free pieces, else from those
+  /// without a stream; the first of equals, cut to `bytes`; none if there is none.
   std::optional<Block> take(uint64_t bytes, int64_t stream);
-  /// Frees a piece that was taken for the stream. Joins it to its neighbours, if they are that stream's.
+  /// Frees a piece that was taken for the stream. Joins it to its neighbours if they are that
+  /// stream's.
   void give(const Block& block, int64_t stream);
 
  private:

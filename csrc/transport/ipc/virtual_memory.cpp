@@ -10,10 +10,10 @@
 namespace fastcomm {
 namespace {
 
-// All have been sent before any is taken.
+// Short: every descriptor has been sent before any is taken.
 constexpr Milliseconds kPatience{10'000};
 
-/// Memory of the driver, held as long as this lives; it lives on where it is mapped.
+/// Memory of the driver, held while this object lives; it lives on in its mappings.
 class Physical {
  public:
   Physical() = default;
@@ -25,7 +25,7 @@ class Physical {
   CUmemGenericAllocationHandle handle = 0;
 };
 
-/// What comes with a descriptor.
+/// The message that comes with a descriptor.
 struct Note {
   uint64_t nonce;  // of the listener
   int32_t rank;
@@ -79,7 +79,7 @@ void VirtualMemory::grant_others() {
     CUmemAccessDesc access{};
     access.location = {CU_MEM_LOCATION_TYPE_DEVICE, other};
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    // Where this is refused, copies to that device go through the host, as without such memory.
+    // If this is refused, copies to that device go through the host, as without such memory.
     static_cast<void>(driver_memory().cuMemSetAccess(own_.at, own_.bytes, &access, 1));
   }
 }

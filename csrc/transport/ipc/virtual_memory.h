@@ -1,17 +1,17 @@
-// Windows in memory of the ranks' devices that is made, exported and mapped by the driver, other than what
-// cudaMalloc gives (virtual memory management). Two ways to export it:
+// Windows in memory of the ranks' devices that the driver makes, exports and maps (virtual memory
+// management), unlike cudaMalloc's. Two ways to export it:
 //
-//   descriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h): where
-//               processes may not open each other's handles, as in containers with their own PIDs
-//   fabric      64 bytes that any process may open if the fabric manager lets it: where neither handles nor
-//               descriptors work, on boxes with NVLink switches
+//   descriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h):
+//               if processes may not open each other's handles, as in containers with their own PIDs
+//   fabric      64 bytes that any process may open if the fabric manager lets it: if neither handles
+//               nor descriptors work, on boxes with NVLink switches
 //
-// A handle of rank r says how many bytes; for a descriptor also r's listener, and a random number that whoever
-// connects there shows. Each rank sends its descriptor to all listeners; the hosts tell each other that they
-// have; then each takes one descriptor for each peer out of its own listener.
+// A handle of rank r contains the number of bytes; for a descriptor also r's listener, and a random
+// number to show when connecting there. Each rank sends its descriptor to all listeners; the hosts
+// tell each other that they have; then each takes one descriptor per peer out of its own listener.
 //
-// Memory is mapped whole, and then released at once by the process that made it: it lives as long as any
-// process has it mapped.
+// Memory is mapped whole. Its maker releases it right after that: it lives as long as any process
+// has it mapped.
 #pragma once
 
 #include <map>
@@ -48,7 +48,8 @@ class VirtualMemory final : public WindowMemory {
   /// Reserves addresses and maps the memory there, for this rank's device.
   Mapped mapped(CUmemGenericAllocationHandle memory, uint64_t bytes, const std::string& what) const;
   static void unmap(const Mapped& mapped);
-  /// Lets the process's other devices copy from and to this rank's memory, as they may where cudaMalloc made it.
+  /// Lets the process's other devices copy from and to this rank's memory, as they may with
+  /// cudaMalloc's.
   void grant_others();
   /// The descriptor that rank `peer` has sent.
   Fd descriptor_of(int peer);

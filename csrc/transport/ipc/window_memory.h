@@ -1,8 +1,10 @@
-// Where the windows of ranks lie (transport/ipc/windows.h): memory of one rank, which its peers map.
+// Kinds of memory for the windows of ranks (transport/ipc/windows.h): memory of one rank, which its
+// peers map.
 //
-//   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles: the
-//                  devices reach each other
-//   VirtualMemory  likewise (transport/ipc/virtual_memory.h), by the driver's descriptors or fabric handles
+//   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles: for
+//                  devices that reach each other
+//   VirtualMemory  likewise (transport/ipc/virtual_memory.h), by the driver's descriptors or fabric
+//                  handles
 //   PinnedMemory   of the host (transport/ipc/pinned_memory.h): every device reaches it
 //
 // Only in builds with FC_WITH_CUDA or FC_SHIM.
@@ -17,7 +19,8 @@
 
 namespace fastcomm {
 
-/// A handle that rank `peer` has sent: the bytes of a Handle. Raises Error(kInvalidArgument) for other bytes.
+/// A handle that rank `peer` has sent. Raises Error(kInvalidArgument) if `bytes` are not the bytes
+/// of a Handle.
 template <class Handle>
 Handle read_handle(int peer, const std::string& bytes) {
   Handle handle;
@@ -27,7 +30,7 @@ Handle read_handle(int peer, const std::string& bytes) {
   return handle;
 }
 
-/// One thread at a time. If destroyed before free(), it keeps the memory: peers may have it mapped.
+/// One thread at a time. If destroyed before free(), it leaks the memory: peers may have it mapped.
 class WindowMemory {
  public:
   explicit WindowMemory(int device) : device_(device) {}
@@ -35,24 +38,28 @@ class WindowMemory {
   WindowMemory& operator=(const WindowMemory&) = delete;
   virtual ~WindowMemory() = default;
 
-  /// The device that uses this rank's window and its peers'. Addresses are that device's.
+  /// The device that uses this rank's window and its peers'. All addresses are that device's.
   int device() const { return device_; }
 
   /// Allocates this rank's window: zero, and aligned to 256 bytes. Raises Error(kSystem).
   virtual char* make(uint64_t bytes) = 0;
-  /// How peers find it. Raises Error(kSystem).
+  /// The handle by which peers find the window. Raises Error(kSystem).
   virtual std::string handle() = 0;
-  /// Whether peers need more than the handle: then each rank gives it, to all, and the hosts tell each other how
-  /// that went before any rank maps. The same on all ranks.
+  /// True if peers need more than the handle: each rank then gives it, to all, and the hosts
+  /// exchange the outcome before any rank maps. The same on all ranks.
   virtual bool gives() const { return false; }
-  /// Never waits for a peer; an empty handle is from a rank without memory. Raises Error(kSystem).
+  /// Never waits for a peer. An empty handle belongs to a rank without memory. Raises
+  /// Error(kSystem).
   virtual void give(int /*rank*/, const std::vector<std::string>& /*handles*/) {}
-  /// Maps a peer's. Raises Error(kSystem): it cannot be reached; (kInvalidArgument): no handle.
+  /// Maps a peer's window. Raises Error(kSystem) if it cannot be reached, Error(kInvalidArgument)
+  /// if the handle is none.
   virtual char* map(int peer, const std::string& handle) = 0;
-  /// Nothing uses it any more. Raises Error(kSystem) where the device is gone.
+  /// Unmaps a peer's window, which nothing uses any more. Raises Error(kSystem) if the device is
+  /// gone.
   virtual void unmap(int peer) = 0;
-  /// No peer has this rank's memory mapped any more. Waits for the device, if it is the device's: streams may
-  /// still read a tensor that lay there. Raises Error(kSystem), and then may be called again.
+  /// Frees this rank's memory, which no peer has mapped any more. Waits for the device if it is the
+  /// device's: streams may still read a tensor that lay there. Raises Error(kSystem), and then may
+  /// be called again.
   virtual void free() = 0;
 
  private:

@@ -10,8 +10,8 @@
 namespace fastcomm {
 namespace {
 
-/// Windows that their ranks have left, and others may still have mapped. Never destroyed: the process ends
-/// with them.
+/// Windows that their ranks have left, and others may still have mapped. Never destroyed: the
+/// windows end with the process.
 class Retired {
  public:
   static Retired& get() {
@@ -69,7 +69,7 @@ DeviceWindows::DeviceWindows(HostExchange& hosts, int rank, std::unique_ptr<Wind
     window = memory_->make(bytes_);
     handle = memory_->handle();
   });
-  // A problem is sent like a handle: all ranks come to both exchanges, and none waits in vain.
+  // A problem is sent like a handle: all ranks take part in both exchanges, so none waits in vain.
   const std::vector<std::string> handles = hosts.all_gather(handle);
   windows_.assign(handles.size(), nullptr);
   windows_[rank] = window;
@@ -98,7 +98,7 @@ std::string DeviceWindows::exchange(HostExchange& hosts, const std::vector<std::
   }
   const auto map = [&] {
     for (int peer = 0; peer < size(); ++peer) {
-      // An empty handle: the peer says why in the exchange that follows.
+      // An empty handle: its rank tells why in the next exchange.
       if (peer == rank_ || handles[peer].empty()) continue;
       windows_[peer] = memory_->map(peer, handles[peer]);
     }
@@ -121,7 +121,7 @@ void DeviceWindows::take() {
 
 void DeviceWindows::leave(HostExchange& hosts) {
   unmap();
-  // Each rank that has come has unmapped this rank's window.
+  // A rank that has come here has unmapped this rank's window.
   if (!FC_LEFT_OUT(Control::kLeaveAlone)) hosts.all_gather("");
   windows_[rank_] = nullptr;
   if (const std::unique_ptr<WindowMemory> own = std::move(memory_)) own->free();

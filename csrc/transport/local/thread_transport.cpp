@@ -65,7 +65,8 @@ class ThreadTransport final : public Transport {
   char* reach(int, uint64_t where, size_t) const override {
     return reinterpret_cast<char*>(where);  // NOLINT(performance-no-int-to-ptr)
   }
-  void quarantine(uint64_t, size_t) override {}  // whoever frees memory waits for its threads
+  // owners of memory wait for its threads before they free it
+  void quarantine(uint64_t, size_t) override {}
   bool lost(int) const override { return false; }
   std::function<bool()> peers_are_gone() const override {
     return [own = view_.rank, size = view_.size, windows = windows_] {

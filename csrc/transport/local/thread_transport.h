@@ -1,6 +1,6 @@
 // A group whose ranks are threads of one process, over ordinary memory.
 //
-// For the tests (ThreadSanitizer can see it: one mapping) and for CPU slots of one process.
+// For the tests (one mapping, so ThreadSanitizer sees it) and for CPU slots of one process.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace fastcomm {
 
-/// One Transport for each of `size` ranks, each with `scratch_bytes` of scratch. The groups share
-/// the memory and may be destroyed in any order, from any thread.
+/// One Transport per rank of `size`, each with `scratch_bytes` of scratch. The groups share the
+/// memory and may be destroyed in any order, from any thread.
 std::vector<std::unique_ptr<Transport>> make_thread_transports(int size, size_t scratch_bytes);
 
 }  // namespace fastcomm

@@ -35,7 +35,7 @@ DeathWatch::DeathWatch(std::function<void()> on_death) : shared_(std::make_share
   shared_->wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   FC_SYSCALL(shared_->wake.get() >= 0, "eventfd");
   shared_->on_death = std::move(on_death);
-  // Detached: it holds its own reference to what it uses, and no one has to wait for it.
+  // Detached: it holds its own reference to its state, and nobody has to wait for it.
   try {
     std::thread([shared = shared_] { run(shared); }).detach();
   } catch (const std::system_error& error) {
@@ -79,7 +79,7 @@ void DeathWatch::run(const std::shared_ptr<Shared>& shared) {
                     watches.end());
       for (const auto& watch : watches) entries.push_back({watch.pidfd.get(), POLLIN, 0});
     }
-    // Only this thread closes descriptors, so those polled here stay what they are.
+    // Only this thread closes descriptors, so those polled here keep their meaning.
     if (poll(entries.data(), entries.size(), -1) < 0) {
       // EINTR, or a limit of descriptors lowered below their number: try again, but not at once.
       std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -1,6 +1,6 @@
 // One thread that sleeps on the pidfds of all peer processes and reports their deaths.
 //
-// The kernel makes a pidfd readable when the process is gone, whatever killed it and whoever still
+// The kernel makes a pidfd readable when the process is gone, no matter what killed it or who still
 // holds its sockets. The thread never touches Python and is never joined while a peer lives.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace fastcomm {
 
 class DeathWatch {
  public:
-  /// `on_death` runs on the watching thread after each death's flag is set.
+  /// `on_death` runs on the watching thread, each time after the flag of the death is set.
   explicit DeathWatch(std::function<void()> on_death);
   ~DeathWatch();
   DeathWatch(const DeathWatch&) = delete;
   DeathWatch& operator=(const DeathWatch&) = delete;
 
   /// Sets `*dead` when the process of `pidfd` is gone. The watch ends, and the descriptor is
-  /// closed, when no one else holds `dead` any more.
+  /// closed, when nobody else holds `dead` any more.
   void watch(Fd pidfd, std::shared_ptr<std::atomic<bool>> dead);
   /// Lets the thread look for watches that are no longer needed.
   void prune();

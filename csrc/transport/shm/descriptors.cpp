@@ -43,7 +43,8 @@ Listener::Listener() : name_("fastcomm-" + hex(random_bits()) + hex(random_bits(
   sockaddr_un address;
   const socklen_t length = abstract_address(name_, address);
   FC_SYSCALL(bind(fd_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0, "bind");
-  // Room for strangers too: nobody accepts before the peers have come. The kernel has its own limit.
+  // Room for strangers too: nobody accepts before the peers have come. The kernel has its own
+  // limit.
   FC_SYSCALL(listen(fd_.get(), 4096) == 0, "listen");
 }
 
@@ -75,7 +76,7 @@ Parcel receive_parcel(int socket, void* bytes, size_t size, int count) {
   message.msg_controllen = sizeof(control);
   ssize_t received = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT));
   FC_SYSCALL(received >= 0, "recvmsg of a handshake");
-  // Take every descriptor first, so that none leaks whatever is wrong with the rest.
+  // Every descriptor is taken first, so that none leaks if the rest is invalid.
   int came = 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {

@@ -1,10 +1,10 @@
-// File descriptors handed from one process to another, over Unix sockets in the abstract namespace: nothing
-// in the file system, nothing to unlink. A socket's name is no secret, so both ends check that the
-// kernel says the other runs as the same user, and messages carry a number that only the group knows.
+// File descriptors passed between processes over Unix sockets in the abstract namespace: nothing in
+// the file system, nothing to unlink. A socket's name is no secret, so both ends ask the kernel
+// whether the other runs as the same user, and messages carry a number that only the group knows.
 //
-// Nothing here waits for a peer except accept_one(): a peer that connects and sends is counted on only after
-// it has said, elsewhere, that it has, since then its message lies in the socket. So each stranger costs
-// only some microseconds, however many there are.
+// Nothing here waits for a peer except accept_one(). A peer is expected to connect and send only
+// after it has said elsewhere that it did, since its message then lies in the socket. So each
+// stranger costs only some microseconds, however many there are.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class Listener {
 
 constexpr int kMostDescriptors = 2;  // of one message
 
-/// A message and what came with it.
+/// A received message and its descriptors.
 struct Parcel {
   bool whole = false;  // as many bytes and descriptors as wanted, and no more
   bool lost = false;   // this process may open no more files
@@ -39,25 +39,28 @@ struct Parcel {
 
 /// Sends `bytes` and `count` descriptors as one message, without waiting. Raises Error(kSystem).
 void send_parcel(int socket, const void* bytes, size_t size, const int* files, int count);
-/// What lies in the socket; never waits. Anything beyond what is wanted is closed. Raises Error(kSystem).
+/// Reads the message in the socket; never waits. Anything beyond the wanted size is closed. Raises
+/// Error(kSystem).
 Parcel receive_parcel(int socket, void* bytes, size_t size, int count);
 
-/// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket, as the kernel
-/// recorded it at connect() or listen().
+/// Raises Error(kSystem) unless a process of this user is at the other end of a connected socket,
+/// as the kernel recorded it at connect() or listen().
 void check_user(int socket);
 
-/// Connects to a listener of this user. Raises Error(kSystem) where the name does not exist: another host, or
-/// another network namespace.
+/// Connects to a listener of this user. Raises Error(kSystem) if the name does not exist: another
+/// host, or another network namespace.
 Fd connect_to(const std::string& name);
 
-/// Whether there is something to read before `deadline`; looks at least once. Raises Error(kSystem).
+/// True if there is something to read before `deadline`; looks at least once. Raises
+/// Error(kSystem).
 bool wait_readable(int fd, Deadline deadline);
 
-/// The next connection, by `deadline`; strangers that come again and again do not move it. Raises Error(kTimeout).
+/// The next connection, by `deadline`, which repeated strangers do not move. Raises
+/// Error(kTimeout).
 Fd accept_next(const Listener& listener, bool first, Deadline deadline);
 
-/// Returns `take(socket)` for the first connection for which it raises no Error; others are dropped. Raises
-/// Error(kTimeout) at `deadline`.
+/// Returns `take(socket)` for the first connection for which it raises no Error; others are
+/// dropped. Raises Error(kTimeout) at `deadline`.
 template <class Take>
 auto accept_one(const Listener& listener, Deadline deadline, const Take& take) {
   for (bool first = true;; first = false) {

@@ -25,12 +25,12 @@ Fd open_own_pidfd() {
 #endif
 }
 
-/// Raises unless the descriptor reports a process's end. The watch would take a file that is always
-/// readable for a death, and wait for ever on one that never is.
+/// Raises unless the descriptor reports the end of a process. The watch would take a file that is
+/// always readable for a death, and wait for ever on one that never is.
 void check_pidfd(const Fd& fd) {
   constexpr auto kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older headers lack
   siginfo_t info{};
-  // Not a child of this process (ECHILD), or one that runs, or one that ended and is left unreaped.
+  // Accepts: not a child of this process (ECHILD); a running child; an ended child, left unreaped.
   const int found =
       waitid(kByPidfd, static_cast<id_t>(fd.get()), &info, WEXITED | WNOHANG | WNOWAIT);
   if (found != 0 && errno == EBADF) {

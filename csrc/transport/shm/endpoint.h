@@ -1,5 +1,5 @@
-// What one process has and knows, for all its groups: its segment, and the processes it shares
-// memory with. One connection to a process serves every group that has both.
+// State of one process for all its groups: its segment, and the processes it shares memory with.
+// One connection to a process serves every group that has both.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace fastcomm {
 
-/// Another process, or this one. Alive until the death watch says otherwise.
+/// Another process, or this one. Alive until the death watch reports its end.
 struct PeerProcess {
   EndpointId id;
   int pid = 0;
@@ -29,7 +29,7 @@ class Endpoint {
   explicit Endpoint(const std::string& segment_kind);
 
   /// This process's endpoint, made on first use and never destroyed: its threads may outlive the
-  /// static objects. Raises Error(kSystem) where the machine has no shared memory or no pidfd.
+  /// static objects. Raises Error(kSystem) if the machine has no shared memory or no pidfd.
   static Endpoint& instance();
 
   EndpointId id() const { return id_; }
@@ -37,20 +37,20 @@ class Endpoint {
   Doorbell& doorbell() { return segment_.mapping().header().doorbell; }
   /// A pidfd of this process, to hand to peers.
   int pidfd() const { return pidfd_.get(); }
-  /// What peers are told of this process; from the first one on the segment keeps its size.
+  /// This process's introduction to peers; the first call fixes the size of the segment.
   Hello hello(uint64_t nonce);
 
   /// The process if a living group shares memory with it, else nullptr.
   std::shared_ptr<PeerProcess> find(const EndpointId& id);
-  /// Maps what a peer handed over, and watches the peer.
+  /// Maps the memory that a peer handed over, and watches the peer.
   std::shared_ptr<PeerProcess> adopt(Introduction introduction);
 
-  /// Frees a window once `unused()` says that no peer can touch it any more; checked whenever a
+  /// Frees a window once `unused()` reports that no peer can touch it any more; checked whenever a
   /// window is allocated.
   void free_later(uint64_t offset, size_t bytes, std::function<bool()> unused);
   uint64_t allocate(size_t bytes);
 
-  /// Keeps a range from being reused until `unused()`, should it be freed before.
+  /// Keeps a range from being reused until `unused()`, if it is freed before.
   void quarantine(uint64_t offset, size_t bytes, std::function<bool()> unused);
   /// Frees a range, as soon as no quarantine holds any of it.
   void free(uint64_t offset, size_t bytes);

@@ -1,16 +1,16 @@
 // Forming a group: the ranks agree on a nonce and on rank 0's configuration, then take four rounds
-// through the store, each one value a rank:
+// through the store, with one value per rank each:
 //
-//   record     who this rank is, where its listening socket and window are, how much of the others'
-//              memory it can map, or why it has none
-//   known      which of the others this process shares memory with already, from other groups
-//   reached    of the pairs that do not know each other, the higher rank connects to the lower and
-//              sends its descriptors; the value says which of its connections were made
-//   verdict    after the lower rank has answered and both have mapped and probed: "ok", or what
-//              is wrong
+//   record     identity of this rank, its listening socket and window, the size that it can map of
+//              the others' memory, or the reason why it has none
+//   known      the others with which this process shares memory already, from other groups
+//   reached    in each pair without a connection, the higher rank connects to the lower and sends its
+//              descriptors; the value tells which of its connections were made
+//   verdict    after the lower rank has answered and both have mapped and probed: "ok", or the
+//              problem
 //
 // Every rank reads all verdicts, so all decide alike. No round waits on a socket whose other end
-// did not say that it is there.
+// did not announce itself.
 
 #include "transport/shm/forming.h"
 
@@ -61,7 +61,7 @@ class Rounds {
   Deadline deadline_;
 };
 
-/// One attempt: holds what must be undone when the ranks find that they do not share memory.
+/// One attempt: holds the state to undo if the ranks find that they do not share memory.
 class Forming {
  public:
   Forming(Endpoint* endpoint, int rank, int size, uint64_t nonce, Deadline deadline)
@@ -69,7 +69,7 @@ class Forming {
         rank_(rank),
         size_(size),
         nonce_(nonce),
-        // The other side has said that it is there: a handshake needs no more than this.
+        // The other side has announced itself: a handshake needs no more time than this.
         deadline_(std::min(deadline, Clock::now() + std::chrono::seconds(30))),
         peers_(size) {}
   ~Forming() {
@@ -86,12 +86,13 @@ class Forming {
     return window_;
   }
 
-  /// What this rank can map of each segment, its own included.
+  /// Bytes of each segment that this rank can map, its own included.
   uint64_t room() {
     Segment& segment = endpoint_->segment();
     return room_for_each(size_, segment.settled() ? 0 : segment.mapping().bytes());
   }
-  /// The first group of a process settles the size of its segment: what all of the ranks can map.
+  /// The first group of a process fixes the size of its segment: as much as all of the ranks can
+  /// map.
   void settle_segment(const std::vector<Record>& records) {
     uint64_t most = kNoLimit;
     for (const Record& record : records) most = std::min(most, record.room);

@@ -1,4 +1,4 @@
-// How processes of one host become a group over shared memory.
+// Forms a group over shared memory from processes of one host.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@ namespace fastcomm {
 
 struct ShmTransportResult {
   std::unique_ptr<Transport> group;  // nullptr: the ranks do not all share memory
-  std::string reason;                // why not, the same text on every rank
+  std::string reason;                // why there is no group, the same text on every rank
   GroupConfig config;                // rank 0's
 };
 
-/// Forms a group, collectively. Whether two ranks share memory is found by trying: each writes the
+/// Forms a group, collectively. Ranks find out by trying whether they share memory: each writes the
 /// group's nonce into its own window, hands its segment over, and reads the nonce in the peer's.
-/// All ranks come to the same result. `scratch_bytes(config, size)` is asked for the size of a window
-/// once rank 0's configuration is known. `endpoint` is nullptr where this process has none, for the
-/// reason `why_not`. Raises Error(kTimeout) naming who did not arrive, Error(kSystem) where the store
-/// fails or holds nonsense, Error(kInvalidArgument) where ranks differ about the size.
+/// All ranks come to the same result. `scratch_bytes(config, size)` gives the size of a window once
+/// rank 0's configuration is known. `endpoint` is nullptr if this process has none, for the reason
+/// `why_not`. Raises Error(kTimeout) with the ranks that did not arrive, Error(kSystem) if the
+/// store fails or holds nonsense, Error(kInvalidArgument) if ranks differ about the size.
 ShmTransportResult make_shm_transport(Bootstrap& store, int rank, int size, Endpoint* endpoint,
                                       const std::string& why_not, const GroupConfig& wanted,
                                       size_t (*scratch_bytes)(const GroupConfig&, int size),

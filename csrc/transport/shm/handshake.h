@@ -1,8 +1,9 @@
-// How two processes hand each other their shared memory: one exchange over a Unix socket.
+// Handshake of two processes that hand each other their shared memory: one exchange over a Unix
+// socket.
 //
 // Each side sends a Hello with two descriptors, its segment and a pidfd of itself
-// (transport/shm/descriptors.h). The connection is closed afterwards: the pidfd reports death, because a
-// socket's end of file is held back by any forked child.
+// (transport/shm/descriptors.h). The connection is closed afterwards: the pidfd reports death,
+// because any forked child holds back a socket's end of file.
 #pragma once
 
 #include <cstdint>
@@ -35,27 +36,27 @@ struct Hello {
   uint64_t segment_bytes;
 };
 
-/// What the other side sent.
+/// The other side's message.
 struct Introduction {
   Hello hello{};
   Fd segment;
   Fd pidfd;
 };
 
-/// What lies whole in a connected socket, as one message; never waits. Raises Error(kSystem) for
-/// anything but a valid Hello of the group with two descriptors, none of which stays open then.
+/// Reads a message that lies whole in a connected socket; never waits. Raises Error(kSystem) for
+/// anything but a valid Hello of the group with two descriptors, and then leaves none open.
 Introduction receive_introduction(int socket, uint64_t nonce);
 
-/// Checks the user at the other end of a connected socket, receives and answers; never waits. Raises
-/// as receive_introduction.
+/// Checks the user at the other end of a connected socket, receives and answers; never waits.
+/// Raises like receive_introduction.
 Introduction answer_introduction(int socket, const Hello& own, int segment, int pidfd);
 
 /// Connects to a listener, and sends this rank's introduction without waiting for an answer. Raises
-/// Error(kSystem) where the name does not exist: another host, or another network namespace.
+/// Error(kSystem) if the name does not exist: another host, or another network namespace.
 Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
 
-/// The next connection whose peer is of this user and sent a valid Hello of the group (accept_one).
-/// Sends this rank's introduction back. Raises Error(kTimeout) at `deadline`.
+/// Accepts the next connection of a peer of this user that sent a valid Hello of the group
+/// (accept_one), and sends this rank's introduction back. Raises Error(kTimeout) at `deadline`.
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline);
 

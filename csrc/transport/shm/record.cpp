@@ -13,8 +13,8 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<Record> && std::is_trivially_copyable_v<GroupConfig>);
 
-// Far above what FASTCOMM_ONE_SHOT_BYTES and FASTCOMM_BLOCK_BYTES allow, and far below what would
-// overflow the arithmetic of scratch.
+// Far above the limits of FASTCOMM_ONE_SHOT_BYTES and FASTCOMM_BLOCK_BYTES, and far below an
+// overflow of the arithmetic of scratch.
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 30;
 
 void require(bool good, int peer, const char* what) {

@@ -1,8 +1,8 @@
-// What ranks tell each other through the store while they form a group, and how it is read.
+// Values that ranks exchange through the store while they form a group, and their parsers.
 //
 // Anyone who reaches the store may write anything there. Every value is checked for its length and
-// its bounds before it is used; an invalid one raises Error(kSystem) naming the rank whose value it
-// is.
+// its bounds before it is used; an invalid one raises Error(kSystem) with the rank that it came
+// from.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace fastcomm {
 
-/// What the ranks of a group must hold in common. Rank 0's values apply to all: ranks that chose an
+/// Values that the ranks of a group must hold in common. Rank 0's apply to all: ranks that chose an
 /// algorithm by different numbers would deadlock.
 struct GroupConfig {
   uint64_t payload_bytes = 0;
@@ -21,7 +21,7 @@ struct GroupConfig {
   uint64_t payload_by = 0;  // ChosenBy
 };
 
-/// Who a rank is, and where its memory is.
+/// A rank's identity, and the place of its memory.
 struct Record {
   EndpointId id;
   int32_t pid;
@@ -41,7 +41,7 @@ std::string to_bytes(const Value& value) {
 /// Rank 0's configuration.
 GroupConfig parse_config(const std::string& bytes);
 
-/// A rank's record; its texts end with a zero byte. The version is left to the caller, since a group
+/// A rank's record; its texts end with a zero byte. The caller checks the version, since a group
 /// with an older rank is no error.
 Record parse_record(const std::string& bytes, int peer);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // of what a peer gets
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;  // on a peer's file
 
 Fd open_memfd(std::string& why_not) {
   Fd fd(memfd_create("fastcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -52,8 +52,8 @@ Mapping::Mapping(int fd, size_t bytes, bool check_header) : bytes_(bytes) {
                                            " bytes where ", bytes, " were announced"));
   }
   // A peer that could shrink its file could kill this process with a bus error. Files that cannot
-  // be sealed (POSIX shared memory) have F_SEAL_SEAL alone or answer EINVAL, and are trusted by the
-  // check of the peer's user.
+  // be sealed (POSIX shared memory) have F_SEAL_SEAL alone or answer EINVAL; for them the check of
+  // the peer's user must do.
   const int seals = fcntl(fd, F_GET_SEALS);
   const bool can_be_sealed = seals >= 0 && seals != F_SEAL_SEAL;
   if (check_header && can_be_sealed && (seals & kSeals) != kSeals) {
@@ -120,8 +120,8 @@ size_t Segment::settle(size_t most) {
     if (last->second == 0) free_.erase(last);
     mapping_->shrink(kept);
     FC_SYSCALL(ftruncate(fd_.get(), static_cast<off_t>(kept)) == 0, "ftruncate of shared memory");
-    // Plain: a peer reads it after it has received the descriptor, and the kernel orders what was
-    // written before a message was sent before its receipt.
+    // Plain: a peer reads it after it has received the descriptor, and the kernel orders writes
+    // before the sending of a message before its receipt.
     mapping_->header().bytes = kept;
   }
   fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL);  // EINVAL for POSIX shared memory
@@ -134,7 +134,7 @@ bool Segment::settled() {
 }
 
 uint64_t Segment::allocate(size_t bytes) {
-  // Too many to round up are too many anyway.
+  // A size too large to round up is too large anyway.
   const uint64_t wanted = bytes > mapping_->bytes() ? bytes : pages(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto it = free_.begin(); it != free_.end(); ++it) {

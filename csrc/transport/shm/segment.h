@@ -1,11 +1,12 @@
-// One process's shared memory: a sealed memory file, its mapping, and who holds which part of it.
+// One process's shared memory: a sealed memory file, its mapping, and the ranges in use.
 //
-// The file is as large as the process may ever use (FASTCOMM_SEGMENT_MB, or less where limits of the
-// process are lower: transport/shm/room.h) but sparse; reserve() backs a part of it before use, so
-// that running out of memory is an error and not a bus error. Its size may fall once, before the
-// first peer gets it, to what all peers can map; from then on it is sealed. A memfd has no name and is not bounded by the size of /dev/shm; where the kernel has none, a POSIX
-// shared memory object is unlinked as soon as it is open. Either way nothing is left when the last
-// process is gone. Mappings are MADV_DONTFORK: a forked child has none.
+// The file has the largest size that the process may ever use (FASTCOMM_SEGMENT_MB, or less if
+// limits of the process are lower: transport/shm/room.h) but is sparse; reserve() backs a part of
+// it before use, so that running out of memory is an error and not a bus error. Its size may fall
+// once, before the first peer gets it, to the size that all peers can map; from then on it is
+// sealed. A memfd has no name and is not bounded by the size of /dev/shm; if the kernel has none, a
+// POSIX shared memory object is unlinked as soon as it is open. Either way nothing is left when the
+// last process is gone. Mappings are MADV_DONTFORK: a forked child has none.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace fastcomm {
 
-/// A closed-on-destruction file descriptor.
+/// A file descriptor, closed on destruction.
 class Fd {
  public:
   explicit Fd(int fd = -1) : fd_(fd) {}
@@ -49,19 +50,19 @@ constexpr uint64_t kSegmentMagic = 0x31306d6d6f637366;  // "fscomm01"
 /// A mapped segment, a peer's or this rank's.
 class Mapping {
  public:
-  /// Maps all of `fd`. A peer's file must be sealed against shrinking where the kernel can seal,
-  /// and start with a valid header. Raises Error(kSystem).
+  /// Maps all of `fd`. A peer's file must be sealed against shrinking if the kernel can seal, and
+  /// start with a valid header. Raises Error(kSystem).
   Mapping(int fd, size_t bytes, bool check_header);
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping();
 
   char* at(uint64_t offset) const { return base_ + offset; }
-  /// Whether a part can be read without a bus error, which a hole in a full file system, or missing
+  /// True if a part can be read without a bus error, which a hole in a full file system, or missing
   /// huge pages, would raise. On kernels before Linux 5.14 the peer is trusted.
   bool readable(uint64_t offset, size_t bytes) const;
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  /// Where `bytes` at `data` lie in the segment, kNotShared if they do not.
+  /// Offset of `bytes` at `data` in the segment, kNotShared if they do not lie there.
   uint64_t offset_of(const void* data, size_t bytes) const;
   /// Unmaps all after the first `bytes`, which nobody uses.
   void shrink(size_t bytes);
@@ -69,7 +70,7 @@ class Mapping {
 
  private:
   char* base_;
-  // Changes once, in shrink(). Others may look up addresses meanwhile, of memory that stays mapped:
+  // Changes once, in shrink(). Others may look up addresses of memory that stays mapped meanwhile:
   // they find the same with either size.
   std::atomic<size_t> bytes_;
 };
@@ -77,7 +78,7 @@ class Mapping {
 /// This process's segment. Thread-safe.
 class Segment {
  public:
-  /// `kind` is auto, memfd or posix. `most`: what the setting allows, for messages. Raises
+  /// `kind` is auto, memfd or posix. `most` is the size in the setting, for messages. Raises
   /// Error(kSystem) with the reason of each kind tried.
   Segment(const std::string& kind, size_t bytes, size_t most);
 
@@ -85,18 +86,19 @@ class Segment {
   const char* kind() const { return kind_; }
   const Mapping& mapping() const { return *mapping_; }
 
-  /// Before a peer gets the descriptor: gives up what is over `most` bytes and not in use, and seals
-  /// the file. Later calls change nothing. Returns the size.
+  /// Gives up memory beyond `most` bytes that is not in use, and seals the file, before a peer gets
+  /// the descriptor. Later calls change nothing. Returns the size.
   size_t settle(size_t most);
   bool settled();
 
-  /// Takes a page-aligned range. Raises Error(kSystem) naming what limits the segment when it is full.
+  /// Takes a page-aligned range. If the segment is full, raises Error(kSystem) that names its
+  /// limit.
   uint64_t allocate(size_t bytes);
   /// Gives a range back, and its memory to the system.
   void free(uint64_t offset, size_t bytes);
-  /// Whether a child of fork() gets a range too (it does not at first); both then share it.
+  /// Lets a child of fork() have a range too, or not (the default); with it, both share the range.
   void inherit(uint64_t offset, size_t bytes, bool inherited);
-  /// Backs a range with memory. Raises Error(kSystem) where there is none left.
+  /// Backs a range with memory. Raises Error(kSystem) if there is none left.
   void reserve(uint64_t offset, size_t bytes);
 
  private:

@@ -1,6 +1,6 @@
 // Memory of this process that its peers have mapped, for data that they read and write in place.
 //
-// A child of fork() shares the memory with its parent (both see what either writes); it frees
+// A child of fork() shares the memory with its parent (both see each other's writes); it frees
 // nothing.
 #pragma once
 
@@ -13,12 +13,12 @@ namespace fastcomm {
 
 class SharedBuffer {
  public:
-  /// At least `bytes`, page-aligned, zeroed, and backed by memory. Raises Error(kSystem) where the
+  /// At least `bytes`, page-aligned, zeroed, and backed by memory. Raises Error(kSystem) if the
   /// segment or the machine has none left.
   SharedBuffer(Endpoint& endpoint, size_t bytes);
   SharedBuffer(const SharedBuffer&) = delete;
   SharedBuffer& operator=(const SharedBuffer&) = delete;
-  /// Gives the memory back, once no operation that failed may still write to it.
+  /// Gives the memory back, once no failed operation may still write to it.
   ~SharedBuffer();
 
   void* data() const { return endpoint_.segment().mapping().at(offset_); }

@@ -12,13 +12,13 @@
 
 namespace fastcomm {
 
-/// A rank's memory in a group: the control block, followed by its group's nonce, and the scratch.
+/// Start of a rank's window: the control block and the group's nonce; scratch follows.
 struct alignas(kLineBytes) WindowHeader {
   ControlBlock control;
   std::atomic<uint64_t> nonce;
 };
 
-/// Where a rank sits: its process, and its window's offset in that process's segment.
+/// The place of a rank: its process, and its window's offset in that process's segment.
 struct Seat {
   std::shared_ptr<PeerProcess> process;
   uint64_t window;
@@ -26,7 +26,7 @@ struct Seat {
 
 class ShmTransport final : public Transport {
  public:
-  /// `seats` holds one a rank. Owns this rank's window, of `window_bytes`, from now on.
+  /// `seats` holds one per rank. Owns this rank's window, of `window_bytes`, from now on.
   ShmTransport(Endpoint& endpoint, int rank, uint64_t nonce, size_t window_bytes,
                std::vector<Seat> seats);
   ~ShmTransport() override;
@@ -38,7 +38,7 @@ class ShmTransport final : public Transport {
   char* reach(int peer, uint64_t where, size_t bytes) const override;
   void quarantine(uint64_t where, size_t bytes) override;
   bool lost(int peer) const override;
-  /// The mappings stay as long as the question may be asked.
+  /// The mappings stay as long as the returned function may be called.
   std::function<bool()> peers_are_gone() const override;
   std::string describe(int rank) const override;
   bool oversubscribed() const override;
