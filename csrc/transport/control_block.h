@@ -1,8 +1,8 @@
 // The control part of a rank's window, for groups of CPU ranks.
 //
 //   line 0      the flag
-//   line 1      state of this rank: at work, gone (leave notice), or poisoned, and by whose fault; the
-//               core on which it ran last
+//   line 1      state of this rank: at work, gone (leave notice), or poisoned, and by whose fault;
+//               the core on which it ran last
 //   2x8 lines   the rank's notice of an operation, by the operation's parity (coll/call_header.h)
 //   8 lines     the reason why the group is poisoned, as text
 //

@@ -1,8 +1,8 @@
 // Ways in which the devices of processes reach each other's memory, and the choice of one that
 // works.
 //
-//   handle      of the runtime, cudaIpc (transport/ipc/device_memory.h): refused between containers,
-//               and if a PID means different processes
+//   handle      of the runtime, cudaIpc (transport/ipc/device_memory.h): refused between
+//               containers, and if a PID means different processes
 //   descriptor  of the driver's memory (transport/ipc/virtual_memory.h): if the ranks share sockets
 //   fabric      likewise, by the fabric manager of boxes with NVLink switches
 //

@@ -1,10 +1,11 @@
 // Windows in memory of the ranks' devices that the driver makes, exports and maps (virtual memory
 // management), unlike cudaMalloc's. Two ways to export it:
 //
-//   descriptor  a file descriptor, sent to each peer over a Unix socket (transport/shm/descriptors.h):
-//               if processes may not open each other's handles, as in containers with their own PIDs
-//   fabric      64 bytes that any process may open if the fabric manager lets it: if neither handles
-//               nor descriptors work, on boxes with NVLink switches
+//   descriptor  a file descriptor, sent to each peer over a Unix socket
+//               (transport/shm/descriptors.h): if processes may not open each other's handles, as
+//               in containers with their own PIDs
+//   fabric      64 bytes that any process may open if the fabric manager lets it: if neither
+//               handles nor descriptors work, on boxes with NVLink switches
 //
 // A handle of rank r contains the number of bytes; for a descriptor also r's listener, and a random
 // number to show when connecting there. Each rank sends its descriptor to all listeners; the hosts

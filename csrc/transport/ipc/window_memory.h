@@ -1,8 +1,8 @@
 // Kinds of memory for the windows of ranks (transport/ipc/windows.h): memory of one rank, which its
 // peers map.
 //
-//   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles: for
-//                  devices that reach each other
+//   DeviceMemory   of the rank's device (transport/ipc/device_memory.h), by the runtime's handles:
+//                  for devices that reach each other
 //   VirtualMemory  likewise (transport/ipc/virtual_memory.h), by the driver's descriptors or fabric
 //                  handles
 //   PinnedMemory   of the host (transport/ipc/pinned_memory.h): every device reaches it

@@ -2,15 +2,15 @@
 // other's. It lies on the ranks' devices, or on the host (transport/ipc/window_memory.h). It is
 // made once, when a group is formed; no handle is opened later.
 //
-//   make    a rank allocates its window, zeroed before any other rank knows of it: a flag in it counts
-//           from zero, and no peer can have stored one before
+//   make    a rank allocates its window, zeroed before any other rank knows of it: a flag in it
+//           counts from zero, and no peer can have stored one before
 //   tell    the hosts exchange their handles, and anything else that a handle needs
 //   map     each maps the others' windows
 //   agree   the hosts exchange the outcome; if one has failed, all raise its error
-//   leave   no rank's kernels use a window any more: each unmaps the others', the hosts meet, and only
-//           then is a window freed
-//   retire  a leave without waiting for other hosts: the window is kept until all others are known to
-//           have let go of it
+//   leave   no rank's kernels use a window any more: each unmaps the others', the hosts meet, and
+//           only then is a window freed
+//   retire  a leave without waiting for other hosts: the window is kept until all others are known
+//           to have let go of it
 //
 // Memory ordering: none for the window's bytes. HostExchange orders the hosts' messages: a reader
 // of a host's message comes after all that the host did before it.

@@ -4,8 +4,8 @@
 //   record     identity of this rank, its listening socket and window, the size that it can map of
 //              the others' memory, or the reason why it has none
 //   known      the others with which this process shares memory already, from other groups
-//   reached    in each pair without a connection, the higher rank connects to the lower and sends its
-//              descriptors; the value tells which of its connections were made
+//   reached    in each pair without a connection, the higher rank connects to the lower and sends
+//              its descriptors; the value tells which of its connections were made
 //   verdict    after the lower rank has answered and both have mapped and probed: "ok", or the
 //              problem
 //
