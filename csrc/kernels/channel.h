@@ -1,4 +1,5 @@
-// What a channel of operations between devices keeps from one to the next, and what it reports when a wait fails.
+// State of a channel of operations between devices from one operation to the next, and its record
+// of a failed wait.
 //
 // Each struct has one writer: the channel's block on its own rank. Seen by host and device.
 #pragma once
@@ -10,9 +11,9 @@
 
 namespace fastcomm {
 
-/// In device memory, zeroed before the first operation. Lives and advances on the device, so that
-/// a captured graph counts on at every replay; read at the start of a kernel and written at its
-/// end, so the order of the stream orders it.
+/// In device memory, zeroed before the first operation. Lives and advances on the device, so that a
+/// captured graph counts on at every replay; read at the start of a kernel and written at its end,
+/// so the stream orders it.
 struct alignas(64) ChannelState {
   uint32_t base;    // meetings before this one
   uint32_t failed;  // not 0: a wait failed, and every later operation returns at once
@@ -20,8 +21,8 @@ struct alignas(64) ChannelState {
       shorts;  // operations of one launch (engines/cuda/short.h); their parity chooses the slot
 };
 
-/// Whether a kernel has nothing left to do. `channel` is nullptr, or in device memory, and written by
-/// kernels that come before this one in its stream.
+/// True if a kernel has nothing left to do. `channel` is nullptr, or in device memory, and written
+/// by earlier kernels of its stream.
 FC_HD bool has_failed(const ChannelState* channel) {
   return channel != nullptr && channel->failed != 0 && !FC_LEFT_OUT(Control::kWorkOn);
 }
@@ -31,7 +32,7 @@ enum class WaitFailure : uint32_t {
   kTimeout = 1,
   kAborted = 2,
   kMismatch = 3,    // `peer` has called another operation
-  kPeerFailed = 4,  // `peer` has given up: its own record says why
+  kPeerFailed = 4,  // `peer` has given up: its own record has the reason
 };
 
 /// In host memory that the device has mapped, zeroed before the first operation. `failure` is
@@ -42,7 +43,7 @@ struct alignas(64) WaitRecord {
   uint32_t failure;  // a WaitFailure, written last
 };
 
-/// How long a wait may last.
+/// Bounds of a wait.
 struct WaitBounds {
   uint64_t timeout_ns;         // of one wait, by the device's clock
   const uint32_t* abort_word;  // host memory; not 0: give up. May be nullptr.

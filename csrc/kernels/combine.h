@@ -1,6 +1,6 @@
-// What MIN, MAX, PRODUCT, BAND, BOR and BXOR make of two values, on CPU and CUDA: the one definition
-// behind the CPU's loops (kernels/reduce_plain.inc) and the kernels (kernels/cuda/multi_combine.cu).
-// What they promise: kernels/reduce_cpu.h.
+// MIN, MAX, PRODUCT, BAND, BOR and BXOR of two values, on CPU and CUDA: the one definition behind
+// the CPU's loops (kernels/reduce_plain.inc) and the kernels (kernels/cuda/multi_combine.cu).
+// kernels/reduce_cpu.h has their contract.
 //
 // A combination has
 //   Value, Acc              storage type and accumulator
@@ -28,8 +28,8 @@ struct Format {
   static constexpr Bits kNaN =
       static_cast<Bits>(kInfinity | static_cast<Bits>(Bits{1} << (kMantissaBits - 1)));
 
-  /// A negative number's other bits turned round, so that the integers have the order of the floats,
-  /// -0 below +0, NaNs at both ends. Done twice it does nothing.
+  /// Inverts the other bits of a negative number, so that the integers have the order of the
+  /// floats, -0 below +0, NaNs at both ends. Applied twice it does nothing.
   static FC_HD Bits turned(Bits bits) {
     return static_cast<Bits>(
         bits ^ static_cast<Bits>(static_cast<Bits>(static_cast<Int>(bits) >> (kBits - 1)) >> 1));
@@ -47,9 +47,9 @@ struct FormatOf<Half> : Format<int16_t, 10> {};
 template <>
 struct FormatOf<BFloat16> : Format<int16_t, 7> {};
 
-/// MIN or MAX of floats, without a floating-point instruction: no mode of the caller's thread matters.
-/// The order is shifted by as many integers as there are NaNs of one sign, so that those at the wrong
-/// end wrap round to the right one, where they win.
+/// MIN or MAX of floats, without a floating-point instruction: no mode of the caller's thread
+/// matters. The order is shifted by the number of NaNs of one sign, so that those at the wrong end
+/// wrap round to the right one, where they win.
 template <class T, bool kMax>
 struct FloatExtreme {
   using Form = FormatOf<T>;
@@ -81,7 +81,7 @@ struct FloatExtreme {
   }
 };
 
-/// Stored as it is accumulated, but for a rounding.
+/// Stored as it is accumulated, except for a rounding.
 template <class T>
 struct Stored {
   using Value = T;
@@ -104,7 +104,8 @@ struct FloatProduct : Stored<T> {
   static FC_HD Acc combine(Acc a, Acc b) { return mul_rn(a, b); }
 };
 
-/// Wraps, so unsigned types serve signed ones too. 1u: two uint16 would be multiplied as int.
+/// Wraps, so unsigned types serve signed ones too. The factor 1u keeps two uint16 from being
+/// multiplied as int.
 template <class T>
 struct IntegerProduct : Stored<T> {
   static FC_HD T combine(T a, T b) { return static_cast<T>(1u * a * b); }

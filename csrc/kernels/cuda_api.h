@@ -1,6 +1,6 @@
 // The CUDA runtime, or the execution shim in its place (FC_SHIM). CUDA sources include this and no
-// CUDA header, and launch through FC_LAUNCH, which gives the launch's own error, for FC_CUDA to
-// check (core/cuda_host.h says whose errors there are).
+// CUDA header, and launch through FC_LAUNCH. It returns the launch's own error, for FC_CUDA to
+// check (core/cuda_host.h distinguishes it from others' errors).
 #pragma once
 
 #if defined(FC_SHIM)
@@ -21,8 +21,8 @@ struct AsDeclared {
   using Type = T;
 };
 
-/// Enqueues a kernel with arguments of the types that it declares, and returns the launch's error:
-/// kernel<<<...>>> leaves its error where others' errors lie as well.
+/// Enqueues a kernel with arguments of its declared types, and returns the launch's error:
+/// kernel<<<...>>> leaves its error among those of others.
 template <class... Parameters>
 cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream,
                           const typename AsDeclared<Parameters>::Type&... arguments) {

@@ -1,5 +1,6 @@
-// What a fused gradient reduction does besides summing, on the CPU: conversions between the types of
-// gradients and of the wire, and norms. One set of loops per instruction set (kernels/isa.h).
+// The parts of a fused gradient reduction besides summing, on the CPU: conversions between the
+// types of gradients and of the wire, and norms. One set of loops per instruction set
+// (kernels/isa.h).
 //
 // A norm has the same bits on every machine (kernels/norm.h).
 #pragma once
@@ -16,31 +17,32 @@ namespace fastcomm {
 struct NormLanes {
   static constexpr size_t kCount = kNormLanes;
 
-  double part[kNormPieces][kCount];  // of the pieces so far: sums; in [0] the largest but for NaNs
-  uint32_t pieces = 0;               // how many there are; kInfinity: 1, if any
-  double zero[kCount] = {};          // NaN where an element was not finite, if `looked`
-  bool looked = false;  // else part is not finite where an element was not: it cannot overflow
-  bool nan = false;     // kInfinity: whether an element was NaN
+  // sums of the pieces so far; in [0] the largest, except for NaNs
+  double part[kNormPieces][kCount];
+  uint32_t pieces = 0;       // pieces so far; kInfinity: 1, if any
+  double zero[kCount] = {};  // NaN if an element was not finite, if `looked`
+  bool looked = false;  // if false, part is not finite if an element was not: it cannot overflow
+  bool nan = false;     // kInfinity: true if an element was NaN
 };
 
-/// Adds the next `count` elements of a block: a multiple of kNormPiece, but for the last ones.
+/// Adds the next `count` elements of a block: a multiple of kNormPiece, except for the last ones.
 using NormFunction = void (*)(NormLanes& lanes, const void* data, size_t count);
 
-/// The function for a floating-point type. With kNone it looks for what is not finite only. Raises
-/// Error(kUnsupported) for other types.
+/// The function for a floating-point type. With kNone it only looks for elements that are not
+/// finite. Raises Error(kUnsupported) for other types.
 NormFunction norm_function(DType dtype, NormKind kind);
 
-/// All lanes joined, which uses them up.
+/// Joins all lanes, and uses them up.
 BlockNorm block_norm(NormLanes& lanes, NormKind kind);
 
-/// Converts `count` elements, to nearest even. The memories are the same, at equal positions, or apart.
+/// Converts `count` elements, to nearest even. The two memories are the same, or do not overlap.
 using ConvertFunction = void (*)(void* to, const void* from, size_t count);
 
 /// Between fp32, fp16 and bf16, or from a type to itself. Raises Error(kUnsupported) for others.
 ConvertFunction convert_function(DType to, DType from);
 
-/// Rounds from[i] + residual[i], and leaves in residual[i] what that takes away, which is exact; zero
-/// where the result is not finite.
+/// Rounds from[i] + residual[i], and leaves the rounding error, which is exact, in residual[i];
+/// zero if the result is not finite.
 using FeedbackFunction = void (*)(void* to, const float* from, float* residual, size_t count);
 
 /// To fp16 or bf16. Raises Error(kUnsupported) for others.

@@ -1,5 +1,5 @@
-// Which set of the CPU's loops runs: the widest instructions that the processor has, or those that
-// FASTCOMM_ISA=generic|avx2|avx512 names.
+// Choice among the sets of the CPU's loops: the widest instructions of the processor, or the set
+// named by FASTCOMM_ISA=generic|avx2|avx512.
 //
 // Each set is compiled in translation units and a namespace of its own (*_generic.cpp, *_avx2.cpp,
 // *_avx512.cpp): inline functions compiled with wider instructions must not be merged by the linker
@@ -10,8 +10,8 @@ namespace fastcomm {
 
 enum class Isa { kGeneric, kAvx2, kAvx512 };
 
-/// Raises Error(kInvalidArgument) where FASTCOMM_ISA names what this processor or this build does
-/// not have.
+/// Raises Error(kInvalidArgument) if FASTCOMM_ISA names a set that this processor or this build
+/// lacks.
 Isa chosen_isa();
 
 /// "generic", "avx2" or "avx512".
@@ -19,7 +19,8 @@ const char* isa_name();
 
 }  // namespace fastcomm
 
-/// Declares `signature`, a function of every set that this build has, in the namespaces of the sets.
+/// Declares `signature`, a function of every set that this build has, in the namespaces of the
+/// sets.
 #if defined(FC_HAVE_AVX2)
 #define FC_DECLARE_AVX2(signature) \
   namespace isa_avx2 {             \

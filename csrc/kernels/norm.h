@@ -1,20 +1,21 @@
-// What a norm of gradients is made of, for the CPU and for CUDA, which give the same bits.
+// Parts and order of a norm of gradients, the same for the CPU and for CUDA, which give the same
+// bits.
 //
-// All sums are in fp64, where the square of an fp32 is exact. Their order is fixed, and depends on
-// nothing but the list: not on ranks, owners, threads, vectors, or how many calls there are.
+// All sums are in fp64, where the square of an fp32 is exact. Their order is fixed by the list
+// alone: not by ranks, owners, threads, vectors, or the number of calls.
 //
 //   tensor  blocks of kNormBlock elements, counted from its first
 //   block   pieces of kNormPiece elements; element i of a piece lies in lane i mod kNormLanes
 //   column  a lane of a piece: its kNormRows elements, summed in order
 //
-// The columns of a block, those of the first lane before those of the second; the blocks of a
-// tensor; and the tensors of a list are each joined as the fixed tree of core/numeric.h:
-// neighbours, then pairs of pairs, an odd one passes up. A last block is filled up with zeros: no
-// part is negative, so they change nothing, and leaves may be added up to any number.
+// Three kinds of parts are joined by the fixed tree of core/numeric.h (neighbours, then pairs of
+// pairs; an odd one passes up): the columns of a block, those of the first lane before those of the
+// second; the blocks of a tensor; and the tensors of a list. A last block is filled up with zeros:
+// no part is negative, so they change nothing, and any number of leaves may be added.
 //
-// Why so: the CPU adds a row of lanes by vectors of any width, and pieces as they come out of the
-// cache; a CUDA thread takes one column, so that no chain of additions is long; and a tree may be
-// cut among any number of threads.
+// The reasons: the CPU adds a row of lanes by vectors of any width, and pieces as they come out of
+// the cache; a CUDA thread takes one column, so that no chain of additions is long; and a tree may
+// be cut among any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ namespace fastcomm {
 
 enum class NormKind : uint8_t { kNone = 0, kOne = 1, kTwo = 2, kInfinity = 3 };
 
-// Part of what fixes the bits. A block is the longest run whose norm is computed as a whole.
+// These sizes are part of the order that fixes the bits. A block is the longest run whose norm is
+// computed as a whole.
 constexpr size_t kNormBlock = 4096;
 constexpr size_t kNormPiece = 512;
 constexpr size_t kNormLanes = 32;
@@ -36,7 +38,7 @@ constexpr size_t kNormColumns = kNormPieces * kNormLanes;
 
 struct alignas(16) BlockNorm {  // a device moves it by one access
   double part = 0;  // the sum of magnitudes or of squares, or the largest magnitude; NaN if any is
-  bool finite = true;  // whether all elements are
+  bool finite = true;  // true if all elements are
 };
 
 /// The larger one; NaN wins.
@@ -62,7 +64,7 @@ FC_HD bool part_tells(NormKind kind) {
   return kind != NormKind::kNone && sizeof(typename Numeric<T>::Acc) <= sizeof(float);
 }
 
-/// How two parts are joined, as core/numeric.h's tree takes it; zero changes nothing.
+/// Joins two parts, for the tree of core/numeric.h; zero changes nothing.
 struct JoinSums {
   using Acc = double;
   static FC_HD double combine(double part, double other) { return add_rn(part, other); }
@@ -78,7 +80,7 @@ class PartsTree {
  public:
   static constexpr int kLevels = 33;  // of up to 2^32 parts
 
-  /// `waiting`: memory for kLevels parts, which the caller provides.
+  /// `waiting` is memory of the caller for kLevels parts.
   explicit FC_HD PartsTree(double* waiting) : waiting_(waiting) {}
 
   FC_HD void add(double part) {

@@ -1,7 +1,8 @@
-// What carries out the steps of a schedule (coll/schedule.h): one thread, memcpy and the SIMD loops of reduce_cpu.h.
+// Executor of the steps of a schedule (coll/schedule.h): one thread, memcpy and the SIMD loops of
+// reduce_cpu.h.
 //
-// publish() stores the flag and then checks whether a peer sleeps. Both with sequential consistency,
-// for the reason argued in transport/doorbell.h.
+// publish() stores the flag and then checks for sleeping peers. Both are sequentially consistent,
+// for the reason in transport/doorbell.h.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +19,14 @@ namespace fastcomm {
 
 class CpuExecutor {
  public:
-  /// `doorbells` holds one pointer a rank, or is nullptr where nobody ever sleeps.
+  /// `doorbells` holds one pointer per rank, or is nullptr if nobody ever sleeps.
   CpuExecutor(const PeerView& peers, Doorbell* const* doorbells, ReduceFunction reduce, int divisor,
               double factor = 1)
       : peers_(peers), doorbells_(doorbells), reduce_(reduce), divisor_(divisor), factor_(factor) {}
 
-  /// From now on copies to tensors bypass the caches, which could not hold them anyway: fetching their lines there first
-  /// is a third of the traffic, and takes the room of what is still to be read.
+  /// From now on copies to tensors bypass the caches, which could not hold them anyway: fetching
+  /// their lines first is a third of the traffic, and takes the room of data that is still to be
+  /// read.
   void copies_past_caches() { past_caches_ = true; }
 
   void copy_span(void* dst, const void* src, size_t bytes) const {
@@ -40,8 +42,8 @@ class CpuExecutor {
     if (dst != src && bytes != 0) stage_.copy(dst, src, bytes, where);
   }
 
-  /// `second_dst` is where peers read it. Where its lines are far away (kernels/stage_copy.h), it is written piece by
-  /// piece out of `dst`, which then is in the cache.
+  /// `second_dst` is memory that peers read. If its lines are far away (kernels/stage_copy.h), it
+  /// is written piece by piece out of `dst`, which then is in the cache.
   template <class Sources>
   void reduce_span(void* dst, void* second_dst, const Sources& sources, size_t count,
                    uint32_t element_size, StagedTo where = kToSlot) {
@@ -70,7 +72,7 @@ class CpuExecutor {
     convert_function(to_type, from_type)(to, from, count);
   }
 
-  /// To a slot, which peers read or this rank alone; with a residual, also what is left of rounding.
+  /// To a slot, for peers or for this rank alone; with a residual, also stores the rounding error.
   void convert_to_slot(void* slot, DType to_type, const void* from, DType from_type,
                        float* residual, size_t count, bool for_peers, StagedTo where = kToSlot) {
     const size_t element = dtype_size(to_type), source = dtype_size(from_type);
@@ -97,7 +99,7 @@ class CpuExecutor {
     }
   }
 
-  /// The functions for a gradient: looked up once for its many spans.
+  /// The functions for a gradient, looked up once for its many spans.
   struct Typed {
     ReduceFunction reduce;
     ConvertFunction widen;  // from the wire's type
@@ -108,7 +110,7 @@ class CpuExecutor {
             norm_function(type, kind)};
   }
 
-  /// A span that the first-level cache holds. `second_bytes` of it go to `second_dst`.
+  /// A span that fits the first-level cache. `second_bytes` of it go to `second_dst`.
   template <class Sources>
   void reduce_typed_span(ReduceFunction reduce, void* dst, void* second_dst, size_t second_bytes,
                          const Sources& sources, size_t count, int divisor, double scale) const {
@@ -128,7 +130,7 @@ class CpuExecutor {
     }
   }
 
-  /// Looks once, and does not wait.
+  /// Looks once, without waiting.
   bool arrived(const WaitFor& wait, uint32_t target) const {
     for (int peer = wait.first; peer < wait.first + wait.count; ++peer) {
       if (peer != peers_.rank && !reached(load_flag(peers_.flags[peer]), target)) return false;
@@ -139,9 +141,9 @@ class CpuExecutor {
  private:
   static constexpr size_t kPieceBytes = 16 * 1024;
 
-  /// Writes `to`, where peers read it: of a long span the first piece out of near(first, elements), which makes it in the
-  /// cache and returns its place. While lines there are far away (kernels/stage_copy.h) all pieces, else the rest by
-  /// rest(first, elements).
+  /// Writes `to`, which peers read: the first piece of a long span out of near(first, elements),
+  /// which makes it in the cache and returns its place. While lines there are far away
+  /// (kernels/stage_copy.h) all pieces go that way, else the rest by rest(first, elements).
   template <class Near, class Rest>
   void in_pieces(void* to, size_t count, size_t element_size, StagedTo where, const Near& near,
                  const Rest& rest) {
@@ -163,7 +165,7 @@ class CpuExecutor {
     if (done < count) rest(done, count - done);
   }
 
-  /// What make(place, first, elements) writes, which does not stay in the cache otherwise.
+  /// Writes the results of make(place, first, elements), which otherwise do not stay in the cache.
   template <class Make>
   void stage_made(void* slot, size_t count, size_t element_size, StagedTo where, const Make& make) {
     alignas(64) char buffer[kPieceBytes];

@@ -1,5 +1,5 @@
-// Copies that do not read their destination into the cache first, for more memory than caches hold: a
-// plain store to a line that is not in the cache also costs a read of it, half as much traffic again.
+// Copies that do not read their destination into the cache first, for more memory than caches hold:
+// a plain store to a line that is not in the cache also reads it, half as much traffic again.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace fastcomm {
 
-/// From about this many bytes written in all; below, the next reader finds them in the cache.
+/// The least number of bytes written in all; below it, the next reader finds them in the cache.
 constexpr uint64_t kStreamBytes = 8 * 1024 * 1024;
 
-/// memcpy past the caches where the processor can; `destination` aligned to 16 bytes is fastest. Other
-/// threads see the bytes after the usual synchronisation with this one.
+/// memcpy past the caches if the processor can; fastest if `destination` is aligned to 16 bytes.
+/// Other threads see the bytes after the usual synchronisation with this one.
 inline void stream_copy(char* destination, const char* source, size_t bytes) {
 #if defined(__SSE2__)
   if (reinterpret_cast<uintptr_t>(destination) % 16 == 0) {
@@ -31,7 +31,7 @@ inline void stream_copy(char* destination, const char* source, size_t bytes) {
       _mm_stream_si128(to + 2, c);
       _mm_stream_si128(to + 3, d);
     }
-    _mm_sfence();  // such stores are ordered by nothing else
+    _mm_sfence();  // nothing else orders such stores
     destination += at;
     source += at;
     bytes -= at;

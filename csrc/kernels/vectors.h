@@ -1,17 +1,18 @@
-// Vectors of fp32, loaded from and stored to fp32, fp16 and bf16, for the loops of one instruction set: the
-// conversions of core/numeric.h, lane by lane, and their bits.
+// Vectors of fp32, loaded from and stored to fp32, fp16 and bf16, for the loops of one instruction
+// set: the conversions of core/numeric.h, lane by lane, and their bits.
 //
-// Written out, and not left to the compiler: it stops vectorising loops with these conversions as soon as
-// something else makes them hard (GCC 12: a second destination), and they take up to fifty times as long.
-// tests/kernels/test_loops.py reads the object code; benchmarks/reduce_loops.py measures it.
+// They are written out, since the compiler stops vectorising loops with these conversions as soon
+// as anything else makes them hard (GCC 12: a second destination), and they then take up to fifty
+// times as long. tests/kernels/test_loops.py reads the object code; benchmarks/reduce_loops.py
+// measures it.
 //
 //   Floats    as many fp32 as fit into a register: kFloats
 //   Doubles   half as many fp64
 //   load_floats, store_floats   from and to as many elements of a type, at any address
 //
 // Included by translation units of one instruction set each, which define FC_ISA_NAMESPACE and
-// FC_VECTOR_BYTES, the width of its registers: 64 with AVX-512 (F, BW, DQ, VL), 32 with AVX2 and F16C, 16
-// anywhere. The result of a lane does not depend on the width.
+// FC_VECTOR_BYTES, the width of its registers: 64 with AVX-512 (F, BW, DQ, VL), 32 with AVX2 and
+// F16C, 16 anywhere. The result of a lane does not depend on the width.
 #pragma once
 
 #if FC_VECTOR_BYTES >= 32
@@ -59,17 +60,17 @@ To load_bytes(const void* from) {
   return to;
 }
 
-/// Where `bits`, below 2^31, are above `bound`: there is an instruction for signed numbers.
+/// A mask of the `bits`, below 2^31, that are above `bound`: the instruction is for signed numbers.
 inline auto above(const Words& bits, uint32_t bound) {
   return as<Vector<int32_t, kFloats>>(bits) > static_cast<int32_t>(bound);
 }
 
-// What each instruction set has its own instructions for:
+// Functions for which each instruction set has its own instructions:
 //
 //   widened            zeros above each half
 //   narrowed           of words below 2^16
 //   load_doubles       as many elements as Floats has, as fp64
-//   halves_to_floats   half_to_float: hardware does it whatever the modes of the thread
+//   halves_to_floats   half_to_float: hardware does it in any mode of the thread
 //   floats_to_halves   float_to_half: every NaN becomes the quiet one without a payload
 #if FC_VECTOR_BYTES == 64
 
@@ -101,7 +102,7 @@ inline Floats halves_to_floats(const Halves& halves) {
 }
 inline Halves floats_to_halves(const Floats& floats) {
   const __mmask16 nan = _mm512_cmp_ps_mask(as<__m512>(floats), as<__m512>(floats), _CMP_UNORD_Q);
-  // Of a NaN the sign, and the bits of a quiet one: (bits & sign) | quiet.
+  // Keeps the sign of a NaN, and sets the bits of a quiet one: (bits & sign) | quiet.
   const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
   const __m512i quiet = _mm512_set1_epi32(0x7fc00000);
   const __m512i plain = _mm512_mask_ternarylogic_epi32(as<__m512i>(floats), nan, sign, quiet, 0xea);
@@ -137,7 +138,7 @@ inline Floats halves_to_floats(const Halves& halves) {
 }
 inline Halves floats_to_halves(const Floats& floats) {
   const __m128i halves = _mm256_cvtps_ph(as<__m256>(floats), _MM_FROUND_TO_NEAREST_INT);
-  // A NaN is quiet there, and still has the upper bits of its payload.
+  // A NaN is quiet there, but still has the upper bits of its payload.
   const __m128i magnitude = _mm_and_si128(halves, _mm_set1_epi16(0x7fff));
   const __m128i nan = _mm_cmpgt_epi16(magnitude, _mm_set1_epi16(0x7c00));
   return as<Halves>(_mm_andnot_si128(_mm_and_si128(nan, _mm_set1_epi16(0x01ff)), halves));
@@ -151,7 +152,7 @@ inline Words widened(const Halves& narrow) {
   return as<Words>(_mm_unpacklo_epi16(low, _mm_setzero_si128()));
 }
 inline Halves narrowed(const Words& wide) {
-  // There is an instruction for signed numbers that fit.
+  // The instruction is for signed numbers that fit.
   const __m128i low = _mm_srai_epi32(_mm_slli_epi32(as<__m128i>(wide), 16), 16);
   Halves narrow;
   _mm_storel_epi64(reinterpret_cast<__m128i*>(&narrow), _mm_packs_epi32(low, low));
@@ -201,7 +202,7 @@ inline Halves floats_to_bfloats(const Floats& floats) {
   return narrowed(above(bits & 0x7fffffffu, 0x7f800000u) ? Words{} + 0x7fc0u : rounded);
 }
 
-/// How Floats lie in memory as elements of T.
+/// Layout of Floats in memory as elements of T.
 template <class T>
 struct Lanes;
 template <>
@@ -223,7 +224,7 @@ struct Lanes<BFloat16> {
   static Stored narrow(const Floats& values) { return floats_to_bfloats(values); }
 };
 
-/// How many elements of a vector there are in memory: all, or those at the end of a span.
+/// Number of a vector's elements in memory: all, or those at the end of a span.
 struct Whole {};
 struct Part {
   size_t count;
@@ -241,7 +242,7 @@ void load_doubles(const T* from, Doubles& low, Doubles& high) {
   high = upper(values);
 }
 #endif
-/// Zeros after the elements that there are.
+/// Fills up with zeros after the last element.
 template <class T>
 Floats load_floats(const T* from, Part part) {
   T padded[kFloats] = {};
@@ -249,7 +250,7 @@ Floats load_floats(const T* from, Part part) {
   return load_floats(padded);
 }
 
-/// What was narrowed, to each of some places.
+/// Writes narrowed elements to each of some places.
 template <class Stored, class... Ts>
 void put(const Stored& stored, Whole, Ts*... to) {
   (std::memcpy(to, &stored, sizeof(stored)), ...);
@@ -263,8 +264,8 @@ void store_floats(const Floats& values, Extent extent, T* to, Ts*... more) {
   put(Lanes<T>::narrow(values), extent, to, more...);
 }
 
-/// Twice as many bf16 as Floats has, by their places in words of two: neither way takes an instruction that moves
-/// elements between lanes, of which processors have one a cycle, or none.
+/// Twice as many bf16 as Floats has, by their places in words of two. Neither way takes an
+/// instruction that moves elements between lanes: processors do one per cycle, or none.
 struct BFloatPairs {
   Floats first, second;  // of each pair
 };
@@ -284,7 +285,8 @@ void store_pairs(const BFloatPairs& values, Ts*... to) {
   put(Words{first | (second & 0xffff0000u)}, Whole{}, to...);
 }
 
-/// Calls body(i, Whole) for each whole vector of a span, and then body(i, Part) for what is left, if anything is.
+/// Calls body(i, Whole) for each whole vector of a span, and then body(i, Part) for the rest, if
+/// any.
 template <class Body>
 void each_vector(size_t count, const Body& body) {
   size_t i = 0;

@@ -1,8 +1,9 @@
-// How a kernel over a table of segments divides its work among blocks, and what its launcher needs.
+// Division of a kernel's work over a table of segments among blocks, and tools for its launcher.
 //
 // Every segment is cut into chunks of one size, counted through all segments; block b of g works on
 // chunks b, b + g, b + 2g, ... and finds each one's segment in the table of first chunks. Blocks
-// never wait for each other, so any grid is right; the launcher caps it at what a device holds at once.
+// never wait for each other, so any grid is right; the launcher caps it at the blocks that a device
+// holds at once.
 //
 // Memory ordering: none. No two blocks write the same byte, and the order of the stream does the
 // rest.
@@ -23,7 +24,7 @@
 namespace fastcomm {
 
 #if defined(FC_SHIM)
-constexpr int kTableThreads = 4;  // a block; each is a thread of the host
+constexpr int kTableThreads = 4;  // per block; each is a thread of the host
 #else
 constexpr int kTableThreads = 256;
 #endif
@@ -36,7 +37,7 @@ FC_DEVICE uint32_t first_chunk_of_block() {
   return FC_LEFT_OUT(Control::kShareChunks) ? blockIdx.x / 2 : blockIdx.x;
 }
 
-/// The segment of `chunk`: the last i with first(i) <= chunk, where first grows. `last` is the
+/// The segment of `chunk`: the last i with first(i) <= chunk, for a growing `first`. `last` is the
 /// segment of the block's previous chunk, or 0: usually it is the same one.
 template <class First>
 FC_DEVICE int segment_of_chunk(const First& first, int count, int last, uint32_t chunk) {
@@ -68,7 +69,7 @@ FC_DEVICE int segment_beside(const First& first, int count, int last, uint32_t c
   return segment_of_chunk(first, high, low, chunk);
 }
 
-/// What the kernel that is launched next gets as its channel; nullptr stays.
+/// The channel as seen by the kernel that is launched next; nullptr stays nullptr.
 inline const ChannelState* view_of_channel(const ChannelState* channel) {
   if (channel == nullptr) return nullptr;
   const char* const failed = reinterpret_cast<const char*>(kernel_skip(&channel->failed));
@@ -81,8 +82,8 @@ void load_kernel(void (*kernel)(Table)) {
   if (kernel != nullptr) resident_blocks(kernel, kTableThreads);
 }
 
-/// Blocks of kTableThreads threads for that many chunks: no more than the current device holds of this
-/// kernel at once, nor than a GridLimit allows, but at least one.
+/// Blocks of kTableThreads threads for `chunks` chunks: at least one, and no more than the current
+/// device holds of this kernel at once, or than a GridLimit allows.
 template <class Kernel>
 int blocks_for_chunks(Kernel kernel, uint64_t chunks) {
   int most = std::max(1, resident_blocks(kernel, kTableThreads));

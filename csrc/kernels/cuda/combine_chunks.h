@@ -1,5 +1,5 @@
-// What a block does with its chunks of a table of combinations; kernels/cuda/multi_combine.cu says how
-// memory lies, and why it needs no ordering.
+// A block's work on its chunks of a table of combinations. kernels/cuda/multi_combine.cu describes
+// the layout of memory, and the reason why it needs no ordering.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr int kCombineElements = kPackBytes / static_cast<int>(sizeof(T));
 template <class T>
 constexpr int kCombineChunk = kTableThreads * kCombineElements<T>;  // elements
 
-/// Calls work(combination) with the combination of T that `terms` names.
+/// Calls work(combination) with the combination of T named by `terms`.
 template <class T, class Work>
 FC_DEVICE void with_combination(const CombineTerms& terms, int divisor, const Work& work) {
   constexpr bool kIsBool = std::is_same<T, Bool>::value;
@@ -41,7 +41,7 @@ FC_DEVICE void with_combination(const CombineTerms& terms, int divisor, const Wo
   }
   if constexpr (std::is_unsigned<T>::value) {
     if (op == ReduceOp::kProduct) return work(IntegerProduct<T>());
-    // Those of bytes are multi_reduce's.
+    // multi_reduce has those of bytes.
     if constexpr (sizeof(T) > 1) {
       if (op == ReduceOp::kSum) return work(Divided<T>(divisor));
     }
@@ -54,7 +54,7 @@ FC_DEVICE void combine_chunks(const TableView<SegmentHead>& table, const Combine
   constexpr uint64_t kElements = kCombineElements<T>;
   if (has_failed(table.terms.channel)) return;
   each_chunk<T, T, 0>(table, [&](const auto& worker, const SegmentHead& head, uint32_t chunk) {
-    // Positions count from the pack that the segment starts in, elements from its start.
+    // Positions count from the pack in which the segment starts, elements from the segment's start.
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{chunk} * kCombineChunk<T>;
     const uint64_t low = at < lead ? lead : at;

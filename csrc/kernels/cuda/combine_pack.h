@@ -1,10 +1,10 @@
-// How one thread combines packs over n sources, by any combination (kernels/combine.h), or by one of the
-// sums below; n is known at run time.
+// Combines packs over n sources in one thread, by any combination (kernels/combine.h), or by one of
+// the sums below; n is known at run time.
 //
-// The order is that of the fixed tree of core/numeric.h: groups of kGroupLeaves sources, of which two
-// make a half, and two halves the whole. All loads of a group are issued before its first combination.
-// One pack a thread at a time: a kernel holds all reductions of its type, and takes the registers of
-// the widest.
+// The order is that of the fixed tree of core/numeric.h: groups of kGroupLeaves sources; two groups
+// make a half, and two halves the whole. All loads of a group are issued before its first
+// combination. A thread takes one pack at a time: a kernel holds all reductions of its type, and
+// takes the registers of the widest.
 //
 // Memory ordering: none of its own. A thread reads a position of every source before it writes it.
 #pragma once
@@ -45,7 +45,7 @@ struct Divided : Stored<T> {
   FC_DEVICE T store(T sum) const { return divisor == 1 ? sum : Numeric<T>::divide(sum, divisor); }
 };
 
-/// The accumulators of a Raw, in words: bytes would take a register each.
+/// The accumulators of a Raw, packed in words: bytes would take a register each.
 template <class Op, class Raw>
 struct Partial {
   using T = typename Op::Value;
@@ -62,7 +62,7 @@ struct Partial {
     for (int e = 0; e < kCount; ++e) acc[e] = op.load(values[e]);
     return packed(acc);
   }
-  /// `right` is of higher ranks.
+  /// `right` holds higher ranks.
   FC_DEVICE void combine(const Partial& right) {
     Acc a[kCount], b[kCount];
     memcpy(a, words, sizeof(a));
@@ -90,7 +90,7 @@ struct Partial {
   }
 };
 
-/// The tree over raw[0], ..., raw[n - 1]; 1 <= n, and more than kGroupLeaves are kGroupLeaves.
+/// The tree over raw[0], ..., raw[n - 1], for n >= 1; larger n mean kGroupLeaves.
 template <class Op, class Raw>
 FC_DEVICE Partial<Op, Raw> combine_leaves(const Op& op, const Raw (&raw)[kGroupLeaves], int n) {
   auto left = Partial<Op, Raw>::of(op, raw[0]);
@@ -108,7 +108,7 @@ template <class Raw, class Op, class Worker>
 FC_DEVICE void combine_raw(const Op& op, const Worker& worker, uint64_t i) {
   using T = typename Op::Value;
   const int n = worker.num_sources();
-  // Groups of leaves, as the carries of a binary counter: two make a half, two halves the whole.
+  // Groups of leaves, like the carries of a binary counter: two make a half, two halves the whole.
   Partial<Op, Raw> low, sum;
   FC_NO_UNROLL
   for (int group = 0; group < n; group += kGroupLeaves) {

@@ -1,4 +1,5 @@
-// What a batched combination is told (kernels/cuda/multi_combine.h), and under what name its kernels know it.
+// Parameters of a batched combination (kernels/cuda/multi_combine.h), and the name by which kernels
+// know it.
 #pragma once
 
 #include "core/types.h"
@@ -11,10 +12,10 @@ struct CombineSpec {
   ReduceOp op;
   int num_sources;       // 1 to kMaxReduceSources; AVG divides by it
   int num_destinations;  // 1 to kMaxReduceSources
-  double factor = 1;  // of PREMUL_SUM: every source is multiplied by it, as the accumulator's type
+  double factor = 1;     // of PREMUL_SUM: multiplies every source, as the accumulator's type
 };
 
-/// Whether such a reduction is multi_reduce's; for those that are neither's see why_no_reduction.
+/// True if multi_reduce has this reduction; why_no_reduction explains those that neither has.
 constexpr bool is_of_multi_reduce(DType dtype, ReduceOp op) {
   return has_cuda_kernel(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg);
 }
@@ -34,8 +35,8 @@ inline DType unsigned_of(DType dtype) {
   }
 }
 
-/// The same reduction, under the one name that kernels know it by: where the sign does not matter, the
-/// unsigned type's; AVG as a SUM with a divisor.
+/// The same reduction, under the one name that kernels know: the unsigned type's if the sign does
+/// not matter; AVG as a SUM with a divisor.
 inline CombineSpec as_kernels_know(CombineSpec spec) {
   const bool extreme = spec.op == ReduceOp::kMin || spec.op == ReduceOp::kMax;
   if (!extreme) spec.dtype = unsigned_of(spec.dtype);
@@ -47,7 +48,7 @@ inline CombineSpec as_kernels_know(CombineSpec spec) {
   return spec;
 }
 
-/// What a kernel is told besides the table: which of its type's combinations.
+/// Choice among the combinations of a kernel's type, passed beside the table.
 struct CombineTerms {
   ReduceOp op;
   double factor;  // of PREMUL_SUM
@@ -57,7 +58,7 @@ inline CombineTerms terms_of(const CombineSpec& spec) {
   return {as_kernels_know(spec).op, spec.factor};
 }
 
-/// What a table of it is made with.
+/// Sizes for making a table of the combination.
 inline ReduceSpec sizes_of(const CombineSpec& spec) {
   return {spec.dtype, spec.dtype, spec.num_sources, spec.num_destinations,
           spec.op == ReduceOp::kAvg ? spec.num_sources : 1};

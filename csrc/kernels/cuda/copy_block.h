@@ -1,15 +1,15 @@
-// How one block of threads copies a run of bytes: of the batched copy and of short operations.
+// Copy of a run of bytes by one block of threads, for the batched copy and short operations.
 //
-// All threads of the block call with the same arguments, and a thread's part follows from its index;
-// there is no barrier in here. Copies in packs of 16 bytes where both ends can be aligned to one at
-// once. Where they cannot, the destination is aligned, and each pack is cut out of the two aligned
-// packs of the source that it lies in: twice the loads, of which the second hits the first-level
-// cache. No byte outside of [src, src + bytes) is read, but those around it that the caller allows:
-// with none, the first and the last pack go byte by byte.
+// All threads of the block call with the same arguments, and a thread's part follows from its
+// index; there is no barrier in here. Copies use packs of 16 bytes if both ends can be aligned to
+// one at once. If not, the destination is aligned, and each pack is cut out of the two aligned
+// packs of the source that contain it: twice the loads, of which the second hits the first-level
+// cache. Outside of [src, src + bytes) only the bytes that the caller allows are read: with none,
+// the first and the last pack go byte by byte.
 //
 // Memory ordering: none of its own. Loads are plain: the read-only path promises that nobody writes
-// the memory while the kernel runs, which a schedule's slots break, and where it would hold (the
-// batched copy) it gains nothing, since both go through the same cache.
+// the memory while the kernel runs, which a schedule's slots break. For the batched copy the
+// promise would hold, but gains nothing, since both paths use the same cache.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 namespace fastcomm {
 
 constexpr int kPackBytes = 16;
-constexpr int kPacksInFlight = 4;  // loads that a thread issues before it stores: hides latency
+constexpr int kPacksInFlight = 4;  // loads of a thread before its first store: hides latency
 
 FC_HD uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -60,9 +60,9 @@ FC_HD uint4 pack_between(const uint4& low, const uint4& high, uint32_t bits) {
   return pack;
 }
 
-/// The 16 bytes that start `shift` bytes into the 32 bytes (low, high); shift < 16, known at run
-/// time: words move by two, by one and by bits, since an array with an index known at run time would
-/// lie in local memory.
+/// The 16 bytes that start `shift` bytes into the 32 bytes (low, high); shift < 16 is known at run
+/// time. Words move by two, by one and by bits, since an array with an index known at run time
+/// would lie in local memory.
 FC_DEVICE uint4 pack_at(const uint4& low, const uint4& high, uint32_t shift) {
   uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   FC_UNROLL
@@ -96,14 +96,15 @@ FC_DEVICE void copy_shifted_packs(uint4* to, const uint4* from, uint64_t begin, 
   for (; i < end; i += width) to[i] = pack_between<kWord>(from[i], from[i + 1], bits);
 }
 
-/// How many bytes before and after a source may be read beside its own.
+/// Bytes before and after a source that may be read too.
 struct Margins {
   uint64_t before = 0;
   uint64_t behind = 0;
 };
 
-/// Which packs of the destination a copy between ends of different alignment cuts out of the
-/// source's: [begin, end), counted from the destination's first. The bytes around them go one by one.
+/// Packs of the destination that a copy between ends of different alignment cuts out of the
+/// source's: [begin, end), counted from the destination's first. The bytes around them go one by
+/// one.
 struct ShiftedPacks {
   uint64_t head;   // bytes of the destination before its first pack
   uint64_t shift;  // from a pack of the source to the byte that goes to dst + head; 1 to 15
@@ -113,7 +114,7 @@ struct ShiftedPacks {
     head = to_next_pack(dst);
     if (head > bytes) head = bytes;
     shift = address_of(src + head) % kPackBytes;
-    // Both of a pack's source packs lie within what may be read.
+    // Both source packs of a pack must lie within the readable bytes.
     begin = head + around.before >= shift ? 0 : 1;
     const uint64_t wanted = (bytes - head) / kPackBytes + 1;  // source packs: one more than packs
     uint64_t there = (shift + bytes - head + around.behind) / kPackBytes;

@@ -4,12 +4,11 @@
 //   gradient_norm_kernel   one thread block joins the segments, if there are several
 //
 // Both take tiles of 2,048 neighbours: a thread loads and joins eight of them, the thread block all
-// (kernels/cuda/norm_tree.h), and thread 0 joins tiles as they come. Cost: each norm is read once,
-// in accesses of 16 bytes of which eight are in flight; a tensor of 8 million elements is one tile.
+// (kernels/cuda/norm_tree.h), and thread 0 joins tiles in order. Cost: each norm is read once, in
+// accesses of 16 bytes of which eight are in flight; a tensor of 8 million elements is one tile.
 //
-// Memory ordering. Within a thread block, that of its tree; what thread 0 keeps of tiles, no one
-// else sees. Nothing orders thread blocks, and no two write the same memory: the stream orders the
-// kernels.
+// Memory ordering. Within a thread block, that of its tree; only thread 0 sees its sums of tiles.
+// Nothing orders thread blocks, and no two write the same memory: the stream orders the kernels.
 #include "kernels/cuda/gradient_norm.h"
 
 #include <cstring>
@@ -72,7 +71,7 @@ struct TileNorms {
   }
 };
 
-/// load(0), ..., load(count - 1) joined, for thread 0. `waiting`: memory for the tree over tiles. A
+/// Joins load(0), ..., load(count - 1), for thread 0. `waiting` is memory for the tree over tiles. A
 /// tile is loaded while the one before is joined.
 template <class Join, class Load>
 FC_DEVICE BlockNorm join_all(const NormTree& tree, double* waiting, uint32_t count,
@@ -130,7 +129,7 @@ __global__ void __launch_bounds__(kTableThreads)
   }
 }
 
-/// Without notes the parts are there, and finite.
+/// Without notes the parts exist already, and are finite.
 __global__ void __launch_bounds__(kTableThreads)
     gradient_norm_kernel(const BlockNorm* notes, uint32_t segments, NormKind kind,
                          NormResults results) {

@@ -1,5 +1,6 @@
-// The second half of a norm on CUDA: the norms of blocks, which multi_gradient's kernels leave in the
-// device's memory, joined to those of tensors and of the list, as kernels/norm.h has it.
+// The second half of a norm on CUDA: joins the norms of blocks, which multi_gradient's kernels
+// leave in the device's memory, to those of tensors and of the list, in the order of
+// kernels/norm.h.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,20 @@
 
 namespace fastcomm {
 
-/// Memory of the device that kernels leave notes in for those after them.
+/// Memory of the device in which kernels leave notes for later kernels.
 struct NormNotes {
   BlockNorm* blocks;    // of the list's blocks
   BlockNorm* segments;  // of the list's segments
   uint32_t* first_of;   // for each segment its first block
 };
 
-/// Bytes of notes, and where in `memory` they lie, which is aligned to BlockNorm.
+/// Bytes of notes, and their places in `memory`, which is aligned to BlockNorm.
 uint64_t norm_notes_bytes(uint64_t blocks, int segments);
 NormNotes norm_notes_at(void* memory, uint64_t blocks, int segments);
 
-/// Memory of the device.
+/// In memory of the device.
 struct NormResults {
-  double* parts;     // one of each segment: its blocks, joined
+  double* parts;     // one per segment: its blocks, joined
   void* total;       // the norm of all segments
   DType total_type;  // float32 or float64
   float* found_inf;  // 1 if an element is infinite or NaN, else 0

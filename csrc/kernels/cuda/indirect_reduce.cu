@@ -1,12 +1,13 @@
-// The kernels of kernels/cuda/indirect_reduce.h: those of kernels/cuda/multi_reduce.cu, but for where their
-// table comes from. Each block puts it together in its shared memory, and from then on uses it like one in
+// The kernels of kernels/cuda/indirect_reduce.h: those of kernels/cuda/multi_reduce.cu with another
+// source of their table. Each block puts it together in its shared memory, and from then on uses it
+// like one in parameters.
+//
+// Cost: that of multi_reduce, plus one dependent load and one barrier per block; 100 bytes of
 // parameters.
 //
-// Cost: that of multi_reduce, one dependent load and one barrier a block more; 100 bytes of parameters.
-//
-// Memory ordering: the addresses are written by a kernel before this one in its stream; a block's barrier is
-// between its threads' stores to the table and their loads. What the addresses point to: as multi_reduce. Also
-// compiled for the host, under the execution shim (FC_SHIM).
+// Memory ordering: an earlier kernel of the stream writes the addresses; a block's barrier is
+// between its threads' stores to the table and their loads. The memory at the addresses: as in
+// multi_reduce. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "kernels/cuda/indirect_reduce.h"
 
 #include "core/error.h"
@@ -58,7 +59,7 @@ Choice kernel_of() {
   return {indirect_reduce_kernel<T, N>, InFlight<T, T, N>::kChunk};
 }
 
-/// A kernel for each width of the tree, for what gradients are made of; else one for any.
+/// One kernel per width of the tree for the types of gradients; else one for any width.
 template <class T>
 Choice kernel_for_sources([[maybe_unused]] int num_sources) {
 #if !defined(FC_FEW_KERNELS)
@@ -80,7 +81,7 @@ Choice kernel_for_sources([[maybe_unused]] int num_sources) {
   return kernel_of<T, 0>();
 }
 
-/// nullptr in the answer: no kernel.
+/// The answer holds nullptr if there is no kernel.
 Choice kernel_for(DType dtype, int num_sources) {
   return for_sum_type<Choice>(dtype, [&](auto tag) {
     return kernel_for_sources<typename decltype(tag)::Type>(num_sources);

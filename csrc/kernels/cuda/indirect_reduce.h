@@ -1,5 +1,5 @@
-// One tensor of kernels/cuda/multi_reduce.h whose addresses only the device knows: an earlier kernel has
-// written them into its memory (engines/cuda/ends.h).
+// One tensor of kernels/cuda/multi_reduce.h whose addresses only the device knows: an earlier
+// kernel has written them into its memory (engines/cuda/ends.h).
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace fastcomm {
 
-/// Enqueues the reduction on the current device: one kernel, none if there is nothing to reduce. `addresses`
-/// are those of the sources and then of the destinations, in memory of the device; `like` is aligned to packs
-/// as what they point to is. Streams, the channel and errors as launch_multi_reduce.
+/// Enqueues the reduction on the current device: one kernel, none if there is nothing to reduce.
+/// `addresses`, in memory of the device, are those of the sources, then of the destinations; `like`
+/// has the same alignment to packs as the memory there. Streams, the channel and errors as in
+/// launch_multi_reduce.
 void launch_indirect_reduce(const ReduceSegment& like, const uint64_t* addresses,
                             const ReduceSpec& spec, cudaStream_t stream,
                             const ChannelState* channel);
 
-/// Loads the kernels of that many sources (load_multi_copy).
+/// Loads the kernels for that number of sources (load_multi_copy).
 void load_indirect_reduce(int num_sources);
 
 }  // namespace fastcomm

@@ -1,4 +1,4 @@
-// The types that kernels are made for (has_cuda_kernel in core/types.h says which they sum up).
+// The types that kernels are made for (has_cuda_kernel in core/types.h: those that they sum up).
 #pragma once
 
 #include "core/visit_types.h"

@@ -1,17 +1,17 @@
-// The kernels of kernels/cuda/multi_combine.h: one a type, which knows its reductions and any number of
-// sources at run time.
+// The kernels of kernels/cuda/multi_combine.h: one per type, which takes its reduction and the
+// number of sources at run time.
 //
-// The reductions are many and seldom called, and the memory's speed bounds them all: so they share
-// kernels, where sums have one for each number of sources (kernels/cuda/multi_reduce.cu). Types whose
-// sign does not matter go to the unsigned type's kernel. A chunk is a pack of each thread of a block
-// (kernels/cuda/combine_pack.h). Where the sources of a segment share an alignment, it is reduced
-// in packs, which a destination that does not share it gets element by element; else all of it goes
-// element by element. Cost: one launch; n sources read once, every destination written once; 4 KB of
-// parameters.
+// There are many reductions, seldom called, and all are bound by the speed of memory, so they share
+// kernels; sums have one for each number of sources (kernels/cuda/multi_reduce.cu). Types whose
+// sign does not matter go to the unsigned type's kernel. A chunk is one pack per thread of a block
+// (kernels/cuda/combine_pack.h). If the sources of a segment share an alignment, it is reduced in
+// packs; a destination with another alignment gets them element by element. Otherwise all of it
+// goes element by element. Cost: one launch; n sources read once, every destination written once; 4
+// KB of parameters.
 //
-// Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before it
-// writes it, and no other thread writes it, so a destination may be a source. Nothing outside of the
-// segment is read. Also compiled for the host, under the execution shim (FC_SHIM).
+// Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before
+// it writes it, and no other thread writes it, so a destination may be a source. Nothing outside of
+// the segment is read. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "kernels/cuda/multi_combine.h"
 
 #include "core/error.h"
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kTableThreads)
 
 using Choice = ReduceKernel<CombineTable>;
 
-/// nullptr in the answer: no kernel.
+/// The answer holds nullptr if there is no kernel.
 Choice kernel_for(DType dtype) {
   return for_combined_type<Choice>(dtype, [](auto tag) {
     using T = typename decltype(tag)::Type;
@@ -46,7 +46,7 @@ Choice kernel_for(DType dtype) {
   });
 }
 
-/// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
+/// Enqueues one kernel for as many segments as the table holds; returns their number.
 int launch_table(const ReduceSegment* segments, int count, const CombineSpec& spec,
                  cudaStream_t stream, const ChannelState* channel) {
   const Choice choice = kernel_for(as_kernels_know(spec).dtype);

@@ -1,8 +1,9 @@
-// The reductions that kernels/cuda/multi_reduce.h has no kernels for, over n sources in the order of the
-// same tree: MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR and BXOR of every type that they make sense for,
-// and SUM and AVG of uint16, uint32 and uint64.
+// The reductions without kernels in kernels/cuda/multi_reduce.h, over n sources in the order of the
+// same tree: MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR and BXOR of every type for which they make
+// sense, and SUM and AVG of uint16, uint32 and uint64.
 //
-// With the bits of the CPU's loops (kernels/reduce_cpu.h), but for NaN payloads of sums and products.
+// The bits are those of the CPU's loops (kernels/reduce_cpu.h), except for NaN payloads of sums and
+// products.
 #pragma once
 
 #include "kernels/channel.h"
@@ -16,7 +17,7 @@ namespace fastcomm {
 void launch_multi_combine(const ReduceSegment* segments, int count, const CombineSpec& spec,
                           cudaStream_t stream, const ChannelState* channel = nullptr);
 
-/// Raises the Error with which a launch would refuse this, whatever its segments.
+/// Raises the Error with which a launch would refuse this, for any segments.
 void check_multi_combine(const CombineSpec& spec);
 
 /// Loads the kernels (load_multi_copy).

@@ -1,10 +1,10 @@
 // The kernel of kernels/cuda/multi_copy.h.
 //
-// A chunk is what a block moves with all loads of a thread in flight at once. Chunks of a segment
-// end at multiples of 128 bytes of the destination, so every block but the outer ones writes whole
-// lines; a block may read a pack of the source beyond its chunk, but not beyond the segment. Cost:
-// one launch, each byte read once and written once; 2, 7 or 29 KB of parameters, for as many
-// segments as the three tables hold.
+// A chunk is the data that a block moves with all loads of a thread in flight at once. Chunks of a
+// segment end at multiples of 128 bytes of the destination, so every block except the outer ones
+// writes whole lines; a block may read a pack of the source beyond its chunk, but not beyond the
+// segment. Cost: one launch, each byte read once and written once; 2, 7 or 29 KB of parameters,
+// depending on which of the three tables holds the segments.
 //
 // Memory ordering: none (kernels/cuda/chunks.h). Also compiled for the host, under the execution
 // shim (FC_SHIM).
@@ -33,7 +33,7 @@ struct CopyTable {
   int count;
   uint32_t chunks;
   const ChannelState* channel;
-  const uint64_t* sources;  // nullptr, or in place of `src`
+  const uint64_t* sources;  // nullptr, or replaces `src`
 };
 static_assert(sizeof(CopyTable<kMaxCopySegments>) <= kMaxParameterBytes, "parameters");
 
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTableThreads)
   }
 }
 
-/// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
+/// Enqueues one kernel for as many segments as the table holds; returns their number.
 template <int kCapacity>
 int launch_table(const CopySegment* segments, int count, cudaStream_t stream,
                  const ChannelState* channel, const uint64_t* sources = nullptr) {

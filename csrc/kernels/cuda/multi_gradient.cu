@@ -9,14 +9,14 @@
 // (kernels/cuda/norm_tree.h), and thread 0 ends that while the others go on to the next chunk.
 // multi_norm_kernel takes columns from where the source lies, and loads those of the next chunk
 // before it joins those of this one. Cost: n sources read once, the destination written once, 16
-// bytes of norm a block; 10 or 32 KB of parameters. A tensor without elements has one empty block,
+// bytes of norm per block; 10 or 32 KB of parameters. A tensor without elements has one empty block,
 // so that it has a norm.
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
-// summed; a column is summed before it is joined, and before the next chunk's results take the
-// place of its elements. multi_norm_kernel shares nothing but leaves, which NormTree orders. Nothing
-// orders thread blocks, and no two write the same memory; the kernels that join norms come later in
-// the stream.
+// summed; a column is summed before it is joined, and before the next chunk's results replace its
+// elements. multi_norm_kernel shares nothing but leaves, which NormTree orders. Nothing orders
+// thread blocks, and no two write the same memory; the kernels that join norms come later in the
+// stream.
 #include "kernels/cuda/multi_gradient.h"
 
 #include <algorithm>
@@ -45,8 +45,8 @@ struct GradientTable : ReduceTable<kWords, GradientHead> {
   NormKind norm;
 };
 
-// Two sizes, as each costs the compilation of every kernel: with two more kernels for the norm, the
-// reduction's smallest size would make a launch little cheaper.
+// Two sizes, as each costs the compilation of every kernel. The reduction's smallest size would
+// make a launch little cheaper, since the norm needs two more kernels.
 constexpr int kFewGradients = kMediumTable;
 constexpr int kLargeGradients = kLargeTable - 4;  // room for the rest of the table
 static_assert(sizeof(GradientTable<kLargeGradients>) <= kMaxParameterBytes, "parameters");
@@ -87,7 +87,7 @@ template <class T, int N>
 FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNotes& notes,
                              NormKind norm) {
   constexpr uint64_t kElements = Shape<T, T, N>::kPackElements;
-  // No more than a thread's share of a chunk.
+  // At most a thread's share of a chunk.
   constexpr uint64_t kOfChunk = kNormBlock / kElements / kTableThreads;
   constexpr int kPacks =
       kOfChunk < Shape<T, T, N>::kPacks ? static_cast<int>(kOfChunk) : Shape<T, T, N>::kPacks;
@@ -97,7 +97,7 @@ FC_DEVICE void reduce_chunks(const TableView<GradientHead>& table, const NormNot
   T* const values = reinterpret_cast<T*>(packs);
   const bool tells = part_tells<T>(norm);
   each_chunk<T, T, N>(table, [&](const auto& worker, const GradientHead& head, uint32_t block) {
-    // Positions count from the pack that the segment starts in, elements from its start.
+    // Positions count from the pack in which the segment starts, elements from the segment's start.
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{block} * kNormBlock;
     const uint64_t low = at + lead;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kTableThreads)
 template <int kWords>
 using Kernel = void (*)(GradientTable<kWords>);
 
-/// For the types that most gradients have; fp64 has one kernel for any number of sources.
+/// For the types of most gradients; fp64 has one kernel for any number of sources.
 template <class T, int kWords>
 Kernel<kWords> kernel_for_sources(int num_sources) {
   switch (num_sources) {
@@ -263,7 +263,7 @@ struct Placed {
 };
 
 /// Enqueues one kernel for as many of `placed`, which are of one kind, as the table holds; returns
-/// how many it has taken.
+/// their number.
 template <int kWords>
 size_t launch_table(const Placed* placed, size_t count, const GradientReduceSpec& spec,
                     const NormNotes& notes, const NoteSizes& sizes, cudaStream_t stream) {

@@ -1,13 +1,13 @@
 // Gradients on CUDA: many tensors reduced by one kernel as in multi_reduce.h, which also computes
-// norms of what it writes. The bits are those of coll/fused_local.h on the CPU.
+// norms of its results. The bits are those of coll/fused_local.h on the CPU.
 //
-//   term    rounded to the type of the wire, where that is another one
+//   term    rounded to the type of the wire, if that is another one
 //   sum     in the accumulator, in the order of the fixed tree; / divisor * scale
 //   result  rounded to the wire's type, then widened to the gradient's
-//   norm    of the results, as kernels/norm.h has it
+//   norm    of the results, in the order of kernels/norm.h
 //
 // One or two small kernels join the norms (kernels/cuda/gradient_norm.h). Everything stays on the
-// device: nothing is allocated, no one waits, and the tables travel in the kernels' parameters, so
+// device: nothing is allocated, nobody waits, and the tables travel in the kernels' parameters, so
 // that a graph can capture it.
 #pragma once
 
@@ -35,13 +35,13 @@ struct GradientReduceSpec {
   NormKind norm = NormKind::kTwo;
 };
 
-/// Device memory, aligned to BlockNorm, that the kernels need between each other. Free again once
-/// the stream has passed the call.
+/// Device memory, aligned to BlockNorm, for the kernels' notes. Free again once the stream has
+/// passed the call.
 uint64_t gradient_scratch_bytes(const GradientSegment* segments, int count);
 
-/// Enqueues the reduction of `count` segments on the current device: one kernel for each pair of
-/// types, or several where a table does not hold all, and those that join the norms. Segments may
-/// go when it returns. Raises Error as launch_multi_reduce does.
+/// Enqueues the reduction of `count` segments on the current device: one kernel per pair of types,
+/// or several if a table does not hold all, and those that join the norms. `segments` may be
+/// freed once it returns. Raises Error like launch_multi_reduce.
 void launch_multi_gradient(const GradientSegment* segments, int count,
                            const GradientReduceSpec& spec, void* scratch,
                            const NormResults& results, cudaStream_t stream);

@@ -1,28 +1,29 @@
 // The kernels of kernels/cuda/multi_reduce.h, and the one place that chooses among them.
 //
-// A chunk is what a block reduces with all loads of a thread in flight at once: several packs,
-// whatever the number of sources. A pack is as many elements as fill 16 bytes of the smaller of the
-// two types. How a segment's memory lies says how it is worked on:
+// A chunk is the data that a block reduces with all loads of a thread in flight at once: several
+// packs, for any number of sources. A pack is as many elements as fill 16 bytes of the smaller of
+// the two types. The alignment of a segment's memory decides how it is reduced:
 //
 //   alike    sources and destinations share an alignment: in packs
 //   shifted  they do not: in packs of the first destination, each cut out of two packs of a source
-//            (kernels/cuda/reduce_pack.h) that do not share its alignment: twice the loads, of which
-//            the second hits the first-level cache. A destination unlike the first is written
+//            (kernels/cuda/reduce_pack.h) that do not share its alignment: twice the loads, of
+//            which the second hits the first-level cache. A destination unlike the first is written
 //            element by element.
 //   single   a destination is a source, and is unlike the first: element by element
 //
 // The edges of a segment are reduced element by element in any case. Cost: one launch; n sources
 // read once, every destination written once; 4, 10 or 32 KB of parameters.
 //
-// Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before it
-// writes it, and no other thread writes it, so a destination may be a source. What a shifted load
-// reads beside its pack may belong to another thread: so its source is never a destination, and it
-// never reads outside of the segment. Loads are plain: the read-only path excludes that.
+// Memory ordering: none (kernels/cuda/chunks.h). A thread reads a position of every source before
+// it writes it, and no other thread writes it, so a destination may be a source. A shifted load
+// also reads beside its pack, maybe another thread's elements: so its source is never a
+// destination, and it never reads outside of the segment. Loads are plain: the read-only path
+// excludes that.
 //
-// For the types of gradients there is a kernel for each width of the tree, with no more loads in its
-// code than sources call for; other types, and conversions, have one for any number of sources. A
-// kernel is compiled once for each size of table; those others have the middle size alone, and more
-// launches where that does not hold a list. Also compiled for the host, under the execution shim
+// The types of gradients have a kernel for each width of the tree, with no more loads in its code
+// than sources call for; other types, and conversions, have one for any number of sources. A kernel
+// is compiled once for each size of table; those others have the middle size alone, and take more
+// launches for a list that does not fit. Also compiled for the host, under the execution shim
 // (FC_SHIM), where tables of all sizes share the code.
 #include "kernels/cuda/multi_reduce.h"
 
@@ -73,7 +74,7 @@ Choice<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// Between two types, and for types that lists are seldom made of: one kernel for any number of sources.
+/// One kernel for any number of sources: between two types, and for types that lists seldom have.
 Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   return for_sum_type<Choice<kMediumTable>>(spec.in, [&](auto in) {
     using In = typename decltype(in)::Type;
@@ -88,13 +89,13 @@ Choice<kMediumTable> kernel_for_seldom(const ReduceSpec& spec) {
   });
 }
 
-/// Whether there are kernels for tables of every size. Each size costs another compilation.
+/// True if there are kernels for tables of every size. Each size costs another compilation.
 bool has_every_table(const ReduceSpec& spec) {
   return spec.in == spec.out &&
          (spec.in == DType::kFloat32 || spec.in == DType::kFloat16 || spec.in == DType::kBFloat16);
 }
 
-/// nullptr in the answer: no kernel.
+/// The answer holds nullptr if there is no kernel.
 template <int kWords>
 Choice<kWords> kernel_for(const ReduceSpec& spec) {
   if (!has_every_table(spec)) {
@@ -129,7 +130,7 @@ void check_spec(const ReduceSpec& spec) {
            ", 1 to ", most, " are possible for ", dtype_name(spec.in));
 }
 
-/// Enqueues one kernel for as many segments as the table holds; returns how many it has taken.
+/// Enqueues one kernel for as many segments as the table holds; returns their number.
 template <int kWords>
 int launch_table(const ReduceSegment* segments, int count, const ReduceSpec& spec,
                  cudaStream_t stream, const ChannelState* channel) {

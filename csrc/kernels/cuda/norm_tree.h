@@ -1,12 +1,12 @@
-// How the threads of a block join parts of a norm, in the order of kernels/norm.h.
+// Joins parts of a norm by the threads of a block, in the order of kernels/norm.h.
 //
-// A leaf for each thread in shared memory: a column of a block, or a few neighbours that the thread
+// Each thread has a leaf in shared memory: a column of a block, or a few neighbours that the thread
 // has joined. A few threads join as many leaves each, and thread 0 their results. Cost of a tree:
 // two barriers, and 15 additions twice, of which 4 wait for each other.
 //
 // Memory ordering: barriers. Leaves are written before they are joined, and branches before thread
-// 0 joins them. Another tree may be started after root(): leaves are not read any more, and branches
-// are written after a barrier that thread 0 reaches when it has read them.
+// 0 joins them. Another tree may be started after root(): nobody reads the leaves any more, and
+// branches are written after a barrier that thread 0 reaches once it has read them.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@
 
 namespace fastcomm {
 
-/// A barrier of the thread block; returns whether all of its threads say yes.
+/// A barrier of the thread block; returns true if all of its threads pass true.
 FC_DEVICE bool all_agree(bool yes) {
   if (FC_LEFT_OUT(Control::kNoBarrier)) return yes;
   return __syncthreads_and(yes) != 0;
 }
 
-/// Memory that a thread block shares, and what it does there.
+/// Memory that a thread block shares for a tree, and its joins.
 class NormTree {
  public:
   static constexpr uint32_t kLeaves = 256;
@@ -34,7 +34,7 @@ class NormTree {
   static constexpr uint32_t kOfBranch = kLeaves / kBranches;
   static constexpr uint32_t kPlaces = kLeaves + kLeaves / 8 + kBranches;
 
-  /// `memory`: shared, of kPlaces.
+  /// `memory` is shared, of kPlaces.
   explicit FC_DEVICE NormTree(double* memory)
       : leaves_(memory), branches_(memory + kLeaves + kLeaves / 8) {}
 
@@ -74,7 +74,7 @@ class NormTree {
   }
 
  private:
-  /// Eight leaves are a place apart: threads that write every eighth do not meet in a bank.
+  /// One place is skipped per eight leaves: threads that write every eighth do not meet in a bank.
   static FC_DEVICE uint32_t place(uint32_t leaf) { return leaf + leaf / 8; }
   static FC_DEVICE void barrier() {
     if (!FC_LEFT_OUT(Control::kNoLaneBarrier)) __syncthreads();

@@ -1,5 +1,5 @@
-// What a block does with its chunks of a table of reductions; kernels/cuda/multi_reduce.cu says how
-// memory lies, and why it needs no ordering.
+// A block's work on its chunks of a table of reductions. kernels/cuda/multi_reduce.cu describes the
+// layout of memory, and the reason why it needs no ordering.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace fastcomm {
 
 static_assert(kMaxReduceSources <= kMaxTreeSources, "the tree is wide enough");
 
-/// What a thread has in flight.
+/// Sizes of a thread's loads in flight.
 template <class In, class Out, int N>
 struct InFlight {
   static constexpr int kPackElements = Shape<In, Out, N>::kPackElements;
@@ -30,7 +30,7 @@ struct InFlight {
   static constexpr uint64_t kGuard = kShiftedElements;  // a shifted load reads less beside a pack
 };
 
-/// Half a pack: what 16 bytes become in a type of half the size.
+/// Half a pack: 16 bytes after conversion to a type of half the size.
 struct alignas(8) HalfPack {
   uint32_t x, y;
 };
@@ -44,7 +44,7 @@ FC_DEVICE void reduce_chunks(const TableView<SegmentHead>& table) {
   using ShiftedOut = std::conditional_t<(sizeof(Out) < sizeof(In)), HalfPack, uint4>;
   if (has_failed(table.terms.channel)) return;
   each_chunk<In, Out, N>(table, [&](const auto& worker, const SegmentHead& head, uint32_t chunk) {
-    // Positions count from the pack that the segment starts in, elements from its start.
+    // Positions count from the pack in which the segment starts, elements from the segment's start.
     const uint64_t lead = head.lead;
     const uint64_t at = uint64_t{chunk} * Kind::kChunk;
     const uint64_t low = at < lead ? lead : at;

@@ -1,10 +1,10 @@
-// How one thread sums packs over n sources: of the batched kernels and of short operations.
+// Sums packs over n sources in one thread, for the batched kernels and short operations.
 //
 // n is a constant, or known at run time up to the width of a tree. Either way the order is that of
 // the fixed tree of core/numeric.h: a tree over a power of two of leaves, of which the last may be
 // absent, whose left side then passes up. All loads of up to eight sources, for all packs that are
-// summed at once, are issued before the first sum; where n is a constant, nothing is left of the
-// comparisons. A pack of a source that is not aligned to packs is cut out of the two that it lies in.
+// summed at once, are issued before the first sum; for a constant n, the comparisons vanish. A pack
+// of a source that is not aligned to packs is cut out of the two that contain it.
 //
 // Memory ordering: none of its own. A thread reads a position of every source before it writes it.
 #pragma once
@@ -22,14 +22,15 @@ namespace fastcomm {
 constexpr int kMaxTreeSources = 16;  // of a tree whose n is known at run time
 constexpr int kLeavesInFlight = 8;
 
-/// What n sources are summed with: the width of the tree, n rounded up to a power of two.
+/// Width of the tree for n sources: n rounded up to a power of two.
 FC_HD constexpr int tree_width(int n) { return n == 1 ? 1 : 2 * tree_left(n); }
 
 /// Elements of T in a Raw: a pack (uint4), or T itself for single elements.
 template <class T, class Raw>
 constexpr int kLanes = static_cast<int>(sizeof(Raw) / sizeof(T));
 
-/// Stores one or several Raws of T. kAnyhow: `to` may not be aligned to a Raw; then elements go one by one.
+/// Stores one or several Raws of T. With kAnyhow `to` may not be aligned to a Raw: then elements go
+/// one by one.
 template <bool kAnyhow, class T, class Raw, int kRaws>
 FC_DEVICE void store_raws(char* to, const Raw (&raws)[kRaws]) {
   if (kAnyhow && address_of(to) % sizeof(Raw) != 0) {
@@ -49,7 +50,7 @@ struct Lanes {
   typename Numeric<T>::Acc acc[kCount];
 };
 
-/// The tree over raw[kFirst], ..., of kWidth leaves, those from `n` on absent; kFirst is present.
+/// The tree over kWidth leaves raw[kFirst], ...; those from `n` on are absent, kFirst is present.
 template <class T, int kFirst, int kWidth, class Raw, int kSize>
 FC_DEVICE Lanes<T, kLanes<T, Raw>> sum_leaves(const Raw (&raw)[kSize], int n) {
   Lanes<T, kLanes<T, Raw>> sum;
@@ -80,7 +81,7 @@ struct PlainLoad {
   FC_DEVICE static Fetched fetch(const char* from) { return *reinterpret_cast<const Raw*>(from); }
 };
 
-/// A pack by two loads; by one where it is aligned, so that nothing but the pack itself is read.
+/// A pack by two loads; by one if it is aligned, so that only the pack itself is read.
 struct ShiftedLoad {
   using Raw = uint4;
   struct Fetched {
@@ -101,8 +102,8 @@ struct ShiftedLoad {
   }
 };
 
-/// sums[k] = the tree over what lies at from(first, k), ..., from(first + n - 1, k), n <= kWidth.
-/// Nothing is loaded, and zeros are summed, where active(k) is false.
+/// sums[k] = the tree over the memory at from(first, k), ..., from(first + n - 1, k), n <= kWidth.
+/// If active(k) is false, nothing is loaded, and zeros are summed.
 template <class T, class Load, int kWidth, int kMany, class Active, class From>
 FC_DEVICE void sum_sources(int first, int n, const Active& active, const From& from,
                            Lanes<T, kLanes<T, typename Load::Raw>> (&sums)[kMany]) {
@@ -131,8 +132,8 @@ FC_DEVICE void sum_sources(int first, int n, const Active& active, const From& f
     }
   } else {
     static_assert(kWidth == 2 * kLeavesInFlight, "two halves at most");
-    // A loop, though of one or two rounds: unrolled, it would keep the addresses of all sources in
-    // registers, of which there are not that many.
+    // A loop, even if of one or two rounds: unrolled, it would keep the addresses of all sources in
+    // registers, more than there are.
     FC_NO_UNROLL
     for (int half = 0; half < n; half += kLeavesInFlight) {
       const int rest = n - half < kLeavesInFlight ? n - half : kLeavesInFlight;

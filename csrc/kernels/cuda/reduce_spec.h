@@ -1,4 +1,4 @@
-// What a batched reduction is told: its tensors, types and numbers (kernels/cuda/multi_reduce.h).
+// Parameters of a batched reduction: its tensors, types and numbers (kernels/cuda/multi_reduce.h).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ReduceSegment {
 
 struct ReduceSpec {
   DType in;
-  DType out;  // the same as `in`, or any of float32, float16 and bfloat16 where `in` is one of them
+  DType out;             // same as `in`, or any of float32, float16, bfloat16 if `in` is one
   int num_sources;       // 1 to kMaxReduceSources
   int num_destinations;  // 1 to kMaxReduceSources
   int divisor = 1;

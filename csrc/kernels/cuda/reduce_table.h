@@ -1,8 +1,8 @@
-// The table of a batched reduction, and what one thread does with a segment of it.
+// The table of a batched reduction, and one thread's work on a segment of it.
 //
 // A record holds a head, the sources, then the destinations; records of one launch have one length.
-// A kernel may have a head of its own, which starts like SegmentHead.
-// Memory ordering: none of its own (kernels/cuda/multi_reduce.cu).
+// A kernel may have a head of its own, which starts like SegmentHead. Memory ordering: none of its
+// own (kernels/cuda/multi_reduce.cu).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace fastcomm {
 
-/// How a segment's memory is aligned to packs.
+/// Alignment of a segment's memory to packs.
 enum Lie : uint16_t {
   kSingle,   // not at all: element by element
   kAlike,    // sources and destinations share an alignment
@@ -35,7 +35,7 @@ struct SegmentHead {
   uint64_t count;   // elements, more than 0
 };
 
-/// Chunks of a segment, of that many elements each.
+/// Chunks of a segment, of `chunk` elements each.
 inline uint64_t chunks_of(const SegmentHead& head, uint64_t chunk) {
   return (head.lead + head.count + chunk - 1) / chunk;
 }
@@ -47,13 +47,14 @@ struct ReduceKernel {
   uint64_t chunk = 0;               // elements
 };
 
-/// Raises Error(kInvalidArgument): so many "sources" or "destinations" are too many for `kernel`, or too few.
+/// Raises Error(kInvalidArgument) if `count` "sources" or "destinations" are too many or too few
+/// for `kernel`.
 inline void check_ends(const char* kernel, int count, const char* ends) {
   FC_CHECK(count >= 1 && count <= kMaxReduceSources, kernel, ": ", count, " ", ends, ", 1 to ",
            kMaxReduceSources, " are possible");
 }
 
-constexpr int kSmallTable = 500;    // words: 4 KB of parameters with what stands beside them
+constexpr int kSmallTable = 500;    // words: 4 KB of parameters with the rest of them
 constexpr int kMediumTable = 1280;  // 10 KB: 256 segments of two sources and one destination
 constexpr int kLargeTable = 4088;   // 32 KB
 
@@ -63,7 +64,7 @@ FC_HD constexpr int record_words(int num_sources, int num_destinations) {
   return static_cast<int>(sizeof(Head) / sizeof(uint64_t)) + num_sources + num_destinations;
 }
 
-/// What all segments of a launch have in common.
+/// Values that all segments of a launch have in common.
 struct ReduceTerms {
   uint32_t chunks;
   int count;
@@ -72,7 +73,7 @@ struct ReduceTerms {
   int divisor;
   float scale_float;  // the scale in either accumulator
   double scale_double;
-  const ChannelState* channel;  // nullptr, or a channel whose failure leaves nothing to do
+  const ChannelState* channel;  // nullptr, or the channel whose failure leaves nothing to do
 
   void begin(const ReduceSpec& spec) {
     chunks = 0;
@@ -108,13 +109,14 @@ struct ReduceTable : ReduceTerms {
   FC_HD TableView<Head> view() const { return {*this, words}; }
 
   bool full() const { return count == kWords / view().stride(); }
-  /// Adds a record, of that many chunks; not if full. Raises Error(kInvalidArgument).
+  /// Adds a record of `its_chunks` chunks; the table must not be full. Raises
+  /// Error(kInvalidArgument).
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks) {
     add(head, segment, spec, its_chunks, [&](const char* source) {
       return kernel_view(source, segment.count * dtype_size(spec.in), Touch::kRead);
     });
   }
-  /// The same; view_of(source) is what the kernel finds there.
+  /// The same; view_of(source) is the address that the kernel uses.
   template <class ViewOf>
   void add(Head head, const ReduceSegment& segment, const ReduceSpec& spec, uint64_t its_chunks,
            const ViewOf& view_of) {
@@ -133,8 +135,8 @@ struct ReduceTable : ReduceTerms {
                                          segment.count * dtype_size(spec.out), Touch::kWrite));
     }
   }
-  /// Adds records of as many segments as it holds, in chunks of that many elements, none for empty ones. Returns how
-  /// many segments it has taken.
+  /// Adds records of as many segments as it holds, in chunks of `chunk` elements, none for empty
+  /// ones. Returns the number of segments taken.
   template <class HeadOf>
   int take(const ReduceSegment* segments, int most, const ReduceSpec& spec, uint64_t chunk,
            const HeadOf& head_of) {
@@ -149,8 +151,8 @@ struct ReduceTable : ReduceTerms {
 };
 static_assert(sizeof(ReduceTable<kLargeTable>) <= kMaxParameterBytes, "parameters");
 
-/// The head of a segment's record: kSingle or kAlike. Raises Error(kInvalidArgument): memory that is
-/// not aligned to its elements.
+/// The head of a segment's record: kSingle or kAlike. Raises Error(kInvalidArgument) for memory
+/// that is not aligned to its elements.
 inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec) {
   uintptr_t any = 0;    // a bit that one address has
   uintptr_t apart = 0;  // a bit in which two addresses differ
@@ -173,14 +175,14 @@ inline SegmentHead head_of(const ReduceSegment& segment, const ReduceSpec& spec)
   return head;
 }
 
-/// The same for kernels that know shifted loads: kShifted in place of kSingle, where possible. It
+/// The same for kernels that know shifted loads: kShifted instead of kSingle, if possible. It
 /// counts from a pack of the first destination.
 inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSpec& spec) {
   SegmentHead head = head_of(segment, spec);
   if (head.packed != kSingle) return head;
   const uint64_t lead = address_of(segment.destinations[0]) % kPackBytes / dtype_size(spec.out);
   for (int j = 0; j < spec.num_sources; ++j) {
-    // A source whose packs are those that are counted is read only where it is reduced; no thread may
+    // A source whose packs are the counted ones is read only where it is reduced; no thread may
     // write any other.
     const uintptr_t counted = address_of(segment.sources[j]) - lead * dtype_size(spec.in);
     if (counted % kPackBytes == 0) continue;
@@ -193,7 +195,8 @@ inline SegmentHead head_with_shifts(const ReduceSegment& segment, const ReduceSp
   return head;
 }
 
-/// The same for kernels whose destinations may lie anywhere, if they are aligned to their elements.
+/// The same for kernels whose destinations may have any alignment to packs, if they are aligned to
+/// their elements.
 inline SegmentHead head_of_sources(const ReduceSegment& segment, const ReduceSpec& spec) {
   static_cast<void>(head_of(segment, spec));
   ReduceSpec sources = spec;
@@ -201,8 +204,8 @@ inline SegmentHead head_of_sources(const ReduceSegment& segment, const ReduceSpe
   return head_of(segment, sources);
 }
 
-/// Positions of a segment that a block works on, counted from the pack that the segment starts in:
-/// [low, high), of which [pack_low, pack_high) are whole packs, all within [first, last).
+/// Positions of a block in a segment, counted from the pack in which the segment starts: [low,
+/// high), of which [pack_low, pack_high) are whole packs, all within [first, last).
 struct PackRange {
   uint64_t low, high, pack_low, pack_high;
 
@@ -215,15 +218,15 @@ struct PackRange {
     pack_high -= pack_high % elements;
     if (!packed || pack_high < pack_low) pack_low = pack_high = low;
   }
-  /// How many are not in packs, and the i-th of them.
+  /// The number of elements outside of packs, and the i-th of them.
   FC_DEVICE uint64_t singles() const { return (pack_low - low) + (high - pack_high); }
   FC_DEVICE uint64_t single(uint64_t i) const {
     return low + i < pack_low ? low + i : low + i + (pack_high - pack_low);
   }
 };
 
-/// What a thread does at once. N: 1, 2, 4, 8 or 16, for more than N / 2 and up to N sources; or 0 for
-/// any number of them.
+/// Sizes of a thread's work at once. N: 1, 2, 4, 8 or 16, for more than N / 2 and up to N sources;
+/// or 0 for any number of them.
 template <class In, class Out, int N>
 struct Shape {
   static constexpr int kPackElements =
@@ -250,7 +253,7 @@ FC_DEVICE void epilogue(const ReduceTerms& terms, Lanes<In, kCount>& sums) {
   }
 }
 
-/// How a RawIn is loaded.
+/// The way to load a RawIn.
 template <class RawIn>
 using LoadOf =
     std::conditional_t<std::is_same<RawIn, ShiftedLoad>::value, ShiftedLoad, PlainLoad<RawIn>>;
@@ -282,8 +285,8 @@ struct SegmentWorker {
   }
 
   /// Reduces kMany groups of elements, `step` elements apart, those that start below `end`. A group
-  /// is as many elements as one or several RawOut hold, and is loaded as one or several RawIn; RawIn
-  /// may be the name of a load. `also` is told of every result: where its group starts, and its
+  /// is as many elements as one or several RawOut hold, and is loaded as one or several RawIn;
+  /// RawIn may be the name of a load. `also` gets every result: the start of its group, and its
   /// RawOuts.
   template <class RawIn, class RawOut, int kElements, int kMany, class Also = Nothing>
   FC_DEVICE void reduce(uint64_t first, uint64_t step, uint64_t begin, uint64_t end,
@@ -317,7 +320,8 @@ struct SegmentWorker {
       }
       memcpy(results[k], out, sizeof(out));
     }
-    // Usually there is one: copies of the code for more would cost registers, and compilation time.
+    // Usually there is one destination: copies of the code for more would cost registers, and
+    // compilation time.
     FC_NO_UNROLL
     for (int d = 0; d < table.terms.num_destinations; ++d) {
       FC_UNROLL
@@ -373,8 +377,8 @@ class ChunkWalk {
   int segment_ = 0;
 };
 
-/// work(worker, head, chunk) for each chunk of this block: what works on its segment, that segment's
-/// head, and the number of the chunk in it.
+/// Calls work(worker, head, chunk) for each chunk of this block, with the worker and the head of
+/// its segment, and the number of the chunk in it.
 template <class In, class Out, int N, class Head, class Work>
 FC_DEVICE void each_chunk(const TableView<Head>& table, const Work& work) {
   for (ChunkWalk<Head> walk(table); !walk.ended(); walk.next()) {

@@ -1,9 +1,9 @@
-// How many blocks of a kernel a device holds at once: what a grid is capped at.
+// Number of blocks of a kernel that a device holds at once: the cap of a grid.
 //
 // A grid of more blocks than are resident runs in waves, and the last of them leaves most of the
 // device idle; kernels whose blocks take chunks in turn (kernels/cuda/chunks.h) need no more. The
-// number follows from the kernel's registers and shared memory, so the runtime is asked, once for
-// each kernel, block size and device. Cost: a lock and a look-up a launch.
+// number follows from the kernel's registers and shared memory, so the runtime is asked, once per
+// kernel, block size and device. Cost: a lock and a look-up per launch.
 #pragma once
 
 #include <map>
@@ -15,8 +15,8 @@
 
 namespace fastcomm {
 
-/// Blocks of `threads` threads that the current device holds of `kernel` at once; it may be 0. Loads
-/// the kernel on the first call. Any thread may ask. Raises Error(kSystem).
+/// Blocks of `threads` threads that the current device holds of `kernel` at once; may be 0. Loads
+/// the kernel on the first call. Any thread may call it. Raises Error(kSystem).
 template <class Kernel>
 int resident_blocks(Kernel kernel, int threads) {
   static std::mutex mutex;
@@ -34,11 +34,11 @@ int resident_blocks(Kernel kernel, int threads) {
   return known[{kernel, threads, device}] = processors * each;
 }
 
-/// While one lives, grids of this thread's launches that may have any size have at most this many
+/// While it lives, this thread's launches whose grids may have any size have at most `blocks`
 /// blocks: operations that run beside a model's own kernels leave room for those.
 class GridLimit {
  public:
-  /// 0: none.
+  /// 0 means no limit.
   explicit GridLimit(int blocks) : before_(current()) { current() = blocks; }
   GridLimit(const GridLimit&) = delete;
   GridLimit& operator=(const GridLimit&) = delete;
