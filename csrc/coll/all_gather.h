@@ -24,7 +24,7 @@ struct AllGatherArgs {
   ScratchLayout layout;
   const char* input;
   uint64_t bytes;  // of each rank
-  uint64_t block;  // bytes a step of the pipelined schedule
+  uint64_t block;  // bytes per step of the pipelined schedule
   uint64_t sequence;
   char* outputs[kMaxRanks] = {};
 };

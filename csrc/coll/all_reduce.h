@@ -7,23 +7,25 @@
 //
 // AllReduceTwoShot, pipelined over blocks b = 0 .. B-1. Cost: B + 2 waits; (n-1)/n N bytes staged,
 // (n-1)/n N read to reduce, (n-1)/n N read to copy out, N written.
-//   step 0   nothing: its publication says that this rank has left the operation before
+//   step 0   nothing: its publication tells that this rank has left the previous operation
 //   step k   stage block k-1: the slices that peers reduce, from the input to the stage slot
 //            reduce block k-2: this rank's slice, own input and the peers' stage slots, into the
 //                              output and the result slot
 //            copy out block k-3: the peers' slices from their result slots to the output
 //
-// Slot reuse. The payload slot of operation s is not that of s-1; its owner writes it again in operation s+2
-// at the earliest, after it saw every rank publish step 0 of s+1, hence leave s. A stage slot written in step k is
-// read by peers in step k+1 and written again in step k+2 at the earliest, whose wait says that all peers have
-// finished step k+1; the same holds for a result slot one step later. An operation writes its stages after
-// its step 0, so all ranks have left the operation before.
+// Slot reuse. The payload slot of operation s is not that of s-1; its owner writes it again in
+// operation s+2 at the earliest, after it saw every rank publish step 0 of s+1, hence leave s. A
+// stage slot written in step k is read by peers in step k+1 and written again in step k+2 at the
+// earliest, whose wait ensures that all peers have finished step k+1; the same holds for a result
+// slot one step later. An operation writes its stages after its step 0, so all ranks have left the
+// previous operation.
 //
-// AllReduceOneShot, where tensors may lie in memory that peers reach: a rank whose tensor does stages it only if
-// another's turns out not to, in a step between the two. If all of them do, AllReduceDirect takes over.
+// AllReduceOneShot with some tensors in memory that peers reach: a rank with such a tensor stages
+// it only if another rank's turns out to lie elsewhere, in a step between the two. If all lie
+// there, AllReduceDirect takes over.
 //
-// With a root this is reduce: the others write no output. Their slices go to the result slot alone, and
-// the root copies them out.
+// With a root this is reduce: the others write no output. Their slices go to the result slot alone,
+// and the root copies them out.
 //
 // In place: input and output may be the same memory. The slices of a block that peers reduce are
 // staged before anything is copied over them; this rank's own slice is read and written at equal
@@ -43,9 +45,9 @@ struct AllReduceArgs {
   char* output;
   uint64_t count;         // elements
   uint32_t element_size;  // bytes
-  uint64_t block;         // elements a step of the two-shot schedule; a slice must fit a slot
+  uint64_t block;         // elements per step of the two-shot schedule; a slice must fit a slot
   uint64_t sequence;      // of the operation
-  int root = -1;          // who gets the sum; -1: every rank
+  int root = -1;          // the rank that gets the sum; -1: every rank
 
   uint64_t bytes() const { return count * element_size; }
 
@@ -54,8 +56,8 @@ struct AllReduceArgs {
 
 struct AllReduceOneShot {
   AllReduceArgs args;
-  bool is_shared = false;    // this rank's tensor lies where peers reach it
-  bool stages_late = false;  // known in step 1: some tensors lie there, others do not
+  bool is_shared = false;    // peers reach this rank's tensor
+  bool stages_late = false;  // known in step 1: peers reach some tensors, but not all
 
   uint64_t payload_bytes() const { return args.bytes(); }
   uint32_t steps() const { return stages_late ? 3 : 2; }

@@ -1,21 +1,21 @@
 // all_reduce without staging, for buffers that lie in memory which every rank has mapped.
 //
 //   step 0   reduce this rank's slice of all buffers, and write the sum into all of them
-//   step 1   nothing: its wait says that every rank has written every slice
+//   step 1   nothing: its wait ensures that every rank has written every slice
 //
 // Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' buffers. It runs
-// after the wait in which all headers are read (engines/cpu/operation.cpp), since only then is it
-// known where the buffers are; that wait also says that every rank has entered the operation, hence
+// after the wait in which all headers are read (engines/cpu/operation.cpp), since only they tell
+// where the buffers are; that wait also ensures that every rank has entered the operation, hence
 // that its buffer holds its input.
 //
 // Memory ordering. A slice is read and written by one rank only. Its inputs were written before
-// their owners published step 0 of the schedule before it, for which this rank has waited; its sums
-// are visible to a peer after the wait of step 1, and no one touches a peer's buffer after its own
+// their owners published step 0 of the preceding schedule, for which this rank has waited; its sums
+// are visible to a peer after the wait of step 1. Nobody touches a peer's buffer after its own
 // publication of step 0, so a buffer is its owner's alone once that wait is over.
 //
 // A rank that gives up before that wait is over does not know when its peers will have stopped
 // writing to its buffer: the memory must not be used for anything else until they have left. Nor do
-// they know when its user writes to it again: between the steps they check whether a rank gave up,
+// they know when its user writes to it again: between the steps they check for a rank that gave up,
 // and publish no sum of data that may have changed (Operation::find_quitter).
 #pragma once
 
@@ -38,8 +38,8 @@ struct AllReduceDirect {
   void run(CpuExecutor& executor, uint32_t step) const {
     if (step != 0) return;
     const Span slice = slice_of(count, peers.size, peers.rank, kLineBytes / element_size);
-    // The first two destinations are written by the reduction itself, further ones are copied to
-    // from a piece that is still in the cache. A piece of one or two ranks may be all of the slice.
+    // The reduction itself writes the first two destinations. Further ones are copies of a piece
+    // that is still in the cache. A piece of one or two ranks may be all of the slice.
     constexpr uint64_t kPieceBytes = 64 * 1024;
     const uint64_t piece = peers.size > 2 ? kPieceBytes / element_size : slice.count;
     for (uint64_t done = 0; done < slice.count; done += piece) {

@@ -1,21 +1,24 @@
-// all_to_all_v: every rank sends something to every rank, of any size: gather, scatter, all_to_all, uneven
-// all_gather. A rank knows what it sends and what it expects, and not what others exchange.
+// all_to_all_v: every rank sends messages of any size to every rank: gather, scatter, all_to_all,
+// uneven all_gather. A rank knows the sizes that it sends and expects, but not those between
+// others.
 //
-// What a rank sends to its peers, laid end to end, is its stream; it starts with what goes to the next
-// rank, so that at any time the ranks read from different peers. A table in the rank's scratch says where
-// in the stream each message lies. A stream that fits a payload slot is all there in step 0; a longer one
-// goes through the stage slots in blocks b = 0 .. B-1, each rank's own B. Cost: 1 wait, or max(B) + 1
-// waits; what a rank sends is staged once, and read once by its receiver.
+// A rank's stream is its messages to its peers, laid end to end. It starts with the message to the
+// next rank, so that at any time the ranks read from different peers. A table in the rank's scratch
+// holds the position of each message in the stream. A stream that fits a payload slot is all there
+// in step 0; a longer one goes through the stage slots in blocks b = 0 .. B-1, each rank's own B.
+// Cost: 1 wait, or max(B) + 1 waits; a message is staged once, and read once by its receiver.
 //   step 0   write the table; copy a short stream to the payload slot
-//   step 1   agree on the largest number of blocks of any rank, which sets the number of steps; copy this
-//            rank's message to itself, and the messages for it out of short streams; stage block 0
-//   step k   stage block k-1; copy out what block k-2 of every long stream has for this rank
+//   step 1   agree on the largest number of blocks of any rank, which sets the number of steps;
+//            copy this rank's message to itself, and the messages for it out of short streams;
+//            stage block 0
+//   step k   stage block k-1; copy this rank's messages out of block k-2 of every long stream
 //
-// Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload slots are not those of
-// the operation before, as argued in all_reduce.h. The table says where payload and stages lie, which depends on the
-// sizes of the rank's own stream.
+// Slot reuse: as in all_gather.h. Tables are chosen by the parity of the operation, and payload
+// slots are not those of the previous operation, as argued in all_reduce.h. The table holds the
+// places of payload and stages, which depend on the sizes of the rank's own stream.
 //
-// Memory ordering. As in coll/schedule.h; tables are written before step 0 is published and read after the wait of step 1.
+// Memory ordering. As in coll/schedule.h; tables are written before step 0 is published and read
+// after the wait of step 1.
 //
 // No expected message overlaps one that is sent, except the message of a rank to itself.
 #pragma once
@@ -29,14 +32,14 @@
 
 namespace fastcomm {
 
-/// What a rank says of its stream.
+/// A rank's description of its stream.
 struct MessageTable {
   struct Entry {
     uint64_t first;  // byte of the stream
     uint64_t bytes;
   };
   uint64_t blocks;  // 0: in the payload slot
-  uint64_t block;   // bytes of all but the last
+  uint64_t block;   // bytes of every block but the last
   uint64_t at;      // of the payload in scratch
   uint64_t turn;    // of the first block's stage
   Entry to[kMaxRanks];
@@ -76,12 +79,12 @@ struct AllToAllV {
   uint64_t first_turn() const { return sequence * blocks; }
   /// Writes this rank's table.
   void write_table() const;
-  /// Reads the tables: the blocks of the longest stream, and sizes that only their senders know. Raises
-  /// Error(kMismatch) where a peer sends other than what is expected.
+  /// Reads the tables: the blocks of the longest stream, and sizes that only their senders know.
+  /// Raises Error(kMismatch) if a peer sends a size other than the expected one.
   void read_tables() const;
 
-  /// Calls visit(data, span) for the part of each message that lies in bytes [from, to) of this rank's stream;
-  /// the span counts in the stream.
+  /// Calls visit(data, span) for the part of each message that lies in bytes [from, to) of this
+  /// rank's stream; the span counts in the stream.
   template <class Visit>
   void each_sent(uint64_t from, uint64_t to, const Visit& visit) const {
     uint64_t at = 0;

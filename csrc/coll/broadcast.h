@@ -25,7 +25,7 @@ struct BroadcastArgs {
   ScratchLayout layout;
   char* data;
   uint64_t bytes;
-  uint64_t block;  // bytes a step of the pipelined schedule
+  uint64_t block;  // bytes per step of the pipelined schedule
   int root;
   uint64_t sequence;
 
@@ -52,7 +52,7 @@ struct BroadcastPipelined {
   uint64_t blocks() const { return ceil_div(args.bytes, args.block); }
   uint64_t payload_bytes() const { return kInBlocks; }
   uint32_t steps() const { return static_cast<uint32_t>(blocks()) + 2; }
-  /// All but the root wait for it alone, where that is enough.
+  /// All ranks except the root wait for it alone, if that is enough.
   WaitFor wait_for(uint32_t step) const {
     return step == 1 || args.is_root() ? WaitFor{0, args.peers.size} : WaitFor{args.root, 1};
   }

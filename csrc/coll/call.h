@@ -1,4 +1,4 @@
-// One call of a collective operation by one rank: what is asked for, and where the data lies.
+// One rank's call of a collective operation: its parameters, and the place of its data.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace fastcomm {
 class GradientList;
 struct Messages;
 
-/// How a call is carried out. The numbers travel in headers, like those of core/types.h.
+/// The way to carry out a call. The numbers travel in headers, like those of core/types.h.
 enum class Algorithm : uint8_t {
   kDelegated = 0,  // not by this code: refused, or another backend serves the group
   kNothing = 1,    // one rank: at most a copy
@@ -25,7 +25,7 @@ enum class Algorithm : uint8_t {
   kFlags = 4,      // flags alone
   kByTable = 5,    // one step or blocks, decided after the first wait: sizes differ
   kRing = 6,       // of a send or a receive: the ring of the pair
-  kInPlace = 7,    // as kPipelined, where tensors may be used without staging (engines/cuda/ends.h)
+  kInPlace = 7,    // as kPipelined, but tensors may be used without staging (engines/cuda/ends.h)
 };
 
 const char* algorithm_name(Algorithm algorithm);
@@ -35,22 +35,22 @@ struct Call {
   DType dtype = DType::kOther;
   ReduceOp op = ReduceOp::kNone;
   int root = -1;
-  uint64_t count = 0;               // elements of one rank's message; of reduce_scatter its output
-  const void* input = nullptr;      // all_reduce, reduce, all_gather
-  void* output = nullptr;           // all_reduce (may be the input), reduce's root, broadcast, ...
-  std::vector<void*> outputs;       // all_gather: one a rank
-  std::vector<const void*> inputs;  // reduce_scatter: one a rank; this rank's may be the output
-  double factor = 1;                // of ReduceOp::kPremulSum: every input is multiplied by it
+  uint64_t count = 0;           // elements of one rank's message; for reduce_scatter, of its output
+  const void* input = nullptr;  // all_reduce, reduce, all_gather
+  void* output = nullptr;       // all_reduce (may be the input), reduce's root, broadcast, ...
+  std::vector<void*> outputs;   // all_gather: one per rank
+  std::vector<const void*> inputs;  // reduce_scatter: one per rank; this rank's may be the output
+  double factor = 1;                // of ReduceOp::kPremulSum: multiplies every input
   double scale = 1;                 // of SUM and AVG between devices: multiplies the result
 
   std::shared_ptr<GradientList> gradients;  // of operations over lists
-  std::shared_ptr<Messages> messages;       // of those whose sizes are known in pairs
-  // Between devices, for operations over lists, in place of input and output; for gather_shards `count` is
-  // the longest rank's:
+  std::shared_ptr<Messages> messages;       // of operations whose sizes are known in pairs
+  // Between devices, for operations over lists, instead of input and output. For gather_shards
+  // `count` is that of the longest rank:
   std::shared_ptr<const MessagePieces> pieces;
   std::shared_ptr<const ShardPieces> shards;
 
-  // What else is compared, and how messages call it (CallHeader):
+  // Further values that are compared, and their text for messages (CallHeader):
   uint64_t signature = 0;
   uint64_t balance = 0;
   std::string detail;  // "sends [1, 2] bytes, expects [3, 0]"
@@ -62,11 +62,12 @@ struct Call {
 struct MismatchError : Error {
   MismatchError(const std::string& message, std::string both, int first_odd)
       : Error(ErrorCode::kMismatch, message), calls(std::move(both)), odd(first_odd) {}
-  std::string calls;  // briefly: a control block has little room
-  int odd;  // the first rank that called otherwise than most, -1 where no call is most ranks'
+  std::string calls;  // brief: a control block has little room
+  int odd;            // the first rank unlike the majority's call, -1 if there is no majority
 };
 
-/// What peers compare: equal on every rank, or the ranks did not call the same operation.
+/// The header that peers compare: equal on every rank, or the ranks did not call the same
+/// operation.
 CallHeader make_header(const Call& call, uint64_t sequence, uint8_t algorithm);
 
 }  // namespace fastcomm

@@ -1,4 +1,4 @@
-// What a rank says of the operation that it takes part in: peers read it after the first wait.
+// A rank's description of its current operation: peers read it after the first wait.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct CallHeader {
   uint8_t dtype;  // DType
   uint8_t op;     // ReduceOp
   uint8_t algorithm;
-  uint64_t where;  // the rank's buffer, as Transport::locate names it. Not compared
-  uint64_t form;   // of a list: a hash of where its tensors lie in that buffer. Not compared
+  uint64_t where;  // the rank's buffer, in the notation of Transport::locate. Not compared
+  uint64_t form;   // of a list: a hash of its tensors' places in that buffer. Not compared
   // Else zero (coll/call.h):
-  uint64_t signature;  // of all else that must be equal: types, shapes of a list, a factor
-  uint64_t balance;    // of split sizes; the sum over all ranks is zero where they fit each other
+  uint64_t signature;  // everything else that must be equal: types, shapes of a list, a factor
+  uint64_t balance;    // of split sizes; sums to zero over all ranks if they fit each other
 };
 static_assert(sizeof(CallHeader) == 56, "travels between processes");
 
@@ -33,17 +33,17 @@ FC_HD bool same_call(const CallHeader& a, const CallHeader& b) {
          a.signature == b.signature;
 }
 
-/// Room for the part of a call that its header does not state, in words; cut off where it is longer.
+/// Room for the part of a call that its header does not state, as text; longer texts are cut off.
 constexpr size_t kDetailBytes = 4 * kLineBytes;
 
-/// A header with these, as it lies in a control block: one for each parity of the operation. It is written
-/// before step 0 is published and read after the wait of step 1, so the flag orders it; it is written
-/// again two operations later, when every rank has left the operation (the argument of
+/// A header and its texts in a control block: one for each parity of the operation. It is written
+/// before step 0 is published and read after the wait of step 1, so the flag orders it; it is
+/// written again two operations later, when every rank has left the operation (the argument of
 /// coll/all_reduce.h for payload slots).
 struct CallNotice {
   alignas(kLineBytes) CallHeader header;
   alignas(kLineBytes) char detail[kDetailBytes];
-  alignas(kLineBytes) char site[kSiteBytes];  // written with FASTCOMM_CALL_SITES alone
+  alignas(kLineBytes) char site[kSiteBytes];  // written only with FASTCOMM_CALL_SITES
 };
 static_assert(sizeof(CallNotice) == kNoticeBytes, "fits where the transport has room for it");
 

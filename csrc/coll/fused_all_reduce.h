@@ -1,30 +1,34 @@
-// fused_all_reduce: a list of gradients, reduced where they lie: cast to the wire's type, summed in the
-// order of the fixed tree, averaged, multiplied, and checked: their norm, and whether all are finite.
+// fused_all_reduce: a list of gradients, reduced in place: cast to the wire's type, summed in the
+// order of the fixed tree, averaged, multiplied, and checked for their norm and for elements that
+// are not finite.
 //
-// fused_reduce_scatter is the same for a list that is dealt to owners (GradientList::shard): a rank copies
-// out what it owns of units that a peer reduced, which are at most one a tensor, and all norms.
+// fused_reduce_scatter is the same for a list that is dealt to owners (GradientList::shard): a rank
+// copies out all norms, and its own part of units that a peer reduced, at most one per tensor.
 //
-// Pipelined over blocks b = 0 .. B-1, as AllReduceTwoShot. Cost: B + 2 waits; of N bytes in the wire's
-// type (n-1)/n staged, (n-1)/n read to reduce and (n-1)/n to copy out; the gradients are read once and
-// written once. Norms cost one pass of each rank over its slices, which the first-level cache holds.
+// Pipelined over blocks b = 0 .. B-1, as AllReduceTwoShot. Cost: B + 2 waits; of N bytes in the
+// wire's type (n-1)/n staged, (n-1)/n read to reduce and (n-1)/n to copy out; the gradients are
+// read once and written once. Norms cost one pass of each rank over its slices, which the
+// first-level cache holds.
 //
-//   step 0   nothing: its publication says that this rank has left the operation before
-//   step k   stage block k-1: the units that peers reduce, to the stage slot; where the wire's type is
-//                             another, all units
-//            reduce block k-2: this rank's units, to the gradients and the result slot, with their norms
+//   step 0   nothing: its publication tells that this rank has left the previous operation
+//   step k   stage block k-1: the units that peers reduce, to the stage slot; all units if the
+//            wire's
+//                             type is another
+//            reduce block k-2: this rank's units, to the gradients and the result slot, with their
+//                              norms
 //            copy out block k-3: the peers' units and norms, from their result slots
 //
-// Slots are reused as in AllReduceTwoShot, after the same waits. A layout of slots that differs from the
-// previous operation's is safe: nothing is written before the wait of step 1, which says that every rank
-// has left that operation.
+// Slots are reused as in AllReduceTwoShot, after the same waits. A layout of slots that differs
+// from the previous operation's is safe: nothing is written before the wait of step 1, which
+// ensures that every rank has left that operation.
 //
-// In place: a rank's own units are read and written at equal positions; others are staged, in the step
-// before they are written. Nothing is written before all headers have been compared.
+// In place: a rank's own units are read and written at equal positions; others are staged, in the
+// step before they are written. Nothing is written before all headers have been compared.
 //
-// Rounding: where the wire's type is another, every rank rounds its elements to it, the reducing rank
-// included; they are summed in fp32 and rounded once more, and the gradients get that value. With norms
-// of what is written, all of it is the same on every rank. A gradient with a residual is rounded with
-// what was left of it before, and leaves there what the first rounding takes away.
+// Rounding: if the wire's type is another, every rank rounds its elements to it, the reducing rank
+// included; they are summed in fp32 and rounded once more, and the gradients get that value. It is
+// the same on every rank, and so are norms of it. A gradient with a residual is rounded together
+// with its previous rounding error, and stores the new error of the first rounding there.
 #pragma once
 
 #include <cstring>

@@ -1,16 +1,16 @@
-// fused_all_reduce without staging, for lists that lie alike in memory which every rank has mapped: the
-// buckets of DistributedDataParallel.
+// fused_all_reduce without staging, for lists that lie alike in memory which every rank has mapped:
+// the buckets of DistributedDataParallel.
 //
-//   step 0   reduce this rank's units of all lists, and write them into all lists; their norms go to this
-//            rank's scratch
+//   step 0   reduce this rank's units of all lists, and write them into all lists; their norms go
+//            to this rank's scratch
 //   step 1   read the peers' norms
 //
 // Cost: 1 wait; N bytes read and N written by each rank, (n-1)/n of both in peers' lists.
 //
-// It runs after the wait in which all headers are read, as AllReduceDirect does, with the same memory
-// ordering. Norms lie where the staged schedule has its slots: they are written after that wait, so every
-// rank has left the operation before, and overwritten by a later operation after its own such wait, so
-// every rank has left this one.
+// It runs after the wait in which all headers are read, as AllReduceDirect does, with the same
+// memory ordering. Norms lie at the place of the staged schedule's slots. They are written after
+// that wait, so every rank has left the previous operation; a later operation overwrites them after
+// its own such wait, so every rank has left this one.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ namespace fastcomm {
 struct FusedDirect {
   const PeerView& peers;  // outlives the schedule
   std::shared_ptr<GradientList> list;
-  char* bases[kMaxRanks];  // where each rank's list starts
+  char* bases[kMaxRanks];  // start of each rank's list
 
   uint32_t steps() const { return 2; }
   WaitFor wait_for(uint32_t) const { return WaitFor{0, peers.size}; }

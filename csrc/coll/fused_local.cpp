@@ -17,7 +17,7 @@ void note_norm(GradientList& list, uint32_t u) {
 
 void reduce_units(GradientList& list, const std::vector<std::vector<const char*>>& sources,
                   uint32_t begin, uint32_t end) {
-  constexpr size_t kWireBytes = kNormBlock * 2;  // of the types that need a cast
+  constexpr size_t kWireBytes = kNormBlock * 2;  // of a block in a type that needs a cast
   const GradientSpec& spec = list.spec();
   const int size = static_cast<int>(sources.size());
   std::vector<char> casts;

@@ -1,4 +1,4 @@
-// One unit of a list of gradients, reduced and checked: what the fused schedules share.
+// One unit of a list of gradients, reduced and checked, for the fused schedules.
 #pragma once
 
 #include "coll/gradient_list.h"
@@ -7,9 +7,10 @@
 
 namespace fastcomm {
 
-/// Reduces source(0), source(1), ..., which hold the unit in its wire's type, over `size` ranks into the
-/// gradient, and into `second` in the wire's type. A null `second` is not written, and must not be where
-/// the two types differ: the sum is rounded there. A source may be either of them. Notes the unit's norm.
+/// Reduces source(0), source(1), ..., which hold the unit in its wire's type, over `size` ranks
+/// into the gradient, and into `second` in the wire's type. A null `second` is not written. It must
+/// not be null if the two types differ: the sum is rounded there. A source may be either of them.
+/// Notes the unit's norm.
 template <class Sources>
 BlockNorm reduce_unit(CpuExecutor& executor, GradientList& list, uint32_t u, int size,
                       const Sources& source, char* second) {

@@ -1,12 +1,12 @@
-// gather_shards: every rank has a part of each tensor of a list, and gets those of the others. What a
-// sharded optimizer does after its step, with parameters where they live.
+// gather_shards: every rank has a part of each tensor of a list, and gets those of the others, as a
+// sharded optimizer needs after its step, with the parameters in place.
 //
-// Pipelined over the blocks of a list whose units are dealt to their owners. Cost: B + 1 waits; N/n bytes
-// staged, (n-1)/n N read from peers.
+// Pipelined over the blocks of a list whose units are dealt to their owners. Cost: B + 1 waits; N/n
+// bytes staged, (n-1)/n N read from peers.
 //   step 0   nothing (see fused_all_reduce.h)
 //   step k   stage block k-1 of this rank's shards; copy block k-2 of the peers' shards out
 //
-// Slot reuse: as in all_gather.h. Nothing is written but what peers own.
+// Slot reuse: as in all_gather.h. A rank writes only elements that its peers own.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ struct GatherShards {
   }
 
  private:
-  /// The memory that `owner` has in block `b`, and where it is staged.
+  /// Memory of `owner` in block `b`, and its place in the stage slot.
   template <class Copy>
   void each_run(uint64_t b, int owner, const Copy& copy) const {
     char* slot = peers.scratch[owner] + list->stage_at(b);

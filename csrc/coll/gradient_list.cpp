@@ -13,13 +13,13 @@ bool travels_as(DType dtype, DType wire) {
          (dtype == DType::kFloat32 && (wire == DType::kFloat16 || wire == DType::kBFloat16));
 }
 
-/// The result slot that leaves room for the stage slots of all ranks' slices in what the layout has.
+/// Size of a result slot that leaves room in the layout for the stage slots of all ranks' slices.
 uint64_t result_slot(const ScratchLayout& layout, int size) {
   const uint64_t room = layout.block_bytes + layout.result_bytes;
   return room / (static_cast<uint64_t>(size) + 1) / kLineBytes * kLineBytes;
 }
 
-/// What a unit of so many bytes takes of a result slot, with its norm.
+/// Bytes of a unit in a result slot, with its norm.
 uint64_t slot_bytes_for(uint64_t bytes) { return round_up(bytes, kLineBytes) + sizeof(BlockNorm); }
 
 template <class Join, class Load>
@@ -30,7 +30,7 @@ double joined(uint32_t count, const Load& load) {
   return tree.total();
 }
 
-/// load(0), ..., load(count - 1), as kernels/norm.h joins them.
+/// Joins load(0), ..., load(count - 1) in the order of kernels/norm.h.
 template <class Load>
 double joined(NormKind kind, uint32_t count, const Load& load) {
   return kind == NormKind::kInfinity ? joined<JoinLargest>(count, load)
@@ -103,11 +103,11 @@ bool GradientList::put(GradientUnit& unit, Filling& filling) const {
 }
 
 void GradientList::deal_evenly() {
-  uint64_t left = 0;  // bytes that units not yet dealt take in result slots
+  uint64_t left = 0;  // bytes of undealt units in result slots
   for (const GradientUnit& unit : units_) left += slot_bytes_of(unit);
   uint32_t next = 0;
   while (next < units_.size()) {
-    // An equal share of what is left for every rank, if that is less than a slot.
+    // An equal share of the rest for every rank, if that is less than a slot.
     const uint64_t share = smaller(result_bytes_, ceil_div(left, static_cast<uint64_t>(size_)));
     Filling filling;
     for (int owner = 0; owner < size_; ++owner) {

@@ -1,13 +1,12 @@
-// A list of gradients as a fused reduction sees it: cut into units, which are dealt to blocks and
-// ranks, and the results.
+// A list of gradients for a fused reduction: cut into units, which are dealt to blocks and ranks,
+// and the results.
 //
-//   unit    at most kNormBlock elements of one tensor, counted from its first: what a norm is computed
-//           of as a whole, and what one rank reduces as a whole. So the bits of a norm depend on nothing
-//           but the tensor
-//   block   consecutive units, dealt to the ranks as consecutive slices, so that each slice fits a result
-//           slot and all of them a stage slot
-//   shard   the elements of a tensor that one rank owns, where a list is sharded. Then a unit is dealt to
-//           the owner of its first element, and a block has of every rank its next units
+//   unit    at most kNormBlock elements of one tensor, counted from its first: one norm is computed
+//           of it, and one rank reduces it. So the bits of a norm depend on the tensor alone
+//   block   consecutive units, dealt to the ranks as consecutive slices, so that each slice fits a
+//           result slot and all of them a stage slot
+//   shard   the elements of a tensor that one rank owns, if a list is sharded. Then a unit is dealt
+//           to the owner of its first element, and a block has the next units of every rank
 //
 // Pure arithmetic, and equal on ranks with equal lists: offsets count in wire types and lines.
 #pragma once
@@ -24,16 +23,16 @@
 namespace fastcomm {
 
 struct Gradient {
-  char* data;      // dense; the same order of elements on every rank
-  uint64_t count;  // elements
-  DType dtype;     // a floating-point type
-  DType wire;      // what travels: the same, or fp16 or bf16 for fp32
-  float* residual =
-      nullptr;     // `count` elements: what roundings to another wire type have left so far
-  int owner = -1;  // the rank that owns all of it, for gather_shards
+  char* data;                 // dense; the same order of elements on every rank
+  uint64_t count;             // elements
+  DType dtype;                // type that travels: the same, or fp16 or bf16 for fp32
+  DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
+  float* residual = nullptr;  // `count` elements: rounding errors of another wire type so far
+  int owner = -1;             // the rank that owns all of it, for gather_shards
 };
 
-/// Rank r owns the elements from offsets[r] to offsets[r + 1] of a tensor. Empty: all ranks want all of it.
+/// Rank r owns the elements from offsets[r] to offsets[r + 1] of a tensor. Empty: all ranks want
+/// all of it.
 using ShardOffsets = std::vector<uint64_t>;
 
 struct GradientSpec {
@@ -42,7 +41,7 @@ struct GradientSpec {
   NormKind norm = NormKind::kTwo;
 };
 
-/// Whether every unit of a tensor of `count` elements fits a result slot of such a group.
+/// True if every unit of a tensor of `count` elements fits a result slot of such a group.
 bool units_fit(uint64_t count, DType wire, const ScratchLayout& layout, int size);
 
 struct GradientUnit {
@@ -56,13 +55,14 @@ struct GradientUnit {
 
 class GradientList {
  public:
-  /// Raises Error(kUnsupported): a type that is not floating-point, or a wire type that does not fit.
+  /// Raises Error(kUnsupported) for a type that is not floating-point, or a wire type that does not
+  /// fit.
   GradientList(std::vector<Gradient> tensors, const GradientSpec& spec);
 
-  /// Deals the list to owners: offsets for every tensor. Before deal().
+  /// Deals the list to owners, by offsets for every tensor. Must come before deal().
   void shard(std::vector<ShardOffsets> offsets) { shards_ = std::move(offsets); }
 
-  /// Deals the units to blocks and ranks. Once, before the rest is used.
+  /// Deals the units to blocks and ranks. Called once, before the functions below.
   void deal(const ScratchLayout& layout, int size);
 
   const GradientSpec& spec() const { return spec_; }
@@ -81,11 +81,12 @@ class GradientList {
       for (uint32_t u = begin(b, owner); u < end(b, owner); ++u) visit(u);
     }
   }
-  /// Whether its tensor has owners.
+  /// True if its tensor has owners.
   bool sharded(const GradientUnit& unit) const {
     return !shards_.empty() && !shards_[unit.tensor].empty();
   }
-  /// What `rank` wants of a unit whose tensor has owners; counts from the unit's first element.
+  /// The part of a unit that `rank` needs if its tensor has owners; counts from the unit's first
+  /// element.
   Span wanted(const GradientUnit& unit, int rank) const;
   const Gradient& tensor_of(const GradientUnit& unit) const { return tensors_[unit.tensor]; }
   char* data_of(const GradientUnit& unit) const {
@@ -98,28 +99,29 @@ class GradientList {
 
   /// Bytes of a rank's slots, from stage_at(0) on.
   uint64_t slot_bytes() const { return 2 * (stage_bytes_ + result_bytes_); }
-  /// Where the slots of a parity lie in a rank's scratch.
+  /// Place of the slots of a parity in a rank's scratch.
   uint64_t stage_at(uint64_t parity) const { return origin_ + (parity & 1) * stage_bytes_; }
   uint64_t result_at(uint64_t parity) const {
     return origin_ + 2 * stage_bytes_ + (parity & 1) * result_bytes_;
   }
 
-  /// Where in a result slot the norm of its owner's k-th unit lies: from the end.
+  /// Place of the norm of the owner's k-th unit in a result slot: counted from the end.
   uint64_t norm_at(uint32_t k) const { return result_bytes_ - (k + 1) * sizeof(BlockNorm); }
 
-  /// The units from `first` on, before `end`, that are of its tensor and full but for the last: they lie
-  /// end to end there, and in a slot. Returns where they end, and counts their elements.
+  /// The run of units from `first` on, before `end`, that belong to one tensor and are full except
+  /// for the last: they lie end to end in the tensor, and in a slot. Returns the run's end, and
+  /// counts its elements.
   uint32_t run_from(uint32_t first, uint32_t end, uint64_t& elements) const;
 
-  /// Notes what the operation has found out about a unit.
+  /// Notes the norm of a unit.
   void note(uint32_t index, const BlockNorm& norm) { norms_[units_[index].place] = norm; }
-  /// For every tensor the sum over its units (kInfinity: the largest), as kernels/norm.h joins blocks. Of
-  /// all units noted.
+  /// The sum over the units of each tensor (kInfinity: the largest), in the order in which
+  /// kernels/norm.h joins blocks. Counts all units noted.
   std::vector<double> parts() const;
   bool finite() const;
 
  private:
-  /// What is in the slots of a block so far.
+  /// Contents of the slots of a block so far.
   struct Filling {
     uint64_t stage = 0, result = 0, norms = 0;
   };
@@ -141,12 +143,13 @@ class GradientList {
   uint64_t origin_ = 0, stage_bytes_ = 0, result_bytes_ = 0;
 };
 
-/// Every rank's shard of every tensor as a tensor of its own, for gather_shards. Tensors without offsets
-/// are left out.
+/// Every rank's shard of every tensor as a tensor of its own, for gather_shards. Tensors without
+/// offsets are left out.
 std::vector<Gradient> shards_apart(const std::vector<Gradient>& tensors,
                                    const std::vector<ShardOffsets>& offsets);
 
-/// The norm of a whole list from its tensors' parts, as kernels/norm.h joins them; NaN where any is.
+/// The norm of a whole list from its tensors' parts, in the order of kernels/norm.h; NaN if a part
+/// is.
 double norm_of_parts(const double* parts, size_t count, NormKind kind);
 
 }  // namespace fastcomm

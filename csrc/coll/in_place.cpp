@@ -7,8 +7,8 @@
 namespace fastcomm {
 namespace {
 
-/// In one step: less goes faster through slots, which take turns. The part of a tensor that is in its owner's cache
-/// is slow for a peer to write.
+/// For one step: smaller messages go faster through slots, which take turns. The part of a tensor
+/// that is in its owner's cache is slow for a peer to write.
 constexpr uint64_t kPaysToWrite = 1024 * 1024 + 1;
 
 Reachable whole_message(const Call& call, int) {
@@ -23,8 +23,8 @@ AnyDirect all_reduce_direct(const AnySchedule&, const PeerView& peers, const Cal
   return direct;
 }
 
-/// A list can be reduced where it lies if nothing is cast, and the norms have room in the slots. The same
-/// on every rank.
+/// True if a list can be reduced in place: nothing is cast, and the norms have room in the slots.
+/// The same on every rank.
 bool suits_direct(const GradientList& list, int size) {
   for (const Gradient& tensor : list.tensors()) {
     if (tensor.wire != tensor.dtype) return false;

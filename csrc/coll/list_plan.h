@@ -1,4 +1,4 @@
-// Pure arithmetic: how a list of tensors is divided among ranks, and a buffer among peers.
+// Pure arithmetic: division of a list of tensors among ranks, and of a buffer among peers.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace fastcomm {
 
-/// Divides the tensors, laid end to end, into one run a part, equally long to within a line; calls
-/// visit(part, tensor, span) for each piece of a tensor that a part gets, in order. Pieces start at
-/// multiples of `line` elements of their tensor, so parts never share a line, and a list has at most
-/// parts - 1 pieces more than tensors. Empty tensors have none.
+/// Divides the tensors, laid end to end, into one run per part, equally long to within a line;
+/// calls visit(part, tensor, span) for each piece of a tensor in a part, in order. Pieces start at
+/// multiples of `line` elements of their tensor, so parts never share a line, and a list has at
+/// most parts - 1 more pieces than tensors. Empty tensors have none.
 template <class Visit>
 void divide_list(const std::vector<uint64_t>& counts, int parts, uint64_t line,
                  const Visit& visit) {

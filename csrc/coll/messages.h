@@ -1,4 +1,4 @@
-// What one rank sends to each rank and gets from each, for schedules whose sizes are known in pairs.
+// One rank's messages to and from each rank, for schedules whose sizes are known in pairs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fastcomm {
 
-/// Sizes are bytes; index: the other rank. What a rank sends to itself is copied.
+/// Sizes are bytes; the index is the other rank. A rank's message to itself is copied.
 struct Messages {
   struct Sent {
     const char* data = nullptr;
@@ -21,13 +21,13 @@ struct Messages {
 
   std::vector<Sent> sends;
   std::vector<Expected> receives;
-  /// Every peer gets the same bytes, the first of `sends`: they are staged once.
+  /// True if every peer gets the same bytes, the first of `sends`: they are staged once.
   bool same_for_all = false;
-  /// For sizes that only the sender knows: where that many bytes from that rank shall go. Then what
-  /// `receives` says of data and bytes is filled in with it, once.
+  /// For sizes that only the sender knows: returns the place for `bytes` from rank `from`. It then
+  /// fills in data and bytes in `receives`, once.
   std::function<char*(int from, uint64_t bytes)> place;
 
-  /// Blocks of the rank that sends the most, once that is known.
+  /// Blocks of the rank with the longest stream, once known.
   uint64_t agreed_blocks = 0;
 
   Messages() = default;
@@ -36,8 +36,8 @@ struct Messages {
 
   /// Bytes that are staged for peers.
   uint64_t staged_bytes(int rank) const;
-  /// One term for each message that is sent, less one for each that is expected: all ranks together
-  /// come to zero where their sizes fit each other (CallHeader::balance).
+  /// One term per message sent, less one per message expected: the sum over all ranks is zero if
+  /// their sizes fit each other (CallHeader::balance).
   uint64_t balance(int rank) const;
   /// "sends [0, 4] bytes, expects [4, 0]".
   std::string describe() const;

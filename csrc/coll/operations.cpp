@@ -73,13 +73,13 @@ AnySchedule over_list(const Call& call, const PeerView& peers, const ScratchLayo
   return Schedule{peers, call.gradients};
 }
 
-// In one step, a payload holds what a rank sends, and a rank reads its peers' payloads.
+// In one step, a payload holds all that a rank sends, and a rank reads its peers' payloads.
 
 int one_message(int) { return 1; }
-/// A one-step all_reduce reads the message of every peer, a pipelined one reads about two messages
-/// whatever the number of ranks.
+/// A one-step all_reduce reads the message of every peer; a pipelined one reads about two messages
+/// for any number of ranks.
 int those_of_peers(int size) { return size - 1; }
-/// What is sent to all ranks.
+/// Messages to all ranks.
 int those_of_all(int size) { return size; }
 
 uint64_t to_all_but_one(const Call& call, int size) {
@@ -94,7 +94,7 @@ uint64_t list_to_all_but_one(const Call& call, int size) {
     bytes += tensor.count * dtype_size(tensor.dtype);
   return static_cast<uint64_t>(size - 1) * bytes;
 }
-/// Others get as much as this rank, unless there is a root for it.
+/// Others get as much as this rank, unless only the root gets something.
 uint64_t messages_to_all(const Call& call, int size) {
   uint64_t bytes = 0;
   for (const auto& expected : call.messages->receives) bytes += expected.bytes;
@@ -187,7 +187,7 @@ Table make_table() {
                                                                                  /*in_parts=*/true};
   add_reduction(OpKind::kReduceScatterTensor, scatters, reduce_scatter_alone).peers = {
       Work::kReduceParts, /*in_parts=*/true};
-  // Whose sizes are known in pairs, on devices too.
+  // Sizes are known in pairs, on devices too.
   const auto add_pairs = [&](OpKind kind) {
     OperationRow& row = detailed(add(kind, moves, all_to_all_v_alone));
     row.counted = false;
@@ -216,7 +216,7 @@ Table make_table() {
   detailed(add_reduction(OpKind::kReduceScatterUneven, reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, moves, all_to_all_v_alone)).counted = false;
 
-  // Nothing of the collectives' machinery serves these.
+  // The machinery of the collectives does not serve these.
   add(OpKind::kSend, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
   add(OpKind::kRecv, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
 

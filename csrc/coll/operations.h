@@ -1,4 +1,4 @@
-// The operations, one row each: whatever depends on a call's operation reads this table.
+// The operations, one row each: all code that depends on a call's operation reads this table.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ namespace fastcomm {
 /// One way to carry out an operation.
 struct AlgorithmRow {
   Algorithm algorithm;
-  /// For messages of which a payload holds this many, in a group of `size` ranks; nullptr: for all others.
+  /// The number of messages that a payload must hold in a group of `size` ranks; nullptr: no limit.
   int (*messages)(int size);
   AnySchedule (*schedule)(const Call& call, const PeerView& peers, const ScratchLayout& layout,
                           uint64_t sequence);
   const InPlace* in_place = nullptr;
-  /// Bytes that all ranks together copy out of slots to their tensors, as far as this rank knows; nullptr: none, or few.
+  /// Bytes that all ranks together copy out of slots to their tensors, as far as this rank knows;
+  /// nullptr: none, or few.
   uint64_t (*copied_out)(const Call& call, int size) = nullptr;
 
   bool may_be_in_place(uint64_t bytes) const {
@@ -31,41 +32,41 @@ struct AlgorithmRow {
   }
 };
 
-/// How an operation moves data between ranks whose devices reach each other's memory; the resulting plan
-/// is in engines/cuda/peer_plan.h.
+/// The way in which an operation moves data between ranks whose devices reach each other's memory;
+/// the resulting plan is in engines/cuda/peer_plan.h.
 struct PeerWay {
   enum class Work : uint8_t {
     kNone,          // there is no way
     kMeet,          // ranks meet, nothing moves
-    kReduceSlices,  // each rank reduces a slice of what all have given, for all that get it
-    kReduceParts,   // each rank reduces the part that is its own
-    kPull,          // each rank takes what others have given it
+    kReduceSlices,  // each rank reduces a slice of all inputs, for all receivers
+    kReduceParts,   // each rank reduces its own part
+    kPull,          // each rank takes the data that others give it
     kPairs,         // the same, with sizes known in pairs (Call::messages)
   };
   Work work = Work::kNone;
-  bool in_parts = false;   // a giver has a part for each rank; else the same for all
-  bool from_root = false;  // the root alone gives
-  bool to_root = false;    // the root alone gets
-  bool of_shards = false;  // what is given lies where every rank has a place for it (Call::shards)
+  bool in_parts = false;   // a giver has one part per rank; else the same for all
+  bool from_root = false;  // only the root gives
+  bool to_root = false;    // only the root gets
+  bool of_shards = false;  // every rank has a place for the data given (Call::shards)
 };
 
 struct OperationRow {
   OpKind kind;
   std::vector<AlgorithmRow> algorithms;  // the first that fits
-  /// What a group of one rank has to do; nullptr: nothing.
+  /// Work of a group of one rank; nullptr: nothing.
   void (*alone)(const Call& call) = nullptr;
   bool reduces = false;     // messages of one type, which a kernel can reduce
-  bool takes_list = false;  // over a list of gradients, or of parameters
-  bool has_detail = false;  // the header does not say all of it (Call::detail)
+  bool takes_list = false;  // takes a list of gradients, or of parameters
+  bool has_detail = false;  // the header does not describe it in full (Call::detail)
   bool has_data = true;
   bool counted = true;  // the header's count is the number of elements, the same on every rank
   PeerWay peers{};
-  std::string title{};  // for a profiler: "fastcomm:all_reduce". Where c10d has one, its
+  std::string title{};  // for a profiler: "fastcomm:all_reduce". c10d's title if it has one
 };
 
 const OperationRow& row_of(OpKind kind);
 
-/// The reduction of a call's elements; nullptr where nothing is reduced, or in several types.
+/// The reduction of a call's elements; nullptr if nothing is reduced, or several types are.
 ReduceFunction reduction_of(const Call& call);
 
 }  // namespace fastcomm

@@ -1,5 +1,5 @@
-// A rank's message that lies in pieces, as a list of gradients does: for operations between devices, where
-// one kernel gathers them into a window, and one scatters the result.
+// A rank's message that lies in pieces, such as a list of gradients, for operations between
+// devices: one kernel gathers them into a window, and one scatters the result.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace fastcomm {
 
-/// Elements that lie end to end. They may be float32 where the message's type is float16 or bfloat16: they are
-/// rounded to it, and widened from it.
+/// Elements that lie end to end. They may be float32 if the message's type is float16 or bfloat16:
+/// they are rounded to it, and widened from it.
 struct MessagePiece {
   const void* from;
   DType from_type;
@@ -22,7 +22,7 @@ struct MessagePiece {
 /// The message, in order.
 using MessagePieces = std::vector<MessagePiece>;
 
-/// The messages of all ranks, as they lie in the memory of one.
+/// The messages of all ranks, at their places in the memory of one.
 using ShardPieces = std::vector<MessagePieces>;
 
 }  // namespace fastcomm

@@ -1,6 +1,6 @@
-// Pure arithmetic: how a message is cut into blocks and slices, and where slots lie in scratch.
+// Pure arithmetic: messages cut into blocks and slices, and the places of slots in scratch.
 //
-// block   what one step of a pipelined schedule moves
+// block   the part of a message that one step of a pipelined schedule moves
 // slice   the part of a block that one rank reduces
 // slot    a place in scratch for a piece; consecutive pieces have different slots
 #pragma once
@@ -25,8 +25,8 @@ inline Span cut(uint64_t total, uint64_t piece, uint64_t index) {
   return Span{first, smaller(piece, total - first)};
 }
 
-/// A message cut into blocks, and each block into one slice a rank. Holds every number that needs a
-/// division, so that a step needs none.
+/// A message cut into blocks, and each block into one slice per rank. Holds every number that needs
+/// a division, so that a step needs none.
 struct BlockCut {
   uint64_t blocks;
   uint64_t full_block;  // elements of every block but the last
@@ -61,46 +61,48 @@ inline Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
   return cut(total, slice_elements(total, parts, align), static_cast<uint64_t>(index));
 }
 
-/// Where the slots of one rank's scratch lie, in bytes. A payload serves one-shot schedules, a table says what
-/// an all_to_all_v sends to whom; stages and results serve pipelined ones. The two kinds never share memory, so a
-/// one-shot operation may write its payload while a peer still reads the blocks of the operation before.
+/// Places of the slots in one rank's scratch, in bytes. A payload serves one-shot schedules, a
+/// table describes the messages of an all_to_all_v; stages and results serve pipelined ones. The
+/// two kinds never share memory, so a one-shot operation may write its payload while a peer still
+/// reads the blocks of the previous operation.
 ///
-/// Slots take turns through more memory than is needed. A line that a peer has read is in its cache, and writing it
-/// then costs three to four times as much as writing one that has left the cache (7 ns to 2 on two cores of one cache; reading a
-/// written line, 1.6): so slots return to a line once as much as a second-level cache holds has been written.
-/// Messages of at most `short_bytes` do not: they would touch all of that memory for a line or two.
+/// Slots take turns through more memory than is needed. A line that a peer has read is in its
+/// cache, and writing it then costs three to four times as much as writing one that has left the
+/// cache (7 ns to 2 on two cores of one cache; reading a written line, 1.6). So slots return to a
+/// line once as much as a second-level cache holds has been written. Messages of at most
+/// `short_bytes` do not: they would touch all of that memory for a line or two.
 struct ScratchLayout {
   uint64_t payload_bytes;       // largest payload
   uint64_t block_bytes;         // each of two stages of the largest block
-  uint64_t result_bytes;        // likewise, results
+  uint64_t result_bytes;        // each of two results
   uint64_t table_bytes = 0;     // each of two tables
-  uint64_t rotation_bytes = 0;  // what payloads take turns through; at least two of them
+  uint64_t rotation_bytes = 0;  // memory through which payloads take turns; at least two of them
   uint64_t short_bytes = 0;
 
   static constexpr uint64_t kSlotAlign = 64;
 
   uint64_t table(uint64_t sequence) const { return 2 * short_bytes + (sequence & 1) * table_bytes; }
-  /// The payload slot of operation `sequence`, for `bytes`: never where the previous operation's lies, since the halves
-  /// of the rotation belong to even and odd operations.
+  /// The payload slot of operation `sequence`, for `bytes`: never that of the previous operation,
+  /// since the halves of the rotation belong to even and odd operations.
   uint64_t payload(uint64_t sequence, uint64_t bytes) const {
     if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
     const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
     const uint64_t turn = (sequence >> 1) % (half / stride);
     return shorts() + (sequence & 1) * half + turn * stride;
   }
-  /// The slot of block `turn`, counted through operations whose blocks have one size: never where the previous
-  /// block's lies.
+  /// The slot of block `turn`, counted through operations whose blocks have one size: never that of
+  /// the previous block.
   uint64_t stage(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);
   }
   uint64_t result(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + 2 * block_bytes + place_in(2 * result_bytes, turn, bytes);
   }
-  /// Bytes of scratch that an operation of one step with such a payload uses, from its start.
+  /// Bytes from the start of scratch that an operation of one step with such a payload uses.
   uint64_t in_one_step(uint64_t bytes) const {
     return bytes <= short_bytes ? shorts() : shorts() + rotation_bytes;
   }
-  /// Bytes of all.
+  /// Bytes of all slots.
   uint64_t total() const { return shorts() + rotation_bytes + 2 * (block_bytes + result_bytes); }
 
  private:
@@ -114,7 +116,7 @@ struct ScratchLayout {
   }
 };
 
-/// Bytes of a block where one rank stages what others copy out: enough blocks to overlap the two.
+/// Bytes of a block that one rank stages and others copy out: small enough to overlap the two.
 inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
   constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024, kLine = 64;
   const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLine);
@@ -123,9 +125,9 @@ inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
 
 /// Sends of at most this many bytes travel with their announcement.
 constexpr size_t kEagerBytes = 2048;
-/// What a longer one is cut into, so that sender and receiver copy at the same time. Larger slots let two
-/// ranks that share a core change places less often; smaller ones let the rings of 64 ranks fit into some
-/// 20 MiB of address space a rank. Memory is taken by pairs that use it.
+/// Size of the pieces of a longer send, which let sender and receiver copy at the same time. Larger
+/// slots let two ranks that share a core change places less often; smaller ones let the rings of 64
+/// ranks fit into some 20 MiB of address space per rank. Only pairs that use them take memory.
 constexpr size_t ring_slot_bytes(int size) { return size <= 16 ? 128 * 1024 : 32 * 1024; }
 
 }  // namespace fastcomm

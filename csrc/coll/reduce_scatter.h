@@ -1,8 +1,8 @@
-// reduce_scatter: every rank gives a part to each rank, and gets the sum of the parts that are its own,
+// reduce_scatter: every rank gives a part to each rank, and gets the sum of the parts for itself,
 // in the order of the fixed tree.
 //
-// ReduceScatterOneShot, for small messages. Cost: 1 wait; (n-1) N bytes staged, as many read from peers,
-// for parts of N bytes.
+// ReduceScatterOneShot, for small messages. Cost: 1 wait; (n-1) N bytes staged, as many read from
+// peers, for parts of N bytes.
 //   step 0   copy the peers' parts to this rank's payload slot
 //   step 1   reduce this rank's part of all payload slots into the output
 //
@@ -10,10 +10,11 @@
 //   step 0   nothing (see all_reduce.h)
 //   step k   stage block k-1 of the peers' parts; reduce block k-2 of its own into the output
 //
-// Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written again
-// in step k+2, whose wait says that all peers have finished step k+1.
+// Slot reuse: as in all_reduce.h, a stage slot written in step k is read in step k+1 and written
+// again in step k+2, whose wait ensures that all peers have finished step k+1.
 //
-// The output may be this rank's own part: it is read and written at equal positions. It overlaps no other.
+// The output may be this rank's own part: it is read and written at equal positions. It overlaps no
+// other.
 #pragma once
 
 #include "coll/plan.h"
@@ -27,8 +28,7 @@ struct ReduceScatterArgs {
   ScratchLayout layout;
   char* output;
   uint64_t bytes;  // of a part
-  uint64_t
-      block;  // bytes of a part that a step of the pipelined schedule takes; size of them fit a slot
+  uint64_t block;  // bytes of a part per step of the pipelined schedule; `size` of them fit a slot
   uint32_t element_size;
   uint64_t sequence;  // of the operation
   const char* inputs[kMaxRanks] = {};
@@ -94,7 +94,7 @@ struct ReduceScatterPipelined {
   }
 
  private:
-  /// From one part's span of a block to the next one's.
+  /// Bytes between the spans of consecutive parts in a block.
   uint64_t stride() const {
     return round_up(smaller(args.block, args.bytes), ScratchLayout::kSlotAlign);
   }

@@ -1,4 +1,4 @@
-// All schedules as one type: what an operation holds of them.
+// All schedules as one type, for an operation to hold.
 #pragma once
 
 #include <variant>
@@ -16,7 +16,7 @@
 
 namespace fastcomm {
 
-/// What one rank alone does: nothing is exchanged.
+/// The schedule of one rank alone: nothing is exchanged.
 struct Nothing {
   uint64_t payload_bytes() const { return 0; }
   uint32_t steps() const { return 1; }
@@ -29,7 +29,7 @@ using AnySchedule =
                  BroadcastPipelined, AllGatherOneShot, AllGatherPipelined, ReduceScatterOneShot,
                  ReduceScatterPipelined, FusedAllReduce, GatherShards, AllToAllV>;
 
-/// What an operation may turn to once all headers are there. Each has kDirectSteps.
+/// Schedules to which an operation may turn once all headers are there. Each has kDirectSteps.
 using AnyDirect = std::variant<AllReduceDirect, FusedDirect>;
 constexpr uint32_t kDirectSteps = 2;
 

@@ -1,8 +1,8 @@
-// Which algorithm, and why: one pure function of what all ranks agree on.
+// Choice of the algorithm, and its reason: one pure function of values that all ranks agree on.
 //
-// Ranks that chose differently would wait for steps that never come, so nothing here may depend on
-// an address, on the load, or on a setting of one rank: sizes, types, the group's configuration and
-// its transport only. `explain` prints the reason that stands beside each choice.
+// Ranks that chose differently would wait for steps that never come. So nothing here may depend on
+// an address, on the load, or on a setting of one rank, but only on sizes, types, the group's
+// configuration and its transport. `explain` prints the reason beside each choice.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace fastcomm {
 
-/// What every rank of a group holds in common.
+/// Values that every rank of a group holds in common.
 struct GroupTraits {
   int size = 1;
   bool native = false;         // the ranks share memory
-  std::string why_not_native;  // where they do not
+  std::string why_not_native;  // if they do not
   std::string transport;       // "shared memory (memfd)"
   ScratchLayout layout{};
   ChosenBy payload_by = ChosenBy::kDefault;
@@ -41,7 +41,7 @@ struct Selection {
 /// The choice without its reason: the hot path.
 Algorithm select_algorithm(const GroupTraits& group, const Query& query);
 
-/// The row of what was chosen; nullptr where no schedule was.
+/// The row of the chosen algorithm; nullptr if it has no schedule.
 const AlgorithmRow* row_of(OpKind kind, Algorithm algorithm);
 
 /// The same choice with its reason.

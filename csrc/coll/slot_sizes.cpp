@@ -15,16 +15,19 @@ constexpr uint64_t kKiB = 1024, kMiB = kKiB * kKiB;
 /// With two ranks, each reads as much in one step as in a pipeline; with more ranks, more.
 uint64_t default_payload(int ranks) { return ranks == 2 ? kMiB : 256 * kKiB; }
 
-/// What one rank stages stays in its cache until the peers have read it. `fastcomm tune` tries others: on two
-/// cores with 1 MiB each, blocks of 2 MiB took 1.5 times as long for 64 MiB, and of 512 KiB 1.1 times.
+/// The block that one rank stages stays in its cache until the peers have read it. `fastcomm tune`
+/// tries others: on two cores with 1 MiB each, blocks of 2 MiB took 1.5 times as long for 64 MiB,
+/// and of 512 KiB 1.1 times.
 uint64_t default_block() { return std::clamp(level2_cache(), 512 * kKiB, 2 * kMiB); }
 
-/// A rank's share of a block holds what it reduces of a gradient as a whole, of the widest type, with its norm.
+/// A rank's share of a block must hold the largest unit of a gradient, of the widest type, with its
+/// norm.
 uint64_t least_block(int ranks) {
   return static_cast<uint64_t>(ranks) * (kNormBlock * sizeof(double) + kKiB);
 }
 
-/// After this much, lines have left the peers' second-level caches; no more, since it takes room in the next level's.
+/// After this many bytes, lines have left the peers' second-level caches; no more, since it takes
+/// room in the next level's.
 uint64_t default_rotation() { return std::clamp(2 * level2_cache(), 2 * kMiB, 8 * kMiB); }
 
 }  // namespace

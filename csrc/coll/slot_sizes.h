@@ -1,5 +1,5 @@
-// How large the slots of a group are, and where they lie: what goes in one step, and in which blocks the rest does.
-// Equal on all ranks, which take rank 0's.
+// Sizes and places of the slots of a group: the largest message of one step, and the blocks of
+// longer ones. Equal on all ranks, which take rank 0's.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fastcomm {
 
-/// In bytes; ScratchLayout says what they are.
+/// In bytes; described in ScratchLayout.
 struct SlotSizes {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;
@@ -21,7 +21,8 @@ struct ChosenSizes {
   ChosenBy payload_by = ChosenBy::kDefault;
 };
 
-/// For a group of `ranks` ranks: by the environment, else as tuned (core/tuning.h), else by default.
+/// For a group of `ranks` ranks: set by the environment, else as tuned (core/tuning.h), else by
+/// default.
 ChosenSizes choose_slot_sizes(int ranks);
 
 /// The scratch of a group of `size` ranks with such slots.

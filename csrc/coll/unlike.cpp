@@ -51,7 +51,7 @@ Unlike tell_unlike(const std::vector<const CallHeader*>& headers,
       if (ranks != most) odd.insert(odd.end(), ranks->begin(), ranks->end());
     }
     std::sort(odd.begin(), odd.end());
-    std::rotate(alike.begin(), most, most + 1);  // shown even where not all calls are
+    std::rotate(alike.begin(), most, most + 1);  // shown even if not all calls are
     std::swap(alike[0], alike[1]);               // after the first odd one
   }
   const std::string culprit =

@@ -1,4 +1,5 @@
-// What messages tell of ranks that called different operations: all of them make the same of the same headers.
+// Texts about ranks that called different operations; all ranks get the same text from the same
+// headers.
 #pragma once
 
 #include <functional>
@@ -12,8 +13,9 @@ namespace fastcomm {
 /// "rank 3", "ranks 0-2, 5"
 std::string name_ranks(const std::vector<int>& ranks);
 
-/// Calls as messages show them: all, up to a number, and in brief, for a control block, the
-/// first two: a long one with its operation and, at its end, the line it was made at.
+/// Calls as shown in messages: all of them, up to a number, and a brief form for a control block
+/// with the first two. The brief form of a long call keeps its operation and, at its end, its line
+/// in the program.
 class Told {
  public:
   void add(const std::vector<int>& ranks, const std::string& call);
@@ -28,14 +30,15 @@ class Told {
 
 /// Ranks whose headers differ.
 struct Unlike {
-  Told calls;  // the first odd one comes first, then what most ranks called
-  int odd;     // the first rank that called otherwise than most, -1 where no call is most ranks'
+  Told calls;  // the first odd one first, then the majority's call
+  int odd;     // the first rank unlike the majority's call, -1 if there is no majority
 
   /// "the ranks called different operations, and rank 2 is the odd one: ..."
   std::string text;
 };
 
-/// `headers[rank]`; nullptr where it is not known what that rank called. `call_of(rank)` describes the others'.
+/// `headers[rank]` is nullptr if that rank's call is unknown. `call_of(rank)` describes the
+/// others'.
 Unlike tell_unlike(const std::vector<const CallHeader*>& headers,
                    const std::function<std::string(int rank)>& call_of);
 
