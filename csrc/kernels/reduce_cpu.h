@@ -1,11 +1,12 @@
 // The CPU's reduction loops, one set per instruction set (kernels/isa.h), behind a function table.
 //
-// SUM, AVG, PREMUL_SUM: accumulate as in core/numeric.h. Integers wrap; AVG truncates. PRODUCT
-// accumulates like SUM, in the order of the same tree, and is rounded once. MIN, MAX: a NaN
-// anywhere gives NaN, and -0 is less than +0, so the order of the sources changes no bit; the NaN
-// is the quiet one without sign and payload (0x7fc00000 for fp32). A mode of the caller's thread,
-// such as flushing subnormals to zero, changes no bit either. BAND, BOR, BXOR: of integers, bit by
-// bit. bool: SUM, MAX and BOR are "or"; PRODUCT, MIN and BAND are "and"; BXOR is "differ".
+// SUM, AVG, PREMUL_SUM: accumulate as in core/numeric.h. Integers wrap; AVG truncates.
+// PRODUCT: accumulates like SUM, in the order of the same tree, and is rounded once.
+// MIN, MAX: a NaN anywhere gives NaN, and -0 is less than +0, so neither the order of the sources
+// nor a mode of the caller's thread, such as flushing subnormals to zero, changes a bit: the NaN is
+// the quiet one without sign and payload (0x7fc00000 for fp32).
+// BAND, BOR, BXOR: of integers, bit by bit.
+// bool: SUM, MAX and BOR are "or"; PRODUCT, MIN and BAND are "and"; BXOR is "differ".
 #pragma once
 
 #include <cstddef>
