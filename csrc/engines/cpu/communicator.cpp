@@ -10,9 +10,9 @@
 namespace fastcomm {
 namespace {
 
-/// Advances until the operation is done (true), or waits for a peer for longer than `spin`, or for
-/// one that seems to need this core. The clock is read only after the first looks have failed: where
-/// the peers are in step, a small operation ends before that.
+/// Advances until the operation is done (true), or waits longer than `spin` for a peer, or for one
+/// that seems to need this core. The clock is read only after the first looks have failed: if the
+/// peers are in step, a small operation ends before that.
 bool poll_for(Operation& operation, uint32_t base, Clock::duration spin) {
   constexpr int kLooksPerClockRead = 32;
   if (operation.poll(base)) return true;
@@ -101,8 +101,8 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
                                                Operation::OnFinish on_finish) {
   auto operation = admit(call, timeout, std::move(on_finish));
   if (operation->done()) return operation;
-  // An operation of one step is a small copy and a look at the flags: cheaper here than a wake-up of the
-  // progress thread. Anything longer would keep the caller from its own work, as would earlier operations.
+  // An operation of one step is a small copy and a look at the flags: cheaper here than waking the
+  // progress thread. A longer one, or earlier operations, would keep the caller from its own work.
   if (operation->brief() && head() == operation) poll();
   if (operation->done()) return operation;
   try {
@@ -115,7 +115,8 @@ std::shared_ptr<Operation> Communicator::start(const Call& call, Milliseconds ti
 
 void Communicator::wait(Operation& operation, Deadline deadline,
                         const std::function<void()>& interrupted) {
-  // The progress thread may have gone to sleep because this thread was driving: what is left is its job again.
+  // The progress thread may have gone to sleep because this thread was driving: the rest is its job
+  // again.
   const auto hand_over = [&] {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the release of drive_, then the look
     if (head() != nullptr) ring_if_asleep(peers_->own_doorbell());
@@ -204,7 +205,7 @@ void Communicator::finish(Finished& finished) {
 }
 
 void Communicator::leave(const std::string& how) {
-  if (forked_from_endpoint()) return;  // no mapping, maybe locked mutexes: a child keeps away
+  if (forked_from_endpoint()) return;  // meanwhile given up
   Finished finished;
   {
     std::lock_guard<std::mutex> driving(drive_);

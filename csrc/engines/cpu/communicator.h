@@ -1,16 +1,18 @@
-// A group of ranks at work: the order of its operations, who drives them, and how it ends.
+// A group of ranks at work: the order of its operations, the threads that drive them, and its end.
 //
-// Three verbs, here and below: wait (until an operation is done: polls, yields, sleeps), poll (run the
-// steps for which the peers are there; never waits), step (what a schedule does between two waits).
+// Three verbs, here and below: wait (until an operation is done: polls, yields, sleeps), poll (run
+// the steps for which the peers are there; never waits), step (the part of a schedule between two
+// waits).
 //
-// Operations of a group run one after the other, in the order in which they were issued. Whoever
-// has time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
-// the progress thread. Two locks, never held together but in this order:
-//   drive_  who drives; only its holder polls an operation. Nobody waits for it while another
-//           drives: all look again later. Only leave() and abort() do, for the step that runs: when
+// Operations of a group run one after the other, in the order in which they were issued. Any thread
+// with time drives the first of them: the caller of a synchronous operation, a caller in wait(), or
+// the progress thread. Two locks, never held together except in this order:
+//   drive_  its holder drives; only it polls an operation. Nobody waits for it while another
+//           drives: all look again later. Only leave() and abort() wait, for the running step: when
 //           they return, nothing touches the memory of an operation any more
 //   state_  the queue, the counters, the failure; held for moments only
-// and after both, that of the sends and receives (point_to_point.h). Completion runs outside of all.
+// The lock of the sends and receives (point_to_point.h) comes after both. Completion runs outside
+// of all.
 //
 // Thread-safe. On every rank the operations must be issued in the same order.
 #pragma once
@@ -42,41 +44,44 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   ~Communicator() override;
 
   const GroupTraits& traits() const { return traits_; }
-  /// Lives as long as this.
+  /// Lives as long as this object.
   const Transport& transport() const { return *peers_; }
   int rank() const { return peers_->rank(); }
   int size() const { return peers_->size(); }
-  /// What a warning of this group begins with: "[rank0]: fastcomm: group '2': ". Set before the first operation.
+  /// Start of this group's warnings: "[rank0]: fastcomm: group '2': ". Set before the first
+  /// operation.
   void set_label(std::string label) { label_ = std::move(label); }
   const std::string& label() const { return label_; }
   /// Operations issued so far.
   uint64_t sequence() const { return sequence_; }
 
-  /// Runs after whatever is pending, in the calling thread. `interrupted`, if given, is called now
-  /// and then while waiting and may throw: then the group is given up, since the peers cannot finish
-  /// without this rank. The operation holds its error, if any.
+  /// Runs after all pending operations, in the calling thread. `interrupted`, if given, is called
+  /// now and then while waiting and may throw: then the group is given up, since the peers cannot
+  /// finish without this rank. The operation holds its error, if any.
   std::shared_ptr<Operation> run(const Call& call, Milliseconds timeout,
                                  const std::function<void()>& interrupted);
 
-  /// Starts and returns at once; `on_finish` runs once, on whichever thread completes it, possibly
-  /// this one before start() returns.
+  /// Starts and returns at once; `on_finish` runs once, on the thread that completes the operation,
+  /// possibly this one before start() returns.
   std::shared_ptr<Operation> start(const Call& call, Milliseconds timeout,
                                    Operation::OnFinish on_finish);
 
-  /// Why the group can no longer be used; nullptr while it can.
+  /// The reason why the group can no longer be used; nullptr while it can.
   std::exception_ptr failure() const;
-  /// The same for a call, `name`, that this object does not carry out: what a peer has done that gave the group up,
-  /// or died, is seen where it was raised before the call (given_up_before).
+  /// The same for a call, `name`, that this object does not carry out. It sees a peer's failure or
+  /// death that was raised before the call (given_up_before).
   std::exception_ptr failure_before(const char* name);
-  /// For what ranks do together outside of an operation, `name`: gives the group up and returns why, once a rank
-  /// that it needs has been gone, dead or failed for a while, since `since`. What that rank did before may be
-  /// enough, so it gets some time. Of those who left in order only `leavers` count, by bits. Here and below messages
-  /// say `number` where what is done together is counted apart from this group's operations.
+  /// For joint work of the ranks outside of an operation, `name`: gives the group up and returns
+  /// the reason, once a needed rank has been gone, dead or failed for a while, since `since`. The
+  /// delay is there because that rank's earlier work may be enough. Of ranks that left in order
+  /// only `leavers` count, by bits. Here and below messages show `number` if such work is counted
+  /// apart from this group's operations.
   std::exception_ptr stalled(const char* name, std::optional<Deadline>& since,
                              uint64_t leavers = ~uint64_t{0},
                              std::optional<uint64_t> number = std::nullopt);
-  /// Gives the group up because `name` has failed, `peer` being at fault, and returns why: a peer that died is to
-  /// blame, whatever `what` says, so the kernel gets some time to report the death.
+  /// Gives the group up because `name` has failed by the fault of `peer`, and returns the reason. A
+  /// peer that died is to blame, even if `what` blames another, so the kernel gets some time to
+  /// report the death.
   std::exception_ptr failed(const char* name, ErrorCode code, const std::string& what,
                             int peer = -1, std::optional<uint64_t> number = std::nullopt);
 
@@ -84,15 +89,16 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   /// `interrupted` as in run().
   void wait(Operation& operation, Deadline deadline, const std::function<void()>& interrupted);
 
-  /// Sends and receives, which have an order of their own: by pair of ranks and tag. Both start at once
-  /// and never block; `on_finish` as in start(). Where the group has failed they raise why.
+  /// Sends and receives have an order of their own: by pair of ranks and tag. They start at once
+  /// and never block; `on_finish` as in start(). If the group has failed they raise the reason.
   std::shared_ptr<PeerOperation> post(const PeerCall& call, PeerOperation::OnFinish on_finish);
-  /// As the other wait(). The group's `timeout` counts from here: an early post may be followed by a late wait.
+  /// As the other wait(). The group's `timeout` counts from here: an early post may be followed by
+  /// a late wait.
   void wait(PeerOperation& operation, Milliseconds timeout, Deadline deadline,
             const std::function<void()>& interrupted);
-  /// Lets it go on by itself, whether anyone waits or not, where post() has not found that needed.
+  /// Lets it go on by itself, with or without a waiter, if post() has not done so.
   void in_background(const std::shared_ptr<PeerOperation>& operation);
-  /// Takes it back; where a peer knows of it already, the group is given up.
+  /// Takes it back; if a peer knows of it already, the group is given up.
   void cancel(const std::shared_ptr<PeerOperation>& operation);
   bool keep_watching() override;
   /// The same for sends and receives alone.
@@ -102,31 +108,33 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   void examine() override;
   bool pending() const override;
 
-  /// Announces that this rank leaves: peers finish what this rank has taken part in, and get Error(kPeerLeft) for
-  /// anything later. Pending operations end in an error. `how` tells peers what happened, if not just
-  /// that the group was destroyed: "failed with ValueError: ...". Idempotent; waits for no peer.
+  /// Announces that this rank leaves: peers finish the operations that this rank has taken part in,
+  /// and get Error(kPeerLeft) for later ones. Pending operations end in an error. `how` tells peers
+  /// the cause, unless the group was just destroyed: "failed with ValueError: ...". Idempotent;
+  /// waits for no peer.
   void leave(const std::string& how = "");
-  /// Asks whether every peer has left the group, or is dead. May be asked when this object is gone.
+  /// A function that is true if every peer has left the group, or is dead. It may outlive this
+  /// object.
   std::function<bool()> peers_are_gone() const { return peers_->peers_are_gone(); }
   /// Gives the group up: pending operations end in an error here and on every peer.
   void abort(const std::string& why);
-  /// Two communicators of the same ranks: from now on, when one fails the other is given up for the same
-  /// reason. Where one has failed already, at once.
+  /// Ties two communicators of the same ranks: when one fails, the other is given up for the same
+  /// reason; at once if one has failed already.
   static void share_fate(const std::shared_ptr<Communicator>& one,
                          const std::shared_ptr<Communicator>& other);
 
  private:
   using Finished = std::vector<std::pair<std::shared_ptr<Operation>, std::exception_ptr>>;
 
-  /// Why the group cannot go on.
+  /// The reason why the group cannot go on.
   struct Failure {
     ErrorCode code;
     int peer;  // the rank at fault, or -1
     std::string text;
-    std::string cause = "";  // what to tell the peers, if not the text: a control block is small
+    std::string cause = "";  // text for the peers, if another one: a control block is small
   };
 
-  /// What a message is about.
+  /// The subject of a message.
   struct Subject {
     Subject(const Operation& operation);
     Subject(const char* what, uint64_t number) : name(what), sequence(number) {}
@@ -140,8 +148,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
                                    Operation::OnFinish on_finish);
   std::shared_ptr<Operation> head() const;
   bool poll_queue(Finished& finished, Clock::duration spin);
-  /// Calls `interrupted`, if given, unless that was a moment ago, at `asked`. Ctrl-C gives the group up, since the
-  /// peers cannot finish without this rank.
+  /// Calls `interrupted`, if given, unless `asked` was a moment ago. Ctrl-C gives the group up,
+  /// since the peers cannot finish without this rank.
   template <class AnyOperation>
   void ask(const std::function<void()>& interrupted, Deadline& asked,
            const AnyOperation& operation) {
@@ -157,44 +165,45 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   /// The part of wait() after the spin: yields, then sleeps.
   void wait_until_done(Operation& operation, Deadline deadline,
                        const std::function<void()>& interrupted);
-  /// What is seen of a peer.
+  /// Signs of a peer's state.
   struct Signs {
     bool gave_up;
     bool left;
-    bool died;  // and had not announced that it leaves
+    bool died;  // without having announced that it leaves
   };
   Signs signs_of(int peer) const;
-  /// Why the operation cannot go on; nothing while nothing is wrong.
+  /// The reason why the operation cannot go on; nothing while nothing is wrong.
   std::optional<Failure> failure_of(const Operation& operation) const;
   std::optional<Failure> evidence(const Operation& operation) const;
-  /// Who has given the group up or died before a call begins, whatever it had done before; and in
+  /// A peer that gave the group up or died before a call begins, even if it did its part; and in
   /// `who_left`, if not nullptr, a peer that left in good order.
   std::optional<Failure> given_up_before(const Subject& subject, int* who_left = nullptr) const;
-  /// The same for the head of the queue, before its first step; then who has left. Under drive_.
+  /// The same for the head of the queue, before its first step; then for a peer that left. Under
+  /// drive_.
   std::optional<Failure> given_up_before(const Operation& operation) const;
-  /// Who has left, seen with acquire, and `what` that is about.
+  /// Failure by a peer that left, seen with acquire; `what` is the text.
   Failure departure_of(int peer, const Subject& subject, const std::string& what) const;
-  /// Who has left without having ended the head of the queue; under drive_.
+  /// Failure by a peer that left without having ended the head of the queue; under drive_.
   Failure departure_before_end(int peer, const Subject& subject) const;
-  /// All peers have left, seen with acquire, and any of them might have sent what is waited for: one is to blame
-  /// only if it did not leave in good order.
+  /// Failure if all peers have left, seen with acquire, and any of them might have sent the awaited
+  /// message: one is to blame only if it did not leave in good order.
   Failure departure_of_all(const Subject& subject) const;
   /// The timeout of a queued operation; `operation` is the head of the queue.
   std::optional<Failure> overdue(const Operation& operation) const;
-  /// What is said of `late`, which waits behind `head` or is that: "not arrived: rank 1 ...".
+  /// Text about `late`, which is `head` or waits behind it: "not arrived: rank 1 ...".
   std::string missing_in(const Operation& late, const Operation& head,
                          const std::vector<int>& peers) const;
-  /// Says whom the operation waits for, once it has stood still for long.
+  /// Warns of the ranks that the operation waits for, once it has stood still for long.
   void warn_of_wait(const Operation& operation);
-  /// Who is dead, gone or failed, whatever it had done before.
+  /// Failure by a peer that is dead, gone or failed, even if it did its part.
   std::optional<Failure> blame(const Subject& subject, uint64_t leavers = ~uint64_t{0}) const;
   Failure death_of(int peer, const Subject& subject) const;
-  /// What a peer that gave the group up says about it.
+  /// The failure that a peer that gave the group up tells about.
   Failure told_by(int peer, const Subject& subject) const;
   /// Gives the group up, from the head of the queue on.
   void fail(const Failure& failure, Finished& finished);
   void give_up_queue(Finished& finished);  // with both locks
-  /// What a call after the failure raises; with state_.
+  /// The error of a call after the failure; with state_.
   std::exception_ptr failed_before(const char* name) const;
   /// fail() and finish(); returns the failure as an exception.
   std::exception_ptr give_up(const Failure& failure);
@@ -204,7 +213,7 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
                        const std::function<void()>& interrupted);
   /// Gives the group up for a message that does not fit its receive.
   void tell_mismatch();
-  /// Looks for what keeps sends and receives from ending.
+  /// Looks for reasons that keep sends and receives from ending.
   void examine_messages();
   /// Gives up the groups that share this one's fate; without locks.
   void spread_failure();
@@ -220,7 +229,8 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   Deadline idle_since_{};  // the progress thread's own
 
   std::string label_;
-  /// Where the first operation stood when somebody looked around. Only under drive_, which look-arounds hold.
+  /// Position of the first operation at the last look-around. Only under drive_, which look-arounds
+  /// hold.
   struct Standstill {
     Standstill(uint64_t number, uint32_t at) : sequence(number), step(at) {}
     uint64_t sequence;
@@ -233,11 +243,11 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
   std::mutex drive_;
   mutable std::mutex state_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::optional<Failure> first_failure_;                 // what failure_ says
+  std::optional<Failure> first_failure_;                 // the failure in failure_
   std::vector<std::weak_ptr<Communicator>> companions_;  // that share this one's fate
-  std::atomic<bool> to_spread_{false};  // it has failed, and they have not been told
-  std::atomic<uint64_t> sequence_{0};   // written under state_, read by messages without
-  uint32_t base_ = 0;                   // steps published by operations that are done; under drive_
+  std::atomic<bool> to_spread_{false};                   // it has failed, and they do not know yet
+  std::atomic<uint64_t> sequence_{0};  // written under state_, read by messages without
+  uint32_t base_ = 0;                  // steps published by operations that are done; under drive_
   std::exception_ptr failure_;
   bool left_ = false;
 };
@@ -246,7 +256,7 @@ class Communicator final : public Driven, public std::enable_shared_from_this<Co
 /// fastcomm/errors.py reads it back. `peer` < 0: no peer is to blame.
 std::string message_front(int rank, int size, int peer, const char* operation, uint64_t sequence);
 
-/// What a call of `operation` raises after the group has failed with that code and text.
+/// The error of a call of `operation` after the group has failed with that code and text.
 std::exception_ptr come_after(ErrorCode code, const std::string& text, const char* operation);
 
 }  // namespace fastcomm

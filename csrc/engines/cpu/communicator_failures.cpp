@@ -1,4 +1,5 @@
-// How a group of ranks fails: what shows that it cannot go on, who is to blame, and who is told.
+// Failures of a group of ranks: the signs that it cannot go on, the rank to blame, and the ranks to
+// tell.
 #include <thread>
 
 #include "core/control.h"
@@ -45,7 +46,7 @@ void Communicator::examine() {
     }
   }
   finish(finished);
-  if (goes_on) {  // it ends well, or finds the fault itself, and can say more of it than a peer
+  if (goes_on) {  // it ends well, or finds the fault itself and can tell more than a peer
     poll();
   } else if (messages_.busy()) {
     examine_messages();
@@ -56,8 +57,8 @@ std::optional<Communicator::Failure> Communicator::failure_of(const Operation& o
   auto found = evidence(operation);
   if (!found) found = overdue(operation);
   // First the evidence, then the flags: all that a peer published before it gave up, left or died
-  // is seen here. An operation that waits for no one goes on, whatever happened: it ends well, or
-  // finds by itself what a faster peer has found (a mismatch).
+  // is seen here. An operation that waits for nobody goes on in any case: it ends well, or finds by
+  // itself the fault that a faster peer has found (a mismatch).
   if (found && operation.awaited_peer() < 0) found.reset();
   return found;
 }
@@ -100,8 +101,9 @@ Communicator::Failure Communicator::departure_before_end(int peer, const Subject
 }
 
 Communicator::Signs Communicator::signs_of(int peer) const {
-  // A rank gives up, announces that it leaves, and ends, in this order. Read in reverse order: if one of these
-  // is seen, so is all that came before it, however much happens between two of these loads.
+  // A rank gives up, announces that it leaves, and ends, in this order. The reads go in reverse
+  // order: if one of these is seen, so is all that came before it, even if much happens between two
+  // of these loads.
   const ControlBlock& control = peers_->control_block(peer);
   const bool lost = peers_->lost(peer);
   const bool left = control.left.load(std::memory_order_acquire) != 0;
@@ -113,11 +115,11 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Signs seen = signs_of(peer);
-    // Judged first: the leave notice and death may follow from it and say less.
+    // Judged first: the leave notice and death may follow from it and tell less.
     if (seen.gave_up) {
       const uint64_t first_failed = peers_->control_block(peer).first_failed;
       if (operation.header().sequence >= first_failed) return told_by(peer, operation);
-      continue;  // it has done its part of this one
+      continue;  // it has done its part of this operation
     }
     if (seen.left && operation.awaits(peer)) return departure_before_end(peer, operation);
     if (seen.died) return death_of(peer, operation);
@@ -125,16 +127,17 @@ std::optional<Communicator::Failure> Communicator::evidence(const Operation& ope
   return std::nullopt;
 }
 
-// Whether the group was given up before this operation did anything: a rank that comes late may find every flag
-// that it needs, of peers that wait no longer. "Before" is what a user can know: a peer's error was raised, then
-// this call was made.
+// Tells if the group was given up before this operation did anything: a rank that comes late may
+// find every flag that it needs, from peers that wait no longer. "Before" is the order that a user
+// can know: a peer's error was raised, then this call was made.
 //
-// fail() publishes the poison (release) and passes a full fence (wake_peers) before any error is raised, so the
-// mark is visible by then, not in a store buffer. The look cannot be done before the call: each of its loads comes
-// after the lock that the call took when it was queued, an acquire. Where the user has ordered the two (through a
-// store, a pipe), it happens before the look, and coherence alone obliges it to see the mark, which never goes
-// back. The look comes before the first step, which publishes that this rank is there: from then on a peer may give
-// up or go on, and the next operation's look decides. The peers' flags prove nothing either way: they were
+// fail() publishes the poison (release) and passes a full fence (wake_peers) before any error is
+// raised, so the mark is visible by then, not in a store buffer. The look cannot move before the
+// call: each of its loads comes after the lock that the call took when it was queued, an acquire.
+// If the user has ordered the two (through a store, a pipe), the mark happens before the look, and
+// coherence alone makes the look see it, since the mark never goes back. The look comes before the
+// first step, which publishes that this rank is there: from then on a peer may give up or go on,
+// and the next operation's look decides. The peers' flags prove nothing either way: they were
 // published before the mark, so a load of it that follows an acquire of them need not see it.
 std::optional<Communicator::Failure> Communicator::given_up_before(const Subject& subject,
                                                                    int* who_left) const {
@@ -148,7 +151,8 @@ std::optional<Communicator::Failure> Communicator::given_up_before(const Subject
   return std::nullopt;
 }
 
-// A peer has ended no operation that this rank has not begun. So one that left in good order had not ended this one.
+// A peer has ended no operation that this rank has not begun. So a peer that left in good order had
+// not ended this one.
 std::optional<Communicator::Failure> Communicator::given_up_before(
     const Operation& operation) const {
   int who_left = -1;
@@ -186,7 +190,7 @@ std::optional<Communicator::Failure> Communicator::overdue(const Operation& oper
 
 std::string Communicator::missing_in(const Operation& late, const Operation& head,
                                      const std::vector<int>& peers) const {
-  // The names first: peers are told as much of this as a control block has room for, and calls may be long.
+  // The names come first: a control block has little room for the text, and calls may be long.
   std::string names, progress;
   for (const int peer : peers) {
     names += concat(names.empty() ? "" : ", ", peers_->describe(peer));
@@ -220,7 +224,7 @@ Communicator::Failure Communicator::told_by(int peer, const Subject& subject) co
   const ControlBlock& control = peers_->control_block(peer);
   auto cause = static_cast<ErrorCode>(control.cause);
   int blamed = control.blamed;
-  // Whichever rank notices first, all raise the same error for the same cause.
+  // All ranks raise the same error for the same cause, even if another rank notices it first.
   switch (cause) {
     case ErrorCode::kMismatch:
     case ErrorCode::kTimeout:
@@ -229,7 +233,7 @@ Communicator::Failure Communicator::told_by(int peer, const Subject& subject) co
       break;
     default:
       cause = ErrorCode::kPoisoned;
-      if (blamed < 0) blamed = peer;  // a peer that was told by another passes the blame on
+      if (blamed < 0) blamed = peer;  // a peer that another rank told passes the blame on
   }
   return {cause, blamed,
           where(subject, blamed) +

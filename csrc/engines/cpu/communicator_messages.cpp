@@ -1,4 +1,4 @@
-// A group's sends and receives: who waits for them, and what keeps them from ending.
+// A group's sends and receives: their waits, and the reasons that keep them from ending.
 #include "engines/cpu/communicator.h"
 #include "engines/cpu/progress_thread.h"
 #include "transport/fork.h"
@@ -6,13 +6,13 @@
 namespace fastcomm {
 namespace {
 
-/// A wait looks around this often, however well it goes.
+/// A wait looks around this often, even if all goes well.
 constexpr Milliseconds kLookAround{10};
 
-/// A progress thread that is told of every call anew would be woken by every call.
+/// Long enough that not every call has to wake the progress thread anew.
 constexpr Milliseconds kForget{100};
 
-/// Looks for at most this long, unless what is awaited seems to need this core.
+/// Looks for at most this long, unless the awaited peer seems to need this core.
 template <class Ready, class Crowded>
 void spin_for(Clock::duration spin, const Ready& ready, const Crowded& crowded) {
   constexpr int kLooksPerClockRead = 32;
@@ -46,7 +46,7 @@ std::shared_ptr<PeerOperation> Communicator::post(const PeerCall& call,
     if (error.code() == ErrorCode::kSystem && failure() == nullptr) abort(error.what());
     throw;
   }
-  tell_mismatch();  // which may be another operation's
+  tell_mismatch();  // which may come from another operation
   messages_.deliver();
   if (!operation->done() && messages_.in_background(operation, false)) poll_messages_later();
   return operation;
@@ -58,13 +58,14 @@ void Communicator::in_background(const std::shared_ptr<PeerOperation>& operation
 
 void Communicator::poll_messages_later() {
   active_.store(true, std::memory_order_relaxed);
-  // Against keep_watching(): what is to be driven was counted before this looks, and the progress thread looks for
-  // it after it has let go. Against a progress thread that becomes busy: ProgressThread::busy().
+  // Against keep_watching(): this call's work was counted before this exchange, and the progress
+  // thread looks for work after it has let go. Against a progress thread that becomes busy:
+  // ProgressThread::busy().
   const bool watched = watched_.exchange(true, std::memory_order_seq_cst);
   try {
     if (!watched) {
       progress_thread_.watch(
-          shared_from_this());  // also where it is busy: the mark says that it watches
+          shared_from_this());  // even if it is busy: the mark means that it watches
     } else if (progress_thread_.busy()) {
       progress_thread_.add(shared_from_this());
     }
@@ -111,7 +112,7 @@ void Communicator::wait(PeerOperation& operation, Milliseconds timeout, Deadline
   struct Waiting {
     explicit Waiting(Communicator& group) : group(group) { group.messages_.begin_waiting(); }
     ~Waiting() {
-      // The progress thread kept away while this thread was driving: what is left is its job again.
+      // The progress thread kept away while this thread was driving: the rest is its job again.
       if (group.messages_.end_waiting()) group.poll_messages_later();
     }
     Communicator& group;
@@ -177,7 +178,7 @@ void Communicator::wait_until_done(PeerOperation& operation, Milliseconds timeou
 }
 
 void Communicator::examine_messages() {
-  // All of it is read before the rings are looked at, in waits_for().
+  // All of it is read before waits_for() looks at the rings.
   int dead = -1, poisoned = -1;
   uint64_t gone = 0;
   for (int peer = 0; peer < size(); ++peer) {

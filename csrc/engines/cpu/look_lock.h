@@ -1,8 +1,8 @@
-// A lock for what several threads look at in turn, and sleep when there is nothing to see.
+// A lock for state that several threads look at in turn, sleeping while there is nothing to see.
 //
-// A thread that posts takes it; one that only looks tries to, since the holder is looking too. But the
-// holder may have looked just before something came: then a thread that tried in vain would sleep
-// through it. So it leaves a mark, and the holder rings its own doorbell when it lets go.
+// A thread that posts takes it; one that only looks tries to, since the holder is looking too. But
+// the holder may have looked just before something came: then a thread that tried in vain would
+// sleep through it. So it leaves a mark, and the holder rings its own doorbell when it lets go.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace fastcomm {
 
 class LookLock {
  public:
-  /// `doorbell`: what the threads of this rank sleep on.
+  /// The threads of this rank sleep on `doorbell`.
   explicit LookLock(Doorbell& doorbell) : doorbell_(doorbell) {}
 
   class Holder {
@@ -23,9 +23,10 @@ class LookLock {
 
     Holder(LookLock& lock, std::try_to_lock_t) : lock_(lock), held_(lock.mutex_.try_lock()) {
       if (held_) return;
-      // This side stores the mark and then looks at the lock; ~Holder lets go of the lock and then looks
-      // at the mark. With a fence between the two on both sides one sees the other: either the lock
-      // is free here, or the mark is seen there. A thread about to sleep has counted itself in before.
+      // This side stores the mark and then looks at the lock; ~Holder lets go of the lock and then
+      // looks at the mark. With a fence between the two on both sides one sees the other: either
+      // the lock is free here, or the mark is seen there. A thread about to sleep has counted
+      // itself in before.
       lock_.missed_.store(true, std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       held_ = lock_.mutex_.try_lock();

@@ -74,7 +74,7 @@ bool Operation::poll(uint32_t base) {
 bool Operation::poll_staged(uint32_t base) {
   if (algorithm() == Algorithm::kNothing) return true;
   uint32_t at = step();
-  if (at == 0) {  // which publishes the header: that must be in place before
+  if (at == 0) {  // it publishes the header, which must be in place before
     ControlBlock& control = peers_.own_control_block();
     CallNotice& notice = notice_in(control, header_.sequence);
     notice.header = header_;
@@ -95,7 +95,8 @@ bool Operation::awaits(int peer) const {
   if (peer == quitter_.load(std::memory_order_relaxed)) return true;
   const uint32_t at = step();
   if (at == 0 || at == kDirect || peer == peers_.rank()) return false;
-  if ((at & kDirect) != 0) {  // its one wait is for all ranks
+  // Zero from the start: written if sites are asked for, even to take one away.
+  if ((at & kDirect) != 0) {
     return !reached(load_flag(peers_.view().flags[peer]), direct_base() + (at & ~kDirect));
   }
   const WaitFor wait = std::visit([at](const auto& s) { return s.wait_for(at); }, schedule_);
@@ -145,7 +146,7 @@ void Operation::check_headers() const {
   if (balance != 0) raise_unbalanced();
 }
 
-// All headers are there and stay: every rank makes the same of them, whichever it is.
+// All headers are there and stay, so every rank comes to the same result.
 void Operation::raise_unlike() const {
   std::vector<const CallHeader*> headers;
   for (int rank = 0; rank < peers_.size(); ++rank) {
@@ -174,20 +175,20 @@ std::string Operation::progress_of(int peer) const {
   }
   const std::string late = concat(peers_.describe(peer), " has not called it");
   if (header_.sequence == 0) return late + ", nor anything before";
-  // Every rank has entered the operation before, and this rank saw its flag there, after the notice.
-  // The notice stays until the rank begins the next operation but one, which cannot be before this
-  // rank has entered the next.
+  // Every rank has entered the previous operation, and this rank saw its flag there, after the
+  // notice. The notice stays until the rank begins the next operation but one, which cannot be
+  // before this rank has entered the next.
   return concat(late, "; the last it called was ",
                 describe_call(notice_in(peers_.control_block(peer), header_.sequence - 1)));
 }
 
 void Operation::finish(std::exception_ptr error) {
   error_ = std::move(error);
-  // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
+  // Moved out, so that its captures (a work that holds this operation, for one) are let go.
   const auto callback = std::move(on_finish);
   on_finish = nullptr;
   if (callback) callback(*this, error_);
-  // Release: whoever sees done() sees the results and the error.
+  // Release: a thread that sees done() sees the results and the error.
   done_.store(true, std::memory_order_release);
 }
 

@@ -1,4 +1,4 @@
-// The part of an operation about tensors in shared memory: where they are, and going on without slots.
+// The part of an operation about tensors in shared memory: their places, and the way without slots.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -39,9 +39,10 @@ bool Operation::poll_direct() {
 }
 
 bool Operation::find_quitter() {
-  // All loads of the peers' tensors before the looks at their control blocks. Their other half is the fence in
-  // Transport::wake_peers, after the mark and before the user gets the tensor back: if a load saw
-  // what the user wrote, the mark is seen. Then a sum is not published, and this rank does not end.
+  // All loads of the peers' tensors before the looks at their control blocks. The counterpart is
+  // the fence in Transport::wake_peers, after the mark and before the user gets the tensor back: if
+  // a load saw the user's writes, the mark is seen. Then a sum is not published, and this rank does
+  // not end.
   if (FC_LEFT_OUT(Control::kNoSecondLook)) return false;
   std::atomic_thread_fence(std::memory_order_acquire);
   for (int peer = 0; peer < peers_.size(); ++peer) {
@@ -55,7 +56,7 @@ bool Operation::find_quitter() {
 bool Operation::read_headers() {
   check_headers();
   if (row_->in_place == nullptr || !any_shared()) return true;
-  // One more step, whichever way it goes on from here: ranks that have not staged do so, or all meet again.
+  // One more step, in either case: ranks that have not staged do so, or all meet again.
   if (auto* one_shot = std::get_if<AllReduceOneShot>(&schedule_)) one_shot->stages_late = true;
   char* buffers[kMaxRanks];
   if (!reach_all(buffers)) return true;

@@ -1,4 +1,4 @@
-// A send or a receive of one rank: what was called, how far it is, and how it ended.
+// A send or a receive of one rank: the call, its progress, and its outcome.
 #pragma once
 
 #include <atomic>
@@ -36,10 +36,10 @@ inline std::string describe_message(bool is_send, DType dtype, uint64_t count, i
 
 class PeerOperation {
  public:
-  /// Runs once, before done() holds, on whichever thread ends the operation, outside of every lock.
+  /// Runs once, before done() holds, on the thread that ends the operation, outside of every lock.
   using OnFinish = std::function<void(const PeerOperation&, const std::exception_ptr&)>;
 
-  /// `site`: where the program made the call, "" where nobody asked.
+  /// `site` is the place of the call in the program, "" if not asked for.
   PeerOperation(const PeerCall& call, OnFinish on_finish, std::string site = "")
       : call_(call), site_(std::move(site)), on_finish_(std::move(on_finish)) {}
   PeerOperation(const PeerOperation&) = delete;
@@ -51,7 +51,7 @@ class PeerOperation {
            at_site(site_);
   }
   bool done() const { return done_.load(std::memory_order_acquire); }
-  /// Once it is done: why it failed, or nullptr; who sent what was received, or -1.
+  /// Once it is done: the error, or nullptr; the sender of the received message, or -1.
   std::exception_ptr error() const { return error_; }
   int source() const { return source_; }
 
@@ -60,11 +60,11 @@ class PeerOperation {
 
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
-    // Moved out, so that what it holds (a work that holds this operation, for one) is let go.
+    // Moved out, so that its captures (a work that holds this operation, for one) are let go.
     const auto callback = std::move(on_finish_);
     on_finish_ = nullptr;
     if (callback) callback(*this, error_);
-    // Release: whoever sees done() sees the data, the source and the error.
+    // Release: a thread that sees done() sees the data, the source and the error.
     done_.store(true, std::memory_order_release);
   }
 

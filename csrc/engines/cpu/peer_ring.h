@@ -1,13 +1,13 @@
 // The rings of point-to-point messages: one for each ordered pair (sender s, receiver r), after the
-// collective scratch in the ranks' windows. One end of a ring is a RingSender, the other a RingReceiver;
-// what they carry, and for whom, is up to engines/cpu/point_to_point.h.
+// collective scratch in the ranks' windows. One end of a ring is a RingSender, the other a
+// RingReceiver; engines/cpu/point_to_point.h decides about the messages in it.
 //
-// Every word has one writer, lies in its writer's window, and only ever counts up (and wraps). For the
-// pair (s, r), in s's window, in r's place there:
+// Every word has one writer, lies in its writer's window, and only ever counts up (and wraps). For
+// the pair (s, r), in s's window, in r's place there:
 //
 //   opened   1 once the cells are backed by memory
 //   cells    a ring of announcements: stamp, tag, size, dtype, and up to kEagerBytes of data after
-//            them, so that 8 bytes travel in the one cache line that says that they are there
+//            them, so that 8 bytes travel in the one cache line that announces them
 //   filled   slots filled so far
 //   slots    a ring of pieces of long messages
 //
@@ -18,30 +18,32 @@
 //   drained  slots read so far: they are s's again
 //
 // Long messages go through the slots one after the other, in the order of their grants, so neither
-// end says whose a slot is. A message's number is that of its announcement, from 0.
+// end names the message of a slot. A message's number is that of its announcement, from 0.
 //
-// Who orders what. Each wait is one acquire load of one word; what it makes visible or free:
+// Memory ordering. Each wait is one acquire load of one word, which makes visible or free:
 //
 //   wait of   for                      the release before it makes sure
-//   r         cell.stamp == number+1   tag, size, dtype and data of that cell are written. The value left
-//                                      there is number+1-kRingCells, or 0 in fresh memory: never the
-//                                      awaited one, so a stamp needs no counter beside it
-//   s         taken  > number-kCells   r has read the cell's last content (a plain read before the release,
-//                                      a plain write after the acquire: reads do not move below the one,
-//                                      writes not above the other)
-//   s         grant  == (g+1, number)  nothing: number and stamp are one word, and s reads nothing of r's
-//                                      after it. A grant's place is free again when r has drained the
-//                                      message of the grant kRingGrants before, which s must have read
+//   r         cell.stamp == number+1   tag, size, dtype and data of that cell are written. The value
+//                                      left there is number+1-kRingCells, or 0 in fresh memory:
+//                                      never the awaited one, so a stamp needs no counter beside it
+//   s         taken  > number-kCells   r has read the cell's last content (a plain read before the
+//                                      release, a plain write after the acquire: reads do not move
+//                                      below the one, writes not above the other)
+//   s         grant  == (g+1, number)  nothing: number and stamp are one word, and s reads nothing
+//                                      of r's after it. A grant's place is free again when r has
+//                                      drained the message of the grant kRingGrants before, which s
+//                                      must have read
 //   r         filled > piece           the piece's bytes are in its slot
 //   s         drained > piece-kSlots   r has read the slot's last content (as for taken)
-//   r         opened == 1              nothing but that the cells are backed; their stamps are zero
+//   r         opened == 1              only that the cells are backed; their stamps are zero
 //
-// A publication is sequentially consistent and followed by a look at the peer's sleepers; a rank that
-// falls asleep counts itself in first and then looks at all of its words again (transport/doorbell.h).
+// A publication is sequentially consistent and followed by a look at the peer's sleepers; a rank
+// that falls asleep counts itself in first and then looks at all of its words again
+// (transport/doorbell.h).
 //
-// Words are zero at the group's start: a window's memory is fresh, or a hole was punched in it when the
-// last group let it go (Segment::free), after every peer had left that group or was dead; only its owner
-// writes to a window.
+// Words are zero at the group's start: a window's memory is fresh, or a hole was punched in it when
+// the last group let it go (Segment::free), after every peer had left that group or was dead; only
+// its owner writes to a window.
 #pragma once
 
 #include <atomic>
@@ -90,12 +92,12 @@ struct RingMemory {
 };
 static_assert(sizeof(RingMemory) % kLineBytes == 0, "the next one is aligned");
 
-/// What the rings take in the window of a rank in a group of `size`.
+/// Bytes of the rings in the window of a rank in a group of `size`.
 constexpr size_t rings_bytes(int size) {
   return static_cast<size_t>(size - 1) * (sizeof(RingMemory) + kRingSlots * ring_slot_bytes(size));
 }
 
-/// Publishes a word where a peer may sleep; `rule` makes it relaxed in a negative control.
+/// Publishes a word for a peer that may sleep; `rule` makes it relaxed in a negative control.
 template <class Word>
 void publish_word(std::atomic<Word>& word, Word value, [[maybe_unused]] Control rule) {
   FC_INTERLEAVE();
@@ -111,14 +113,14 @@ Word look_at_word(const std::atomic<Word>& word, [[maybe_unused]] Control rule) 
   return word.load(std::memory_order_acquire);
 }
 
-/// What both ends share: where the two parts of the ring lie.
+/// State of both ends: the places of the two parts of the ring.
 class RingEnd {
  protected:
-  /// `base`: where the rings start in every rank's scratch. Backs this rank's part up to `bytes`, and
-  /// makes sure that the peer's words can be read. Raises Error(kSystem).
+  /// `base` is the start of the rings in every rank's scratch. Backs this rank's part up to
+  /// `bytes`, and makes sure that the peer's words can be read. Raises Error(kSystem).
   RingEnd(Transport& peers, size_t base, int peer, size_t bytes);
 
-  /// Where the part towards `peer` lies in the scratch of `owner`, which has none towards itself.
+  /// Place of the part towards `peer` in the scratch of `owner`, which has none towards itself.
   static size_t at(size_t base, int owner, int peer, int size) {
     return base + static_cast<size_t>(peer - (peer > owner)) *
                       (sizeof(RingMemory) + kRingSlots * ring_slot_bytes(size));
@@ -139,7 +141,8 @@ class RingSender : private RingEnd {
   /// Makes room for messages that are longer than kEagerBytes.
   void back_slots();
 
-  /// Announces a message, with its data if that is short. Its number, or nothing while the ring is full.
+  /// Announces a message, with its data if that is short. Returns its number, or nothing while the
+  /// ring is full.
   std::optional<uint32_t> post(int32_t tag, DType dtype, uint64_t bytes, const char* data) {
     if (posted_ - taken_ == kRingCells) {
       taken_ = look_at_word(theirs_->words.taken, Control::kRelaxTakenLook);
@@ -158,11 +161,11 @@ class RingSender : private RingEnd {
   /// The number of the next long message that the peer is ready for.
   std::optional<uint32_t> next_grant();
 
-  /// Whether a slot is free for the next piece.
+  /// True if a slot is free for the next piece.
   bool can_fill();
-  /// What a message is cut into.
+  /// Most bytes of a piece of a message.
   size_t piece_bytes() const { return slot_bytes_; }
-  /// Writes a piece of at most that into the next slot, after can_fill().
+  /// Writes a piece of at most piece_bytes() into the next slot, after can_fill().
   void fill(const char* data, size_t bytes);
 
  private:
@@ -200,7 +203,7 @@ class RingReceiver : private RingEnd {
   /// The next piece, or nullptr; it stays until drop_piece().
   const char* next_piece();
   void drop_piece();
-  /// The message that was asked for first is here in full.
+  /// Notes that the first of the granted messages is here in full.
   void end_grant() { ++ended_; }
 
  private:

@@ -59,13 +59,13 @@ bool PointToPoint::announce(Peer& peer, const Pointer& operation) {
 void PointToPoint::post_recv(const Pointer& operation) {
   const int from = operation->call().peer;
   const int size = peers_.size();
-  // Everything that may fail comes first.
+  // All steps that may fail come first.
   if (from >= 0) receiving_from(from);
   for (int peer = 0; from < 0 && peer < size; ++peer) {
     if (peer != peers_.rank()) receiving_from(peer);
   }
   ++unfinished_;
-  // What was put aside came before what is in the ring.
+  // A stray came before any message in the ring.
   for (int i = 1; i <= size; ++i) {
     const int peer = from >= 0 ? from : (last_served_ + i) % size;
     auto& strays = ring_peers_[peer].strays;
@@ -163,7 +163,7 @@ bool PointToPoint::send_more(Peer& peer) {
     const auto number = peer.sender->next_grant();
     if (!number) break;
     const auto found = peer.announced.find(*number);
-    if (found == peer.announced.end()) break;  // only a peer that is out of its mind asks for it
+    if (found == peer.announced.end()) break;  // only a broken peer asks for it
     peer.streams.push_back(std::move(found->second));
     peer.announced.erase(found);
     moved = true;

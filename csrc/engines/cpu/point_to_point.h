@@ -1,22 +1,23 @@
-// The sends and receives of one rank: which message is for whom, and how it gets there.
+// The sends and receives of one rank: matching, and transfer.
 //
-// The receiver pulls. A short message is done for its sender as soon as it lies in the ring of the pair
-// (engines/cpu/peer_ring.h), with its announcement: one copy, one publication, no one else's time. A long one
-// is announced; the receiver grants it once it has found a receive for it, and sender and receiver copy it
-// through the slots at the same time. Where a ring is full a send waits here, in the order of posting; a
-// call never blocks.
+// The receiver pulls. A short message is done for its sender as soon as it lies in the ring of the
+// pair (engines/cpu/peer_ring.h), with its announcement: one copy, one publication, nobody else's
+// time. A long one is announced; the receiver grants it once it has found a receive for it, and
+// sender and receiver copy it through the slots at the same time. If a ring is full a send waits
+// here, in the order of posting; a call never blocks.
 //
-// Matching is by source and tag, in the order of posting on both sides. A receive from any rank gets the
-// first message that is there; ranks take turns, starting after the one that was served last.
-// Announcements are read only while some receive is without a message and could get one from that rank;
-// a message found with another tag is put aside (the data of a short one on the heap, a long one stays
-// where it is). So no order of tags gets stuck, and what is sent to a rank that does not receive takes
-// no more memory there than the ring. A message and its receive are compared, bytes and dtype, before
-// anything is written; a mismatch gives the group up.
+// Matching is by source and tag, in the order of posting on both sides. A receive from any rank
+// gets the first message that is there; ranks take turns, starting after the one served last.
+// Announcements are read only while some receive is without a message and could get one from that
+// rank; a message found with another tag is put aside (the data of a short one on the heap, a long
+// one stays in place). So no order of tags gets stuck, and messages to a rank that does not receive
+// take no more of its memory than the ring. A message and its receive are compared, bytes and
+// dtype, before anything is written; a mismatch gives the group up.
 //
-// Locking: one lock, held for a look at all rings, with at most a ring's content copied. It is the last
-// to be taken: the Communicator's locks may be held around it, nothing is locked inside of it, and
-// operations end outside of it (deliver). A thread that only looks just tries to get it (look_lock.h).
+// Locking: one lock, held for a look at all rings, with at most a ring's content copied. It is the
+// last to be taken: the Communicator's locks may be held around it, nothing is locked inside of it,
+// and operations end outside of it (deliver). A thread that only looks just tries to get it
+// (look_lock.h).
 //
 // Thread-safe.
 #pragma once
@@ -41,48 +42,51 @@ class PointToPoint {
  public:
   using Pointer = std::shared_ptr<PeerOperation>;
 
-  /// `base`: where the rings start in every rank's scratch.
+  /// `base` is the start of the rings in every rank's scratch.
   PointToPoint(Transport& peers, size_t base);
   ~PointToPoint();
 
-  /// Takes an operation and does at once what can be done; false once it was stopped. Raises
-  /// Error(kSystem) where there is no memory for the rings.
+  /// Takes an operation and does all that can be done at once; false once it was stopped. Raises
+  /// Error(kSystem) if there is no memory for the rings.
   bool post(const Pointer& operation);
-  /// Does what can be done; true if anything moved.
+  /// Does all that can be done; true if anything moved.
   bool poll();
-  /// Ends operations that are done, and those that stop() ended. Call it without locks.
+  /// Ends operations that are done, and those that stop() ended. Called without locks.
   void deliver();
-  /// From now on nothing touches the memory of any operation; those that are not done end with `failure`.
+  /// From now on nothing touches the memory of any operation; those that are not done end with
+  /// `failure`.
   void stop(const std::exception_ptr& failure);
-  /// Takes back an operation that no peer knows of; false if it is too late. One that has ended stays so.
+  /// Takes back an operation that no peer knows of; false if it is too late. One that has ended
+  /// stays so.
   bool take_back(const Pointer& operation);
 
-  /// Whether there are operations that are not done. A hint for other threads.
+  /// True if there are operations that are not done. A hint for other threads.
   bool busy() const { return unfinished_.load(std::memory_order_relaxed) != 0; }
 
-  /// What one rank did wrong, by a message that does not fit its receive. Once.
+  /// A rank's fault: a message that does not fit its receive. Reported once.
   struct Mismatch {
     int peer;
     std::string text;
   };
   std::optional<Mismatch> take_mismatch();
 
-  /// An operation that is not done and waits for a rank of `gone` (a set of bits) or, receiving from any rank,
-  /// has no one left to wait for; all that those ranks had published before they were found to be gone has been
-  /// used. Nothing if another thread is at work just now: look again.
+  /// An operation that is not done and waits for a rank of `gone` (a set of bits) or, receiving
+  /// from any rank, has nobody left to wait for; all messages that those ranks had published before
+  /// they were found to be gone have been used. Nothing if another thread is at work just now: look
+  /// again.
   struct Waiting {
     PeerCall call;
-    int peer;  // of `gone`; PeerCall::kAnyRank where each of several might have sent it
+    int peer;  // of `gone`; PeerCall::kAnyRank if several might have sent it
   };
   std::optional<Waiting> waits_for(uint64_t gone);
-  /// What a peer has done about an operation so far, as messages show it.
+  /// A peer's progress with an operation, as shown in messages.
   std::string progress_of(const PeerOperation& operation);
 
-  // Who drives while no one waits: the progress thread, but only for what needs it. A call whose thread
-  // comes to wait at once, as most do, does not wake it.
-  // It is needed for sends that are not done, receives of long messages, and several receives at once.
-  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if no one
-  /// waits just now.
+  // The progress thread drives while nobody waits, but only operations that need it. A call whose
+  // thread comes to wait at once, as most do, does not wake it. It is needed for sends that are not
+  // done, receives of long messages, and several receives at once.
+  /// Marks an operation that is to go on by itself, for one of these reasons or `always`; true if
+  /// nobody waits just now.
   bool in_background(const Pointer& operation, bool always);
   void begin_waiting() { waiting_.fetch_add(1, std::memory_order_seq_cst); }
   /// True if operations that are to go on by themselves are left.
@@ -108,7 +112,7 @@ class PointToPoint {
     std::unique_ptr<RingSender> sender;
     std::deque<Pointer> waiting;            // for room in the ring
     std::map<uint32_t, Pointer> announced;  // long messages that are not granted, by number
-    std::deque<Pointer> streams;            // long messages that are, in that order
+    std::deque<Pointer> streams;            // granted long messages, in the order of grants
 
     std::unique_ptr<RingReceiver> receiver;
     std::list<Stray> strays;

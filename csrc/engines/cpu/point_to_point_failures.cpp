@@ -1,4 +1,4 @@
-// How sends and receives fail, and what is reported of those that do not end.
+// Failures of sends and receives, and reports on those that do not end.
 #include <algorithm>
 
 #include "engines/cpu/point_to_point.h"
@@ -24,7 +24,7 @@ void PointToPoint::stop(const std::exception_ptr& failure) {
 
 bool PointToPoint::take_back(const Pointer& operation) {
   const LookLock::Holder lock(lock_);
-  if (operation->over_) return true;  // it has ended, and is about to be told
+  if (operation->over_) return true;  // it has ended, and its end is about to be told
   if (stopped_ || operation->matched_) return false;
   const int from = operation->call().peer;
   if (operation->call().is_send) {
@@ -47,7 +47,7 @@ std::optional<PointToPoint::Mismatch> PointToPoint::take_mismatch() {
 std::optional<PointToPoint::Waiting> PointToPoint::waits_for(uint64_t gone) {
   const LookLock::Holder lock(lock_, std::try_to_lock);
   if (!lock.held() || stopped_) return std::nullopt;
-  // What was found out about the peers came first, so all that they published before is seen here. A
+  // The state of the peers was read before, so all that they published before it is seen here. A
   // look takes a ring's content; after two of them there is no more.
   look();
   look();

@@ -20,7 +20,8 @@ std::vector<std::shared_ptr<Driven>> ProgressThread::to_drive() {
   groups_.erase(std::remove_if(groups_.begin(), groups_.end(),
                                [](const auto& group) { return !group->pending(); }),
                 groups_.end());
-  // Before the looks at those watched: what becomes pending after a look finds this progress thread busy.
+  // Before the looks at those watched: work that becomes pending after a look finds this progress
+  // thread busy.
   busy_.store(!groups_.empty() || !watched_.empty(), std::memory_order_seq_cst);
   for (size_t i = 0; i < watched_.size();) {
     auto group = watched_[i].lock();

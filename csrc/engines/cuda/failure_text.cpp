@@ -23,7 +23,7 @@ std::string missing_text(const MeetingRecord& record) {
   return text;
 }
 
-/// "rank 0 sends 16 bytes to rank 2, which expects 8" (engines/cuda/pairs.h); "" where the two fit.
+/// "rank 0 sends 16 bytes to rank 2, which expects 8" (engines/cuda/pairs.h); "" if the two fit.
 std::string pair_text(const CallHeader& own, int rank, const CallHeader& other, int peer) {
   const auto text = [](int from, uint64_t sent, int to, uint64_t expected) {
     return concat("rank ", from, " sends ", sent, " bytes to rank ", to, ", which expects ",

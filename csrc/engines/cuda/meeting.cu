@@ -1,4 +1,5 @@
-// The kernels of engines/cuda/meeting.h. Also compiled for the host, under the execution shim (FC_SHIM).
+// The kernels of engines/cuda/meeting.h. Also compiled for the host, under the execution shim
+// (FC_SHIM).
 #include "engines/cuda/meeting.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr int kSpoilBlocks = 64;
 constexpr int kFewSpoiled = 64;  // results that travel in smaller blocks of parameters
 constexpr int kManySpoiled = 1024;
 
-/// By all threads; `behind` is called if all have met and called the same.
+/// Called by all threads; `behind` is called if all have met and called the same.
 template <class Behind>
 FC_DEVICE void meet(const MeetingArgs& args, const Behind& behind) {
   const ChannelState state = *args.place.state;
@@ -79,7 +80,7 @@ void launch(const MeetingPlace& place, const WaitBounds& bounds, const CallHeade
           place.size, " ranks");
 }
 
-/// What a NaN is made of.
+/// Bits and width of a NaN.
 struct Nan {
   uint64_t bits;
   uint32_t width;

@@ -1,34 +1,34 @@
-// How the ranks of a group meet on their devices: a kernel of one block on each, before and after the
+// Meetings of a group's ranks on their devices: a kernel of one block on each, before and after the
 // kernels that use each other's windows.
 //
-//   say      this rank's call, if the meeting opens an operation, and then a flag, to each peer, in that
-//            peer's window: each rank polls its own memory
+//   say      this rank's call, if the meeting opens an operation, and then a flag, to each peer, in
+//            that peer's window: each rank polls its own memory
 //   wait     for each peer's flag, bounded by the device's clock and the host's abort word
-//   compare  what each peer has called, in a meeting that opens
-//   record   what is wrong, for the host, and that this rank has given up, for the peers
+//   compare  each peer's call, in a meeting that opens
+//   record   the failure, for the host, and that this rank has given up, for the peers
 //
-// One block a rank waits, whatever the operation, so a device always has room for it; kernels with the
-// data never wait. A channel is one stream's: two streams have lines of their own and do not wait for
-// each other. Everything that counts lives on the device and advances there, so a captured graph
-// counts on at every replay.
+// One block per rank waits, for any operation, so a device always has room for it; kernels with the
+// data never wait. A channel is one stream's: two streams have lines of their own and do not wait
+// for each other. All counters live on the device and advance there, so a captured graph counts on
+// at every replay.
 //
 // Memory ordering. In a stream, a kernel comes after the one before it. In a meeting:
-//   say -> wait   a thread writes the call and then stores the flag with release, which also covers what
-//                 the stream's earlier kernels have written (they are over: causality order is
-//                 cumulative); the peer's thread loads it with acquire and reads the call; the end of the
-//                 kernel makes it known to the kernels after it.
-//   the line is written again two meetings later, since there are two of them in turn; its writer reaches
-//   that meeting after the one in between, for which the reader has stored its flag after it had read
-//   the line.
-// So two meetings order an operation: its work may read what peers have written to their windows before the
-// one that opens; whatever comes after the one that closes may overwrite what peers have read. An operation
-// of one launch has one meeting (engines/cuda/short.h).
+//   say -> wait   a thread writes the call and then stores the flag with release, which also covers
+//                 writes of the stream's earlier kernels (they are over: causality order is
+//                 cumulative); the peer's thread loads it with acquire and reads the call; the end
+//                 of the kernel makes it known to the kernels after it.
+//   the line is written again two meetings later, since there are two of them in turn; its writer
+//   reaches that meeting after the one in between, for which the reader has stored its flag after
+//   it had read the line.
+// So two meetings order an operation: its work may read the peers' writes to their windows from
+// before the opening meeting; anything after the closing one may overwrite memory that peers have
+// read. An operation of one launch has one meeting (engines/cuda/short.h).
 //
 // Failure. The first one is recorded and stays: later meetings of the channel return at once, and
-// peers find out when they look at their own lines, with the clock. No one blocks on the host, so
+// peers find out when they look at their own lines, with the clock. Nobody blocks on the host, so
 // the results of work after the failure are overwritten with NaN (launch_spoil).
 //
-// Cost: one launch, size - 1 flags written across links, and the way of the slowest flag.
+// Cost: one launch, size - 1 flags written across links, and the time of the slowest flag.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,8 @@ struct DeviceResult {
 void launch_spoil(const MeetingPlace& place, DType dtype, const std::vector<DeviceResult>& results,
                   cudaStream_t stream);
 
-/// The same for memory of any floating-point type, `count` in units of 16 bits: all its bits are set.
+/// The same for memory of any floating-point type, `count` in units of 16 bits: all its bits are
+/// set.
 void launch_spoil_of_halves(const MeetingPlace& place, const std::vector<DeviceResult>& results,
                             cudaStream_t stream);
 

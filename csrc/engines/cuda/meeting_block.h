@@ -1,5 +1,5 @@
-// What one block does when ranks meet (engines/cuda/meeting.h has the protocol, and why it is in order),
-// for kernels that do nothing else and for those that do (engines/cuda/short.cu).
+// One block's part in a meeting of ranks (engines/cuda/meeting.h has the protocol and its
+// ordering), for kernels that only meet and for those that do more (engines/cuda/short.cu).
 //
 // Device code; also compiled for the host, under the execution shim.
 #pragma once
@@ -24,8 +24,8 @@ constexpr int kMeetingThreads = 2;  // so that a thread has several peers
 constexpr int kMeetingThreads = 32;
 #endif
 
-// A wait looks at the clock once in this many polls, and at the abort word, which lies across the
-// bus, once in this many nanoseconds.
+// A wait looks at the clock once per this many polls, and at the abort word, which lies across the
+// bus, once per this many nanoseconds.
 constexpr uint32_t kPollsPerLook = 32;
 constexpr uint64_t kLookEveryNs = 100'000;
 
@@ -33,8 +33,9 @@ FC_DEVICE bool is_aborted(const WaitBounds& bounds) {
   return bounds.abort_word != nullptr && load_relaxed(bounds.abort_word) != 0;
 }
 
-/// True if `flag` has reached `target`: what its writer did before is visible then. False: the bound
-/// ran out, the host gave up, or `hopeless()`, which is asked as often as the abort word.
+/// True if `flag` has reached `target`: all that its writer did before is visible then. False: the
+/// bound ran out, the host gave up, or `hopeless()`, which is called as often as the abort word is
+/// read.
 template <class Hopeless>
 FC_DEVICE bool wait_for_flag(const uint32_t* flag, uint32_t target, const WaitBounds& bounds,
                              const Hopeless& hopeless) {
@@ -59,7 +60,7 @@ struct MeetingArgs {
   bool opens;
 };
 
-/// For the launch that follows.
+/// Arguments for the launch that follows.
 inline MeetingArgs meeting_args(const MeetingPlace& place, const WaitBounds& bounds,
                                 const CallHeader& call, bool opens) {
   MeetingArgs args{place, bounds, call, opens};
@@ -67,7 +68,7 @@ inline MeetingArgs meeting_args(const MeetingPlace& place, const WaitBounds& bou
   return args;
 }
 
-/// Every peer is told the same, which is what it has called itself.
+/// The same header for every peer: this rank's call.
 struct OneCall {
   FC_DEVICE static const CallHeader& to(const MeetingArgs& args, int) { return args.call; }
   FC_DEVICE static bool suits(const MeetingArgs& args, int, const CallHeader& theirs) {
@@ -75,8 +76,8 @@ struct OneCall {
   }
 };
 
-/// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local memory.
-/// `Said`: what a peer is told, and what it may say.
+/// Lines are indexed at run time, so they stay in parameter space: a copy would lie in local
+/// memory. `Said` holds the messages to peers, and checks theirs.
 template <class Said>
 class Meeting {
  public:
@@ -97,26 +98,27 @@ class Meeting {
     });
   }
 
-  /// False: this thread has not heard from one of its peers, or has heard something else.
+  /// False if this thread has not heard from one of its peers, or has heard another call.
   FC_DEVICE bool hear() const {
     return each_peer([&](int peer) {
       MeetingLine* const own = line(args_.place.rank, peer, target_);
       const auto gave_up = [&] { return load_relaxed(&own->has_failed) != 0; };
-      // Acquire: what the peer did before is known from here on. A peer that came, but gave up before this
-      // rank came, has NaN for results: so has this one.
+      // Acquire: all that the peer did before is known from here on. A peer that came, but gave up
+      // before this rank came, has NaN for results: so has this one.
       return wait_for_flag(&own->flag, target_, args_.bounds, gave_up) && !gave_up() &&
              !differs(peer);
     });
   }
 
-  /// By any thread, after the barrier that follows hear() in a meeting that opens: what a peer has said.
+  /// A peer's header. For any thread, after the barrier that follows hear() in an opening meeting.
   FC_DEVICE const CallHeader& said_by(int peer) const {
     const CallHeader& call = line(args_.place.rank, peer, target_)->call;
     FC_THREAD_TOUCHES(&call, sizeof(call), false);
     return call;
   }
 
-  /// By any thread, after the barrier that follows hear(): where a rank has said that its end is.
+  /// The place of an end, as stated by its rank. For any thread, after the barrier that follows
+  /// hear().
   FC_DEVICE uint64_t find(const PeerEnd& end, char* const* segments) const {
     const bool is_own = end.rank == args_.place.rank || end.rank < 0;
     const CallHeader& call = is_own ? args_.call : said_by(end.rank);
@@ -128,7 +130,7 @@ class Meeting {
            end.at;
   }
 
-  /// By one thread, after a barrier.
+  /// Called by one thread, after a barrier.
   FC_DEVICE void give_up() const {
     MeetingRecord& record = *args_.place.record;
     WaitFailure why = is_aborted(args_.bounds) ? WaitFailure::kAborted : WaitFailure::kNone;
@@ -171,14 +173,14 @@ class Meeting {
     store_flag(&record.wait.failure, static_cast<uint32_t>(why));
     for (int peer = 0; peer < args_.place.size; ++peer) {
       if (peer == args_.place.rank) continue;
-      // Wherever the peer looks, in this meeting and in later ones.
+      // In all lines that the peer may look at, in this meeting and in later ones.
       store_flag(&line(peer, args_.place.rank, target_)->has_failed, 1);
       store_flag(&line(peer, args_.place.rank, target_ + 1)->has_failed, 1);
     }
   }
 
  private:
-  /// Where `writer` says to `reader` that it has come to a meeting.
+  /// The line in which `writer` tells `reader` that it has come to a meeting.
   FC_DEVICE MeetingLine* line(int reader, int writer, uint32_t meeting) const {
     return args_.place.lines[reader] + 2 * writer + (meeting & 1);
   }
@@ -190,7 +192,7 @@ class Meeting {
                                              : 0;
   }
 
-  /// All of this thread's peers; false if one of them was.
+  /// Visits all of this thread's peers; false if one of the calls was.
   template <class Body>
   FC_DEVICE bool each_peer(const Body& body) const {
     bool good = true;
@@ -211,8 +213,8 @@ class Meeting {
   const uint32_t target_;
 };
 
-/// By all threads of a channel that has not failed. `behind` is called if all have met and called what
-/// suits. Returns the state that the channel has then.
+/// For all threads of a channel that has not failed. `behind` is called if all have met with calls
+/// that fit. Returns the state of the channel afterwards.
 template <class Said, class Behind>
 FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& state,
                                  const Said& said, bool opens, const Behind& behind) {
@@ -224,7 +226,7 @@ FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& st
   return ChannelState{state.base + 1, good ? 0u : 1u, state.shorts};
 }
 
-/// 0: the type has no NaN.
+/// 0 if the type has no NaN.
 inline uint64_t nan_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -247,7 +249,7 @@ FC_DEVICE void fill_words(char* memory, uint64_t count, Word bits) {
     reinterpret_cast<Word*>(memory)[i] = bits;
   }
 }
-/// Overwrites elements of `width` bytes, 2, 4 or 8; by all threads of the grid.
+/// Overwrites elements of `width` bytes, 2, 4 or 8; for all threads of the grid.
 FC_DEVICE void spoil(char* memory, uint64_t count, uint32_t width, uint64_t bits) {
   if (width == 2) fill_words(memory, count, static_cast<uint16_t>(bits));
   if (width == 4) fill_words(memory, count, static_cast<uint32_t>(bits));

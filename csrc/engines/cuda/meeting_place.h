@@ -1,5 +1,5 @@
-// Where ranks meet (engines/cuda/meeting.h): what each says to the others, and what it records. Seen by host and
-// device.
+// The memory of a meeting (engines/cuda/meeting.h): the ranks' messages and records. Seen by host
+// and device.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,23 @@
 
 namespace fastcomm {
 
-/// A window is read by kernels that sum up this many.
+/// Kernels that sum up windows have at most this many sources.
 constexpr int kMaxDeviceRanks = 16;
 
-/// What one rank says to another in every other meeting, in the other's window. Zero before the first.
+/// One rank's message to another in every other meeting, in the other's window. Zero before the
+/// first.
 struct MeetingLine {
   alignas(kLineBytes) CallHeader call;
-  uint32_t flag;        // the last of those meetings that the writer has come to
+  uint32_t flag;        // the writer's last one of those meetings
   uint32_t has_failed;  // not 0: the writer has given up
 };
 static_assert(sizeof(MeetingLine) == kLineBytes, "one transaction");
 
-/// What a channel records, in host memory that the device has mapped. Zero before the first meeting.
+/// A channel's record, in host memory that the device has mapped. Zero before the first meeting.
 struct MeetingRecord {
   WaitRecord wait;
   CallHeader own;  // of the operation that failed
-  // Of kMismatch: what each of the peers has called, where its bit is set.
+  // Of kMismatch: the calls of the peers whose bits are set.
   CallHeader calls[kMaxDeviceRanks];
   uint64_t called;
 };
@@ -38,7 +39,7 @@ struct MeetingPlace {
   MeetingRecord* record;
 };
 
-/// Bytes of a window that the lines take, for `size` ranks.
+/// Bytes of the lines in a window, for `size` ranks.
 constexpr uint64_t meeting_lines_bytes(int size) { return 2 * size * sizeof(MeetingLine); }
 
 }  // namespace fastcomm

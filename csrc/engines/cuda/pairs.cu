@@ -1,4 +1,5 @@
-// The kernels of engines/cuda/pairs.h. Also compiled for the host, under the execution shim (FC_SHIM).
+// The kernels of engines/cuda/pairs.h. Also compiled for the host, under the execution shim
+// (FC_SHIM).
 #include "engines/cuda/pairs.h"
 
 #include "core/control.h"
@@ -15,7 +16,7 @@ struct PairsArgs {
   uint64_t* most;
 };
 
-/// What this rank and a peer have for each other.
+/// Sizes that this rank and a peer have for each other.
 struct PairCall {
   const PairSizes& sizes;
 

@@ -59,8 +59,8 @@ void reduce(const Call& call, const PeerRound& work, const MeetingPlace& place,
   launch_multi_combine(&segment, 1, spec, stream, place.state);
 }
 
-/// For the launch that follows: this rank's own tensors, which no kernel names itself (FC_TOUCHES names what is in
-/// memory of several processes).
+/// Names this rank's own tensors for the launch that follows, since no kernel does (FC_TOUCHES
+/// names memory of several processes).
 void name_own_ends(const PeerRound& work, uint64_t element, const PeerPool& pool) {
   for (size_t i = 0; i < work.ends.size(); ++i) {
     const PeerEnd& end = work.ends[i];
@@ -70,7 +70,7 @@ void name_own_ends(const PeerRound& work, uint64_t element, const PeerPool& pool
   }
 }
 
-/// What the device finds there.
+/// The ends as seen by the device.
 std::vector<PeerEnd> views_of(std::vector<PeerEnd> ends, int device) {
   for (PeerEnd& end : ends) {
     end.staged = device_view(device, end.staged, end.is_result ? Touch::kWrite : Touch::kRead);
@@ -78,7 +78,7 @@ std::vector<PeerEnd> views_of(std::vector<PeerEnd> ends, int device) {
   return ends;
 }
 
-/// Raises what a launch would raise, except for errors of CUDA itself.
+/// Raises the errors of a launch, except for those of CUDA itself.
 void check_call(const Call& call, int size, const std::vector<DeviceResult>& results) {
   if (call.op != ReduceOp::kNone) check_reduction(call, size);
   if (call.pieces != nullptr) check_pieces(*call.pieces, call.dtype);
@@ -166,7 +166,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
     channel.slots = PeerAreas{windows.rank(), size, aligned(options_.slot_bytes), {}, {}};
     for (int peer = 0; peer < size; ++peer) {
       char* const begin = windows.window(peer) + c * channel_bytes(options_, size);
-      // What device code finds there: the meeting's kernel gets the address as it is.
+      // The address as seen by device code: the meeting's kernel gets it unchanged.
       channel.place.lines[peer] =
           reinterpret_cast<MeetingLine*>(device_view(device_, begin, Touch::kWrite));
       char* const areas = begin + lines_bytes(size) + 2 * channel.slots.bytes;
@@ -179,7 +179,7 @@ void PeerCollectives::make_channels(DeviceWindows& windows) {
 
 void PeerCollectives::release() noexcept {
   try {
-    const BesideCaptures others;  // the last work decides whose thread this is, and when
+    const BesideCaptures others;  // any thread may release the last work, at any time
     const DeviceGuard guard(device_);
     if (found_ != nullptr) forget_error(cudaFree(found_));
     if (states_ != nullptr) forget_error(cudaFree(states_));
@@ -204,7 +204,7 @@ bool PeerCollectives::reduces(DType dtype, ReduceOp op) const {
 }
 
 bool PeerCollectives::is_one_launch(const Call& call) const {
-  // Pieces are put together in an area. Ranks without pieces must decide alike.
+  // An area gathers the pieces. Ranks without pieces must decide alike.
   if (row_of(call.kind).takes_list && call.bytes() > options_.area_bytes) return false;
   return is_short(call, channels_[0].place.size, options_.slot_bytes) &&
          (call.op == ReduceOp::kNone || reduces_short(call.dtype, call.op));
@@ -217,7 +217,7 @@ uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t st
   Channel& own = channels_.at(channel);
   FC_CHECK(!own.broken, "channel ", channel,
            " is of no use: an earlier operation could not be launched whole. Form a new group");
-  // All that can be refused is refused here: peers would take the next opening for this closing.
+  // Every refusal comes before this line: peers would take the next opening for this closing.
   const bool at_once = is_one_launch(call);
   const bool in_pairs = is_of_pairs(call.kind);
   const PairSizes sizes = in_pairs ? pair_sizes(call, own.areas) : PairSizes{};
@@ -246,8 +246,8 @@ uint64_t PeerCollectives::enqueue(const Call& call, int channel, cudaStream_t st
   std::vector<CopySegment> fetch;
   for (uint64_t round = 0; round < rounds && !in_pairs; ++round) {
     PeerRound work = round_of(call, own.areas, round, places);
-    // In one launch with what the previous round has made: by way of the host's memory one goes
-    // up while the other goes down.
+    // In one launch with the previous round's results: by way of the host's memory one goes up
+    // while the other goes down.
     fetch.insert(fetch.end(), work.stage.begin(), work.stage.end());
     copy(fetch, own.place, stream);
     run_round(work, call, header, own, bounds, stream);
@@ -268,8 +268,8 @@ void PeerCollectives::run_at_once(const Call& call, const CallHeader& header,
   if (call.pieces == nullptr) {
     return launch_short(place, bounds, header, call, short_round_of(call, channel.slots), stream);
   }
-  // In one piece, where no peer looks: what peers read of this area they have read before they closed the
-  // operation that it was for.
+  // In one piece, in an area that no peer looks at: peers have read it before they closed its
+  // previous operation.
   const PiecesSpan all{call.pieces.get(), 0, call.count, channel.areas.in[channel.place.rank]};
   Call whole = call;
   whole.pieces = nullptr;
@@ -303,7 +303,7 @@ OwnPlaces PeerCollectives::places_of(const Call& call, const MeetingPlace& place
   if (pool_ == nullptr || others) return places;
   places.finds = moves_data(call);
   const auto look = [&](const PeerTensor& tensor) -> uint64_t {
-    // As kernels expect staged tensors to lie.
+    // Alignment that kernels expect of staged tensors.
     if (tensor.bytes == 0 || reinterpret_cast<uintptr_t>(tensor.memory) % kPlaceAlignment != 0)
       return 0;
     const auto found = pool_->find(tensor.memory, tensor.bytes);

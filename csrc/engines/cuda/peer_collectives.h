@@ -1,40 +1,41 @@
-// The collectives of processes with a device each: meet, one batched kernel a rank, meet.
+// The collectives of processes with a device each: meet, one batched kernel per rank, meet.
 //
-//   stage   copies what peers read into this rank's window, unless it lies in a pool that they have mapped
+//   stage   copies data for peers into this rank's window, unless it lies in a pool that they have
+//           mapped
 //   open    all ranks have staged, and have called the same (engines/cuda/meeting.h)
-//   work    pulls, or reduces, by one kernel that waits for no one
+//   work    pulls, or reduces, by one kernel that waits for nobody
 //   close   no rank reads or writes a window any more
-//   fetch   copies results out of this rank's window, unless peers have written them into its pool; in the
-//           launch that stages the next round
+//   fetch   copies results out of this rank's window, unless peers have written them into its pool;
+//           in the launch that stages the next round
 //   spoil   after a failure overwrites floating-point results with NaN, since no host waits
 //
-// A message in pieces is gathered where another one is staged, and scattered where it is fetched
+// A message in pieces is gathered instead of staged, and scattered instead of fetched
 // (engines/cuda/pieces.h).
 //
 // Short messages do all of it in one launch (engines/cuda/short.h), with the same failures.
 //
-// Where sizes are known in pairs alone (engines/cuda/pairs.h), a rank has rounds for its own messages, and goes on
-// meeting while others have more.
+// If sizes are known in pairs alone (engines/cuda/pairs.h), a rank has rounds for its own messages,
+// and goes on meeting while others have more.
 //
-// A message larger than a window's area takes several rounds of the first five, even if no rank stages it,
-// since no rank knows whether others do (engines/cuda/ends.h).
+// A message larger than a window's area takes several rounds of the first five, even if no rank
+// stages it, since no rank knows whether others do (engines/cuda/ends.h).
 //
-// Memory ordering. stage is before open in its stream, and work of peers after it: they read what was
-// staged. work of peers is before their closing, and this rank's fetch, next stage, and whatever its
-// caller enqueues next are after it. What is written into an "out" is written after the opening
-// of a round, which every rank that has fetched from it reaches after its fetch of the round before.
+// Memory ordering. stage is before open in its stream, and work of peers after it: they read the
+// staged data. work of peers is before their closing, and this rank's fetch, next stage, and
+// anything its caller enqueues next are after it. An "out" is written after the opening of a round,
+// which every rank that has fetched from it reaches after its fetch of the previous round.
 //
-// Streams. A channel belongs to one stream at a time, and ranks use a channel for the same operations in
-// the same order. Operations of one stream never deadlock; those of several streams in different orders
-// do not only where each stream has a hardware queue of its own that holds the launches before them;
-// else their meetings run into their bounds.
+// Streams. A channel belongs to one stream at a time, and ranks use a channel for the same
+// operations in the same order. Operations of one stream never deadlock. Those of several streams
+// in different orders do not either if each stream has a hardware queue of its own that holds the
+// launches before them; if not, their meetings run into their bounds.
 //
-// Failure. A call that is refused has enqueued nothing. For results that are not floating-point numbers, and
-// for ranks that get none, the record alone tells of a failure.
+// Failure. A call that is refused has enqueued nothing. For results that are not floating-point
+// numbers, and for ranks that get none, only the record tells of a failure.
 //
-// Cost of a round: two launches of one block, and one each for staging and work as far as an operation has them,
-// with one more after the last round for fetching; bytes into a rank as in engines/cuda/peer_plan.h, and each staged byte once
-// within the device.
+// Cost of a round: two launches of one block, and one each for staging and work if an operation has
+// them, with one more after the last round for fetching; bytes into a rank as in
+// engines/cuda/peer_plan.h, and each staged byte once within the device.
 #pragma once
 
 #include <cstdint>
@@ -57,44 +58,47 @@ class PeerCollectives {
     int channels = 1;                // streams that may be at work at once; equal on all ranks
     uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
     bool pushes = true;              // PeerAreas::pushes; equal
-    int blocks = 0;                  // of a kernel, at most; 0 chooses, as default_blocks()
-    uint64_t slot_bytes = 0;         // what a rank reads in a short operation at most; equal
-    // The channel of operations that graphs capture and replay, if there is one; equal. Ranks replay the same, but
-    // may have captured in another order, or more, before or after there was a pool: so its operations have no
-    // numbers, and their kernels always look up where tensors lie.
+    int blocks = 0;                  // most blocks of a kernel; 0 chooses, as default_blocks()
+    uint64_t slot_bytes = 0;         // most bytes that a rank reads in a short operation; equal
+    // The channel of operations that graphs capture and replay, if there is one; equal. Ranks
+    // replay the same, but may have captured in another order, or more, before or after there was a
+    // pool: so its operations have no numbers, and their kernels always look up the places of
+    // tensors.
     int replayed = -1;
     WaitBounds bounds{60'000'000'000, nullptr};
   };
 
-  /// Blocks that keep a link busy and leave most of the device to others: a block has 16 KiB under way. To the memory
-  /// of another device, half as many as this one has processors; to the host's, an eighth. Not measured on any GPU.
+  /// Blocks that keep a link busy and leave most of the device to others: a block has 16 KiB under
+  /// way. For the memory of another device, half the number of this one's processors; for the
+  /// host's, an eighth. Not measured on any GPU.
   static int default_blocks(int device, bool pushes);
 
-  /// What a rank's window has to hold.
+  /// Bytes of a rank's window.
   static uint64_t window_bytes(const Options& options, int size);
 
-  /// `windows` outlives this, and serves no other object; none of its kernels runs when this is destroyed.
-  /// Raises Error: options or windows that do not fit, more than kMaxDeviceRanks (kInvalidArgument); CUDA
-  /// fails (kSystem).
+  /// `windows` outlives this object, and serves no other; none of its kernels runs when this is
+  /// destroyed. Raises Error: options or windows that do not fit, more than kMaxDeviceRanks
+  /// (kInvalidArgument); CUDA fails (kSystem).
   ///
-  /// Tensors in `pool`, if there is one, are used in place; it may grow between two operations, the same two on
-  /// all ranks, and outlives this.
+  /// Tensors in `pool`, if there is one, are used in place; it may grow between two operations, the
+  /// same two on all ranks, and outlives this object.
   PeerCollectives(DeviceWindows& windows, const Options& options, const PeerPool* pool = nullptr);
   PeerCollectives(const PeerCollectives&) = delete;
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
 
-  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the windows'
-  /// device; memory of the call is that device's, and lives until the stream has passed. Can be captured in a
-  /// graph. Raises Error, with nothing enqueued: no kernel for it (kUnsupported), memory that is not aligned to
-  /// its elements, a channel in which a launch has failed (kInvalidArgument). A launch that fails (kSystem)
-  /// leaves the peers waiting for their bounds, and the channel is of no use any more. Returns the sequence number
-  /// that it says to its peers, 0 for one that graphs replay.
+  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the
+  /// windows' device; memory of the call is that device's, and lives until the stream has passed.
+  /// Can be captured in a graph. Raises Error, with nothing enqueued: no kernel for it
+  /// (kUnsupported), memory that is not aligned to its elements, a channel in which a launch has
+  /// failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for their
+  /// bounds, and makes the channel useless. Returns the sequence number told to peers, 0 for one
+  /// that graphs replay.
   uint64_t enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
-  /// Whether such an operation is one launch, besides those that gather and scatter a message in pieces; the same
-  /// on all ranks.
+  /// True if such an operation is one launch, besides those that gather and scatter a message in
+  /// pieces; the same on all ranks.
   bool is_one_launch(const Call& call) const;
-  /// Whether there are kernels for such a reduction; the same on all ranks.
+  /// True if there are kernels for such a reduction; the same on all ranks.
   bool reduces(DType dtype, ReduceOp op) const;
 
   /// Any thread. Complete when `wait.failure`, read with acquire, is not kNone.
@@ -105,8 +109,7 @@ class PeerCollectives {
     MeetingPlace place;
     PeerAreas areas;
     PeerAreas slots;  // the first of two each
-    uint64_t*
-        found;  // kMostEnds words, of the device: addresses, or the rounds of the rank that has most
+    uint64_t* found;  // kMostEnds words of the device: addresses, or the most rounds of any rank
     bool replayed = false;  // Options::replayed
     uint64_t operations = 0;
     bool broken = false;  // a launch has failed: an opening now would be taken for the closing
@@ -115,14 +118,14 @@ class PeerCollectives {
   void make_channels(DeviceWindows& windows);
   void release() noexcept;
 
-  /// Whether kernels look up where ranks have their tensors, and what this rank says of its own.
+  /// This rank's statement about its own tensors, and whether kernels look up those of all ranks.
   OwnPlaces places_of(const Call& call, const MeetingPlace& place) const;
   void run_at_once(const Call& call, const CallHeader& header, const Channel& channel,
                    const WaitBounds& bounds, cudaStream_t stream);
-  /// Rounds that have messages, and those that peers have besides.
+  /// Rounds with messages, and the further ones of peers.
   void run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
                  const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
-  /// Except for what is staged and fetched in one piece.
+  /// Enqueues a round, except for data that is staged and fetched in one piece.
   void run_round(const PeerRound& work, const Call& call, const CallHeader& header,
                  const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
 

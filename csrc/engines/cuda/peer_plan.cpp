@@ -57,12 +57,12 @@ class Round {
   }
 
  private:
-  /// The part for `rank` of what this rank gives.
+  /// The part for `rank` of the data that this rank gives.
   const char* given(int rank) const {
     const void* const whole = call_.input != nullptr ? call_.input : call_.output;
     return static_cast<const char*>(way_.in_parts ? call_.inputs[rank] : whole) + first_;
   }
-  /// Where that lies in the window of rank `giver`.
+  /// The place of that part in the window of rank `giver`.
   char* staged(int giver, int rank) const {
     return areas_.in[giver] + (way_.in_parts ? rank * chunk_ : 0);
   }
@@ -80,7 +80,7 @@ class Round {
     }
   }
 
-  /// Where a rank has no more, a span is longer than its pieces.
+  /// For a rank that has no more, a span is longer than its pieces.
   void pull_shards() {
     for (int peer = 0; peer < areas_.size; ++peer) {
       if (peer == areas_.rank) continue;
@@ -93,7 +93,7 @@ class Round {
     for (int peer = 0; peer < areas_.size; ++peer) {
       if (!gives(call_, way_, peer)) continue;
       void* const whole = way_.from_root ? call_.output : call_.outputs[peer];
-      // What this rank gives itself stays where it was; nothing moves if that is where it goes.
+      // This rank's gift to itself stays in place; nothing moves if it is there already.
       const bool own = peer == areas_.rank;
       const char* const from = own ? given(peer) : staged(peer, areas_.rank);
       char* const to = static_cast<char*>(whole) + first_;
@@ -103,13 +103,13 @@ class Round {
     }
   }
 
-  /// Bytes from the start of what a rank gives to what it gives `rank` in this round.
+  /// Bytes from the start of a rank's tensor to its data for `rank` in this round.
   uint64_t in_tensor(int rank) const { return first_ + (way_.in_parts ? rank * call_.bytes() : 0); }
   void find(const PeerEnd& end) {
     if (own_.finds) round_.ends.push_back(end);
   }
 
-  /// Reduces this rank's slice of what all have staged, for every rank that gets it.
+  /// Reduces this rank's slice of all staged data, for every rank that gets it.
   void reduce_slice() {
     const Span slice = slice_of(count_, areas_.size, areas_.rank, kLineBytes / element_);
     const uint64_t at = slice.first * element_;
@@ -142,7 +142,7 @@ class Round {
     char* const to = static_cast<char*>(call_.output) + first_ + from;
     round_.fetch.push_back({to, there, part.count * element_});
   }
-  /// Reduces this rank's part of what all have staged.
+  /// Reduces this rank's part of all staged data.
   void reduce_part() {
     round_.count = count_;
     for (int peer = 0; peer < areas_.size; ++peer) {
@@ -189,7 +189,7 @@ bool is_short(const Call& call, int size, uint64_t slot_bytes) {
   const PeerWay& way = row_of(call.kind).peers;
   const bool has_none = way.work == Work::kNone || way.work == Work::kPairs;
   if (has_none || slot_bytes == 0 || gathers_shards(call)) return false;
-  // What one rank reads.
+  // Bytes that one rank reads.
   const bool one_giver = way.from_root && !way.in_parts;
   return call.bytes() <= slot_bytes && stride_of(call) * (one_giver ? 1 : size) <= slot_bytes;
 }
@@ -201,7 +201,7 @@ PeerRound short_round_of(const Call& call, const PeerAreas& slots) {
 
 uint64_t number_of_rounds(const Call& call, const PeerAreas& areas) {
   const uint64_t chunk = chunk_of(call, areas);
-  // An operation without data is still a meeting of those who have called it.
+  // An operation without data is still a meeting of its callers.
   return std::max<uint64_t>(1, (call.count + chunk - 1) / chunk);
 }
 

@@ -12,7 +12,7 @@
 namespace fastcomm {
 namespace {
 
-/// The other types that a message's elements may have in memory.
+/// True for other types that a message's elements may have in memory.
 bool converts(DType in, DType out) {
   const auto is_half = [](DType type) {
     return type == DType::kFloat16 || type == DType::kBFloat16;
@@ -52,8 +52,9 @@ class Moves {
   std::map<std::pair<DType, DType>, std::vector<Cast>> casts_;  // from, to
 };
 
-/// Calls visit(piece, elements from the piece's start, place in the window, elements) for what each span has of each
-/// piece. The pieces before the first are skipped: a list of thousands costs microseconds a round.
+/// Calls visit(piece, elements from the piece's start, place in the window, elements) for the part
+/// of each span in each piece. The pieces before the first are skipped: a list of thousands costs
+/// microseconds per round.
 template <class Visit>
 void each_piece_of(const std::vector<PiecesSpan>& spans, DType dtype, const Visit& visit) {
   for (const PiecesSpan& span : spans) {
@@ -114,7 +115,7 @@ void spoil_shards(const MeetingPlace& place, const ShardPieces& shards, int rank
       parts[static_cast<char*>(piece.to)] = piece.count * dtype_size(piece.to_type) / 2;
     }
   }
-  // What several ranks own of a tensor lies end to end.
+  // The shards of several ranks in a tensor lie end to end.
   std::vector<DeviceResult> results;
   for (const auto& [begin, halves] : parts) {
     const bool goes_on =

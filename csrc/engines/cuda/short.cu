@@ -1,4 +1,5 @@
-// The launches of engines/cuda/short.h, and its kernels for sums. Also compiled for the host, under the execution shim (FC_SHIM).
+// The launches of engines/cuda/short.h, and its kernels for sums. Also compiled for the host, under
+// the execution shim (FC_SHIM).
 #include "engines/cuda/short.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ ShortKernel kernel_for(DType dtype, ReduceOp op) {
   return short_combination_for(as_kernels_know({dtype, op, 1, 1}).dtype);
 }
 
-/// What a kernel finds in a slot, which it names itself once it knows which slot (FC_TOUCHES).
+/// A slot's memory as seen by a kernel, which names it itself once it knows the slot (FC_TOUCHES).
 template <class T>
 T* slot_view(T* pointer, Touch touch) {
 #if defined(FC_SHIM)
@@ -81,7 +82,7 @@ void launch_short(const ShortPlace& place, const WaitBounds& bounds, const CallH
         kernel_view(static_cast<const char*>(each.src), each.bytes, Touch::kRead),
         slot_view(static_cast<char*>(each.dst), Touch::kWrite), false};
   }
-  // What a rank pulls from itself stays where it was.
+  // This rank's pull from itself stays in place.
   for (const CopySegment& each : round.pull) {
     const auto* const from = static_cast<const char*>(each.src);
     const bool own = std::any_of(round.stage.begin(), round.stage.end(),

@@ -1,23 +1,25 @@
 // Operations between processes whose messages are short: one launch of one block, one meeting.
 //
-//   stage    what peers read into this rank's slot
+//   stage    data for peers into this rank's slot
 //   meet     all ranks have staged, and have called the same (engines/cuda/meeting.h)
 //   work     pulls or reduces, out of all slots straight into the results
 //   spoil    instead, if the meeting has failed, or an earlier one: NaN into floating-point results
 //
-// What would be five or six launches is one, and a rank waits once, with one block, as it does where ranks
-// only meet. So there is no number of waiting blocks to keep within what a device holds.
+// One launch replaces five or six, and a rank waits once, with one block, as in any meeting. So
+// there is no number of waiting blocks to keep within a device's capacity.
 //
-// Memory ordering. A window has two slots for each channel, used in turn; which one counts on the device.
-//   stage -> work   by the meeting: the block's barrier is between its threads' stores and the flags that some
-//                   of them store with release, and another one between the flags' loads with acquire
-//                   and the threads' loads.
-//   work -> stage   a slot is written again by the second operation after. Its owner reaches that one after
-//                   the meeting of the operation in between, for which each peer has stored its flag after the end
-//                   of the kernel that read the slot. Operations of several launches in between only add meetings.
+// Memory ordering. A window has two slots for each channel, used in turn; the device counts the
+// turns.
+//   stage -> work   by the meeting: the block's barrier is between its threads' stores and the
+//                   flags that some of them store with release, and another one between the flags'
+//                   loads with acquire and the threads' loads.
+//   work -> stage   a slot is written again by the second operation after. Its owner reaches that
+//                   one after the meeting of the operation in between, for which each peer has
+//                   stored its flag after the end of the kernel that read the slot. Operations of
+//                   several launches in between only add meetings.
 //
-// Cost: one launch, size - 1 flags written across links, one block's copy of the message into this rank's
-// window and one block's loads out of the others'.
+// Cost: one launch, size - 1 flags written across links, one block's copy of the message into this
+// rank's window and one block's loads out of the others'.
 #pragma once
 
 #include "coll/call.h"
@@ -26,13 +28,13 @@
 
 namespace fastcomm {
 
-/// Where a short operation is done.
+/// The memory of a short operation.
 struct ShortPlace {
   MeetingPlace meeting;
   uint64_t slot_bytes;  // from the first slot to the second; a multiple of 256
 };
 
-/// Whether there is a kernel for such a reduction.
+/// True if there is a kernel for such a reduction.
 bool reduces_short(DType dtype, ReduceOp op);
 
 /// Enqueues one; `round` is short_round_of(call, the first slots). Raises Error(kSystem).

@@ -1,5 +1,5 @@
-// The kernel of a short operation (engines/cuda/short.h), for any reduction of one type: one block, which stages,
-// meets, and pulls or reduces. Memory ordering: in engines/cuda/short.h.
+// The kernel of a short operation (engines/cuda/short.h), for any reduction of one type: one block,
+// which stages, meets, and pulls or reduces. Memory ordering: in engines/cuda/short.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ShortTable : ReduceTerms {
   uint64_t words[2][kShortWords];
 };
 
-/// `bytes` of a copy; each end may be in a slot, of which the first is named.
+/// A copy of `bytes`; each end may be in a slot, of which the first is named.
 struct ShortMove {
   const char* from;
   char* to;
@@ -43,14 +43,14 @@ struct ShortArgs {
   CombineTerms combination;
 };
 
-/// Meets, with this rank's slot filled before. By all threads; true: all ranks have come and staged.
+/// Meets, after filling this rank's slot. For all threads; true if all ranks have come and staged.
 FC_DEVICE bool meet_in_short(const ShortArgs& args, const ChannelState& state, uint64_t shift) {
   for (int i = 0; i < args.stages; ++i) {
     char* const to = args.stage[i].to + shift;
     FC_TOUCHES(to, args.bytes, true);
     copy_by_block(to, args.stage[i].from, args.bytes);
   }
-  // All threads' stores come before what the threads that say it release.
+  // All threads' stores come before the release stores of the flags.
   if (!FC_LEFT_OUT(Control::kNoBarrier)) __syncthreads();
   const auto met = meet_once(args.meeting, state, OneCall{}, /*opens=*/true, [](const auto&) {});
   return met.failed == 0;
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(kTableThreads, 1)
 
 using ShortKernel = ReduceKernel<ShortArgs>;
 
-/// What reduces as kernels/cuda/multi_combine.h does, by the type that kernels know it by.
+/// The kernel for reductions of kernels/cuda/multi_combine.h, by the type under which kernels know
+/// it.
 ShortKernel short_combination_for(DType dtype);
 
 }  // namespace fastcomm
