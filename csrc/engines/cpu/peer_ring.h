@@ -23,9 +23,10 @@
 // Memory ordering. Each wait is one acquire load of one word, which makes visible or free:
 //
 //   wait of   for                      the release before it makes sure
-//   r         cell.stamp == number+1   tag, size, dtype and data of that cell are written. The value
-//                                      left there is number+1-kRingCells, or 0 in fresh memory:
-//                                      never the awaited one, so a stamp needs no counter beside it
+//   r         cell.stamp == number+1   tag, size, dtype and data of that cell are written. The
+//                                      value left there is number+1-kRingCells, or 0 in fresh
+//                                      memory: never the awaited one, so a stamp needs no counter
+//                                      beside it
 //   s         taken  > number-kCells   r has read the cell's last content (a plain read before the
 //                                      release, a plain write after the acquire: reads do not move
 //                                      below the one, writes not above the other)

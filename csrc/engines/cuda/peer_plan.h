@@ -19,8 +19,8 @@
 // engines/cuda/pair_plan.h has operations whose sizes are known in pairs alone, such as all_to_all.
 //
 // * If results are pushed; else into its own "out", and the ranks that get results fetch every
-//   rank's
-// slice: if all windows lie in one memory, such as the host's, each slice is written there once.
+// rank's slice: if all windows lie in one memory, such as the host's, each slice is written there
+// once.
 //
 // A rank's tensor in memory that its peers have mapped is not staged, or not fetched: they use it
 // in place. Only their kernels know that (PeerRound::ends).
