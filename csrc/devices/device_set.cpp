@@ -78,8 +78,7 @@ void DeviceSet::look_again(const Streams& streams) {
     guard.set(devices_[rank]);  // stream 0 is the current device's
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(streams[rank], &status);
-    forget_error(
-        result);  // also where stream 0 may not be queried, because another one is captured
+    forget_error(result);  // even if stream 0 may not be queried, because another one is captured
     if (result != cudaSuccess || status != cudaStreamCaptureStatusNone) return;
   }
   unproved_ = false;

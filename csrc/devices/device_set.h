@@ -1,20 +1,21 @@
-// CUDA devices of this process that work together, and what their operations share: the devices'
-// access to each other, events that order the ranks' streams, pinned memory for what cannot go
+// CUDA devices of this process that work together, and the state of their operations: the devices'
+// access to each other, events that order the ranks' streams, pinned memory for data that cannot go
 // directly.
 //
-// One host thread works for all ranks, so nothing is published and no one waits on a flag: this is
+// One host thread works for all ranks, so nothing is published and nobody waits on a flag: this is
 // no Transport. A rank is a place in the list of devices, and the same device may appear there
-// several times. Each call brings one stream a rank, of the rank's device (0: its default stream).
+// several times. Each call brings one stream per rank, of the rank's device (0: its default
+// stream).
 //
-// Ordering contract. mark(m, r) stands for all work that has been given to rank r's stream so far;
-// await(m, r, peer) makes what is given to rank r's stream from now on wait for the peer's mark m.
-// Both only enqueue. The set owns the marks, and its next call reuses them: the holder of mutex()
-// issues one operation as a whole.
+// Ordering contract. mark(m, r) stands for all work given to rank r's stream so far; await(m, r,
+// peer) makes later work of rank r's stream wait for the peer's mark m. Both only enqueue. The set
+// owns the marks, and its next call reuses them: the holder of mutex() issues one operation as a
+// whole.
 //
 // Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated except in the
-// constructor and in staging(), where that has to grow. A graph can capture what direct operations
-// enqueue if the capture includes the streams of all ranks; staged ones wait for marks of earlier
-// calls, which a capture refuses.
+// constructor and in staging(), if that has to grow. A graph can capture direct operations if the
+// capture includes the streams of all ranks; staged ones wait for marks of earlier calls, which a
+// capture refuses.
 #pragma once
 
 #include <sys/types.h>
@@ -34,22 +35,22 @@ namespace fastcomm {
 
 constexpr int kMaxLocalRanks = 16;
 
-/// One a rank.
+/// One per rank.
 using Streams = std::vector<cudaStream_t>;
 
-/// What a mark of a rank stands for. Each is one event a rank.
+/// The work that a mark of a rank stands for. Each is one event per rank.
 enum class Mark {
-  kReady,     // what the caller enqueued before the operation
+  kReady,     // the caller's work before the operation
   kStaged,    // its data is in pinned memory
   kWorked,    // it has worked on the data
   kFinished,  // it touches no other rank's memory any more
-  kDrained,   // it has read what was staged in the even half
+  kDrained,   // it has read the staged data in the even half
   kDrainedOdd,
 };
 constexpr int kNumMarks = 6;
 
 /// Pinned memory in two halves that rounds of staging use in turn. A writer of a half first waits
-/// for the kDrained marks of those who read it last.
+/// for the kDrained marks of its last readers.
 struct Staging {
   char* memory = nullptr;
   uint64_t half_bytes = 0;
@@ -59,7 +60,7 @@ struct Staging {
 
 struct DeviceSetOptions {
   uint64_t most_staging_bytes = uint64_t{32} << 20;
-  bool stage_all = false;  // as if no rank reached another's memory: to try that way on one device
+  bool stage_all = false;  // as if no rank reached another's memory: for tests on one device
 };
 
 class DeviceSet {
@@ -71,7 +72,7 @@ class DeviceSet {
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Waits for what still uses the pinned memory, if there is any.
+  /// Waits for the last users of the pinned memory, if there is any.
   ~DeviceSet();
 
   int size() const { return static_cast<int>(devices_.size()); }
@@ -83,29 +84,29 @@ class DeviceSet {
     return *access_[rank * size() + peer].load(std::memory_order_acquire);
   }
 
-  /// Asks again about pairs that were unproved because their devices were busy, if it is time and no
-  /// stream is captured: an operation calls it before it looks who reaches whom, and usually it
-  /// costs nothing. `streams` have been checked; the mutex is held.
+  /// Asks again about pairs that were unproved because their devices were busy, if it is time and
+  /// no stream is captured. An operation calls it before it asks which ranks reach each other;
+  /// usually it costs nothing. `streams` have been checked; the mutex is held.
   void look_again(const Streams& streams);
 
   /// Held by one operation at a time.
   std::mutex& mutex() { return mutex_; }
 
-  /// Raises Error: not one stream a rank (kInvalidArgument); a child of fork() (kForked).
+  /// Raises Error: not one stream per rank (kInvalidArgument); a child of fork() (kForked).
   void check(const Streams& streams) const;
 
   // All of these leave the rank's device current in `guard`.
   void mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard);
-  /// Nothing where both ranks use one stream, which is in order.
+  /// Does nothing if both ranks use one stream, which is in order.
   void await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
   /// As await, for a mark of an earlier call, which had other streams.
   void await_earlier(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
 
-  /// Every stream waits for everything that all streams were given so far, by way of the first rank:
-  /// 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
+  /// Every stream waits for all work given to all streams so far, by way of the first rank: 2 (n -
+  /// 1) waits instead of n (n - 1). Uses `mark`.
   void meet(Mark mark, const Streams& streams, DeviceGuard& guard);
 
-  /// The set's pinned memory, with `wanted` bytes a half or as many as it may have. Grows in powers
+  /// The set's pinned memory, with `wanted` bytes per half or as many as allowed. Grows in powers
   /// of two; outgrown memory is kept until the set is destroyed, since devices may still use it.
   /// Raises Error(kSystem).
   Staging& staging(uint64_t wanted);

@@ -13,13 +13,13 @@
 namespace fastcomm {
 namespace {
 
-/// The half whose turn it is.
+/// The half of this round.
 Room half_of(const Staging& staging) {
   char* at = staging.memory + (staging.rounds & 1) * staging.half_bytes;
   return Room{at, at + staging.half_bytes};
 }
 
-/// The mark of those who have read it.
+/// The mark of that half's readers.
 Mark drained(const Staging& staging) {
   return (staging.rounds & 1) == 0 ? Mark::kDrained : Mark::kDrainedOdd;
 }
@@ -81,7 +81,7 @@ void Exchange::begin(const Streams& streams, DeviceGuard& guard) {
   for_each_rank(touched, [&](int rank) { group_.mark(Mark::kReady, rank, streams, guard); });
 }
 
-/// Waits until this round's half of staging is not read any more.
+/// Waits until nobody reads this round's half of staging any more.
 void Exchange::claim_half(int rank, const Streams& streams, DeviceGuard& guard) {
   Staging& staging = group_.staging(0);
   for_each_rank(staging.readers[staging.rounds & 1], [&](int reader) {

@@ -10,14 +10,15 @@
 namespace fastcomm {
 namespace {
 
-constexpr uint64_t kPack = 16;  // kernels move data fastest where ends share a pack
-constexpr uint64_t kSlack = kLineBytes + kPack;  // what aligning a slot may cost
-constexpr uint64_t kPieceElements = 64;          // pieces end at lines, whatever the element
+constexpr uint64_t kPack = 16;  // kernels move data fastest if both ends share a pack
+constexpr uint64_t kSlack = kLineBytes + kPack;  // the most that aligning a slot costs
+constexpr uint64_t kPieceElements = 64;          // pieces end at lines, for any element
 // Room for the smallest piece of the widest reduction: all sources and the result staged.
 constexpr uint64_t kLeastRoom = (kMaxLocalRanks + 1) * (kPieceElements * 8 + kSlack);
 static_assert(kLeastRoom <= DeviceSet::kLeastStagingBytes / 2, "a round makes progress");
 
-/// A slot for `bytes` that come from or go to `like`, with the same alignment. There must be room.
+/// A slot for `bytes` that are copied from or to `like`, with the same alignment. There must be
+/// room.
 char* take(char*& at, uint64_t bytes, const char* like) {
   const auto address = reinterpret_cast<uintptr_t>(at);
   char* slot =
@@ -119,7 +120,7 @@ uint64_t ExchangePlan::Staged::total(uint64_t count) const {
   return count * bytes + slots * kSlack;
 }
 
-/// The next piece of a job of which `wanted` are left; 0 if there is no room.
+/// Size of the next piece of a job of which `wanted` are left; 0 if there is no room.
 uint64_t ExchangePlan::Staged::most(uint64_t wanted, const Room& room) const {
   if (slots == 0) return wanted;
   const uint64_t left = room.left();
@@ -167,7 +168,7 @@ void ExchangePlan::fill(Lane& lane, Room room) {
   }
 }
 
-/// Puts the next piece of a job into the round; returns how much, 0 if there is no room.
+/// Puts the next piece of a job into the round; returns its size, 0 if there is no room.
 uint64_t ExchangePlan::place(const CopyJob& job, uint64_t done, Room& room) {
   const Staged needs = staged(job);
   const uint64_t piece = needs.most(job.bytes - done, room);

@@ -1,11 +1,11 @@
-// The jobs of one exchange as work of its ranks, round by round: who copies and reduces what, which
-// of it goes through pinned memory, and where there. Arithmetic alone: devices/exchange.h says
-// what a round is, and enqueues it.
+// The jobs of one exchange as work of its ranks, round by round: each rank's copies and reductions,
+// and the places of data that goes through pinned memory. Arithmetic alone: devices/exchange.h
+// defines a round, and enqueues it.
 //
 // A rank has a lane of jobs: those whose data it stages, or that it reduces. Every lane that has
-// something to stage gets an equal share of a round's staging memory, at least what the smallest
-// piece takes, and puts as much of its jobs there as fits; a lane that gets none waits for a later
-// round. Lanes that stage nothing are done in the first round.
+// something to stage gets an equal share of a round's staging memory, at least the size of the
+// smallest piece, and puts as much of its jobs there as fits; a lane that gets none waits for a
+// later round. Lanes that stage nothing are done in the first round.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct CopyJob {
   char* dst[kMaxLocalRanks];
 };
 
-/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to `dst` in memory
-/// of rank `to`, which may be that rank's source.
+/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to `dst` in
+/// memory of rank `to`, which may be that rank's source.
 struct ReduceJob {
   int owner;
   uint64_t count;
@@ -46,13 +46,13 @@ void for_each_rank(uint32_t ranks, const Use& use) {
   for (; ranks != 0; ranks &= ranks - 1) use(__builtin_ctz(ranks));
 }
 
-/// What one rank's kernels do in a round.
+/// One rank's work in a round.
 struct RoundWork {
   std::vector<CopySegment> stage, pull, fetch;
-  std::vector<const void*> sources;  // of reductions, one of every rank for each
+  std::vector<const void*> sources;  // of reductions, one per rank for each
   std::vector<void*> destinations;   // one for each
   std::vector<uint64_t> counts;
-  uint32_t staged_by = 0;   // bit s: reads what rank s has staged
+  uint32_t staged_by = 0;   // bit s: reads data that rank s has staged
   uint32_t fetch_from = 0;  // bit s: fetches results of rank s
   bool stages_results = false;
   bool empty() const { return pull.empty() && counts.empty(); }
@@ -75,16 +75,16 @@ class ExchangePlan {
   void add(const CopyJob& job);
   void add(const ReduceJob& job);
 
-  /// All jobs have been added; `spec` is of the reductions. Who reaches whom is asked now, and holds
-  /// for the whole operation.
+  /// All jobs have been added; `spec` is that of the reductions. The ranks' access to each other is
+  /// asked now, and holds for the whole operation.
   void begin(const ReduceSpec& spec);
 
-  /// After begin(). Bit p: kernels of `rank` touch memory of rank p where it lies.
+  /// After begin(). Bit p: kernels of `rank` touch memory of rank p in place.
   uint32_t touches(int rank) const { return touches_[rank]; }
-  /// After begin(). Staging memory for doing everything in one round; 0 if nothing is staged.
+  /// After begin(). Staging memory for one round with everything; 0 if nothing is staged.
   uint64_t staging_bytes() const;
 
-  /// Whether something is in no round yet.
+  /// True if something is in no round yet.
   bool unfinished() const;
   /// Makes the next round, which may stage in `half`.
   void next_round(Room half);
@@ -104,10 +104,10 @@ class ExchangePlan {
     bool finished() const { return job == copies.size() + reductions.size(); }
   };
 
-  /// What of a job goes through staging memory.
+  /// The part of a job that goes through staging memory.
   struct Staged {
     uint64_t slots = 0;  // of each piece
-    uint64_t bytes = 0;  // of each byte that is copied, or element
+    uint64_t bytes = 0;  // per byte that is copied, or per element
     uint64_t total(uint64_t count) const;
     uint64_t most(uint64_t wanted, const Room& room) const;
   };

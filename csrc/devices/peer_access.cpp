@@ -23,7 +23,7 @@ bool granted(int device, int peer) {
   return can != 0;
 }
 
-/// Raises Error where it fails, as for a ninth peer of a device without NVSwitch.
+/// Raises Error if it fails, as for a ninth peer of a device without NVSwitch.
 void enable(int device, int peer) {
   const DeviceGuard guard(device);
   const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
@@ -76,7 +76,7 @@ const Access& PeerAccess::look_again(int device, int peer) {
     if (!latest.unproved || trying_ || !is_time()) return latest;
     trying_ = true;
   }
-  // Without the mutex: other threads that ask meanwhile are told what is known.
+  // Without the mutex: other threads that ask meanwhile get the known verdict.
   Access found = find(device, peer, 1);
   std::lock_guard<std::mutex> lock(mutex_);
   trying_ = false;

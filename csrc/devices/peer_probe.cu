@@ -1,10 +1,10 @@
-// The kernel of devices/peer_probe.h, and the two host threads that launch it: one a device, so
-// that it also works where launches block (CUDA_LAUNCH_BLOCKING=1).
+// The kernel of devices/peer_probe.h, and the two host threads that launch it: one per device, so
+// that it also works if launches block (CUDA_LAUNCH_BLOCKING=1).
 //
 // Memory ordering. All threads write; __syncthreads; thread 0 stores its own flag with release, in
 // system scope; the peer's thread 0 loads it with acquire; __syncthreads; all threads of the peer
-// read. Boxes of round k are written again in round k + 1, after a meeting that says that both have
-// read them. Also compiled for the host, under the execution shim (FC_SHIM).
+// read. Boxes of round k are written again in round k + 1, after a meeting by which both have read
+// them. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "devices/peer_probe.h"
 
 #include <chrono>
@@ -30,12 +30,12 @@ constexpr int kProbeThreads = 512;
 constexpr uint64_t kBoxWords = 64 * 1024;
 #endif
 constexpr uint32_t kRounds = 6;
-constexpr uint64_t kMeetNs = 1'000'000'000;  // how long one device waits for the other
-constexpr std::chrono::seconds kGiveUp{30};  // how long the host waits for both
+constexpr uint64_t kMeetNs = 1'000'000'000;  // longest wait of one device for the other
+constexpr std::chrono::seconds kGiveUp{30};  // longest wait of the host for both
 
 enum Finding : uint32_t { kNothing = 0, kWrongReads = 1, kWrongWrites = 2, kApart = 4 };
 
-/// One side's flag, in pinned memory: a line each.
+/// One side's flag, in pinned memory: one line each.
 struct alignas(kLineBytes) ProbeFlag {
   uint32_t word;
 };
@@ -46,16 +46,17 @@ struct alignas(kLineBytes) ProbeReport {
 
 struct ProbeArgs {
   uint32_t side;
-  uint32_t* own_box;  // what the peer reads
+  uint32_t* own_box;  // read by the peer
   const uint32_t* peer_box;
-  const uint32_t* own_inbox;  // what the peer writes
+  const uint32_t* own_inbox;  // written by the peer
   uint32_t* peer_inbox;
   uint32_t* own_flag;
   const uint32_t* peer_flag;
   ProbeReport* report;
 };
 
-/// Both values of every bit, in neighbouring rounds; each side, place and round has its own.
+/// Takes both values of every bit, in neighbouring rounds; each side, place and round has its own
+/// pattern.
 FC_DEVICE uint32_t pattern(uint32_t round, uint32_t side, uint32_t box, uint64_t i) {
   uint32_t word = static_cast<uint32_t>(i) * 2654435761u + (round / 2 * 4 + side * 2 + box) * 97u;
   word = (word ^ (word >> 15)) * 2246822519u;
@@ -108,7 +109,7 @@ __global__ void peer_probe_kernel(const ProbeArgs args) {
   finish(args, findings);
 }
 
-/// What one side has on its device, and how its thread ended.
+/// One side's resources on its device, and the end of its thread.
 struct Side {
   int device = 0;
   uint32_t* boxes = nullptr;
@@ -118,10 +119,11 @@ struct Side {
   std::exception_ptr error;
 };
 
-/// Both sides' resources; not freed where a kernel may still use them.
+/// Both sides' resources; not freed if a kernel may still use them.
 class Probe {
  public:
-  /// By way of the other constructor, so that the destructor frees what there is if this one raises.
+  /// By way of the other constructor, so that the destructor frees the resources if this one
+  /// raises.
   Probe(int first, int second) : Probe() {
     sides_[0].device = first;
     sides_[1].device = second;
@@ -140,7 +142,7 @@ class Probe {
       side.boxes = static_cast<uint32_t*>(boxes);
       FC_CUDA(cudaStreamCreateWithFlags(&side.stream, cudaStreamNonBlocking), "a peer probe");
       FC_CUDA(cudaEventCreateWithFlags(&side.done, cudaEventDisableTiming), "a peer probe");
-      // Loads the kernel: loading it while the other side's waits would wait too.
+      // Loads the kernel now: loading it while the other side waits would wait too.
       cudaFuncAttributes attributes;
       FC_CUDA(cudaFuncGetAttributes(&attributes, peer_probe_kernel), "a peer probe");
     }
@@ -157,7 +159,7 @@ class Probe {
     if (flags_ != nullptr) static_cast<void>(cudaFreeHost(flags_));
   }
 
-  /// One try: what both sides have found.
+  /// One try: the findings of both sides.
   uint32_t run() {
     for (int s = 0; s < 2; ++s) {
       flags_[s].word = 0;
