@@ -1,11 +1,11 @@
-// The devices that this library's kernels serve, as torch sees them: CUDA, or in builds on the execution
-// shim (FC_SHIM) the simulated accelerator of tests, a PrivateUse1 device type of torch. Code above the
-// CUDA runtime uses devices, streams and memory through this header and torch's generic classes
-// (c10::DeviceGuard, c10::StreamGuard, c10::Event), and so is the same on both.
+// The devices that this library's kernels serve, as torch sees them: CUDA, or in builds on the
+// execution shim (FC_SHIM) the simulated accelerator of tests, a PrivateUse1 device type of torch.
+// Code above the CUDA runtime uses devices, streams and memory through this header and torch's
+// generic classes (c10::DeviceGuard, c10::StreamGuard, c10::Event), and so is the same on both.
 //
-// FC_DEVICES is defined where there are kernels for devices. Without them the type is CUDA too: its
-// tensors go to torch's own functions. What torch has no generic form for is implemented once for
-// each: for CUDA in tensors/accelerator_cuda.cpp, for a simulation by the simulation.
+// FC_DEVICES is defined if there are kernels for devices. Without them the type is CUDA too: its
+// tensors go to torch's own functions. Functions without a generic form in torch are implemented
+// once for each: for CUDA in tensors/accelerator_cuda.cpp, for a simulation by the simulation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,22 +56,23 @@ inline cudaStream_t native_stream(const c10::Stream& stream) {
   return static_cast<cudaStream_t>(stream.native_handle());
 }
 
-/// Memory that was allocated for another stream is not given out again until `stream` has done what it
-/// was given before the memory is freed.
+/// Keeps memory that was allocated for another stream from reuse until `stream` has done all work
+/// that it was given before the memory is freed.
 inline void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   if (FC_LEFT_OUT(Control::kForgetUse)) return;
   c10::impl::VirtualGuardImpl(kAccelerator)
       .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-// One implementation each.
+// Each has one implementation per accelerator.
 
-/// Lets kernels of `device` reach what torch allocates on `peer`, now and later; their access to each
-/// other is enabled already. False, with the reason, where torch's allocator cannot do this: then nothing
-/// has failed, and data goes through the host. Never raises.
+/// Lets kernels of `device` reach torch's memory on `peer`, now and later; their access to each
+/// other is enabled already. Returns false, with the reason, if torch's allocator cannot do this:
+/// then nothing has failed, and data goes through the host. Never raises.
 bool map_for_peers(int device, int peer, std::string& why_not);
 
-/// The capture into a graph that a stream is part of, by a number of its own in this process; 0: none.
+/// The capture into a graph that a stream is part of, by a number of its own in this process; 0:
+/// none.
 uint64_t capture_of(const c10::Stream& stream);
 inline bool is_capturing(int device) { return capture_of(current_stream(device)) != 0; }
 

@@ -1,4 +1,4 @@
-// What tensors/accelerator.h leaves to an implementation, for CUDA.
+// CUDA's implementation of the functions that tensors/accelerator.h declares.
 #if defined(FC_WITH_CUDA)
 #include "core/device_guard.h"
 #include "tensors/accelerator.h"
@@ -17,7 +17,7 @@ namespace {
 /// The first line: torch's errors go on with a trace of their own calls.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Returns "" or why not.
+/// Returns "" or the reason why not.
 std::string ask_torch(int device, int peer) {
   try {
     // Its memory may come from anywhere.
@@ -30,7 +30,7 @@ std::string ask_torch(int device, int peer) {
     }
     return concat("torch finds no access from device ", device, " to device ", peer);
   } catch (const std::exception& error) {
-    static_cast<void>(cudaGetLastError());  // or the next launch of another library would find it
+    static_cast<void>(cudaGetLastError());  // or another library's next launch would find it
     return concat("torch does not map memory of device ", peer, " for device ", device, ": ",
                   first_line(error.what()));
   }
@@ -39,7 +39,7 @@ std::string ask_torch(int device, int peer) {
 }  // namespace
 
 bool map_for_peers(int device, int peer, std::string& why_not) {
-  // torch notes that it has mapped before it does so: after a failure it would say yes.
+  // torch notes the mapping before it makes it: after a failure it would still claim it.
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::map<std::pair<int, int>, std::string>;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -56,7 +56,8 @@ uint64_t capture_of(const c10::Stream& stream) {
   FC_CUDA(cudaStreamGetCaptureInfo(native_stream(stream), &status, &number), "device ",
           static_cast<int>(stream.device_index()));
   return status == cudaStreamCaptureStatusNone ? 0
-                                               : number + 1;  // CUDA does not say that none is 0
+                                               // CUDA does not promise that none is 0
+                                               : number + 1;
 }
 
 std::string device_name(int device) {

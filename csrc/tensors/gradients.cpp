@@ -23,7 +23,7 @@ std::string listed(at::IntArrayRef numbers) {
   return text.empty() ? "[]" : text + "]";
 }
 
-/// "[3, 4] float32", with its strides where they are not the usual ones.
+/// "[3, 4] float32", with its strides if they are not the usual ones.
 std::string form_of(const at::Tensor& tensor) {
   const std::string strides =
       tensor.is_contiguous() ? "" : concat(" with strides ", listed(tensor.strides()));
@@ -70,18 +70,18 @@ void check_apart(const TensorList& dense) {
 /// Its memory in order, on the device, complex numbers as pairs.
 at::Tensor as_dense(const at::Tensor& tensor, at::Device device) {
   const at::Tensor detached = tensor.detach();
-  // Without gaps first: what is lazy, or moves, keeps its order of elements where it has none.
+  // Removes gaps first: a lazy tensor, or one that moves, then keeps its order of elements.
   return as_resolved_pairs(detached.is_non_overlapping_and_dense() ? detached
                                                                    : detached.contiguous())
       .to(device);
 }
 
-/// Copies a stand-in to where the user looks.
+/// Copies a stand-in back to the user's tensor.
 void bring_back(const at::Tensor& made, const at::Tensor& user) {
   if (!user.is_alias_of(made)) user.copy_(user.is_complex() ? at::view_as_complex(made) : made);
 }
 
-/// The type that a gradient of this one travels as.
+/// The type in which a gradient of this type travels.
 DType wire_of(DType dtype, const GradientOptions& options) {
   return options.wire && dtype == DType::kFloat32 ? dtype_of(*options.wire) : dtype;
 }

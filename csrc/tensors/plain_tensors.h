@@ -1,4 +1,4 @@
-// Tensors as pieces of memory: which ones are, and where they lie. For CPU memory and a device's.
+// Tensors as pieces of memory, on the CPU or a device: tests for such tensors, and their places.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,13 @@ namespace fastcomm {
 
 using TensorList = std::vector<at::Tensor>;
 
-/// Whether its elements lie in memory, and it is no wrapper around another tensor.
+/// True if its elements lie in memory, and it is no wrapper around another tensor.
 inline bool has_memory(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch();
 }
 
-/// Whether its bytes are its value: it has memory without gaps, and nothing lazy.
+/// True if its bytes are its value: it has memory without gaps, and nothing lazy.
 inline bool is_plain(const at::Tensor& tensor) {
   return has_memory(tensor) && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor() &&
          tensor.is_non_overlapping_and_dense();
@@ -30,7 +30,7 @@ inline at::Tensor as_pairs(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
-/// Complex numbers as pairs, and nothing lazy: the same memory, unless the tensor was.
+/// Complex numbers as pairs, and nothing lazy: the same memory, unless the tensor was lazy.
 inline at::Tensor as_resolved_pairs(const at::Tensor& tensor) {
   return as_pairs(tensor.resolve_conj().resolve_neg());
 }
@@ -46,7 +46,7 @@ inline at::Tensor as_plain_like(const at::Tensor& tensor, const at::Tensor& like
   return at::empty_strided(like.sizes(), like.strides(), tensor.options()).copy_(tensor);
 }
 
-/// What `function` returns for each.
+/// The results of `function` for each tensor.
 template <class Function>
 auto of_each(const TensorList& tensors, const Function& function) {
   std::vector<decltype(function(tensors[0]))> found;
@@ -71,8 +71,8 @@ inline bool have_one_form(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
-/// Whether an earlier copy can be written to: it has the form of `source`, and its memory is not
-/// held elsewhere (by a graph that waits for its backward).
+/// True if an earlier copy can be written to: it has the form of `source`, and nothing else holds
+/// its memory (such as a graph that waits for its backward).
 inline bool can_be_rewritten(const at::Tensor& copy, const at::Tensor& source) {
   return copy.defined() && have_one_form(copy, source) &&
          copy.storage().nbytes() >= source.nbytes() && copy.storage().use_count() == 1;
