@@ -1,4 +1,4 @@
-// Probe: do two devices that may use each other's memory see the right bits there?
+// Probe of two devices that may use each other's memory: both must see the right bits there.
 //
 // Both devices run a block at once. In every round each fills a box of its own memory with a
 // pattern; when both have, each reads the other's box and writes to the other's second box; when

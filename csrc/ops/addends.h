@@ -1,4 +1,4 @@
-// The addends of sums: what they must have in common, and their sum where none of our kernels does it.
+// The addends of sums: the checks of their forms, and their sum without one of our kernels.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ namespace fastcomm {
 /// length, and the tensors of each place the same shape and dtype.
 void check_addends(const std::vector<TensorList>& sources);
 
-/// The sum of tensors of one dtype and device by torch's own addition, in the order of the fixed tree;
-/// 16-bit floats in fp32, rounded once. For one addend, that addend itself.
+/// The sum of tensors of one dtype and device by torch's own addition, in the order of the fixed
+/// tree; 16-bit floats in fp32, rounded once. For one addend, that addend itself.
 at::Tensor tree_sum(TensorList addends);
 
 }  // namespace fastcomm

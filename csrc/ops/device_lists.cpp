@@ -66,7 +66,7 @@ std::optional<int64_t> refresh_device_lists(const TensorList& tensors,
     TensorList& list = copies[k];
     list.resize(sources.size());
     for (size_t i = 0; i < list.size(); ++i) {
-      // Each in its own block: one that is still held keeps no other from being written to.
+      // Each in its own block: a copy that is still held keeps no other from being written to.
       if (!can_be_rewritten(list[i], sources[i]) || list[i].get_device() != devices[k + 1]) {
         list[i] = allocate_like({sources[i]}, devices[k + 1])[0];
       }

@@ -15,12 +15,12 @@
 namespace fastcomm {
 namespace {
 
-constexpr size_t kAlignment = 512;        // torch's allocator has the same
-constexpr size_t kBlockBytes = 10 << 20;  // torch coalesces as many
+constexpr size_t kAlignment = 512;        // as in torch's allocator
+constexpr size_t kBlockBytes = 10 << 20;  // the size of torch's coalesced blocks
 
 size_t padded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// A tensor in `block` at a byte that is aligned, of the form of `like`.
+/// A tensor of the form of `like` in `block`, at an aligned byte.
 at::Tensor tensor_within(const at::Tensor& block, size_t at, const at::Tensor& like) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(block.storage()),
                                                          block.key_set(), like.dtype());

@@ -1,5 +1,5 @@
-// What operations on lists of tensors on devices share: the devices of an operation as ranks of a
-// group, torch's current streams, its memory.
+// Common state of operations on lists of tensors on devices: their devices as ranks of a group,
+// torch's current streams, its memory.
 //
 // Only in builds with FC_DEVICES. Any thread may call.
 #pragma once
@@ -12,11 +12,12 @@
 
 namespace fastcomm {
 
-/// Which devices of this process reach the tensors on each other, and why not: kernels reach the
-/// memory (devices/peer_probe.h), and torch's allocator maps what it gives out for them.
+/// Access of this process's devices to each other's tensors: kernels reach the memory
+/// (devices/peer_probe.h), and torch's allocator maps its memory for them.
 PeerAccess& tensor_access();
 
-/// The devices of some operations, which keep their events and pinned memory from one to the next.
+/// The devices of some operations; keeps their events and pinned memory from one operation to the
+/// next.
 struct DeviceRanks {
   explicit DeviceRanks(const std::vector<int>& devices);
 
@@ -24,8 +25,8 @@ struct DeviceRanks {
   Exchange exchange;
 };
 
-/// One for each list of devices, for good: CUDA may be gone before destructors run. Raises
-/// Error(kUnsupported) where a graph is being captured that cannot hold what these devices do.
+/// One per list of devices, for good: CUDA may be gone before destructors run. Raises
+/// Error(kUnsupported) if a graph is being captured that cannot hold the work of these devices.
 DeviceRanks& device_ranks(const std::vector<int>& devices);
 
 inline bool can_meet(size_t ranks) {
@@ -38,8 +39,8 @@ Streams current_streams(const std::vector<int>& devices);
 /// As record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
-/// Called where tensors that an operation made for itself are not needed for their forms any more,
-/// and have to live until it has been enqueued: otherwise their memory would be given to others.
+/// Called once an operation does not need its own temporary tensors for their forms any more. They
+/// have to live until it has been enqueued: otherwise their memory would be given to others.
 inline void keep_until_enqueued(TensorList& tensors) {
   if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
 }
@@ -47,10 +48,10 @@ inline void keep_until_enqueued(TensorList& tensors) {
 /// The places of each dtype's tensors in a list.
 std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors);
 
-/// New tensors like `models`, which are plain, on a device: many of a type in a block.
+/// New tensors like `models`, which are plain, on a device: many of a type per block.
 TensorList allocate_like(const TensorList& models, int device);
 
-/// Whether all are tensors on that device, without wrappers around them.
+/// True if all are tensors on that device, without wrappers around them.
 bool are_on(const TensorList& tensors, int64_t device);
 
 }  // namespace fastcomm

@@ -41,7 +41,7 @@ bool on_one_device(const std::vector<int>& devices) {
                      [&](int device) { return device == devices[0]; });
 }
 
-/// Whether kernels of the first rank reach the memory of all.
+/// True if kernels of the first rank reach the memory of all.
 bool first_reaches_all(const std::vector<int>& devices) {
   if (on_one_device(devices)) return true;
   const DeviceSet& set = device_ranks(devices).set;
@@ -51,7 +51,7 @@ bool first_reaches_all(const std::vector<int>& devices) {
   return true;
 }
 
-/// The sums where the first device does not reach all terms, into `results`.
+/// Writes the sums into `results` if the first device does not reach all terms.
 void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& options, int device,
                 const TensorList& results) {
   std::vector<TensorList> travelling(terms.size());
@@ -68,7 +68,7 @@ void sum_staged(const std::vector<TensorList>& terms, const GradientOptions& opt
   for (size_t i = 0; i < results.size(); ++i) as_pairs(results[i]).copy_((*sums)[i]);
 }
 
-/// The sums and norms by one pass, read from where the terms lie.
+/// The sums and norms by one pass, which reads the terms in place.
 TensorList sum_direct(std::vector<TensorList>& terms, const std::vector<int>& devices,
                       const GradientOptions& options, const TensorList& results,
                       const GradientTensors& gradients) {

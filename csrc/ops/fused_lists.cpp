@@ -21,13 +21,13 @@ namespace {
 /// Calls `work(begin, end)` for all units, divided among threads.
 template <class Work>
 void for_all_units(const GradientList& list, const Work& work) {
-  constexpr int64_t kLeastUnits = 64;  // a thread: 1 MiB of fp32
+  constexpr int64_t kLeastUnits = 64;  // per thread: 1 MiB of fp32
   at::parallel_for(0, list.units(), kLeastUnits, [&](int64_t begin, int64_t end) {
     work(static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
   });
 }
 
-/// Whether a list starts on a device; it goes to the CPU's loops or a device's kernels as a whole.
+/// True if a list starts on a device; it goes to the CPU's loops or a device's kernels as a whole.
 bool begins_on_device(const TensorList& list) {
   return !list.empty() && is_on_accelerator(list[0]);
 }

@@ -1,7 +1,7 @@
-// The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake implementations
-// and their derivatives are in fastcomm/_devices/operators.py.
+// The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake
+// implementations and their derivatives are in fastcomm/_devices/operators.py.
 //
-// A device is its index, -1 for the CPU. Where neither our path for the CPU nor that for devices
+// A device is its index, -1 for the CPU. If neither our path for the CPU nor that for devices
 // applies, torch's own functions do the work, in the same order.
 #include <torch/library.h>
 

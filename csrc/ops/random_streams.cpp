@@ -10,15 +10,16 @@
 namespace fastcomm {
 namespace {
 
-// A key that no tensor has and that torch uses in tests alone. In a thread that includes it, operators with a
-// generator among their arguments come to `draw` first; for all others the dispatcher skips it, at no cost.
+// A key that no tensor has and that torch uses in tests alone. In a thread that includes it,
+// operators with a generator among their arguments come to `draw` first; for all others the
+// dispatcher skips it, at no cost.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
-// The same below dispatch modes: while a mode handles a call, torch leaves out what comes before modes. A thread
-// includes it for calls that draw, if modes of the user's see them, and for nothing else: since it belongs to
-// backends, torch takes it for one where it looks for kernels that serve all of them.
+// The same below dispatch modes: while a mode handles a call, torch leaves out the keys before
+// modes. A thread includes it only for calls that draw, if modes of the user's see them: since it
+// belongs to backends, torch takes it for one when it looks for kernels that serve all of them.
 constexpr auto kKeyBelowModes = c10::DispatchKey::CustomRNGKeyId;
 
-/// Where a thread is in passes that may be nested.
+/// A thread's place in passes that may be nested.
 struct Seat {
   std::shared_ptr<RandomPass> pass;
   int64_t part;
@@ -42,7 +43,8 @@ bool has_generator(const c10::FunctionSchema& schema) {
   return false;
 }
 
-/// Whether a call with these arguments draws on the CPU: a device that is named counts before those of tensors.
+/// True if a call with these arguments draws on the CPU: a named device counts before those of
+/// tensors.
 bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> found;
   for (const auto& argument : arguments) {
@@ -54,7 +56,8 @@ bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
   return !found || found->is_cpu();
 }
 
-/// Whether the user's modes are to see a call, and no graph is being traced, which must not hold a generator.
+/// True if the user's modes are to see a call, and no graph is being traced, which must not hold a
+/// generator.
 bool modes_only_watch() {
   using Modes = c10::impl::TorchDispatchModeTLS;
   using Infra = c10::impl::TorchDispatchModeKey;
@@ -90,7 +93,7 @@ void hand_out(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  // Modes see the call as it is.
+  // Modes see the unchanged call.
   if (!c10::impl::TorchDispatchModeTLS::any_modes_set()) hand_out(op, stack);
   pass_on(op, keys, stack);
 }
@@ -196,13 +199,14 @@ at::Generator RandomPass::stream(int64_t part) {
   return stream;
 }
 
-/// A full state of 624 words, not a seed: torch's engine uses 32 bits of a seed, and streams would meet.
+/// A full state of 624 words, not a seed: torch's engine uses 32 bits of a seed, and streams would
+/// meet.
 RandomState RandomPass::derived(int64_t part) const {
   uint64_t hash = 0;
   for (const uint32_t word : begin_.engine.state_) hash = mixed(hash ^ word);
   hash = mixed(hash ^ static_cast<uint64_t>(begin_.engine.left_));
   hash = mixed(hash ^ begin_.engine.next_);
-  // A kept normal number that is used up changes nothing else.
+  // A kept normal number changes nothing else once it is used up.
   hash = mixed(hash ^ ((begin_.next_float ? 1U : 0U) | (begin_.next_double ? 2U : 0U)));
   hash = mixed(hash ^ static_cast<uint64_t>(part));
   RandomState result{begin_.engine, std::nullopt, std::nullopt};  // with the user's seed

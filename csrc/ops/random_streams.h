@@ -1,7 +1,9 @@
-// Random numbers on the CPU for callers that run at the same time: torch has one generator for all threads.
+// Random numbers on the CPU for callers that run at the same time: torch has one generator for all
+// threads.
 //
-// In a pass, part 0 draws from the generator of the thread that began the pass; each other part from a stream of
-// its own, derived from that generator's state when the pass began. So what a part draws depends on no other part.
+// In a pass, part 0 draws from the generator of the thread that began the pass; each other part
+// from a stream of its own, derived from that generator's state when the pass began. So the numbers
+// of a part depend on no other part.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,7 +16,7 @@
 
 namespace fastcomm {
 
-/// All that a CPU generator's next numbers depend on.
+/// All state that determines a CPU generator's next numbers.
 struct RandomState {
   at::mt19937_data_pod engine;
   std::optional<float> next_float;
@@ -30,8 +32,8 @@ class RandomPass : public std::enable_shared_from_this<RandomPass> {
   void enter(int64_t part);
   static void leave();
 
-  /// Ends the pass, when all parts have left. If any of them has drawn and part 0 has not, the generator moves on by
-  /// one number: else the next pass would draw the same.
+  /// Ends the pass, when all parts have left. If any of them has drawn and part 0 has not, the
+  /// generator moves on by one number: otherwise the next pass would draw the same.
   void settle();
 
   at::Generator stream(int64_t part);
@@ -42,10 +44,10 @@ class RandomPass : public std::enable_shared_from_this<RandomPass> {
   at::Generator own_;
   RandomState begin_;
   std::mutex mutex_;                          // of streams_
-  std::map<int64_t, at::Generator> streams_;  // of parts that asked for theirs
+  std::map<int64_t, at::Generator> streams_;  // of parts that asked for their stream
 };
 
-/// What this thread draws from: torch's default generator outside of a pass.
+/// The generator of this thread: torch's default one outside of a pass.
 at::Generator random_generator();
 
 }  // namespace fastcomm

@@ -22,7 +22,7 @@
 namespace fastcomm {
 namespace {
 
-/// Memory that several storages lie in; it goes back to the cache with the last of them. The count of
+/// Memory shared by several storages; it goes back to the cache with the last of them. The count of
 /// shares orders that after all uses of it (release, and acquire by the last).
 std::shared_ptr<char> shared_block(size_t bytes) {
   const HostCache::Block block = HostCache::instance().take(bytes);
@@ -62,7 +62,7 @@ TensorList allocate_like(const TensorList& models) {
   });
 }
 
-/// Whether lists of these sizes, written `times` times, exceed the caches.
+/// True if lists of these sizes, written `times` times, exceed the caches.
 bool streams(const std::vector<uint64_t>& sizes, int64_t times) {
   const uint64_t bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   return bytes * static_cast<uint64_t>(times) >= kStreamBytes;
@@ -85,10 +85,10 @@ struct ListPart {
   uint64_t bytes = 0;
 };
 
-/// Items of `sizes` bytes, all of them exactly once, in parts of about the same size for threads to take.
-/// Cuts lie at multiples of 64 bytes of an item, or at its ends.
+/// Cuts items of `sizes` bytes, all of them exactly once, into parts of about the same size for
+/// threads. Cuts lie at multiples of 64 bytes of an item, or at its ends.
 std::vector<ListPart> cut_list(const std::vector<uint64_t>& sizes) {
-  constexpr uint64_t kMost = 256 * 1024;  // a part; a multiple of 64
+  constexpr uint64_t kMost = 256 * 1024;  // per part; a multiple of 64
   std::vector<ListPart> parts;
   ListPart part;
   for (size_t item = 0; item < sizes.size(); ++item) {
@@ -115,7 +115,7 @@ std::vector<ListPart> cut_list(const std::vector<uint64_t>& sizes) {
 template <class Work>
 void in_parallel(const std::vector<uint64_t>& sizes, const Work& work) {
   const std::vector<ListPart> parts = cut_list(sizes);
-  constexpr int64_t kLeast = 4;  // parts a thread: for less than a mebibyte none is woken
+  constexpr int64_t kLeast = 4;  // parts per thread: less than a mebibyte wakes none
   at::parallel_for(0, static_cast<int64_t>(parts.size()), kLeast, [&](int64_t from, int64_t to) {
     for (int64_t p = from; p < to; ++p) {
       auto [item, begin, left] = parts[p];
@@ -148,7 +148,7 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies) {
 
 namespace {
 
-/// A sum that none of our kernels does.
+/// A sum without one of our kernels.
 at::Tensor sum_by_torch(const std::vector<TensorList>& sources, size_t place) {
   TensorList terms;
   for (const TensorList& list : sources) terms.push_back(list[place]);
@@ -212,7 +212,7 @@ int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies
   const TensorList sources = all_plain(tensors);
   const std::vector<const char*> from = const_pointers(sources);
   const std::vector<uint64_t> sizes = of_each(sources, bytes_of);
-  // First copies that are held elsewhere, and those whose form has changed: they are replaced.
+  // First replaces copies that are held elsewhere, and those whose form has changed.
   for (TensorList& list : copies) {
     FC_CHECK(list.size() == sources.size(), "refresh: lists of ", sources.size(), " and ",
              list.size(), " tensors");

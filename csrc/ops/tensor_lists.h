@@ -1,9 +1,9 @@
 // Lists of CPU tensors, copied, summed and compared in one pass over the memory: no flat buffers.
 //
 // A result's tensors lie in one block of memory (core/host_cache.h), each with its own storage and
-// version counter; the block is given back when the last of them is gone. A result has the strides that
-// torch.empty_like gives for its (first) source. Nothing here is seen by autograd. Work is divided
-// among torch's intra-op threads.
+// version counter; the block is given back when the last of them is gone. A result has the strides
+// that torch.empty_like gives for its (first) source. Nothing here is seen by autograd. Work is
+// divided among torch's intra-op threads.
 //
 // Cost: a copy reads and writes each byte once; a sum reads every source once and writes once.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace fastcomm {
 
-/// Whether all of them are dense, real tensors in the CPU's memory, without special behaviour.
+/// True if all of them are dense, real tensors in the CPU's memory, without special behaviour.
 bool are_plain_cpu(const TensorList& tensors);
 
 /// `copies` copies of every tensor: result[copy][i].
@@ -27,8 +27,9 @@ std::vector<TensorList> copy_lists(const TensorList& tensors, int64_t copies);
 TensorList sum_lists(const std::vector<TensorList>& sources);
 
 /// Makes every copies[copy][i] equal to tensors[i], bit by bit; returns the bytes that differed, in
-/// pieces of 16 KiB, and were written. A copy whose memory is still held elsewhere (by a graph that
-/// waits for its backward) is not written to but replaced. Copies as copy_lists returned them.
+/// pieces of 16 KiB, and were written. A copy whose memory is still held elsewhere (such as by a
+/// graph that waits for its backward) is replaced instead of written to. Copies come from
+/// copy_lists.
 int64_t refresh_lists(const TensorList& tensors, std::vector<TensorList>& copies);
 
 }  // namespace fastcomm
