@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
-/// The value from `begin` to `end` that `name_of` gives this name, the first if several are; else kOther.
+/// The value from `begin` to `end` with this name by `name_of`, the first of several; else kOther.
 template <class Kind>
 Kind named(const std::string& name, const char* (*name_of)(Kind), int begin, int end) {
   for (int number = begin; number < end; ++number) {
@@ -37,7 +37,7 @@ Query query_of(const std::string& operation, uint64_t count, const std::string& 
   return query;
 }
 
-/// `engine` is another backend's name; "": this code, or nothing.
+/// `engine` is another backend's name; "" means this code, or nothing.
 py::dict explanation_of(const Query& query, const Selection& selection, std::string engine) {
   py::dict result;
   const bool delegated = selection.algorithm == Algorithm::kDelegated;
@@ -53,7 +53,7 @@ py::dict explanation_of(const Query& query, const Selection& selection, std::str
   return result;
 }
 
-/// Nothing where it is not decided yet which engine serves such tensors.
+/// Nothing if the engine for such tensors is not decided yet.
 std::optional<py::dict> explain(const FastcommBackend& backend, const std::string& device,
                                 const Query& query) {
   c10::Device place(device);

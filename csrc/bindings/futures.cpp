@@ -21,8 +21,9 @@ using torch::jit::PythonFutureWrapper;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;
 
-/// The error of a continuation, as its future holds it: one of our errors as it is, so that it comes out
-/// of backward() under DDP with its type; any other in torch's words, which keep the text alone.
+/// The error of a continuation, as its future holds it: one of our errors is unchanged, so that it
+/// comes out of backward() under DDP with its type; any other is in torch's words, which keep only
+/// the text.
 std::exception_ptr error_of_continuation(py::error_already_set& raised) {
   const py::gil_scoped_acquire gil;
   std::exception_ptr error = as_torch_error(raised.type().ptr(), raised.value().ptr());
@@ -30,19 +31,21 @@ std::exception_ptr error_of_continuation(py::error_already_set& raised) {
     error = std::make_exception_ptr(std::runtime_error(
         concat("Got the following error when running the callback: ", raised.what())));
   }
-  raised.restore();  // its references go here, with the GIL
+  raised.restore();  // drops its references here, with the GIL
   PyErr_Clear();
   return error;
 }
 
-/// torch's Future, except for where its callbacks run and in which order: c10d/works/continuations.h.
+/// torch's Future with other threads and another order for its callbacks:
+/// c10d/works/continuations.h.
 ///
-/// What C++ sees of an operation (DDP's reducer, collect_all) is another future, `fut`, completed by a
-/// thread of its own, since callbacks of torch's futures may hang on it. What they issue goes the way of
-/// whoever asked for the future, wherever they run, but in no order: torch calls them as they come.
+/// C++ code that follows an operation (DDP's reducer, collect_all) gets another future, `fut`,
+/// completed by a thread of its own, since callbacks of torch's futures may hang on it. Calls
+/// issued by them take the lane of the thread that asked for the future, on any thread, but in no
+/// order: torch calls them as they come.
 ///
-/// pybind11 would ask torch's class for the shared_ptr to this, by a cast that a class without virtual
-/// functions does not have; with a second such base it does not ask.
+/// pybind11 would ask torch's class for the shared_ptr to this object, by a cast that a class
+/// without virtual functions does not have; with a second such base it does not ask.
 class Future : public PythonFutureWrapper, private std::enable_shared_from_this<Future> {
  public:
   using Ptr = std::shared_ptr<Future>;
@@ -57,7 +60,8 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
         awaited->devices());
     const auto relay = [awaited, seen, value] {
       if (awaited->hasError()) return seen->setError(awaited->exception_ptr());
-      // Inline, as it is complete: with streams for what the operation left on its own.
+      // Inline, as it is complete: it carries streams for the data that the operation left on its
+      // own.
       awaited->addCallback([seen, value](c10::ivalue::Future& done) {
         seen->markCompleted(value ? *value : done.value());
       });
@@ -95,7 +99,7 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
                                                           self->awaited_->devices());
     const auto finish = [child, place = Continuations::here()](const std::exception_ptr& error,
                                                                c10::IValue value) {
-      const Standing as_attached(place);  // for what torch's futures call because of it
+      const Standing as_attached(place);  // for calls that torch's futures make because of it
       if (error != nullptr) return child->setError(error);
       child->markCompleted(std::move(value));
     };
@@ -114,8 +118,8 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
   }
 
  private:
-  /// Calls `function` with `self` when its turn has come, as the attaching thread would (grad mode, and
-  /// so on), and `finish` with what it returned or raised.
+  /// Calls `function` with `self` when its turn has come, in the attaching thread's state (grad
+  /// mode, and so on), and `finish` with its result or error.
   template <class Finish>
   static void attach(const Ptr& self, py::function function, const Finish& finish) {
     const auto call = [self, function = held(std::move(function)), finish,
@@ -142,11 +146,11 @@ class Future : public PythonFutureWrapper, private std::enable_shared_from_this<
 
   FuturePtr awaited_;
   std::shared_ptr<Continuations> group_;
-  GroupWorkPtr work_;  // nullptr for what a continuation returns
+  GroupWorkPtr work_;  // nullptr for the result of a continuation
   std::optional<c10::IValue> value_;
 };
 
-/// pybind11 gives Python a work as what it is only if it knows the class itself.
+/// pybind11 gives Python a work with its own type only if it knows the class itself.
 template <class Work>
 void bind_work(py::module_& module, const char* name) {
   py::class_<Work, c10::intrusive_ptr<Work>, GroupWork>(module, name);

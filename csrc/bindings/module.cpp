@@ -1,4 +1,4 @@
-// What fastcomm/*.py needs of the native code.
+// The native functions that fastcomm/*.py uses.
 
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -32,15 +32,15 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
-/// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled only on the main
-/// thread: no other thread takes the GIL for them.
+/// Raises KeyboardInterrupt and the like in the middle of a wait. Signals are handled only on the
+/// main thread: no other thread takes the GIL for them.
 void check_signals() {
   if (getpid() != gettid()) return;
   py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-/// The text that a function of Python returns: for messages alone, so none of its errors matter.
+/// The text that a Python function returns: only for messages, so its errors do not matter.
 template <class... Arguments>
 std::string text_of(const char* module, const char* function, const Arguments&... arguments) {
   const py::gil_scoped_acquire gil;
@@ -51,14 +51,14 @@ std::string text_of(const char* module, const char* function, const Arguments&..
   }
 }
 
-/// For the text that peers are told.
+/// Text for the peers.
 std::string failure_of_program(bool at_the_end) {
   if (!Py_IsInitialized()) return "";
   return text_of("fastcomm.errors", "failure_in_progress", at_the_end);
 }
 
 std::string call_site_of_program() {
-  // Threads of torch's own run no code of the program.
+  // torch's own threads run no code of the program.
   if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return "";
   return text_of("fastcomm._distributed.call_site", "call_site");
 }
@@ -84,7 +84,7 @@ py::dict environment_dict() {
   return result;
 }
 
-/// The type of the devices that the kernels serve, "" where the library was built for none.
+/// The type of the devices that the kernels serve, "" if the library was built for none.
 std::string accelerator_type() {
 #if defined(FC_DEVICES)
   return c10::DeviceTypeName(kAccelerator, /*lower_case=*/true);
@@ -93,10 +93,10 @@ std::string accelerator_type() {
 #endif
 }
 
-/// The CUDA devices of this process, and how each reaches the tensors on the others, which is tried here
-/// if it has not been tried yet.
+/// The CUDA devices of this process, and the access of each to the tensors on the others, which is
+/// tried here if it has not been tried yet.
 py::dict cuda_devices() {
-  std::string reason;  // why there are none; else empty
+  std::string reason;  // why there are none; "" if there are some
   std::vector<std::string> names;
   std::vector<std::vector<std::pair<std::string, std::string>>> access;  // kind and reason
 #if defined(FC_DEVICES)
@@ -137,7 +137,7 @@ std::optional<Milliseconds> milliseconds(std::optional<double> seconds) {
   return seconds ? std::make_optional(milliseconds(*seconds)) : std::nullopt;
 }
 
-/// Where there is a native path: the work, or None where it is done, and the results.
+/// The work, or None if it is done, and the results; nothing if there is no native path.
 auto as_pair(const std::optional<FastcommBackend::Fused>& fused) {
   return fused ? std::make_optional(std::make_pair(fused->work, fused->results)) : std::nullopt;
 }
@@ -162,7 +162,7 @@ void bind_fused(py::module_& module) {
   });
 }
 
-/// Lists of tensors (fastcomm/_devices/lists.py): None where they are not plain memory, on the CPU or
+/// Lists of tensors (fastcomm/_devices/lists.py): None if they are not plain memory, on the CPU or
 /// each on CUDA devices.
 void bind_lists(py::module_& module) {
   using Lists = std::vector<TensorList>;
@@ -180,7 +180,7 @@ void bind_lists(py::module_& module) {
         return plain ? std::make_optional(sum_lists(sources)) : std::nullopt;
       },
       py::call_guard<py::gil_scoped_release>());
-  // Returns the copies, and how many bytes were written to them.
+  // Returns the copies, and the number of bytes written to them.
   module.def(
       "refresh_lists",
       [](const TensorList& tensors, Lists copies) {
@@ -228,7 +228,7 @@ PYBIND11_MODULE(_C, module) {
         stop_continuations();
         stop_progress();
         stop_watches();
-        stop_continuations();  // those that waited for what will never come
+        stop_continuations();  // those whose wait would never end
       },
       py::call_guard<py::gil_scoped_release>()));
 
@@ -255,7 +255,7 @@ PYBIND11_MODULE(_C, module) {
                              [](const FastcommBackend& b) { return b.traits().transport; })
       .def_property_readonly("why_not_native",
                              [](const FastcommBackend& b) { return b.traits().why_not_native; })
-      // The backend that does everything where the ranks do not share memory; else None.
+      // The backend that does everything if the ranks do not share memory; else None.
       .def_property_readonly("delegate", [](const FastcommBackend& b) { return b.delegate(); })
       .def("delegate_to", &FastcommBackend::delegate_to)
       .def("get_error", &FastcommBackend::getError, py::call_guard<py::gil_scoped_release>())
@@ -276,9 +276,9 @@ PYBIND11_MODULE(_C, module) {
             return std::make_pair(std::move(made), std::move(why));
           },
           py::call_guard<py::gil_scoped_release>())
-      // torch's new_group() calls it on non-members, where the default group is bound to a device.
+      // torch's new_group() calls it on non-members, if the default group is bound to a device.
       .def("perform_nocolor_split", [](FastcommBackend&, const py::object&) {})
-      // Instead of torch's, which would answer as to DDP's reducer: FSDP2 means what it says.
+      // Replaces torch's, which would answer as for DDP's reducer: FSDP2 wants `size` elements.
       .def(
           "allocate_tensor",
           [](FastcommBackend& backend, long size, at::ScalarType dtype, at::Device device) {
@@ -307,7 +307,7 @@ PYBIND11_MODULE(_C, module) {
           },
           py::call_guard<py::gil_scoped_release>());
 
-  // Before anything that waits for all ranks, and would not say who is missing or wrong. Returns a
+  // Comes before any wait for all ranks, which would not name a missing or wrong one. Returns a
   // number that only this group has.
   module.def(
       "agree",

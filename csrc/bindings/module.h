@@ -1,4 +1,4 @@
-// The parts of the module fastcomm._C, and what they share.
+// The parts of the module fastcomm._C, and their common tools.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -14,8 +14,8 @@ namespace fastcomm {
 /// The functions of fastcomm/_distributed/device_engines.py. They take the GIL.
 DeviceBackends device_backends();
 
-/// FastcommBackend.explain() for a group; explain() for one that does not exist; operations(): the names of
-/// all operations.
+/// FastcommBackend.explain() for a group; explain() for one that does not exist; operations(): the
+/// names of all operations.
 void bind_explain(pybind11::module_& module,
                   pybind11::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>,
                                    ::c10d::Backend>& backend);
