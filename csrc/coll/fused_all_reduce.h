@@ -12,8 +12,7 @@
 //
 //   step 0   nothing: its publication tells that this rank has left the previous operation
 //   step k   stage block k-1: the units that peers reduce, to the stage slot; all units if the
-//            wire's
-//                             type is another
+//                             wire's type is another
 //            reduce block k-2: this rank's units, to the gradients and the result slot, with their
 //                              norms
 //            copy out block k-3: the peers' units and norms, from their result slots
