@@ -25,7 +25,7 @@ std::vector<EngineMaker> makers() {
 }
 
 constexpr size_t kTextBytes = 240;
-constexpr uint64_t kSlotBytes = 64 * 1024;  // of short operations between devices, unless it is set
+constexpr uint64_t kSlotBytes = 64 * 1024;  // of short operations between devices, by default
 
 template <size_t kBytes>
 void set_text(char (&to)[kBytes], const std::string& text) {
@@ -45,7 +45,7 @@ bool are_together(at::TensorList tensors) {
                      [&](const at::Tensor& each) { return each.device() == tensors[0].device(); });
 }
 
-/// Why none of our kernels serves such devices here; "" if one may.
+/// The reason why none of our kernels serves such devices here; "" if one may.
 std::string why_no_kernels(c10::Device device, int size) {
 #if defined(FC_DEVICES)
   if (environment().route == "nccl") return "FASTCOMM_ROUTE=nccl";
@@ -72,7 +72,7 @@ struct Engines::Vote {
   char ipc[16] = {};  // FASTCOMM_IPC
   char has_backend = 0;
   char wants_pinned = 0;         // for its windows
-  char device[kTextBytes] = {};  // its name, or why there is no backend
+  char device[kTextBytes] = {};  // its name, or the reason why there is no backend
   char why_not_direct[kTextBytes] = {};
 
   Vote() = default;
@@ -94,7 +94,7 @@ struct Engines::Vote {
     }
   }
 
-  /// By the environment, else as tuned (core/tuning.h), else by default.
+  /// Set by the environment, else as tuned (core/tuning.h), else by default.
   void choose_kernels(int size) {
     const Environment& env = environment();
     const Tuning tuning = tuning_for(size);
@@ -111,7 +111,7 @@ struct Engines::Vote {
     pulls = env.device_results == "auto" ? tuning.pulls : env.device_results == "pull";
   }
 
-  /// What keeps the ranks from using their backends, or "".
+  /// The reason why the ranks cannot use their backends, or "".
   static std::string why_no_backend(const std::vector<Vote>& votes) {
     for (size_t rank = 0; rank < votes.size(); ++rank) {
       if (votes[rank].has_backend == 0) return concat("rank ", rank, ": ", votes[rank].device);
@@ -243,7 +243,8 @@ const Engines::Slot& Engines::agree(Type& type, c10::Device device) {
     g_device_backends.say_why_not_direct(device.type(), context_.size, engine->name(),
                                          why_not_direct);
   }
-  // Where the first device has no kernels, the answer holds for all devices, and no rank has to ask again.
+  // If the first device has no kernels, the answer holds for all devices, and no rank has to ask
+  // again.
   const bool of_all = number == 0 && direct == nullptr;
   Route route = host_route_;
   route.pop_back();

@@ -1,19 +1,21 @@
-// Which engine serves a call.
+// Choice of the engine for a call.
 //
 //   tensors                        engines, in the order in which they are asked
 //   in the host's memory, or none  those registered from outside; shared memory
-//   on a device                    those registered from outside; our kernels, where every rank's device reaches
-//                                  the others' memory, or memory of the host that all share, as a trial shows;
-//                                  a backend of torch's made for the device, where every rank has one and the
-//                                  ranks' devices differ, else shared memory, copy by copy
+//   on a device                    those registered from outside; our kernels, if every rank's
+//                                  device reaches the others' memory, or memory of the host that
+//                                  all share, as a trial shows; a backend of torch's made for the
+//                                  device, if every rank has one and the ranks' devices differ,
+//                                  else shared memory, copy by copy
 //   ... issued by continuations    shared memory
 //   ranks that share no memory     another backend, for everything
 //
-// What serves collectives with tensors on a device is agreed on at the group's first one there, in the order in which
-// its operations are issued, and for ever. Where kernels serve a rank's first device, its second one is agreed on
-// at the first collective there, together with the second ones of the others, and so on; else what is agreed on
-// holds for all devices of the type. Messages involve no third rank: they go to the backend unless the ranks have
-// agreed otherwise. What continuations of futures issue has an order of its own.
+// The ranks agree on the engine for collectives with tensors on a device at the group's first one
+// there, in the order in which its operations are issued, and for ever. If kernels serve a rank's
+// first device, its second one is agreed on at the first collective there, together with the second
+// ones of the others, and so on; else the agreement holds for all devices of the type. Messages
+// involve no third rank: they go to the backend unless the ranks have agreed otherwise. Operations
+// issued by continuations of futures have an order of their own.
 #pragma once
 
 #include <array>
@@ -32,25 +34,26 @@
 
 namespace fastcomm {
 
-/// How backends for devices are made: in Python (fastcomm/_distributed/device_engines.py). Set once, from
-/// bindings/module.cpp. Any of these may raise.
+/// Makers of backends for devices, in Python (fastcomm/_distributed/device_engines.py). Set once,
+/// from bindings/module.cpp. Any of these may raise.
 struct DeviceBackends {
   struct Made {
     std::string name;  // for messages: "NCCL"
     DelegateEngine::BackendPtr backend;
   };
-  /// Whether there is a backend for any device that this process sees.
+  /// True if there is a backend for any device that this process sees.
   std::function<bool()> any;
-  /// Whether there is a backend for devices of this type.
+  /// True if there is a backend for devices of this type.
   std::function<bool(c10::DeviceType)> known;
   /// A text that no other device of any machine has.
   std::function<std::string(c10::Device)> identify;
   std::function<Made(c10::Device, const c10::intrusive_ptr<::c10d::Store>&, int rank, int size,
                      Milliseconds timeout)>
       make;
-  /// Reports that tensors on such devices go through the host's memory, and why.
+  /// Reports that tensors on such devices go through the host's memory, and the reason.
   std::function<void(c10::DeviceType, int size, const std::string& why)> say_why_not;
-  /// Reports that devices do not use each other's memory, and why; `other` serves them, or is what they use.
+  /// Reports that devices do not use each other's memory, and the reason; `other` serves them, or
+  /// is the memory that they use.
   std::function<void(c10::DeviceType, int size, const std::string& other, const std::string& why)>
       say_why_not_direct;
 };
@@ -65,32 +68,32 @@ class Engines {
   /// Engines that are asked one after the other.
   using Route = std::vector<Engine*>;
 
-  /// Of ranks that share memory. No other thread waits in the store.
+  /// For ranks that share memory. No other thread waits in the store.
   Engines(std::shared_ptr<Communicator> group, GroupContext context,
           c10::intrusive_ptr<::c10d::Store> store);
-  /// Of others: `whole` does everything.
+  /// For other ranks: `whole` does everything.
   Engines(DelegateEngine::BackendPtr whole, GroupContext context, const std::string& label);
 
-  /// The engine that takes a call; nullptr: none does. The first collective on a device may wait for the other ranks.
-  /// Raises why the group has failed.
+  /// The engine that takes a call; nullptr if none does. The first collective on a device may wait
+  /// for the other ranks. Raises the failure of the group.
   Engine* choose(const Request& request);
   /// The engines that are asked for collectives on a device; nothing until that is decided.
   Route route_of(c10::Device device) const;
 
   /// The engine for tensors in the host's memory, and for calls without tensors.
   Engine& host() const { return *host_; }
-  /// All other engines that there are.
+  /// All other engines.
   std::vector<Engine*> others() const;
-  /// Why our kernels do not serve a device; "" if they do, or it is not decided yet.
+  /// The reason why our kernels do not serve a device; "" if they do, or it is not decided yet.
   std::string why_not_direct(c10::Device device) const;
-  /// A tensor on a device: Engine::shared_empty of what serves collectives there.
+  /// A tensor on a device: Engine::shared_empty of the engine for collectives there.
   at::Tensor shared_empty(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
                           std::string& why) const;
-  /// Whether something might take what is issued in a block as one.
+  /// True if an engine might take the calls of a block as one.
   bool may_coalesce() const;
 
  private:
-  /// What was agreed on. Does not change.
+  /// An agreement. Does not change.
   struct Slot {
     c10::DeviceIndex index;  // -1: all of the type
     Route route;
@@ -99,7 +102,8 @@ class Engines {
     const Slot* before;
   };
   struct Type {
-    /// The newest one. Stored with release once its engines are ready, loaded with acquire by their users.
+    /// The newest one. Stored with release once its engines are ready, loaded with acquire by their
+    /// users.
     std::atomic<const Slot*> agreed{nullptr};
     std::atomic<Engine*> messages{nullptr};    // likewise
     std::unique_ptr<DelegateEngine> delegate;  // under making_
@@ -113,7 +117,7 @@ class Engines {
       return slot;
     }
   };
-  /// What a rank says of its device.
+  /// A rank's message about its device.
   struct Vote;
 
   Type& type_of(c10::Device device) { return types_.at(static_cast<size_t>(device.type())); }
@@ -123,15 +127,16 @@ class Engines {
   const Route& route_for(const at::Tensor& tensor);
   Engine* engine_of_message(const at::Tensor& tensor);
   const Slot& agree(Type& type, c10::Device device);
-  /// Makes the backend for a type, if there is none yet. Returns what went wrong, or "".
+  /// Makes the backend for a type, if there is none yet. Returns its problem, or "".
   std::string made(Type& type, c10::Device device);
-  /// `number`: of this rank's devices that have been agreed on.
+  /// `number` counts this rank's devices that have been agreed on.
   std::vector<Vote> votes(c10::Device device, size_t number);
 #if defined(FC_DEVICES)
-  /// With windows on the devices, or else in the host's memory. Raises Error, the same on every rank: neither works.
+  /// With windows on the devices, or else in the host's memory. Raises Error, the same on every
+  /// rank, if neither works.
   std::shared_ptr<CudaGroup> made_group(c10::Device device, const std::vector<Vote>& votes);
 #endif
-  /// Makes an engine of our kernels, or says why there is none: the same on every rank.
+  /// Makes an engine of our kernels, or gives the reason why there is none: the same on every rank.
   std::unique_ptr<Engine> made_direct(c10::Device device, size_t number,
                                       const std::vector<Vote>& votes, std::string& why_not);
 
@@ -139,7 +144,7 @@ class Engines {
   const c10::intrusive_ptr<::c10d::Store> store_;
   std::vector<std::unique_ptr<Engine>> registered_;
   std::unique_ptr<Engine> host_;
-  NativeEngine* native_ = nullptr;  // the host's, where ranks share memory
+  NativeEngine* native_ = nullptr;  // the host's, if ranks share memory
   Route host_route_;
   std::mutex deciding_;        // one thread agrees; held while it waits for others
   mutable std::mutex making_;  // for moments

@@ -1,4 +1,4 @@
-// What the hosts of ranks with devices tell each other: while they agree, and later to add memory.
+// Messages between the hosts of ranks with devices: while they agree, and later to add memory.
 //
 // Only in builds with FC_DEVICES.
 #pragma once
@@ -16,7 +16,7 @@ namespace fastcomm {
 /// While they agree: in the order of the group's operations on the host.
 class FormingHosts final : public HostExchange {
  public:
-  /// `host` outlives this.
+  /// `host` outlives this object.
   explicit FormingHosts(NativeEngine& host) : host_(host) {}
 
   std::vector<std::string> all_gather(const std::string& own) override;
@@ -27,23 +27,23 @@ class FormingHosts final : public HostExchange {
   NativeEngine& host_;
 };
 
-/// Later: by way of the group's store. So it does not matter if operations on the host, which another thread may
-/// issue meanwhile, come between on one rank and not on the other.
+/// Later: by way of the group's store. So operations on the host, issued meanwhile by another
+/// thread, may come in between on one rank and not on another.
 class GroupHosts final : public PoolHosts {
  public:
-  /// `host` outlives this; no other user has keys in `store`.
+  /// `host` outlives this object; no other user has keys in `store`.
   GroupHosts(NativeEngine& host, c10::intrusive_ptr<::c10d::Store> store)
       : host_(host), store_(std::move(store)) {}
 
   /// The first rank that knows decides, for all: the last to come, or one that waits no longer.
   bool all_come(uint64_t issued, Milliseconds patience) override;
-  /// After all_come(). Where it raises, the group is given up.
+  /// After all_come(). If it raises, the group is given up.
   std::vector<std::string> all_gather(const std::string& own) override;
 
  private:
   NativeEngine& host_;
   const c10::intrusive_ptr<::c10d::Store> store_;
-  uint64_t issued_ = 0;  // where this rank was last, and how often before
+  uint64_t issued_ = 0;  // this rank's last number here, and its earlier visits with it
   int times_ = -1;
   std::string front_;  // of the store's keys there
   int exchanges_ = 0;

@@ -18,7 +18,7 @@
 namespace fastcomm {
 namespace {
 
-/// Releases the GIL for as long as this lives, if the thread holds it.
+/// Releases the GIL while it lives, if the thread holds it.
 class WithoutGil {
  public:
   WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -32,7 +32,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-/// What a warning of a part of a group begins with: the group's words, and which of its ranks.
+/// Start of a warning of a part of a group: the group's words, and the ranks of the part.
 std::string label_of_part(const std::string& group, const std::vector<int>& ranks) {
   std::string list;
   for (const int rank : ranks) list += concat(list.empty() ? "" : ", ", rank);
@@ -64,7 +64,8 @@ FastcommBackend::FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store,
 FastcommBackend::~FastcommBackend() {
   // Threads that end here (another backend's, the continuations') may need the GIL to drop Python
   // objects that they hold. The thread that drops the last reference may hold it: a Python object
-  // (always so on torch 2.14), or torch's C++, as when a DistributedDataParallel outlives its group.
+  // (always so on torch 2.14), or torch's C++, for example when a DistributedDataParallel outlives
+  // its group.
   const WithoutGil no_gil;
   if (forked_from_endpoint()) {
     if (engines_ != nullptr) {
@@ -99,7 +100,7 @@ void FastcommBackend::setTimeout(std::chrono::milliseconds timeout) {
 void FastcommBackend::shutdown() {
   if (forked_from_endpoint()) return;
   const std::string failure = g_failure ? g_failure(false) : "";
-  // What the others wait for is told by the host's.
+  // The host's engine tells the others, which wait for it.
   for (Engine* each : engines_->others()) each->leave("");
   engines_->host().leave(failure.empty() ? ""
                                          : "destroyed its process group because of " + failure);
@@ -108,7 +109,7 @@ void FastcommBackend::shutdown() {
 void FastcommBackend::abort() {
   if (forked_from_endpoint()) return;
   engines_->host().abort();
-  // For the same reason, and at once.
+  // The same failure ends them at once.
   for (Engine* each : engines_->others()) each->fail(engines_->host().failure());
 }
 
@@ -164,7 +165,7 @@ at::Tensor FastcommBackend::shared_empty_on(c10::Device device, at::IntArrayRef 
 
 at::Tensor FastcommBackend::allocateTensor(long size, at::TensorOptions options) {
   // DDP's reducer asks for the elements of its complex parameters, and lays views of real numbers,
-  // two for each, over what it gets.
+  // two for each, over the result.
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
   if (!c10::isComplexType(dtype)) return allocate_elements(size, options);
   return allocate_elements(2 * size, options.dtype(c10::toRealValueType(dtype)));

@@ -1,7 +1,7 @@
 // The c10d backend: a process group, as torch.distributed sees it.
 //
-// One object a group and rank. It makes a Request of each call, which goes to one of the group's engines
-// (choose/choose.h), and knows the group's life.
+// One object per group and rank. It makes a Request of each call, which goes to one of the group's
+// engines (choose/choose.h), and manages the group's life.
 #pragma once
 
 #include <memory>
@@ -23,17 +23,19 @@ class FastcommBackend final : public ::c10d::Backend {
  public:
   using BackendPtr = DelegateEngine::BackendPtr;
 
-  /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is for engines and
-  /// lanes; `kept` is a reference that is let go with this. Raises TorchError.
+  /// Collective: returns once all ranks have found out whether they share memory. `lane_store` is
+  /// for engines and lanes; `kept` is a reference that is dropped with this object. Raises
+  /// TorchError.
   FastcommBackend(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   Milliseconds timeout, c10::intrusive_ptr<::c10d::Store> lane_store,
                   std::shared_ptr<void> kept, const std::string& label);
   ~FastcommBackend() override;
 
   const GroupTraits& traits() const { return traits_; }
-  /// Where the ranks do not share memory: another backend, which does everything. Before the first call.
+  /// Sets another backend, which does everything, if the ranks do not share memory. Before the
+  /// first call.
   void delegate_to(BackendPtr whole);
-  /// That backend; nullptr where the ranks share memory.
+  /// That backend; nullptr if the ranks share memory.
   const BackendPtr& delegate() const { return delegate_; }
   const Engines& engines() const { return *engines_; }
 
@@ -70,37 +72,38 @@ class FastcommBackend final : public ::c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const ::c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
-  /// What this thread issues in between is asynchronous, and done when the work is that ends the block.
+  /// This thread's calls in between are asynchronous, and done when the work is that ends the
+  /// block.
   void startCoalescing() override { coalescing_.begin(); }
   WorkPtr endCoalescing() override;
-  /// Where there are devices, and backends for them: batches of their messages need it.
+  /// True if there are devices, and backends for them: batches of their messages need it.
   bool supportsCoalescing() const override {
     return engines_ != nullptr && engines_->may_coalesce();
   }
 
-  /// A fused all_reduce, and its results besides the gradients: tensors as in tensors/gradients.h, complete
-  /// when the work is, or at once where there is none.
+  /// A fused all_reduce, and its results besides the gradients: tensors as in tensors/gradients.h,
+  /// complete when the work is, or at once if there is none.
   struct Fused {
     WorkPtr work;
     Tensors results;
   };
-  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified state.
-  /// Nothing where no engine takes such a list.
+  /// With shards a fused reduce_scatter: elements that other ranks own are left in an unspecified
+  /// state. Nothing if no engine takes such a list.
   std::optional<Fused> fused_reduce(const Tensors& gradients, const GradientOptions& options,
                                     std::optional<Milliseconds> timeout, bool async);
-  /// Gives every rank the shards of all others, where the tensors live. Tensors without offsets are left out.
+  /// Gives every rank the shards of all others, in place. Tensors without offsets are left out.
   /// Nothing, as above.
   std::optional<Fused> gather_shards(const Tensors& tensors,
                                      const std::vector<ShardOffsets>& shards,
                                      std::optional<Milliseconds> timeout, bool async);
 
-  // Memory for users that want it where peers can reach it: DDP's buckets.
+  // Memory within reach of peers for users that want it: DDP's buckets.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
-  /// A tensor on a device in memory that operations of this group use in place; undefined, with the reason,
-  /// where there is none. Asks the other ranks for more of it (CudaGroup::empty).
+  /// A tensor on a device in memory that operations of this group use in place; undefined, with the
+  /// reason, if there is none. Asks the other ranks for more of it (CudaGroup::empty).
   at::Tensor shared_empty_on(c10::Device device, at::IntArrayRef sizes, at::ScalarType dtype,
                              std::string& why);
-  /// `size` elements; ordinary memory, with a warning, where no shared memory is left.
+  /// `size` elements; ordinary memory, with a warning, if no shared memory is left.
   at::Tensor allocate_elements(long size, at::TensorOptions options);
   /// The same for DDP's reducer: of a complex dtype, twice as many real numbers.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
@@ -112,30 +115,30 @@ class FastcommBackend final : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}
   /// Counts operations.
   uint64_t getSequenceNumberForGroup() override;
-  /// Announces that this rank leaves; peers finish what this rank has taken part in. Idempotent, never blocks on
-  /// peers.
+  /// Announces that this rank leaves; peers finish the operations that it has taken part in.
+  /// Idempotent, never blocks on peers.
   void shutdown() override;
   /// Gives the group up here and on every peer. Idempotent.
   void abort() override;
-  /// Whether the group has failed, and how.
+  /// Tells if the group has failed, and how.
   ::c10d::ErrorType getError() override;
-  /// Raises that failure, if there is one, as a later call of `operation` would: for a caller that has seen the
-  /// results of an operation on devices, and wants to know whether it failed.
+  /// Raises that failure, if there is one, as a later call of `operation` would: for a caller that
+  /// has seen the results of an operation on devices, and wants to know if it failed.
   void raise_failure(const char* operation);
   bool supportsSplitting() const override { return traits_.native; }
-  /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr on
-  /// the others.
+  /// A group of some of the ranks, over a store that they alone use; collective among them. nullptr
+  /// on the others.
   BackendPtr split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
                    const c10::intrusive_ptr<Options>& opts) override;
 
  private:
-  /// Gives a call to the engine that takes it; nothing where none does.
+  /// Gives a call to the engine that takes it; nothing if none does.
   std::optional<WorkPtr> submit_if_taken(Request& request);
   /// A collective with its tensors; `method` is that of other backends for it.
   template <class Method, class Opts, class Outputs, class... Inputs>
   WorkPtr collective(OpKind kind, ::c10d::OpType type, Method method, const Opts& opts,
                      Outputs& outputs, Inputs&... inputs);
-  /// As submit_if_taken, of calls that every group has an engine for. Raises TorchError.
+  /// As submit_if_taken, for calls that every group has an engine for. Raises TorchError.
   WorkPtr submit(Request& request, Request::Forward forward);
   /// Raises TorchError unless `peer` is another rank of the group.
   void check_peer(const char* operation, int peer) const;
@@ -154,7 +157,7 @@ class FastcommBackend final : public ::c10d::Backend {
   GroupTraits traits_;
   Continuations::Ptr continuations_;
   BackendPtr delegate_;
-  std::unique_ptr<Engines> engines_;  // nullptr until the ranks know what serves them
+  std::unique_ptr<Engines> engines_;  // nullptr until the ranks have chosen
   Coalescing coalescing_;
 };
 

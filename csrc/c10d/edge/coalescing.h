@@ -1,4 +1,4 @@
-// What threads issue between startCoalescing and endCoalescing.
+// Calls that threads issue between startCoalescing and endCoalescing.
 #pragma once
 
 #include <algorithm>
@@ -17,23 +17,24 @@ namespace fastcomm {
 class Coalescing {
  public:
   struct Block {
-    std::vector<WorkPtr> works;                     // of engines that know no blocks
-    std::vector<std::pair<Engine*, bool>> engines;  // and whether the block is theirs
+    std::vector<WorkPtr> works;                     // of engines without blocks
+    std::vector<std::pair<Engine*, bool>> engines;  // true: the block is the engine's own
   };
 
-  /// The calling thread's block starts. What an exception has left open ends here.
+  /// Starts the calling thread's block. Ends one that an exception has left open.
   void begin() {
     const std::lock_guard<std::mutex> lock(mutex_);
     blocks_[std::this_thread::get_id()] = Block{};
     threads_ = static_cast<int>(blocks_.size());
   }
-  /// Whether the calling thread is in one.
+  /// True if the calling thread is in a block.
   bool open() const {
     if (threads_ == 0) return false;  // this thread's own change is seen
     const std::lock_guard<std::mutex> lock(mutex_);
     return blocks_.count(std::this_thread::get_id()) != 0;
   }
-  /// Submits a call of the calling thread's block to an engine, which has begun a block of its own if it knows such.
+  /// Submits a call of the calling thread's block to an engine, which has begun a block of its own
+  /// if it can.
   WorkPtr submit(Engine& engine, const Request& request) {
     Block& block = own();
     const auto is_engine = [&](const auto& known) { return known.first == &engine; };
@@ -46,7 +47,7 @@ class Coalescing {
     if (!found->second && work != nullptr) block.works.push_back(work);
     return work;
   }
-  /// The works of all that the calling thread has issued since begin().
+  /// The works of all calls of this thread since begin().
   std::vector<WorkPtr> end() {
     Block block;
     {

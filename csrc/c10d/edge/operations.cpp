@@ -46,18 +46,18 @@ void set(at::TensorList& tensors, c10::ArrayRef<Tensors>& lists, Given& given) {
   }
 }
 
-/// So that there is a work, which is watched: NCCL has none for a caller who does not ask for one.
+/// Asks for a work, which is watched: NCCL makes none for a caller who does not ask for one.
 template <class Options>
 Options with_work(Options opts) {
   opts.asyncOp = true;
   return opts;
 }
 
-/// What torch's profiler sees of a call while it is submitted. Asynchronous works of the host's engine show themselves,
-/// to their end; other backends show their own.
+/// A call as shown by torch's profiler while it is submitted. Asynchronous works of the host's
+/// engine show themselves, to their end; other backends show their own.
 std::shared_ptr<at::RecordFunction> event_of(const Engine& engine, const Request& request) {
   if (!engine.is_native() || (request.async && !engine.is_on_devices())) return nullptr;
-  // On the host async as those of other backends, whoever waits.
+  // As those of other backends, whose events are asynchronous for any waiter.
   return begin_event(row_of(request.kind).title.c_str(), !engine.is_on_devices(),
                      [&] { return request.shown(); });
 }

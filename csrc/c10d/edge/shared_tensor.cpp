@@ -42,7 +42,7 @@ at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   auto buffer = std::make_shared<SharedBuffer>(Endpoint::instance(), bytes);
   g_any.store(true, std::memory_order_relaxed);
   void* data = buffer->data();
-  // May grow as others can, and leaves shared memory when it does: hooks of DDP pad its buckets.
+  // May grow like others, and then leaves shared memory: hooks of DDP pad its buckets.
   return at::for_blob(data, sizes)
       .deleter([buffer = std::move(buffer)](void*) mutable { buffer.reset(); })
       .options(at::TensorOptions().dtype(dtype))

@@ -8,14 +8,15 @@
 
 namespace fastcomm {
 
-/// Why this process has no shared memory, empty if it has some.
+/// The reason why this process has no shared memory, empty if it has some.
 std::string why_no_shared_memory();
 
 /// A contiguous CPU tensor, zeroed, in shared memory; at least one page each. Raises Error(kSystem)
-/// where there is none or none left.
+/// if there is none or none left.
 at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype);
 
-/// Whether all of a tensor's memory is such memory, or on a device such as c10d/engines/cuda/group_pool.h makes.
+/// True if all of a tensor's memory is shared: on the host, or on a device in a pool of
+/// c10d/engines/cuda/group_pool.h.
 bool is_shared(const at::Tensor& tensor);
 
 }  // namespace fastcomm

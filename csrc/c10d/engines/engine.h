@@ -1,8 +1,9 @@
-// What carries out a group's calls in some places: in shared memory, between devices, on another backend.
+// The interface of engines, which carry out a group's calls: in shared memory, between devices, on
+// another backend.
 //
-// A group asks its engines in an order that all ranks have in common, and gives a call as a whole to the first that
-// takes it (choose/choose.h). So a new engine needs a folder, and a line there that makes it, or is registered
-// from outside (EngineMaker).
+// A group asks its engines in an order that all ranks have in common, and gives a call as a whole
+// to the first that takes it (choose/choose.h). So a new engine needs a folder, and a line there
+// that makes it, or is registered from outside (EngineMaker).
 #pragma once
 
 #include <exception>
@@ -21,7 +22,7 @@
 
 namespace fastcomm {
 
-/// What the engines of a group have in common.
+/// Common data of a group's engines.
 struct GroupContext {
   int rank;
   int size;
@@ -29,15 +30,19 @@ struct GroupContext {
   Continuations::Ptr continuations;
 };
 
-/// Threads: any thread may submit; c10d asks that all ranks issue the operations of a group in one order.
-/// Progress: a caller that waits on a Work helps, and what no one waits for goes on by itself, on a thread
-/// of the engine. Submitting waits for no peer where the request is asynchronous.
-/// Streams: an operation on a device comes after what the caller's current stream was given before, and
-/// Work::wait() returns when the current stream then may use the result: in host memory, when it is
+/// Threads: any thread may submit; c10d asks that all ranks issue the operations of a group in one
+/// order.
+///
+/// Progress: a caller that waits on a Work helps; other operations go on by themselves, on a thread
+/// of the engine. Submitting an asynchronous request waits for no peer.
+///
+/// Streams: an operation on a device comes after the earlier work of the caller's current stream.
+/// Work::wait() returns when the then current stream may use the result: in host memory, when it is
 /// done; on a device, when the stream waits for it.
-/// Errors: of the arguments at once; of the operation from wait(), exception() and the future, as types of
-/// fastcomm/errors.py. After the first error that is not about arguments alone, the engine has failed: all
-/// operations that are under way end in that error, and every later one reports it.
+///
+/// Errors: of the arguments at once; of the operation from wait(), exception() and the future, as
+/// types of fastcomm/errors.py. After the first error that is not about arguments alone, the engine
+/// has failed: all operations under way end in that error, and every later one reports it.
 class Engine {
  public:
   explicit Engine(GroupContext context) : context_(std::move(context)) {}
@@ -49,51 +54,53 @@ class Engine {
   int size() const { return context_.size; }
   Milliseconds timeout() const { return context_.options->timeout; }
 
-  /// What serves the calls, for messages: "shared memory", "Gloo".
+  /// Name for messages: "shared memory", "Gloo".
   virtual std::string name() const = 0;
-  /// Whether this code serves calls, and not another backend.
+  /// True if this code serves calls, and not another backend.
   virtual bool is_native() const { return false; }
-  /// Whether tensors on devices stay there.
+  /// True if tensors on devices stay there.
   virtual bool is_on_devices() const { return false; }
 
-  /// Whether it carries out such a call. Every rank finds the same: by its kind, its types, its sizes and where
-  /// tensors are that all ranks have.
+  /// True if it carries out such a call. The same on every rank: it depends on the kind, types,
+  /// sizes and places of tensors that all ranks have.
   virtual bool takes(const Request& request) const = 0;
-  /// The same for dense tensors on its device, by what is known without them.
+  /// The same for dense tensors on its device, by the data known without them.
   virtual bool takes(const Query&) const { return true; }
-  /// How it would carry such a call out. The same on every rank. Ignores the group's state.
+  /// The way in which it would carry out such a call. The same on every rank. Ignores the group's
+  /// state.
   virtual Selection explain(const Query& query) const = 0;
 
-  /// Carries out a call that it takes; nullptr where that is done. Lets Error out.
+  /// Carries out a call that it takes; nullptr if that is done. Lets Error out.
   virtual WorkPtr submit(const Request& request) = 0;
-  /// A barrier that returns when all ranks have come. Its timeout names those that have not.
+  /// A barrier that returns when all ranks have come. Its timeout names the missing ones.
   virtual void monitored_barrier(const ::c10d::BarrierOptions&, bool /*wait_all_ranks*/) {
     throw Error(ErrorCode::kUnsupported, "monitored_barrier: not by " + name());
   }
-  /// Whether what the calling thread submits from here on is one operation to it, up to end_block(), which returns its
-  /// work, if anything was submitted.
+  /// True if the calling thread's further calls are one operation to it, up to end_block(), which
+  /// returns its work, if anything was submitted.
   virtual bool begin_block() { return false; }
   virtual WorkPtr end_block() { return nullptr; }
-  /// How many operations it has been given.
+  /// Number of operations submitted.
   virtual uint64_t submitted() const = 0;
 
-  /// Why nothing can be submitted any more; nullptr while something can. Waits for no one.
+  /// The reason why nothing can be submitted any more; nullptr while something can. Waits for
+  /// nobody.
   virtual std::exception_ptr failure() const = 0;
   /// Gives up here, because another engine of the group has: operations under way end in `why`, and
-  /// peers are told as far as the engine can. Idempotent; never waits for a peer.
+  /// peers are told if the engine can. Idempotent; never waits for a peer.
   virtual void fail(const std::exception_ptr& why) = 0;
   /// The same, because the program asks for it.
   virtual void abort() = 0;
-  /// Leaves in good order: peers finish what this rank has taken part in. `how` tells them what
-  /// happened, if not just that the group was destroyed. Idempotent; waits for no peer.
+  /// Leaves in good order: peers finish the operations that this rank has taken part in. `how`
+  /// tells them the cause, unless the group was just destroyed. Idempotent; waits for no peer.
   virtual void leave(const std::string& how) = 0;
-  /// Abandons what a child of fork() must not end: threads and locks that it does not have.
+  /// Abandons threads and locks that a child of fork() does not have, and must not end.
   virtual void abandon() {}
-  /// From the next call on. The group has set it in the options.
+  /// Takes effect from the next call on. The group has set it in the options.
   virtual void set_timeout(Milliseconds) {}
 
-  /// A tensor on the engine's device in memory that its operations use in place, as torch.empty; undefined, with
-  /// the reason, where there is none. As CudaGroup::empty.
+  /// A tensor on the engine's device in memory that its operations use in place, like torch.empty;
+  /// undefined, with the reason, if there is none. As CudaGroup::empty.
   virtual at::Tensor shared_empty(at::IntArrayRef, at::ScalarType, std::string& why) {
     why = name() + " has no memory that operations use in place";
     return {};
@@ -108,8 +115,8 @@ class Engine {
   const GroupContext context_;
 };
 
-/// Makes an engine of every group that is formed from then on, which is asked before fastcomm's own. `store` is its
-/// alone. May raise; nullptr: not in this group.
+/// Makes an engine of every group that is formed from then on, which is asked before fastcomm's
+/// own. `store` is its alone. May raise; nullptr: not in this group.
 using EngineMaker =
     std::function<std::unique_ptr<Engine>(const GroupContext&, c10::intrusive_ptr<::c10d::Store>)>;
 

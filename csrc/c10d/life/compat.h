@@ -1,8 +1,8 @@
-// The only place that looks at torch's version (2.11 to 2.15).
+// The only place that depends on torch's version (2.11 to 2.15).
 //
 // The backend overrides the old names of the virtual functions (_allgather_base,
 // _reduce_scatter_base, alltoall_base, ...): 2.14 calls them through its new names, and older
-// versions know no others. What PREMUL_SUM carries has another name in 2.11 and 2.12.
+// versions know no others. The supplement of PREMUL_SUM has another name in 2.11 and 2.12.
 #pragma once
 
 #include <torch/version.h>

@@ -1,4 +1,4 @@
-// How errors of the lower layers become Python exceptions.
+// Errors of the lower layers as Python exceptions.
 //
 // torch turns a C++ exception into a Python one in several places. All of them keep the type of an
 // exception that derives from torch::PyTorchError, also the autograd engine on the way out of
@@ -19,7 +19,7 @@ class TorchError : public torch::PyTorchError {
  public:
   TorchError(ErrorCode code, std::string message)
       : torch::PyTorchError(std::move(message)), code_(code) {}
-  /// The class of fastcomm/errors.py that register_error_type() was given. Needs the GIL.
+  /// The class of fastcomm/errors.py passed to register_error_type(). Needs the GIL.
   PyObject* python_type() override;
   ErrorCode code() const { return code_; }
 
@@ -27,19 +27,20 @@ class TorchError : public torch::PyTorchError {
   ErrorCode code_;
 };
 
-/// A fastcomm::Error as a TorchError; anything else as it is.
+/// A fastcomm::Error as a TorchError; any other unchanged.
 std::exception_ptr as_torch_error(const std::exception_ptr& error);
 
-/// A raised Python exception as a TorchError if it is one of fastcomm's, else nullptr. Needs the GIL.
+/// A raised Python exception as a TorchError if it is one of fastcomm's, else nullptr. Needs the
+/// GIL.
 std::exception_ptr as_torch_error(PyObject* type, PyObject* value);
 
-/// The code of an Error or a TorchError; kPoisoned of anything else.
+/// The code of an Error or a TorchError; kPoisoned of any other.
 ErrorCode code_of(const std::exception_ptr& error);
 
-/// What it says, without a stack trace.
+/// Its text, without a stack trace.
 std::string what_of(const std::exception_ptr& error);
 
-/// What a call of `operation` raises after the group has failed with `failure`, one of our errors.
+/// The error of a call of `operation` after the group has failed with `failure`, one of our errors.
 std::exception_ptr come_after(const std::exception_ptr& failure, const char* operation);
 
 /// Sets the Python class of a code; keeps a reference for ever. Needs the GIL.
@@ -55,7 +56,8 @@ auto translating(const Body& body) -> decltype(body()) {
   }
 }
 
-/// What `body` throws, for code that ends an operation: another thread may be waiting for that.
+/// The exception of `body`, for code that ends an operation: another thread may be waiting for
+/// that.
 template <class Body>
 std::exception_ptr caught(const Body& body) noexcept {
   try {

@@ -27,7 +27,7 @@ ProgressThread& progress_thread() {
   return *shared;
 }
 
-/// A group of one rank exchanges nothing; its progress thread never gets anything to do.
+/// A group of one rank exchanges nothing; its progress thread never gets work.
 ProgressThread& idle_progress_thread() {
   static auto* doorbell = new Doorbell{};
   static auto* shared = new ProgressThread(*doorbell);
@@ -135,8 +135,8 @@ Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline) {
 void stop_progress() {
   if (forked_from_endpoint()) return;
   if (auto* thread = g_progress_thread.load()) thread->stop();
-  // An interpreter may take seconds to end, and lets its groups go late in it: peers that wait for
-  // this rank are told now.
+  // An interpreter may take seconds to end, and drops its groups late: peers that wait for this
+  // rank are told now.
   const std::string failure = g_failure ? g_failure(true) : "";
   const std::string how =
       failure.empty() ? "ended without destroying its process group" : "failed with " + failure;

@@ -1,5 +1,5 @@
-// Threads that end with the interpreter. What they let go of may be Python's, and need the GIL: torch aborts
-// the process if the interpreter ends meanwhile.
+// Threads that end with the interpreter. They may release Python objects, and need the GIL for
+// that: torch aborts the process if the interpreter ends meanwhile.
 #pragma once
 
 #include <condition_variable>
@@ -22,13 +22,14 @@ class StoppedAtEnd {
  protected:
   StoppedAtEnd();
   ~StoppedAtEnd() = default;
-  /// The first thing that a destructor does: nothing else stops the thread from here on, and it has ended.
+  /// Must be the first call of a destructor: nothing else stops the thread from here on, and it has
+  /// ended.
   void end();
-  /// Whether the thread is still to be started; with mutex_.
+  /// True if the thread is still to be started; with mutex_.
   bool needs_thread() const { return !stop_ && !thread_.joinable(); }
-  /// Starts it; with mutex_. Raises as start_thread.
+  /// Starts it; with mutex_. Raises like start_thread.
   void start(const std::string& problem);
-  /// What the thread does. Returns soon after stop_, for which changed_ is notified.
+  /// Body of the thread. Returns soon after stop_, for which changed_ is notified.
   virtual void run() = 0;
 
   std::mutex mutex_;
@@ -39,7 +40,7 @@ class StoppedAtEnd {
   std::thread thread_;
 };
 
-/// Raises Error(kSystem) if no thread can be started: `problem`, why, and what to do.
+/// Raises Error(kSystem) if no thread can be started: `problem`, the cause, and advice.
 std::thread start_thread(const std::string& problem, std::function<void()> body);
 
 /// For the end of the interpreter, without the GIL: stops all.

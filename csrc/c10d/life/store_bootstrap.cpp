@@ -15,7 +15,7 @@ template <class Body>
 auto with_store(const Body& body) -> decltype(body()) {
   try {
     return body();
-  } catch (const Error&) {  // raised by looking around
+  } catch (const Error&) {  // raised by look_around
     throw;
   } catch (const std::exception& error) {
     throw Error(ErrorCode::kSystem, concat("the store failed: ", error.what()));
@@ -36,7 +36,7 @@ bool StoreBootstrap::has(const std::string& key) {
   return with_store([&] { return store_->check({key}); });
 }
 
-/// Waits as the store does, or checks again and again where it has to look around.
+/// Waits as the store does, or checks again and again if it has to look around.
 bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
   constexpr Milliseconds kLongestPause{10};
   WaitWarning warning;
@@ -47,7 +47,7 @@ bool StoreBootstrap::appears(const std::string& key, Deadline deadline) {
     });
   };
   if (!look_around_) {
-    // The store waits in one piece, but for the one look at the clock that the warning takes.
+    // The store waits in one piece, except for the one look at the clock for the warning.
     const auto after = wait_warning_after();
     if (after < Clock::duration::max() && Clock::now() + after < deadline) {
       const auto first = Clock::now() + after;

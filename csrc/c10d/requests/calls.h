@@ -1,12 +1,12 @@
-// What a request comes to, for the ranks of a group: checked, with its data where the engine wants it.
+// A request as calls of a group's rank: checked, with its data in the place that the engine wants.
 #pragma once
 
 #include "c10d/requests/prepared.h"
 
 namespace fastcomm {
 
-/// For every request but messages. Raises Error(kInvalidArgument) and Error(kUnsupported) for what makes no sense:
-/// nothing has been sent then.
+/// For every request but messages. Raises Error(kInvalidArgument) and Error(kUnsupported) for
+/// requests that make no sense: nothing has been sent then.
 Calls calls_of(const Site& site, const Request& request);
 
 }  // namespace fastcomm

@@ -17,24 +17,24 @@ namespace fastcomm {
 ReduceOp reduce_op_of(const ::c10d::ReduceOp& op);
 
 /// Sets op, and with PREMUL_SUM the factor, which must be equal on all ranks. Raises
-/// Error(kInvalidArgument): a factor that is a tensor not on the CPU.
+/// Error(kInvalidArgument) if the factor is a tensor that is not on the CPU.
 void set_reduction(Call& call, const ::c10d::ReduceOp& op);
 
-/// Whether its factor is a tensor not on the CPU, which can neither be read nor compared without
-/// waiting for a device.
+/// True if its factor is a tensor that is not on the CPU: it can neither be read nor compared
+/// without waiting for a device.
 bool has_factor_on_device(const ::c10d::ReduceOp& op);
 
-/// Raises Error(kUnsupported), naming `operation`, unless tensors like this one can be reduced this way. All
-/// ranks find the same.
+/// Raises Error(kUnsupported), naming `operation`, unless tensors like this one can be reduced this
+/// way. The same on all ranks.
 void require_reduction(const char* operation, const at::Tensor& tensor, const ::c10d::ReduceOp& op);
 
-/// Where operations of an engine find their data.
+/// Place of the data for an engine's operations.
 enum class Place {
   kHost,      // in the host's memory
   kWhereItIs  // where the tensor lives
 };
 
-/// A rank of a group, and where its operations find their data.
+/// A rank of a group, and the place of its operations' data.
 struct Site {
   int rank;
   int size;
@@ -42,13 +42,13 @@ struct Site {
   bool sends = true;  // else the group has failed
 };
 
-/// A tensor as one run of memory that an operation reads or writes, and how to get it back.
+/// A tensor as one run of memory that an operation reads or writes, and the way back to it.
 ///
 /// A complex tensor is taken as pairs of reals, which is right for sums, averages and copies;
-/// require_reduction keeps other reductions away.
-/// A tensor that is not contiguous, or conjugated, or not in the place, gets a contiguous copy there, on the
-/// host for a device in pinned memory if there is some: write_back() copies it to where the user looks.
-/// Copies between host and device wait for its current stream; those within a device are enqueued there.
+/// require_reduction keeps other reductions away. A tensor that is not contiguous, or conjugated,
+/// or not in the place, gets a contiguous copy there (on the host for a device in pinned memory if
+/// there is some); write_back() copies it back to the user's tensor. Copies between host and device
+/// wait for its current stream; those within a device are enqueued there.
 class Buffer {
  public:
   explicit Buffer(const at::Tensor& tensor, Place place = Place::kHost);
@@ -70,8 +70,8 @@ class Buffer {
 
 /// Raises Error(kUnsupported) unless the tensor has memory that can be moved: dense, not quantized.
 void require_dense(const char* operation, const at::Tensor& tensor);
-/// The same, and Error(kInvalidArgument) for one with several results in one place, such as an expanded
-/// tensor.
+/// The same, and Error(kInvalidArgument) for a tensor with several results in one place, such as an
+/// expanded one.
 void require_writable(const char* operation, const at::Tensor& tensor);
 
 }  // namespace fastcomm

@@ -7,7 +7,7 @@
 namespace fastcomm {
 namespace {
 
-/// One tensor, read and maybe written, in one place.
+/// One tensor, read and maybe written, in place.
 void set_in_place(Prepared& made, const at::Tensor& tensor, bool written) {
   const Buffer& buffer = written ? made.write(tensor) : made.read(tensor);
   made.of(buffer);

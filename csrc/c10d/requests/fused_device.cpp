@@ -1,9 +1,11 @@
-// Lists of gradients on devices: an all_reduce for each type that travels, and then the results of the list.
+// Lists of gradients on devices: an all_reduce for each type that travels, and then the results of
+// the list.
 //
-// Gradients that lie end to end, as in DDP's buckets, are one message, used in place where it lies in memory
-// that all ranks have mapped. Others are gathered and scattered where a message is staged and fetched, and
-// rounded and widened on the way (engines/cuda/pieces.h). Every rank checks its own results: they are
-// equal, and so is what follows from them. After a failure they are NaN, so that it is found.
+// Gradients that lie end to end, as in DDP's buckets, are one message, used in place if it lies in
+// memory that all ranks have mapped. Others are gathered and scattered instead of staged and
+// fetched, and rounded and widened on the way (engines/cuda/pieces.h). Every rank checks its own
+// results: they are equal, and so is everything that follows from them. After a failure they are
+// NaN, so that it is found.
 #include "c10d/requests/forms.h"
 #if defined(FC_DEVICES)
 #include <ATen/ops/empty_strided.h>
@@ -21,8 +23,9 @@
 namespace fastcomm {
 namespace {
 
-/// What this rank gives of each gradient, unless it is the gradient itself: rounded with what was left before;
-/// the residual becomes what is left now (as convert_with_residual in kernels/gradient_cpu.h).
+/// This rank's terms, if not the gradients themselves: rounded together with their previous
+/// rounding error; the residual becomes the new one (as convert_with_residual in
+/// kernels/gradient_cpu.h).
 Tensors rounded_with(const GradientTensors& gradients, const Tensors& residuals,
                      at::ScalarType wire) {
   const at::NoGradGuard no_grad;
@@ -40,7 +43,7 @@ Tensors rounded_with(const GradientTensors& gradients, const Tensors& residuals,
   return made;
 }
 
-/// Sets what is reduced, of the gradients that travel as `wire`.
+/// Sets the message of the gradients that travel as `wire`.
 void set_message(Call& call, const std::vector<Gradient>& gradients, const Tensors& rounded,
                  DType wire) {
   MessagePieces pieces;
@@ -74,7 +77,7 @@ void set_failed(const TensorList& results) {
   results[2].fill_(kNan);
 }
 
-/// What each rank owns, as it lies here, in bytes: types may differ.
+/// Every rank's shards, at their places here, in bytes: types may differ.
 ShardPieces shards_of(const std::vector<Gradient>& tensors, const std::vector<ShardOffsets>& shards,
                       int size) {
   ShardPieces all(size);
@@ -110,7 +113,7 @@ void add_fused_reduce_there(const Site& site, const Request& request, Calls& cal
   const at::Device device = gradients[0].device();
   const c10::DeviceGuard guard(device);
   const auto held = std::make_shared<GradientTensors>(gradients, options, device);
-  Tensors rounded;  // residuals stay as they are where nothing is sent
+  Tensors rounded;  // residuals stay unchanged if nothing is sent
   if (options.wire && site.sends) rounded = rounded_with(*held, options.residuals, *options.wire);
   for (const Gradient& each : held->gradients()) {
     const auto same = [&](const Prepared& made) { return made.call.dtype == each.wire; };

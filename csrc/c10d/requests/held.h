@@ -1,4 +1,4 @@
-// What an operation holds until it is done.
+// Objects that an operation holds until it is done.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -12,7 +12,7 @@ namespace fastcomm {
 
 struct Held {
   struct Steps {
-    /// On the host these run only where the operation has ended well.
+    /// On the host these run only if the operation has ended well.
     std::function<void()> before_write_back, after_write_back;
     /// On a device, for an operation that is not started, since the group has failed.
     std::function<void()> instead;
@@ -20,7 +20,7 @@ struct Held {
 
   c10::SmallVector<Buffer, 1> inputs;   // kept alive
   c10::SmallVector<Buffer, 1> outputs;  // and written back
-  std::unique_ptr<Steps> steps;         // of the few operations that have more to do
+  std::unique_ptr<Steps> steps;         // of the few operations that need more
 
   Steps& add_steps() {
     if (steps == nullptr) steps = std::make_unique<Steps>();

@@ -1,6 +1,7 @@
-// Requests over several tensors. A list of small ones is one message on the host: joined before, taken apart
-// after. Others are messages of their own, one after the other: joining large ones would touch new memory, and
-// copy everything twice more. Each header covers the whole list, so that no memory is touched where lists differ.
+// Requests over several tensors. A list of small ones is one message on the host: joined before,
+// taken apart after. Others are messages of their own, one after the other: joining large ones
+// would touch new memory, and copy everything twice more. Each header covers the whole list, so
+// that no memory is touched if lists differ.
 #include <ATen/ATen.h>
 
 #include <numeric>
@@ -28,14 +29,14 @@ void require_alike(const char* operation, at::TensorList tensors) {
 /// The least bytes of a tensor, on average, in a list that is not joined. All ranks know the sizes.
 constexpr uint64_t kLarge = 256 * 1024;
 
-/// Whether a list is joined to one message.
+/// True if a list is joined to one message.
 bool is_joined(const Site& site, at::TensorList tensors) {
   const auto add = [](uint64_t sum, const at::Tensor& tensor) { return sum + tensor.nbytes(); };
   return site.place == Place::kHost && std::accumulate(tensors.begin(), tensors.end(), uint64_t{0},
                                                        add) < kLarge * tensors.size();
 }
 
-/// Whether no call writes what another one reads or writes.
+/// True if no call writes memory that another one reads or writes.
 bool are_independent(const Calls& calls) {
   const auto overlap = [](const Buffer& a, const Buffer& b) {
     const auto *one = static_cast<const char*>(a.data()),
@@ -57,7 +58,7 @@ bool are_independent(const Calls& calls) {
   return true;
 }
 
-/// An all_reduce of each tensor; of copies, where tensors of the list overlap.
+/// An all_reduce of each tensor; of copies, if tensors of the list overlap.
 void reduce_each(const Site& site, const Request& request, Calls& calls, bool copied = false) {
   for (const at::Tensor& tensor : request.outputs) {
     Prepared& made = calls.emplace_back(request.kind, site.place);
@@ -78,7 +79,7 @@ void reduce_each(const Site& site, const Request& request, Calls& calls, bool co
   reduce_each(site, request, calls, true);
 }
 
-/// An all_gather of each input; `outputs` has, for each, one tensor or one a rank.
+/// An all_gather of each input; `outputs` has, for each, one tensor or one per rank.
 void gather_each(const Site& site, const Request& request, const TensorLists& outputs, Calls& calls,
                  bool copied = false) {
   bool separate = true;
@@ -121,7 +122,7 @@ void scatter_each(const Site& site, const Request& request, Calls& calls, bool c
   scatter_each(site, request, calls, true);
 }
 
-/// A list for each rank of an output for each input. Returns, for each input, an output for each rank.
+/// Checks a list per rank of an output per input. Returns, for each input, an output per rank.
 TensorLists checked_lists(const Site& site, const Request& request) {
   const char* const name = request.name();
   FC_CHECK(static_cast<int>(request.output_lists.size()) == site.size, name, ": ",
@@ -138,7 +139,7 @@ TensorLists checked_lists(const Site& site, const Request& request) {
   return targets;
 }
 
-/// An output for each input. Returns the outputs as lists.
+/// Checks an output per input. Returns the outputs as lists.
 TensorLists checked_wholes(const Site& site, const Request& request) {
   const char* const name = request.name();
   FC_CHECK(request.outputs.size() == request.inputs.size(), name, ": ", request.outputs.size(),

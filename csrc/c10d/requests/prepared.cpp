@@ -11,7 +11,7 @@ namespace fastcomm {
 
 namespace {
 
-/// Compares the type, too, where it is moved as bytes.
+/// Compares the type, too, if it is moved as bytes.
 void note_type(Call& call, const at::Tensor& tensor) {
   if (call.dtype != DType::kOther) return;
   call.signature = mix(call.signature, static_cast<uint64_t>(tensor.scalar_type()));

@@ -20,9 +20,10 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-/// Refers to the caller's arguments: it lives on the stack while the call is submitted, and nobody keeps it.
+/// Refers to the caller's arguments: it lives on the stack while the call is submitted, and nobody
+/// keeps it.
 struct Request {
-  /// The same call to another of torch's backends, which makes a work whatever the caller asked for.
+  /// The same call to another of torch's backends, which makes a work even for a synchronous call.
   using Forward = c10::function_ref<WorkPtr(::c10d::Backend&)>;
   static constexpr int kNoRank = -1;  // as the peer of a receive: any
 
@@ -32,8 +33,8 @@ struct Request {
   bool async = false;
   bool coalesced = false;  // between startCoalescing() and endCoalescing()
 
-  /// What this rank gives and gets, as c10d has it. What it gives and gets in one place, as of all_reduce, is an
-  /// output.
+  /// The tensors that this rank gives and gets, as in c10d. A tensor for both, as of all_reduce, is
+  /// an output.
   at::TensorList inputs{}, outputs{};
   c10::ArrayRef<Tensors> input_lists{}, output_lists{};
   const ::c10d::ReduceOp* op = nullptr;
@@ -51,12 +52,12 @@ struct Request {
   bool is_over_list() const { return gradients != nullptr; }
   /// The tensors whose device decides which engines are asked.
   at::TensorList decisive() const { return inputs.empty() || op != nullptr ? outputs : inputs; }
-  /// The value of its future: all that this rank gets, or what it sends.
+  /// The value of its future: all tensors that this rank gets, or sends.
   Tensors value() const {
     if (results != nullptr && !results->empty()) return *results;
     return kind == OpKind::kSend ? inputs.vec() : joined(outputs, output_lists);
   }
-  /// What goes in, for a profiler.
+  /// The inputs, for a profiler.
   Tensors shown() const {
     Tensors given = joined(inputs, input_lists);
     return given.empty() ? outputs.vec() : given;

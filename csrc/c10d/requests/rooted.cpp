@@ -29,7 +29,7 @@ at::TensorList checked_list(const Site& site, const Request& request, const at::
   return lists[0];
 }
 
-// Both return whether what is written lies apart from what is read.
+// Both return true if no memory that is written overlaps memory that is read.
 
 /// On the host: messages, most of them of no bytes.
 bool set_messages(const Site& site, const Request& request, const Buffer& own, at::TensorList list,
@@ -60,14 +60,14 @@ bool set_messages(const Site& site, const Request& request, const Buffer& own, a
 }
 
 #if defined(FC_DEVICES)
-/// Where the tensors live.
+/// In the place of the tensors.
 bool set_addresses(const Site& site, const Request& request, const Buffer& own, at::TensorList list,
                    Prepared& made) {
   const c10::Device device = own.tensor().device();
   const bool gathers = request.kind == OpKind::kGather;
   Tensors copies;
   for (const at::Tensor& part : list) {
-    // The root's list may lie anywhere: the others do not know where.
+    // The root's list may lie anywhere: the others do not know its place.
     const bool is_here = part.device() == device;
     FC_CHECK(is_here || !is_capturing(device.index()), made.name(),
              ": a tensor of the root's list is on ", part.device().str(),

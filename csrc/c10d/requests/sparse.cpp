@@ -1,5 +1,5 @@
-// all_reduce of sparse tensors (COO): every rank gets what is not zero of every rank, and sums it in the
-// order of the fixed tree, in the accumulator's type.
+// all_reduce of sparse tensors (COO): every rank gets the nonzero elements of every rank, and sums
+// them in the order of the fixed tree, in the accumulator's type.
 #include <ATen/ATen.h>
 
 #include <cstring>
@@ -50,7 +50,7 @@ at::Tensor unpacked(const at::Tensor& bytes, const at::Tensor& like) {
       ._coalesced_(true);
 }
 
-/// Compares all that says how a peer's bytes are read.
+/// Compares all that determines how a peer's bytes are read.
 void compare_sparse(Call& call, const at::Tensor& own) {
   call.signature = mix(call.signature, static_cast<uint64_t>(own.scalar_type()));
   call.signature = mix(call.signature, static_cast<uint64_t>(own.sparse_dim()));

@@ -17,10 +17,10 @@
 namespace fastcomm {
 namespace {
 
-/// How long the end of the interpreter waits for continuations that run.
+/// Time that the end of the interpreter gives to running continuations.
 constexpr std::chrono::seconds kLastContinuations{2};
 
-/// Which threads run a continuation, and whether one may start.
+/// Guards the start of continuations, and knows the threads that run one.
 class Gate {
  public:
   bool enter() {
@@ -51,8 +51,8 @@ class Gate {
   bool closed_ = false;
 };
 
-/// Never destroyed: threads may outlive the static objects. A child of fork() has a new one, since a thread of
-/// its parent may have held the lock.
+/// Never destroyed: threads may outlive the static objects. A child of fork() has a new one, since
+/// a thread of its parent may have held the lock.
 std::atomic<Gate*> g_gate{new Gate};
 [[maybe_unused]] const int g_new_in_children =
     pthread_atfork(nullptr, nullptr, [] { g_gate = new Gate; });
@@ -118,7 +118,7 @@ Continuations::Ptr Continuations::made(Ptr& queue) {
 }
 
 void Continuations::add(FuturePtr awaited, Place place, Step step) {
-  if (forked() || gate().closed()) {  // no one would run it
+  if (forked() || gate().closed()) {  // nobody would run it
     awaited->addCallback([step = std::move(step)](c10::ivalue::Future&) { run_logged(step); });
     return;
   }

@@ -1,15 +1,15 @@
-// Continuations: what users attach to the futures of a group's operations.
+// Continuations: code that users attach to the futures of a group's operations.
 //
-// They run on a thread of their own, so they may wait for anything that the group does: progress depends
-// on no user code. They start in the order in which they were attached, each when the previous one has
-// returned, however soon their operations end; where ranks attach in the same order, as they issue
-// operations, they continue in the same order.
+// They run on a thread of their own, so they may wait for anything that the group does: progress
+// depends on no user code. They start in the order in which they were attached, each when the
+// previous one has returned, however soon their operations end; if ranks attach in the same order,
+// as they issue operations, they continue in the same order.
 //
-// A child of fork() has no such thread, and a thread of its parent may have held a lock here when it was made: there
-// no lock of the parent's is taken, and steps run where their futures complete.
+// A child of fork() has no such thread, and a thread of its parent may have held a lock here when
+// it was made: there no lock of the parent's is taken, and steps run where their futures complete.
 //
-// What a continuation attaches runs on a further thread, one level deeper: the continuation may wait for
-// that, too. What it issues takes a lane (lanes.h).
+// Continuations attached by a continuation run on a further thread, one level deeper: it may wait
+// for them, too. The calls of a continuation take a lane (lanes.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -33,32 +33,36 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using Step = std::function<void()>;
 
-  /// Where code stands for the order of what it issues: in no continuation (depth 0), or how deep in
-  /// those of a group. A thread's own place, unless it does something for another thread (Standing).
+  /// Position of code in the order of its calls: in no continuation (depth 0), or the depth in
+  /// those of a group. A thread has a position of its own, unless it works for another thread
+  /// (Standing).
   struct Place {
     std::weak_ptr<Continuations> group;  // its queue
     int depth = 0;
   };
   static Place here();
 
-  /// For what the calling thread attaches: one deeper than the continuation that it runs; else `own`.
+  /// For continuations that the calling thread attaches: one deeper than the one that it runs; else
+  /// `own`.
   static Ptr of_this_thread(const Ptr& own);
-  /// Where what it attaches will stand.
+  /// The position of continuations that it attaches.
   static Place next(const Ptr& own);
 
   /// A group's.
   static Ptr create();
-  /// The queue of what completes futures that C++ sees: other code may hang on them, which must not run
-  /// where progress is made, and which no continuation should have to wait for.
+  /// The queue that completes futures that C++ sees: other code may hang on them, which must not
+  /// run on a thread that makes progress, and which no continuation should have to wait for.
   Ptr relays();
 
-  /// Runs `step`, standing at `place`, after all that were added before, once `awaited` is complete. The
-  /// thread starts with the first step. Raises Error(kSystem) if it cannot be started.
+  /// Runs `step`, standing at `place`, after all that were added before, once `awaited` is
+  /// complete. The thread starts with the first step. Raises Error(kSystem) if it cannot be
+  /// started.
   void add(FuturePtr awaited, Place place, Step step);
 
   /// The thread ends when it has nothing left to run; a later step starts it again. Idempotent.
   void close();
-  /// Waits until a closed queue has nothing left to run; false if it is not closed, or at `deadline`.
+  /// Waits until a closed queue has nothing left to run; false if it is not closed, or at
+  /// `deadline`.
   bool drained(Deadline deadline);
 
  private:
@@ -69,7 +73,7 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   };
 
   Continuations();
-  /// Whether this is a child of the process that made it.
+  /// True in a child of the process that made it.
   bool forked() const;
   Ptr deeper();
   Ptr made(Ptr& queue);
@@ -84,7 +88,7 @@ class Continuations : public std::enable_shared_from_this<Continuations> {
   bool closed_ = false;
 };
 
-/// While it lives, the calling thread stands where another did.
+/// While it lives, the calling thread stands at another's position.
 class Standing {
  public:
   explicit Standing(Continuations::Place place);
@@ -96,8 +100,8 @@ class Standing {
   Continuations::Place before_;
 };
 
-/// For the end of the interpreter: no continuation starts any more, and those that run have some time to
-/// return. Call it again after whatever ends what they wait for.
+/// For the end of the interpreter: no continuation starts any more, and running ones have some time
+/// to return. Call it again after their awaited operations have been ended.
 void stop_continuations();
 
 }  // namespace fastcomm

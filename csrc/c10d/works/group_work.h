@@ -1,4 +1,4 @@
-// What the works of all engines have in common.
+// The common part of all engines' works.
 #pragma once
 
 #include <ATen/ThreadLocalState.h>
@@ -21,7 +21,7 @@ class GroupWork : public ::c10d::Work {
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// The group's, for what users attach to the future.
+  /// The group's, for code that users attach to the future.
   const Continuations::Ptr& continuations() const { return continuations_; }
 
  protected:

@@ -1,4 +1,4 @@
-// Several operations as one, for what was issued between startCoalescing and endCoalescing.
+// Several operations as one, for calls issued between startCoalescing and endCoalescing.
 #pragma once
 
 #include <utility>

@@ -62,7 +62,7 @@ bool CudaEngine::reduces(at::TensorList tensors, const ::c10d::ReduceOp& op) con
 bool CudaEngine::takes(const Request& request) const {
   if (row_of(request.kind).peers.work == PeerWay::Work::kNone) return false;
   if (!moves(request.inputs) || !moves(request.outputs)) return false;
-  // A root's list may lie anywhere: the others do not know where.
+  // A root's list may lie anywhere: the others do not know its place.
   const bool has_root = request.root != Request::kNoRank;
   for (const auto& lists : {request.input_lists, request.output_lists}) {
     for (const Tensors& list : lists) {
@@ -71,7 +71,7 @@ bool CudaEngine::takes(const Request& request) const {
   }
   if (request.is_over_list()) return !request.outputs.empty();
   if (request.op == nullptr) return true;
-  // Of parts of several sizes each rank would reduce only its own.
+  // If parts have several sizes, each rank would reduce only its own.
   const bool in_parts = !request.input_lists.empty() && !request.outputs.empty();
   return reduces(request.outputs, *request.op) &&
          (!in_parts || are_even(request.input_lists[0], request.outputs[0]));
@@ -132,7 +132,7 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
   }
   std::optional<CudaWork::Call> call;
   if (request.async) call.emplace(about());
-  watch_->wake();  // raises where there is no thread, before anything is enqueued
+  watch_->wake();  // raises if there is no thread, before anything is enqueued
   FlightPtr flight;
   try {
     flight = group_->submit(std::move(made), timeout_or_default(request.timeout), request.async);
@@ -141,14 +141,14 @@ WorkPtr CudaEngine::enqueue(const Request& request, Prepared made, bool is_last)
     throw;
   }
   watch_->wake();  // it may have looked, and slept, before there was anything to see
-  if (!request.async) return nullptr;  // c10d takes this for "done" where the caller asked for that
+  if (!request.async) return nullptr;  // means "done" to c10d for a synchronous call
   return c10::make_intrusive<CudaWork>(std::move(*call), std::move(flight));
 }
 
 void CudaEngine::leave(const std::string&) {
-  if (left_.exchange(true)) return;  // any later reason is that the group was destroyed
+  if (left_.exchange(true)) return;  // any later reason is the group's end
   group_->leave(g_interrupt_check);
-  // This may be the first to report it: no one has waited since.
+  // This may be the first to report it: nobody has waited since.
   if (const auto failure = group_->untold()) {
     group_->tell();
     LOG(WARNING) << "fastcomm: " << what_of(failure);

@@ -1,8 +1,8 @@
-// The engine of ranks with a device each, in a process each, whose devices reach each other's memory, or
-// pinned memory of the host.
+// The engine of ranks with a device each, in a process each, whose devices reach each other's
+// memory, or pinned memory of the host.
 //
-// Each request becomes calls (c10d/requests/calls.h), which are enqueued on the device, which does the rest
-// (engines/cuda/peer_collectives.h).
+// Each request becomes calls (c10d/requests/calls.h), which are enqueued on the device; the device
+// does the rest (engines/cuda/peer_collectives.h).
 #pragma once
 
 #include "c10d/engines/cuda/cuda_group.h"
@@ -19,15 +19,15 @@
 
 namespace fastcomm {
 
-/// Progress: of the devices, and of one thread that looks after them. Synchronous operations run on the
-/// caller's current stream, asynchronous ones on the group's own stream, all in the order in which they
-/// were issued. Can be captured into graphs.
+/// Progress: of the devices, and of one thread that looks after them. Synchronous operations run on
+/// the caller's current stream, asynchronous ones on the group's own stream, all in the order in
+/// which they were issued. Can be captured into graphs.
 class CudaEngine final : public Engine {
  public:
   /// `hosts` meet to add memory.
   CudaEngine(std::shared_ptr<CudaGroup> group, std::unique_ptr<PoolHosts> hosts,
              GroupContext context);
-  /// As leave(): a Work of the group that is still held keeps no window.
+  /// As leave(); a Work of the group that is still held keeps no window.
   ~CudaEngine() override;
 
   std::string name() const override {
@@ -35,7 +35,7 @@ class CudaEngine final : public Engine {
   }
   bool is_native() const override { return true; }
   bool is_on_devices() const override { return true; }
-  /// Calls for which there is a kernel, with dense tensors that lie on the group's device.
+  /// Calls with a kernel, with dense tensors on the group's device.
   bool takes(const Request& request) const override;
   bool takes(const Query& query) const override;
   Selection explain(const Query& query) const override;
@@ -50,10 +50,10 @@ class CudaEngine final : public Engine {
   at::Tensor shared_empty(at::IntArrayRef sizes, at::ScalarType dtype, std::string& why) override;
 
  private:
-  /// Whether all of them can be moved by kernels; and reduced.
+  /// True if kernels can move all of them; and reduce them.
   bool moves(at::TensorList tensors) const;
   bool reduces(at::TensorList tensors, const ::c10d::ReduceOp& op) const;
-  /// `is_last` of its request: calls end in order, so that its work stands for all.
+  /// `is_last` of its request: calls end in order, so its work stands for all.
   WorkPtr enqueue(const Request& request, Prepared made, bool is_last);
 
   const std::shared_ptr<CudaGroup> group_;

@@ -30,7 +30,7 @@ c10::Stream stream_of_pool(int device) {
       .getStreamFromGlobalPool(accelerator_device(device));
 }
 
-/// failure_text, without what torch adds to its own errors.
+/// failure_text, without the trace that torch adds to its own errors.
 template <class Body>
 std::string problem_in(const Body& body) {
   try {
@@ -90,7 +90,7 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
         std::make_unique<PinnedMemory>(device, Endpoint::instance(), beside_->transport());
     windows_ = std::make_unique<DeviceWindows>(hosts, beside_->rank(), std::move(memory), bytes);
   }
-  // A failure from here on may be on this rank alone: all report how it went.
+  // A failure from here on may be on this rank alone: all report their outcome.
   std::unique_ptr<Trial> trial;
   const auto make = [&] {
     const DeviceGuard guard(device);
@@ -142,7 +142,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   const c10::Stream caller = current_stream(device_);
   const uint64_t capture = capture_of(caller);
   const c10::Stream& stream = async && capture == 0 ? stream_ : caller;
-  order(caller, stream, capture);  // what it raises has enqueued nothing
+  order(caller, stream, capture);  // if it raises, nothing was enqueued
   const OpKind kind = made.call.kind;
   std::exception_ptr error;
   uint64_t number = 0;
@@ -161,7 +161,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
   }
   FlightPtr flight;
   try {
-    // Also for what was enqueued in part: its tensors are in use.
+    // Also for a call that was enqueued in part: its tensors are in use.
     flight = std::make_shared<Flight>(Flight::About{kind, number, capture, std::move(site)},
                                       std::move(made.held), caller, stream);
     // Users of that stream come after it already.
@@ -176,7 +176,7 @@ FlightPtr CudaGroup::submit(Prepared made, Milliseconds timeout, bool async) {
     }
   } catch (const std::exception&) {
     if (error == nullptr) error = std::current_exception();
-    // Nothing tells when the device is done with them.
+    // No event tells when the device is done with them.
     static_cast<void>(new Held(std::move(made.held)));
   }
   if (error != nullptr) {
@@ -200,7 +200,8 @@ at::Tensor CudaGroup::empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHos
   at::Tensor tensor = pool_->empty(sizes, dtype);
   if (tensor.defined() || bytes == 0) return tensor;
   if (why_no_growth_.empty()) {
-    // Tensors that the device is done with may not have been let go of yet, here or on another rank.
+    // Tensors that the device is done with may not have been let go of yet, here or on another
+    // rank.
     if (pool_->has_tensors()) {
       settle(interrupted);
       tensor = pool_->empty(sizes, dtype);
@@ -224,7 +225,7 @@ void CudaGroup::settle(const std::function<void()>& interrupted) {
 
 std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
   if (!pool_->may_grow(bytes)) return "FASTCOMM_POOL_MB allows no more";
-  // To the end: what another thread issues comes after it, on all ranks.
+  // Held to the end: calls of other threads come after it, on all ranks.
   const std::lock_guard<std::mutex> lock(submitting_);
   if (left_) return "the process group was destroyed";
   bool all_come = false;
@@ -235,7 +236,7 @@ std::string CudaGroup::grow(uint64_t bytes, PoolHosts& hosts) {
     return concat("not all ranks have asked for such memory within ", kPatience.count() / 1000,
                   " s, after the same operations");
   }
-  // What was issued before is over once all are here; handles are opened where nothing waits.
+  // Earlier operations are over once all are here; handles are opened while nothing waits.
   const std::string problem = problem_in([&] {
     if (!drain({})) throw Error(ErrorCode::kSystem, "its device does not end what it was given");
     const BesideCaptures others;
@@ -310,7 +311,7 @@ void CudaGroup::leave(const std::function<void()>& interrupted) {
     stopped = drain({});
   }
   if (stopped && captures_) {
-    // Replays are known to the device alone; what they wait for is bounded.
+    // Only the device knows of replays; their waits are bounded.
     if (const auto lost = caught([&] {
           c10::impl::VirtualGuardImpl(kAccelerator)
               .synchronizeDevice(static_cast<c10::DeviceIndex>(device_));

@@ -1,12 +1,12 @@
-// What the ranks of a group share on one device each: windows and collectives between processes,
-// what is under way there, and how it fails.
+// Common state of a group's ranks on one device each: windows and collectives between processes,
+// operations under way there, and their failures.
 //
-// Operations have one order, that in which they are issued, whatever the streams: each waits for the
-// one before it, where that was given to another stream. Those that a graph captures have a channel
-// and an order of their own, since they run when they are replayed.
+// Operations have one order, that in which they are issued, on any streams: each waits for the one
+// before it, if that was given to another stream. Those that a graph captures have a channel and an
+// order of their own, since they run when they are replayed.
 //
-// Failure. What ends a group on its devices (a rank that does not come, a different call, a launch that
-// fails) ends the communicator beside it, and vice versa. Then nothing waits any more: kernels
+// Failure. The end of a group on its devices (a rank that does not come, a different call, a launch
+// that fails) ends the communicator beside it, and vice versa. Then nothing waits any more: kernels
 // that wait see the abort word. Nothing on the host waits for a device except drain().
 //
 // Only in builds with FC_DEVICES.
@@ -39,8 +39,8 @@ namespace fastcomm {
 /// An operation that was given to a stream. Thread-safe.
 class Flight {
  public:
-  /// What is known of the call: `number` as PeerCollectives::enqueue, `site` as call_site(), `capture` as
-  /// capture_of the caller's device.
+  /// Description of the call: `number` as PeerCollectives::enqueue, `site` as call_site(),
+  /// `capture` as capture_of the caller's device.
   struct About {
     OpKind kind;
     uint64_t number;
@@ -57,14 +57,15 @@ class Flight {
     end_.record(stream);
   }
 
-  /// Whether the device has done it. Raises c10::Error where the device is lost.
+  /// True if the device has done it. Raises c10::Error if the device is lost.
   bool passed() const { return end_.query(); }
-  /// Whether it is known to have ended well: later failures are not about it.
+  /// True if it is known to have ended well: later failures are not about it.
   bool ended_well() const { return ended_well_.load(std::memory_order_acquire); }
   void set_ended_well() { ended_well_.store(true, std::memory_order_release); }
-  /// Lets the stream wait until it is done. Where that is the stream that the operation was issued on, the
-  /// tensors are let go: from there on they are in its order, as after any other work in it. For what was captured
-  /// only a stream of the same capture waits: others are ordered with the graph's replays.
+  /// Lets the stream wait until it is done. If the operation was issued on that stream, the tensors
+  /// are let go: from there on they are in its order, as after any other work in it. For a captured
+  /// operation only a stream of the same capture waits: others are ordered with the graph's
+  /// replays.
   void block(const c10::Stream& waiting);
   /// Lets the tensors go.
   void let_go();
@@ -85,7 +86,7 @@ class Flight {
 };
 using FlightPtr = std::shared_ptr<Flight>;
 
-/// Where the ranks' windows lie.
+/// Place of the ranks' windows.
 enum class WindowPlace {
   kDevices,  // on each rank's device, which the others reach
   kHost      // in pinned memory of the host
@@ -97,18 +98,19 @@ class CudaGroup {
   struct Options {
     WindowPlace place = WindowPlace::kDevices;
     std::vector<DeviceWay> ways = {DeviceWay::kHandle};  // to reach those on devices
-    uint64_t area_bytes = 0;                             // at most; PeerCollectives::Options
+    uint64_t area_bytes = 0;                             // at most; see PeerCollectives::Options
     uint64_t slot_bytes = 0;                             // likewise
     ChosenBy slot_by = ChosenBy::kDefault;
     int blocks = 0;           // likewise
-    bool pulls = false;       // unless pushes; nothing is used in place then
-    uint64_t pool_bytes = 0;  // of tensors that are used in place, at most; GroupPool
+    bool pulls = false;       // else pushes; nothing is used in place then
+    uint64_t pool_bytes = 0;  // most bytes of tensors that are used in place; GroupPool
     Milliseconds timeout{0};
     std::string why = "";  // not on the devices
   };
 
-  /// Collective, as DeviceWindows. `beside` fails together with this. Raises Error, on all ranks alike:
-  /// as DeviceWindows and PeerCollectives do, or if what devices see in the windows is wrong.
+  /// Collective, as DeviceWindows. `beside` fails together with this group. Raises Error, on all
+  /// ranks alike: as DeviceWindows and PeerCollectives do, or if devices see wrong bytes in the
+  /// windows.
   CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, int device, Options options);
   CudaGroup(const CudaGroup&) = delete;
   CudaGroup& operator=(const CudaGroup&) = delete;
@@ -117,25 +119,26 @@ class CudaGroup {
 
   int device() const { return device_; }
   const Options& options() const { return options_; }
-  /// How devices reach the windows there, and why earlier ways failed: "", or ". Mapped by ...".
+  /// The way in which devices reach the windows, and the failures of earlier ways: "", or ". Mapped
+  /// by ...".
   const std::string& how() const { return how_; }
-  /// For marking a stream that has nothing to do but wait.
+  /// A stream for marks, which does nothing but wait.
   const c10::Stream& marks() const { return marks_; }
   /// PeerCollectives::is_one_launch.
   bool is_one_launch(const Call& call) const { return collectives_->is_one_launch(call); }
   /// PeerCollectives::reduces.
   bool reduces(DType dtype, ReduceOp op) const { return collectives_->reduces(dtype, op); }
 
-  /// Enqueues an operation: on the current stream, or on the group's own stream after it. What is to be written
-  /// back is written after the operation. Raises Error (kSystem): a launch fails, and with it the group; as
-  /// PeerCollectives::enqueue.
+  /// Enqueues an operation: on the current stream, or on the group's own stream after it.
+  /// Write-backs come after the operation. Raises Error: a launch fails, and with it the group
+  /// (kSystem); as PeerCollectives::enqueue.
   FlightPtr submit(Prepared made, Milliseconds timeout, bool async);
 
-  /// Whether an operation is over, well or not. A device that is lost is a failure of the group.
+  /// True if an operation is over, well or not. A device that is lost is a failure of the group.
   bool is_over(Flight& flight);
 
-  /// Why nothing can be submitted any more; nullptr while something can. Looks at what devices have
-  /// recorded.
+  /// The reason why nothing can be submitted any more; nullptr while something can. Reads the
+  /// devices' records.
   std::exception_ptr failure();
   /// The same, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
@@ -143,29 +146,30 @@ class CudaGroup {
   std::exception_ptr untold() { return told_ ? nullptr : failure(); }
   /// A caller has been told.
   void tell() { told_ = true; }
-  /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one. `peer`: the rank
-  /// at fault; `number`: of the operation, as About has it.
+  /// Gives the group up, here and on the peers; returns the first failure: this, or an earlier one.
+  /// `peer` is the rank at fault, `number` the operation's, as in About.
   std::exception_ptr give_up(const char* operation, ErrorCode code, const std::string& what,
                              int peer = -1, std::optional<uint64_t> number = std::nullopt);
-  /// The same, for a failure that the peers are told of elsewhere.
+  /// The same, for a failure that the peers learn of elsewhere.
   std::exception_ptr note(const std::exception_ptr& error);
 
-  /// A tensor in memory that operations of the group use in place, as GroupPool::empty. Where there is no room
-  /// the ranks make some, if all of them ask for it at about the same time, and their devices have done
-  /// what they were given; once this has not worked, no rank tries again. Undefined, with the reason, if there is
-  /// none. Raises Error: the group fails meanwhile; what `interrupted` raises.
+  /// A tensor in memory that operations of the group use in place, as GroupPool::empty. If there is
+  /// no room the ranks make some, if all of them ask for it at about the same time, and their
+  /// devices have done their work; once this has not worked, no rank tries again. Undefined, with
+  /// the reason, if there is none. Raises Error if the group fails meanwhile, and the exceptions of
+  /// `interrupted`.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype, PoolHosts& hosts,
                    const std::function<void()>& interrupted, std::string& why);
 
-  /// What a thread does now and then while something is under way: ends what cannot go on, and lets go of what
-  /// is over. False if nothing is under way.
+  /// A look at the operations under way, repeated by a thread: ends those that cannot go on, and
+  /// lets go of those that are over. False if nothing is under way.
   bool look();
-  /// Returns once nothing is under way: true, or false where a device does not stop, or `until` is past.
-  /// Raises what `interrupted` raises.
+  /// Returns once nothing is under way: true, or false if a device does not stop, or `until` is
+  /// past. Raises the exceptions of `interrupted`.
   bool drain(const std::function<void()>& interrupted, Deadline until = Deadline::max());
 
-  /// Lets the windows go when nothing uses them any more; nothing can be submitted from here on. Waits as
-  /// drain() does, and for no peer. Idempotent.
+  /// Lets the windows go when nothing uses them any more; nothing can be submitted from here on.
+  /// Waits as drain() does, and for no peer. Idempotent.
   void leave(const std::function<void()>& interrupted);
 
  private:
@@ -174,27 +178,28 @@ class CudaGroup {
   static constexpr Milliseconds kLeaverGrace{2000};
   /// Time for a device that has been told to give up.
   static constexpr Milliseconds kStopGrace{10'000};
-  /// How long a rank that wants more memory waits for the others.
+  /// Longest wait of a rank that wants more memory for the others.
   static constexpr Milliseconds kPatience{5000};
-  /// Of an area in the host's memory, where meetings cost little compared to the transfers.
+  /// Size of an area in the host's memory, where meetings cost little compared to the transfers.
   static constexpr uint64_t kMostOfHost = uint64_t{4} << 20;
 
   struct FreePinned {
     void operator()(uint32_t* word) const { static_cast<void>(cudaFreeHost(word)); }
   };
 
-  /// Waits until what the device has done is let go of, by whatever thread, but no longer than kPatience: it may
-  /// wait for a rank that waits for this one.
+  /// Waits until some thread has let go of everything that the device has done, but no longer than
+  /// kPatience: it may wait for a rank that waits for this one.
   void settle(const std::function<void()>& interrupted);
-  /// "" or why no memory was added.
+  /// "" or the reason why no memory was added.
   std::string grow(uint64_t bytes, PoolHosts& hosts);
-  /// Lets `stream` wait for what the caller's had, and for the last operation.
+  /// Lets `stream` wait for the earlier work of the caller's stream, and for the last operation.
   void order(const c10::Stream& caller, const c10::Stream& stream, uint64_t capture);
   std::exception_ptr recorded();
-  /// Where the program called the operation of that number; "" where nobody asked, or the device has done it.
+  /// Place in the program of the operation of that number; "" if not asked for, or if the device
+  /// has done it.
   std::string site_of(uint64_t number) const;
   std::exception_ptr noted() const;
-  /// Takes out what is over; the caller lets it go.
+  /// Takes out flights that are over; the caller lets them go.
   std::vector<FlightPtr> reap();
   /// look() for an operation that is not over.
   bool look_at(const FlightPtr& waiting);
@@ -224,13 +229,13 @@ class CudaGroup {
 
   mutable std::mutex flying_;
   std::deque<FlightPtr> flights_;
-  std::atomic<int> looks_{0};  // looks that may have taken some out, and not let go of them
+  std::atomic<int> looks_{0};  // that may have taken flights out, and not let go of them
 
   std::mutex looking_;
   std::optional<Deadline> stalled_since_;  // under looking_
 
   std::atomic<bool> told_{false};
-  std::atomic<bool> failed_{false};  // failure_ is there
+  std::atomic<bool> failed_{false};  // failure_ is set
   mutable std::mutex noting_;
   std::exception_ptr failure_;
 };

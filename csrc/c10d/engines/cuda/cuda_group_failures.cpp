@@ -1,4 +1,5 @@
-// The part of a group on devices about operations under way: which are over, and how they and the group fail.
+// The part of a group on devices about operations under way: their end, and their failures and the
+// group's.
 #include "c10d/engines/cuda/cuda_group.h"
 #if defined(FC_DEVICES)
 #include <algorithm>
@@ -45,7 +46,7 @@ std::exception_ptr CudaGroup::note(const std::exception_ptr& error) {
   if (failure_ == nullptr) {
     failure_ = error;
     failed_.store(true, std::memory_order_release);
-    // Relaxed, since nothing is read because of it: kernels that wait give up.
+    // Relaxed, since it announces no data: kernels that wait give up.
     store_relaxed(abort_word_.get(), 1u);
   }
   return failure_;
@@ -66,7 +67,7 @@ std::exception_ptr CudaGroup::recorded() {
     if (why == WaitFailure::kNone) continue;
     const auto kind = static_cast<OpKind>(record.own.kind);
     if (why == WaitFailure::kPeerFailed || why == WaitFailure::kAborted) {
-      // Its own host knows why, and reports it.
+      // Its own host knows the reason, and reports it.
       std::optional<Deadline> since;
       for (const Deadline end = Clock::now() + Milliseconds(1000); Clock::now() < end;) {
         const auto told = beside_->stalled(op_kind_name(kind), since, 0, record.own.sequence);
@@ -118,13 +119,13 @@ bool CudaGroup::is_over(Flight& flight) {
   if (flight.ended_well() || flight.about.capture != 0)
     return true;  // no host sees what is replayed
   bool passed = false;
-  // Calls that a capture on another thread would not tolerate.
+  // A capture on another thread would not tolerate these calls.
   const BesideCaptures beside;
   if (const auto error = caught([&] { passed = flight.passed(); })) {
     give_up(flight.name(), ErrorCode::kSystem, what_of(error), -1, flight.about.number);
     return true;  // a lost device does nothing any more
   }
-  // After that: what an operation fails with is recorded before it has passed.
+  // After that, since the failure of an operation is recorded before it has passed.
   if (passed && failure() == nullptr) flight.set_ended_well();
   return passed;
 }
@@ -141,11 +142,11 @@ std::vector<FlightPtr> CudaGroup::reap() {
 }
 
 bool CudaGroup::look() {
-  ++looks_;  // before something is taken out: a thread that finds nothing under way sees this
+  ++looks_;  // before a flight is taken out: a thread that finds none under way sees this
   const std::vector<FlightPtr> over = reap();
   const bool under_way = look_at(oldest());
-  // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device that
-  // waits for a rank that is gone.
+  // Last: tensors may be Python's, and a thread may hold Python's lock while it waits for a device
+  // that waits for a rank that is gone.
   for (const FlightPtr& flight : over) flight->let_go();
   --looks_;
   return under_way;
@@ -188,7 +189,7 @@ void CudaGroup::warn_of_wait(Flight& flight) {
 bool CudaGroup::drain(const std::function<void()>& interrupted, Deadline until) {
   std::optional<Deadline> limit;
   for (;;) {
-    look();  // whether or not a thread does
+    look();  // with or without such a thread
     if (oldest() == nullptr) return true;
     if (interrupted) interrupted();
     if (Clock::now() > until) return false;

@@ -18,7 +18,8 @@ void CudaWatch::rouse() {
 
 void CudaWatch::run() {
   name_thread("fc-device");
-  // What this thread lets go of belongs to that device; others get no context of this process.
+  // Objects that this thread lets go of belong to that device; others get no context of this
+  // process.
   const DeviceGuard guard(group_->device());
   std::unique_lock<std::mutex> lock(mutex_);
   for (bool busy = true; !stop_;) {
@@ -29,7 +30,7 @@ void CudaWatch::run() {
     }
     if (stop_) return;
     lock.unlock();
-    // Said before the look: what is submitted meanwhile wakes this thread, or is seen here.
+    // Stored before the look: calls submitted meanwhile wake this thread, or are seen here.
     awake_.store(false, std::memory_order_release);
     if (const auto error = caught([&] { busy = group_->look(); })) {
       group_->give_up("none", ErrorCode::kSystem, what_of(error));

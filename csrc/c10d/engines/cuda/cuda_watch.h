@@ -1,4 +1,5 @@
-// The thread that looks after what a group has under way on its device: deaths, failures, what has passed.
+// The thread that looks after a group's operations on its device: deaths, failures, operations that
+// have passed.
 #pragma once
 
 #include "c10d/engines/cuda/cuda_group.h"
@@ -18,12 +19,12 @@ class CudaWatch final : public StoppedAtEnd {
   explicit CudaWatch(std::shared_ptr<CudaGroup> group) : group_(std::move(group)) {}
   ~CudaWatch() { end(); }
 
-  /// Something is about to be under way, or is: called before it is submitted, to have a thread, and
-  /// afterwards, to have it seen. Raises Error(kSystem): no thread can be started.
+  /// Called before a submission, to have a thread, and afterwards, to have it seen. Raises
+  /// Error(kSystem) if no thread can be started.
   void wake() {
-    // The thread clears the word and then looks at what flies, under a lock. If it has not seen what was
-    // put there before this call, it had that lock first: so this exchange finds the word cleared, and
-    // wakes it. Otherwise it has seen that, and looks again.
+    // The thread clears the word and then looks at the flights, under a lock. If it has not seen a
+    // flight from before this call, it had that lock first: so this exchange finds the word
+    // cleared, and wakes it. Otherwise it has seen that flight, and looks again.
     if (awake_.exchange(true, std::memory_order_acq_rel)) return;
     rouse();
   }

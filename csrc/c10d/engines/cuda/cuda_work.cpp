@@ -54,7 +54,7 @@ void CudaWork::wait_on_host(Deadline deadline) {
   while (!isCompleted()) {
     try {
       if (g_interrupt_check) g_interrupt_check();
-    } catch (...) {  // Ctrl-C: the caller does not want it any more, and the peers are to know
+    } catch (...) {  // Ctrl-C: the caller gives it up, and the peers are to know
       end(call_.group->give_up(call_.name, ErrorCode::kPoisoned,
                                concat("rank ", call_.rank, " was interrupted in ", call_.name)));
       throw;

@@ -9,12 +9,13 @@
 
 namespace fastcomm {
 
-/// Thread-safe. wait() makes the current stream wait and blocks no host thread, unless it is given a timeout:
-/// then the host waits, too. It raises why the group has failed, as far as that is known by then; results of
-/// failed operations are NaN. The future is complete at once: its value is for streams after the operation.
+/// Thread-safe. wait() makes the current stream wait and blocks no host thread, unless it is given
+/// a timeout: then the host waits, too. It raises the failure of the group, if it is known by then;
+/// results of failed operations are NaN. The future is complete at once: its value is for streams
+/// after the operation.
 class CudaWork final : public GroupWork {
  public:
-  /// What is known of the call.
+  /// Description of the call.
   struct Call {
     std::shared_ptr<CudaGroup> group;
     int rank;
@@ -29,10 +30,10 @@ class CudaWork final : public GroupWork {
   /// A call that failed before it began.
   static c10::intrusive_ptr<CudaWork> failed(Call call, const std::exception_ptr& error);
 
-  /// Whether the device has done it, or the group has failed.
+  /// True if the device has done it, or the group has failed.
   bool isCompleted() override;
-  /// Raises CollectiveTimeoutError when `timeout` passes first, which leaves the operation and the group as
-  /// they are.
+  /// Raises CollectiveTimeoutError if `timeout` passes first, which leaves the operation and the
+  /// group unchanged.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   FuturePtr getFuture() override;

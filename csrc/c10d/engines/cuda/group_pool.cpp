@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kLeastSegment = uint64_t{16} << 20;  // Trial::kMostBytes, at least
 constexpr uint64_t kSegmentStep = uint64_t{2} << 20;
 
-/// Where tensors of all pools lie.
+/// Address ranges of the tensors of all pools.
 class Places {
  public:
   static Places& get() {
@@ -97,7 +97,7 @@ at::Tensor GroupPool::empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   const auto block = blocks_.take(bytes_of(sizes, dtype), stream);
   if (!block) return {};
   char* const memory = begins_[block->segment] + block->offset;
-  out_->fetch_add(1);  // under the lock: whoever retires the pool meanwhile keeps its memory
+  out_->fetch_add(1);  // under the lock: a retirement of the pool meanwhile keeps its memory
   lock.unlock();
   auto piece = std::make_shared<Piece>(shared_from_this(), *block, stream, memory);
   return at::for_blob(memory, sizes)

@@ -1,13 +1,13 @@
-// Tensors in memory that the devices of all ranks of a group have mapped (transport/ipc/peer_pool.h), which its
-// operations use in place.
+// Tensors in memory that the devices of all ranks of a group have mapped
+// (transport/ipc/peer_pool.h), which its operations use in place.
 //
-// Streams. As in torch's allocators: a tensor belongs to the stream that is current when it is made, and a user on
-// another stream makes the first one wait for it, before the next tensor is made in that memory, which no
-// other stream gets (transport/ipc/pool_blocks.h). So which memory a tensor gets depends on no clock, and ranks
-// that make the same tensors have the same layout.
+// Streams. As in torch's allocators, a tensor belongs to the stream that is current when it is
+// made. A user on another stream makes the first one wait for it, before the next tensor is made in
+// that memory, which no other stream gets (transport/ipc/pool_blocks.h). So the memory of a tensor
+// depends on no clock, and ranks that make the same tensors have the same layout.
 //
-// Captures. A stream that is captured makes no tensor there (CudaGroup::empty), since a replay would use
-// its memory when that belongs to another tensor.
+// Captures. A stream that is captured makes no tensor there (CudaGroup::empty), since a replay
+// would use its memory when that belongs to another tensor.
 //
 // Only in builds with FC_DEVICES.
 #pragma once
@@ -28,19 +28,20 @@
 
 namespace fastcomm {
 
-/// How hosts meet to add memory, although each may come alone.
+/// Meetings of hosts that add memory, although each may come alone.
 class PoolHosts : public HostExchange {
  public:
-  /// Whether all ranks come here, with none waiting longer than its `patience`; the same on all ranks. A rank that
-  /// has issued another number of operations on devices is somewhere else. If all come they exchange from here on,
-  /// independently of what other threads do with the group.
+  /// True if all ranks come here, with none waiting longer than its `patience`; the same on all
+  /// ranks. A rank that has issued another number of operations on devices is somewhere else. If
+  /// all come they exchange from here on, independently of other threads' use of the group.
   virtual bool all_come(uint64_t issued, Milliseconds patience) = 0;
 };
 
-/// Thread-safe, but for peers(), grow() and retire(): one thread at a time. Lives as long as its tensors.
+/// Thread-safe, except for peers(), grow() and retire(): one thread at a time. Lives as long as its
+/// tensors.
 class GroupPool : public std::enable_shared_from_this<GroupPool> {
  public:
-  /// `most_bytes` a rank. Raises Error(kSystem): no memory.
+  /// `most_bytes` per rank. Raises Error(kSystem) if there is no memory.
   GroupPool(DeviceWay way, int device, int rank, int size, uint64_t most_bytes);
   GroupPool(const GroupPool&) = delete;
   GroupPool& operator=(const GroupPool&) = delete;
@@ -50,15 +51,16 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   static uint64_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype);
   /// A tensor for the current stream, its content undefined; undefined itself if there is no room.
   at::Tensor empty(at::IntArrayRef sizes, at::ScalarType dtype);
-  /// Whether there are any, including some that have been let go of elsewhere and not here.
+  /// True if there are any, including some that have been let go of elsewhere and not here.
   bool has_tensors() const { return out_->load() != 0; }
-  /// Whether another segment of `bytes` would be within the limit.
+  /// True if another segment of `bytes` would be within the limit.
   bool may_grow(uint64_t bytes) const { return total_ + segment_bytes(bytes) <= most_bytes_; }
-  /// Collective, as PeerPool::grow: a segment of `bytes`, equal on all ranks. `prove(begin)` raises where the ranks'
-  /// devices do not see what is there, and then raises on all: nothing is ever put in that segment.
+  /// Collective, as PeerPool::grow: a segment of `bytes`, equal on all ranks. `prove(begin)` raises
+  /// if the ranks' devices see wrong bytes there, and then raises on all: nothing is ever put in
+  /// that segment.
   void grow(HostExchange& hosts, uint64_t bytes, const std::function<void(char*)>& prove);
-  /// No tensors are made there any more. The memory goes when the existing ones have gone and others have let
-  /// go of it, as `others_are_gone()` says.
+  /// No tensors are made there any more. The memory is freed when the existing ones are gone and
+  /// others have let go of it, by `others_are_gone()`.
   void retire(const std::function<bool()>& others_are_gone);
 
  private:
@@ -73,13 +75,13 @@ class GroupPool : public std::enable_shared_from_this<GroupPool> {
   PeerPool peers_;
   const std::shared_ptr<std::atomic<int>> out_;  // existing pieces
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   PoolBlocks blocks_;
   std::vector<char*> begins_;
   bool retired_ = false;
 };
 
-/// Whether a piece of a device's memory lies all within one such tensor. Thread-safe.
+/// True if a piece of a device's memory lies all within one such tensor. Thread-safe.
 bool is_in_a_pool(const void* memory, uint64_t bytes);
 
 }  // namespace fastcomm

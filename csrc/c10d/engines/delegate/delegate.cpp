@@ -19,7 +19,7 @@ bool says(const std::string& text, std::initializer_list<const char*> words) {
   return false;
 }
 
-/// Whether the error is about this rank's call alone: then nothing was sent. A barrier takes no
+/// True if the error is about this rank's call alone: then nothing was sent. A barrier takes no
 /// argument that could be wrong.
 bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& error) {
   try {
@@ -43,7 +43,7 @@ bool of_arguments(const Delegate::Subject& subject, const std::exception_ptr& er
   }
 }
 
-/// What Gloo's text means: a connection that ended for whatever reason, a wait, a barrier.
+/// The meaning of Gloo's text: a connection that ended for any reason, a wait, a barrier.
 ErrorCode code_in(const std::string& text) {
   if (says(text, {"imed out", "imeout", "monitoredBarrier"})) return ErrorCode::kTimeout;
   if (says(text, {"closed", "reset by peer", "Broken pipe", "ECONNRESET"})) {
@@ -66,7 +66,7 @@ const char* advice(ErrorCode code) {
   }
 }
 
-/// Removes where in its sources the backend found it: "[/.../pair.cc:545] Connection closed".
+/// Removes the place in the backend's sources: "[/.../pair.cc:545] Connection closed".
 std::string without_place(const std::string& text) {
   const size_t end = text.find("] ");
   if (text[0] != '[' || end == std::string::npos) return text;
@@ -75,10 +75,9 @@ std::string without_place(const std::string& text) {
   return is_one ? text.substr(end + 2) : text;
 }
 
-/// Ends all connections of the group, at the other end too, as a receive that waits for too long
-/// does.
+/// Ends all connections of the group, at the other end too, like a receive that waits for too long.
 void end_connections(::c10d::Backend& gloo) {
-  constexpr int kTag = 0x7fffff00;  // some tag that no one uses
+  constexpr int kTag = 0x7fffff00;  // a tag that nobody uses
   constexpr int kContexts = 8;      // a context for each network device, chosen by the tag
   for (int tag = kTag; tag < kTag + kContexts; ++tag) {
     for (int peer = 0; peer < gloo.getSize(); ++peer) {
@@ -148,13 +147,13 @@ std::exception_ptr Delegate::lost(const Subject& subject, const std::exception_p
 std::exception_ptr Delegate::give_up(const Subject& subject, ErrorCode code,
                                      const std::string& what) {
   if (beside_ == nullptr) return give_up(code, front(subject) + what);
-  // The communicator may know of a peer that died, which says more, and tells the others.
+  // The communicator may know of a peer that died, which tells more, and tells the others.
   const auto error = beside_->failed(subject.operation, code, what);
   return give_up(code_of(error), what_of(error));
 }
 
 std::exception_ptr Delegate::give_up(ErrorCode code, const std::string& text) {
-  // Noted first: what ends because of this finds why.
+  // Noted first: operations that end because of this find the reason.
   if (note(Error(code, text))) {
     const std::lock_guard<std::mutex> lock(end_mutex_);
     try {

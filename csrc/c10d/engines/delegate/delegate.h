@@ -1,4 +1,4 @@
-// Another of torch's backends while it serves a group: whether it has failed, and what its errors mean.
+// Another of torch's backends while it serves a group: its failure, and the meaning of its errors.
 #pragma once
 
 #include <atomic>
@@ -15,17 +15,17 @@
 
 namespace fastcomm {
 
-/// What kind of backend it is.
+/// The kind of a backend.
 struct DelegateKind {
   std::string name;  // for messages: "Gloo"
-  /// Whether waiting for its works blocks the host until they are done; else it orders streams.
+  /// True if waiting for its works blocks the host until they are done; else it orders streams.
   bool blocks = true;
-  /// Ends what it has under way, whatever waits for it, here and on the peers. Called at most once,
+  /// Ends its operations under way, with any waiters, here and on the peers. Called at most once,
   /// from any thread; returns soon.
   std::function<void(::c10d::Backend&)> end;
 };
 
-/// Gloo, where it serves a group as a whole.
+/// Gloo, if it serves a group as a whole.
 DelegateKind gloo_delegate();
 /// One for tensors on a device, such as NCCL: its abort() ends what runs.
 DelegateKind device_delegate(std::string name);
@@ -33,7 +33,7 @@ DelegateKind device_delegate(std::string name);
 /// Thread-safe.
 class Delegate {
  public:
-  /// What a message is about.
+  /// The subject of a message.
   struct Subject {
     const char* operation;
     int peer;  // -1: none
@@ -41,8 +41,8 @@ class Delegate {
     std::string site = "";  // call_site()
   };
 
-  /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and it knows
-  /// who is to blame. `label` is what warnings of the group begin with.
+  /// `beside`, if given, is the group's communicator in shared memory: the two fail together, and
+  /// it knows the rank to blame. Warnings of the group begin with `label`.
   Delegate(::c10d::Backend& inner, DelegateKind kind, std::shared_ptr<Communicator> beside,
            std::string label)
       : inner_(&inner),
@@ -53,31 +53,32 @@ class Delegate {
         size_(inner.getSize()) {}
 
   const DelegateKind& kind() const { return kind_; }
-  /// nullptr where there is none.
+  /// nullptr if there is none.
   const std::shared_ptr<Communicator>& beside() const { return beside_; }
   const std::string& label() const { return label_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// "[rank 0 of 2, peer 1, recv, sequence 7] "
   std::string front(const Subject& subject) const;
-  /// Says on standard error that an operation has been waited for, once that has taken long.
+  /// Warns on standard error of an operation that has been waited for, once that has taken long.
   void look_at_wait(WaitWarning& warning, const Subject& subject) const;
 
-  /// Why nothing can be submitted any more; nullptr while something can. Where the communicator beside it
-  /// has failed, this has failed from here on, too.
+  /// The reason why nothing can be submitted any more; nullptr while something can. If the
+  /// communicator beside it has failed, this has failed from here on, too.
   std::exception_ptr failure();
   /// The same, as a later call of `operation` reports it.
   std::exception_ptr failed_before(const char* operation);
-  /// What an operation ends with after `error`, which the backend raised. The group has failed from here on,
-  /// unless the error is about arguments.
+  /// The error of an operation after `error`, which the backend raised. The group has failed from
+  /// here on, unless the error is about arguments.
   std::exception_ptr failed(const Subject& subject, const std::exception_ptr& error);
-  /// The same for an operation under way, where `error` was raised when asking whether it is done: that is
-  /// never about arguments, whatever its type.
+  /// The same for an operation under way, if a test for its end raised `error`: that is never about
+  /// arguments, of any type.
   std::exception_ptr lost(const Subject& subject, const std::exception_ptr& error);
-  /// Gives the group up here, and ends what is under way. Returns the first failure: this, or an earlier one.
+  /// Gives the group up here, and ends the operations under way. Returns the first failure: this,
+  /// or an earlier one.
   std::exception_ptr give_up(const Subject& subject, ErrorCode code, const std::string& what);
   std::exception_ptr give_up(ErrorCode code, const std::string& text);
-  /// From here on calls say that the group was destroyed, if nothing else.
+  /// From here on calls report that the group was destroyed, if nothing else.
   void leave(const Subject& subject);
   /// From here on nothing is ended: the backend is going away. Waits for an end that is under way.
   void forget();
@@ -88,7 +89,7 @@ class Delegate {
 
   mutable std::mutex mutex_;
   std::exception_ptr failure_;
-  bool left_ = false;  // that is what failure_ says
+  bool left_ = false;  // and failure_ reports that
 
   std::mutex end_mutex_;
   ::c10d::Backend* inner_;  // nullptr once it goes; under end_mutex_

@@ -38,7 +38,8 @@ Selection DelegateEngine::explain(const Query& query) const {
 }
 
 WorkPtr DelegateEngine::submit(const Request& request) {
-  // Gloo reports no death to a caller that waits for any rank: where only one can be meant, it is that one.
+  // Gloo reports no death to a caller that waits for any rank: if only one can be meant, it is that
+  // one.
   const bool from_any = request.kind == OpKind::kRecv && request.peer == Request::kNoRank;
   const int peer = from_any && size() == 2 ? 1 - rank() : request.peer;
   DelegateWork::Call call = this->call(request.name(), peer, request.type, request.value());
@@ -109,7 +110,7 @@ void DelegateEngine::abort() {
 }
 
 void DelegateEngine::leave(const std::string&) {
-  // NCCL's shutdown() waits for what runs, holding a lock that its abort() needs: where a peer died
+  // NCCL's shutdown() waits for running work, holding a lock that its abort() needs: if a peer died
   // meanwhile, both would wait for ever.
   if (watch_ != nullptr) watch_->drain();
   if (delegate_->failure() == nullptr) inner_->shutdown();  // else it has been ended

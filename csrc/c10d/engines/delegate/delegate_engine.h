@@ -12,8 +12,9 @@
 
 namespace fastcomm {
 
-/// Progress: by that backend's own threads. Calls are not compared between ranks, and sums have the bits
-/// that it gives them. Its errors become ours: any that is not about a call's arguments gives the group up.
+/// Progress: by that backend's own threads. Calls are not compared between ranks, and sums have
+/// that backend's bits. Its errors become ours: any that is not about a call's arguments gives the
+/// group up.
 class DelegateEngine final : public Engine {
  public:
   using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
@@ -26,7 +27,7 @@ class DelegateEngine final : public Engine {
   const BackendPtr& inner() const { return inner_; }
   std::string name() const override { return delegate_->kind().name; }
   bool is_on_devices() const override { return watch_ != nullptr; }
-  /// What torch has.
+  /// All operations of torch.
   bool takes(const Request& request) const override { return static_cast<bool>(request.forward); }
   Selection explain(const Query& query) const override;
   WorkPtr submit(const Request& request) override;
@@ -43,10 +44,10 @@ class DelegateEngine final : public Engine {
   void set_timeout(Milliseconds timeout) override { inner_->setTimeout(countable(timeout)); }
 
  private:
-  /// Whether the backend itself takes what is issued in a block as one.
+  /// True if the backend itself takes the calls of a block as one.
   bool coalesces() const { return coalesces_ && watch_ != nullptr; }
   DelegateWork::Call call(const char* name, int peer, ::c10d::OpType type, Tensors outputs) const;
-  /// The backend's work, `watched` until it ends; nullptr where it makes none.
+  /// The backend's work, `watched` until it ends; nullptr if it makes none.
   template <class Start>
   WorkPtr started(DelegateWork::Call call, Milliseconds timeout, bool watched, const Start& start);
 

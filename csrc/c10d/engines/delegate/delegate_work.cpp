@@ -22,7 +22,7 @@ std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   return {tensors[0].device()};
 }
 
-/// Nothing, where the work has none.
+/// Nothing, if the work has none.
 GroupWork::FuturePtr future_of(::c10d::Work& work) {
   try {
     return work.getFuture();
@@ -126,8 +126,8 @@ bool DelegateWork::isCompleted() {
     return Work::isCompleted();
   }
   bool done = false;
-  // CUDA raises for every event once a kernel has crashed: also on the watch's thread, which must not end
-  // the process.
+  // CUDA raises for every event once a kernel has crashed: also on the watch's thread, which must
+  // not end the process.
   if (const auto error = caught([&] { done = inner_->isCompleted(); })) {
     complete(call_.delegate->lost(call_.subject, error), {});
   } else if (done) {

@@ -12,16 +12,16 @@
 
 namespace fastcomm {
 
-/// Thread-safe. Errors come out of wait(), of the future and of exception() in our own types. A caller
-/// waiting for one that blocks sees Ctrl-C: then the group is given up.
+/// Thread-safe. Errors come out of wait(), of the future and of exception() in our own types. A
+/// caller waiting for a work that blocks sees Ctrl-C: then the group is given up.
 class DelegateWork final : public GroupWork {
  public:
-  /// What is known of the call.
+  /// Description of the call.
   struct Call {
     std::shared_ptr<Delegate> delegate;
     Delegate::Subject subject;
     ::c10d::OpType type;
-    Tensors outputs;                   // the result where the backend names none
+    Tensors outputs;                   // the result if the backend names none
     Milliseconds timeout;              // of a send or a receive: counts from wait()
     Continuations::Ptr continuations;  // the group's
   };
@@ -29,7 +29,7 @@ class DelegateWork final : public GroupWork {
   static c10::intrusive_ptr<DelegateWork> start(Call call, WorkPtr inner);
   /// A call that failed before it began.
   static c10::intrusive_ptr<DelegateWork> failed(Call call, const std::exception_ptr& error);
-  /// A call that blocks, on a thread of its own. Raises Error(kSystem) where there is none.
+  /// A call that blocks, on a thread of its own. Raises Error(kSystem) if there is none.
   static c10::intrusive_ptr<DelegateWork> aside(Call call, std::function<void()> body);
 
   DelegateWork(Call call, WorkPtr inner);
@@ -38,8 +38,8 @@ class DelegateWork final : public GroupWork {
   void fail(const std::exception_ptr& error) { complete(error, {}); }
 
   bool isCompleted() override;
-  /// Raises what the operation ended with; CollectiveTimeoutError when `timeout` passes first, which
-  /// leaves the operation and the group as they are. False if it was aborted.
+  /// Raises the operation's error; CollectiveTimeoutError if `timeout` passes first, which leaves
+  /// the operation and the group unchanged. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   void abort() override;
@@ -50,7 +50,7 @@ class DelegateWork final : public GroupWork {
   uint64_t getSequencenumber() const override { return call_.subject.sequence; }
 
  private:
-  /// Whether it is one of Gloo's sends and receives, which make progress only while waited for.
+  /// True for Gloo's sends and receives, which make progress only while waited for.
   bool in_slices() const;
   bool on_device() const { return !call_.delegate->kind().blocks; }
   void follow();
@@ -60,7 +60,7 @@ class DelegateWork final : public GroupWork {
   void wait_on_device(Deadline deadline);
   void wait_in_slices(Deadline deadline);
   void look_around(Deadline deadline);
-  /// Once; what comes later is dropped. `error` is the backend's own, or ours.
+  /// Once; later calls are dropped. `error` is the backend's own, or ours.
   void complete(const std::exception_ptr& error, const c10::IValue& value);
   void ended(const std::exception_ptr& error, const c10::IValue& value = {});
   /// Once.
@@ -70,7 +70,7 @@ class DelegateWork final : public GroupWork {
   const WorkPtr inner_;  // nullptr for one that failed before, or runs aside
   FuturePtr future_;
   WaitWarning warning_;                // of this operation, since it was issued
-  std::atomic<bool> claimed_{false};   // by whoever completes this work
+  std::atomic<bool> claimed_{false};   // by the thread that completes this work
   std::atomic<bool> followed_{false};  // a thread waits for a send or a receive
   std::atomic<bool> aborted_{false};
   std::atomic<bool> settled_{false};  // the future

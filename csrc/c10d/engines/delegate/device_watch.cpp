@@ -63,7 +63,7 @@ void DeviceWatch::run() {
       done ? drop(each.first) : pending.push_back(each);
     }
     if (!pending.empty()) look(pending);
-    seen.clear();  // without the lock: what goes with them may take others
+    seen.clear();  // without the lock: destructors may take others
     pending.clear();
     lock.lock();
     if (watched_.empty()) stalled_since_.reset();

@@ -13,10 +13,11 @@
 
 namespace fastcomm {
 
-/// Kernels wait for ever for a peer that died, and perhaps no one on the host waits for them. While a backend
-/// has something under way, a thread checks whether a peer has died, left or given the group up, whether
-/// the group has failed, and whether an operation has had its time; if so, the backend is ended, and all that
-/// is under way ends in the error. Thread-safe; all that threads share is under the lock.
+/// Kernels wait for ever for a peer that died, maybe with nobody waiting for them on the host.
+/// While a backend has operations under way, a thread checks for a peer that has died, left or
+/// given the group up, for a failure of the group, and for operations that have had their time; if
+/// so, the backend is ended, and all its operations end in the error. Thread-safe; all that threads
+/// share is under the lock.
 class DeviceWatch final : public StoppedAtEnd {
  public:
   struct Watched {
@@ -34,13 +35,14 @@ class DeviceWatch final : public StoppedAtEnd {
   explicit DeviceWatch(std::shared_ptr<Delegate> delegate) : delegate_(std::move(delegate)) {}
   ~DeviceWatch() { end(); }
 
-  /// Before an operation is submitted, which may wait for peers itself. Raises Error(kSystem).
+  /// Called before an operation is submitted, which may wait for peers itself. Raises
+  /// Error(kSystem).
   Entry begin(const Delegate::Subject& subject, Milliseconds timeout);
   /// Watches it until it ends.
   void follow(const Entry& entry, const c10::intrusive_ptr<DelegateWork>& work);
   void drop(const Entry& entry);
-  /// Returns once nothing is under way: all operations and their works have ended, or the group has failed.
-  /// Raises what g_interrupt_check raises.
+  /// Returns once nothing is under way: all operations and their works have ended, or the group has
+  /// failed. Raises the exceptions of g_interrupt_check.
   void drain();
 
  private:
@@ -49,11 +51,11 @@ class DeviceWatch final : public StoppedAtEnd {
   static constexpr Milliseconds kLeaverGrace{2000};
 
   void run() override;
-  /// An entry and its work, as they are for one look.
+  /// An entry and its work, as seen in one look.
   using Seen = std::vector<std::pair<Entry, c10::intrusive_ptr<DelegateWork>>>;
   Seen seen();
   void look(const Seen& pending);
-  /// Why these cannot go on; nullptr while they can.
+  /// The reason why these cannot go on; nullptr while they can.
   std::exception_ptr failure_of(const Seen& pending);
   /// The ranks whose leaving in order keeps these from ending, by bits.
   static uint64_t awaited(const Seen& pending);

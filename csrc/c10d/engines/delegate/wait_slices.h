@@ -1,4 +1,4 @@
-// How to wait for Gloo's sends and receives without being lost in them.
+// Waits for Gloo's sends and receives that return to their caller now and then.
 #pragma once
 
 #include <condition_variable>
@@ -11,15 +11,15 @@
 namespace fastcomm {
 
 /// Gloo's send and recv block their caller in wait(), and a wait with its own timeout ends all
-/// connections of the group when it expires. But abort() makes such a wait return false, once, and
-/// does no harm: a thread of the process does that to every wait that has lasted for a while, so that
-/// the waiting caller can look around and wait again.
+/// connections of the group when it expires. But abort() makes such a wait return false, once,
+/// without harm: a thread of the process aborts every wait that has lasted for a while, so that the
+/// caller can look around and wait again.
 class WaitSlices {
  public:
   static constexpr Milliseconds kSlice{10};
 
-  /// Waits for `work` for kSlice, or hardly longer, and returns whether it has ended. Raises what it
-  /// ended with. Where no thread can be started for this, it waits until the end. Thread-safe.
+  /// Waits for `work` for kSlice, or hardly longer, and returns true if it has ended. Raises its
+  /// error. If no thread can be started for this, it waits until the end. Thread-safe.
   static bool wait(::c10d::Work& work);
 
  private:

@@ -73,7 +73,7 @@ void Lanes::hand_over(const Key& key, const Continuations::Place& place, Millise
   }
   // A group that was destroyed has an end: on every rank all of its operations come first.
   if (user != nullptr && !user->drained(deadline_after(timeout))) {
-    // Another rank may have let the others in, and sum what does not belong together.
+    // Another rank may have let the others in, and sum operations that do not belong together.
     const std::string why =
         "continuations of futures of two other process groups issue operations of this one, in an "
         "order that ranks cannot agree on: give each of them a process group of its own for that";
@@ -105,7 +105,7 @@ Lanes::Lane Lanes::form(const Key& key, Milliseconds timeout) {
     return lane;
   } catch (const Error& error) {
     if (ordinary_->failure() != nullptr) throw;
-    // A store that fails may mean that a rank died: that is reported instead.
+    // A store that fails may mean that a rank died: then that is reported.
     std::rethrow_exception(ordinary_->failed(
         "forming", error.code(),
         concat("what a continuation of a future issues takes a way of its own, which could not be "

@@ -11,7 +11,7 @@
 namespace fastcomm {
 namespace {
 
-/// What else a monitored barrier that timed out says, in torch's words.
+/// Further text of a monitored barrier that timed out, in torch's words.
 std::string monitored(bool first, int rank, const std::vector<int>& missing) {
   if (!first) {
     return concat("Rank ", rank,
@@ -33,7 +33,7 @@ NativeEngine::NativeEngine(std::shared_ptr<Communicator> group, GroupContext con
 
 bool NativeEngine::takes(const Request& request) const {
   if (!request.is_over_list() || request.outputs.empty()) return true;
-  // One rank alone sends nothing: its gradients are summed where they are.
+  // One rank alone sends nothing: its gradients are summed in place.
   const at::Tensor& first = request.outputs[0];
   return (size() > 1 || first.is_cpu() || first.is_meta()) &&
          fits_slots(request.outputs, *request.gradients, traits().layout, size());
@@ -56,7 +56,7 @@ WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_las
   const Milliseconds limit = timeout_or_default(request.timeout);
   const std::shared_ptr<Communicator> group = lanes_.here(limit);
   const auto shown = [&] { return request.shown(); };
-  const auto about = [&] {  // which costs allocations: not for a synchronous call that succeeds
+  const auto about = [&] {  // costs allocations: not for a synchronous call that succeeds
     return NativeWork::About{rank(),
                              request.type,
                              row_of(request.kind).title.c_str(),
@@ -72,7 +72,7 @@ WorkPtr NativeEngine::launch(const Request& request, Prepared& made, bool is_las
     return NativeWork::failed(operation->error(), std::move(made.held), about());
   }
   made.held.write_back();
-  return nullptr;  // c10d takes this for "done" where the caller asked for a synchronous call
+  return nullptr;  // means "done" to c10d for a synchronous call
 }
 
 WorkPtr NativeEngine::exchange(const Request& request) {

@@ -1,7 +1,7 @@
 // The engine of ranks that share memory: tensors in host memory, and those on a device through it.
 //
-// Each request becomes calls (c10d/requests/calls.h), which are run or started on the communicator; which algorithm
-// serves each is chosen there (coll/select.h), by what all ranks agree on.
+// Each request becomes calls (c10d/requests/calls.h), which are run or started on the communicator.
+// That chooses the algorithm for each (coll/select.h), by values that all ranks agree on.
 #pragma once
 
 #include <atomic>
@@ -24,18 +24,18 @@ class NativeEngine final : public Engine {
                c10::intrusive_ptr<::c10d::Store> lane_store);
 
   const GroupTraits& traits() const { return group()->traits(); }
-  /// The communicator of what users issue.
+  /// The communicator of users' calls.
   const std::shared_ptr<Communicator>& group() const { return lanes_.ordinary(); }
 
   std::string name() const override { return "shared memory"; }
   bool is_native() const override { return true; }
-  /// All but lists on devices, and lists of which slots are too small to hold a unit.
+  /// All but lists on devices, and lists with units larger than the slots.
   bool takes(const Request& request) const override;
   Selection explain(const Query& query) const override {
     return explain_selection(traits(), query);
   }
   WorkPtr submit(const Request& request) override;
-  /// Its timeout names those that have not come, on every rank.
+  /// Its timeout names the missing ranks, on every rank.
   void monitored_barrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   uint64_t submitted() const override { return calls_; }
 
@@ -45,8 +45,8 @@ class NativeEngine final : public Engine {
   void abort() override;
   void leave(const std::string& how) override { lanes_.leave(how); }
 
-  /// What every rank has to say, `bytes` of each, one after another in the order of ranks; a call of the group
-  /// like others, and compared by `signature`, which messages call `what_for`. Raises what it ended with.
+  /// The messages of all ranks, `bytes` each, in the order of ranks. A call of the group like
+  /// others, and compared by `signature`, which is `what_for` in messages. Raises its error.
   void gather_bytes(const void* own, void* all, size_t bytes, uint64_t signature,
                     std::string what_for);
 

@@ -11,13 +11,13 @@
 
 namespace fastcomm {
 
-/// Thread-safe. The tensor lives until the operation is done, whoever lets go of the Work. The future's
-/// value is a list of the one tensor; it is made when it is first asked for, and from then on the
-/// progress thread sees to the operation, whether anyone waits or not.
+/// Thread-safe. The tensor lives until the operation is done, even if the Work is dropped. The
+/// future's value is a list of the one tensor; it is made when it is first asked for, and from then
+/// on the progress thread drives the operation, with or without a waiter.
 class PeerWork final : public GroupWork {
  public:
-  /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank. Raises
-  /// what a group that has failed raises.
+  /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank.
+  /// If the group has failed, raises its error.
   static c10::intrusive_ptr<PeerWork> start(std::shared_ptr<Communicator> group,
                                             const at::Tensor& tensor, bool is_send, int peer,
                                             int tag, Milliseconds timeout,
@@ -26,11 +26,11 @@ class PeerWork final : public GroupWork {
   PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
            Milliseconds timeout, Continuations::Ptr continuations);
 
-  /// Also checks whether it can be ended, well or otherwise, since no one else may.
+  /// Also ends it if possible, well or otherwise, since nobody else may.
   bool isCompleted() override;
-  /// Helps until the exchange is done, and raises what it ended with. The group's timeout counts from
-  /// here. When `timeout` passes first, CollectiveTimeoutError, which leaves the exchange and the group
-  /// as they are. False if it was aborted.
+  /// Helps until the exchange is done, and raises its error. The group's timeout counts from here.
+  /// If `timeout` passes first, raises CollectiveTimeoutError, which leaves the exchange and the
+  /// group unchanged. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   /// Takes it back if no peer knows of it, else gives the group up.

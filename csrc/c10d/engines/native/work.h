@@ -11,13 +11,14 @@
 
 namespace fastcomm {
 
-/// Thread-safe. The tensors live until the operation is done, whoever lets go of the Work. The
+/// Thread-safe. The tensors live until the operation is done, even if the Work is dropped. The
 /// future's value is a list of tensors, complete when the future is; errors come out of wait(), of
 /// the future and of exception(), each with its own type. Nothing that may block may be attached to
-/// the future itself: it is completed by whoever drives the operation. Python gets another (bindings/futures.cpp).
+/// the future itself: the thread that drives the operation completes it. Python gets another
+/// (bindings/futures.cpp).
 class NativeWork final : public GroupWork {
  public:
-  /// What is known of the call, besides what it holds.
+  /// Description of the call, besides the objects that it holds.
   struct About {
     int rank;
     ::c10d::OpType type;
@@ -36,8 +37,8 @@ class NativeWork final : public GroupWork {
 
   NativeWork(std::shared_ptr<Communicator> group, Held&& held, About&& about);
 
-  /// Helps until the operation is done. Raises its error; CollectiveTimeoutError when `timeout`
-  /// passes first, which leaves the operation and the group as they are.
+  /// Helps until the operation is done. Raises its error; CollectiveTimeoutError if `timeout`
+  /// passes first, which leaves the operation and the group unchanged.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   FuturePtr getFuture() override { return future_; }
