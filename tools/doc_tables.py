@@ -3,8 +3,8 @@
     python tools/doc_tables.py            # make them anew from the records
     python tools/doc_tables.py --check    # exit status 1 if any would change
 
-A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``fastcomm bench``, or of
-a module of ``benchmarks`` after ``-m``, without a style. The table below it is what that prints.
+A comment ``<!-- table: ARGUMENTS -->`` has the arguments of ``fastcomm bench``, or of a module
+after ``-m``, without a style. The table below it is what that prints.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
 DOCUMENTS = ("README.md", "docs/performance.md", "docs/gradients.md", "docs/gpus.md")
+DOCUMENTS += ("docs/settings.md",)
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n+(?:(?:\|.*\n|\n(?=\|))*)\n*")
 
 

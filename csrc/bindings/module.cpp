@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
+#include <type_traits>
+#include <variant>
 
 #include "bindings/module.h"
 #include "c10d/edge/shared_tensor.h"
@@ -63,25 +66,43 @@ std::string call_site_of_program() {
   return text_of("fastcomm._distributed.call_site", "call_site");
 }
 
+/// The value of a setting in force, in the unit of its variable.
+py::object value_of(const Setting& setting, const Environment& env) {
+  return std::visit(
+      [&](auto member) -> py::object {
+        using Member = decltype(member);
+        if constexpr (std::is_same<Member, uint64_t Environment::*>::value) {
+          return py::int_(env.*member / setting.unit);
+        } else if constexpr (std::is_same<Member, int64_t Environment::*>::value ||
+                             std::is_same<Member, double Environment::*>::value) {
+          return py::cast(env.*member);
+        } else if constexpr (std::is_same<Member, std::string Environment::*>::value) {
+          return py::str(env.*member);
+        } else if constexpr (std::is_same<Member, bool Environment::*>::value) {
+          const std::string fallback = setting.fallback;
+          return py::str(!(env.*member) ? "off" : fallback == "off" ? "on" : fallback);
+        } else {
+          return py::str(setting_text(setting));
+        }
+      },
+      setting.member);
+}
+
+/// Name and value of every setting.
 py::dict environment_dict() {
   const Environment& env = environment();
   py::dict result;
-  result["FASTCOMM_TRANSPORT"] = env.transport;
-  result["FASTCOMM_ISA"] = env.isa;
-  result["FASTCOMM_PEER_ACCESS"] = env.peer_access ? "auto" : "off";
-  result["FASTCOMM_SEGMENT_MB"] = env.segment_bytes >> 20;
-  result["FASTCOMM_ONE_SHOT_BYTES"] = env.payload_bytes;
-  result["FASTCOMM_BLOCK_BYTES"] = env.block_bytes;
-  result["FASTCOMM_ROUTE"] = env.route;
-  result["FASTCOMM_WINDOW_BYTES"] = env.window_bytes;
-  result["FASTCOMM_IPC"] = env.ipc;
-  result["FASTCOMM_POOL_MB"] = env.pool_bytes >> 20;
-  result["FASTCOMM_DEVICE_BLOCKS"] = env.device_blocks;
-  result["FASTCOMM_DEVICE_RESULTS"] = env.device_results;
-  result["FASTCOMM_SPIN_US"] = env.spin_us;
-  result["FASTCOMM_CALL_SITES"] = env.call_sites ? "on" : "off";
-  result["FASTCOMM_WAIT_WARNING_S"] = env.wait_warning_s;
+  for (const Setting& setting : settings()) result[setting.name] = value_of(setting, env);
   return result;
+}
+
+/// Every setting: name, default, allowed values, effect.
+std::vector<std::tuple<std::string, std::string, std::string, std::string>> setting_rows() {
+  std::vector<std::tuple<std::string, std::string, std::string, std::string>> rows;
+  for (const Setting& setting : settings()) {
+    rows.emplace_back(setting.name, setting.fallback, allowed_values(setting), setting.effect);
+  }
+  return rows;
 }
 
 /// The type of the devices that the kernels serve, "" if the library was built for none.
@@ -357,6 +378,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("empty_cache", [] { HostCache::instance().clear(); });
   module.def("why_no_shared_memory", why_no_shared_memory);
   module.def("environment", environment_dict);
+  module.def("settings", setting_rows);
   module.def(
       "set_tuning",
       [](int ranks, uint64_t payload_bytes, uint64_t block_bytes, uint64_t slot_bytes,
@@ -366,7 +388,8 @@ PYBIND11_MODULE(_C, module) {
       py::arg("ranks"), py::arg("payload_bytes") = 0, py::arg("block_bytes") = 0,
       py::arg("slot_bytes") = 0, py::arg("device_blocks") = 0, py::arg("pulls") = 0);
   module.attr("MAX_RANKS") = kMaxRanks;  // of a native group
-  module.attr("MAX_DEVICES") = kMaxReduceSources;  // of replicas, and of ranks whose devices reach each other
+  module.attr("MAX_DEVICES") =
+      kMaxReduceSources;  // of replicas, and of ranks whose devices reach each other
   module.def("accelerator_type", accelerator_type);
   module.def("cuda_devices", cuda_devices);
   module.def("reduce_isa", [] { return std::string(isa_name()); });

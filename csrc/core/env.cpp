@@ -1,70 +1,145 @@
 #include "core/env.h"
 
 #include <cstdlib>
-#include <initializer_list>
+#include <type_traits>
 
 #include "core/error.h"
 
 namespace fastcomm {
 namespace {
 
-std::string choice(const char* name, std::initializer_list<const char*> allowed) {
-  const char* text = std::getenv(name);
-  const std::string value = text == nullptr || *text == '\0' ? *allowed.begin() : text;
-  std::string listed;
-  for (const char* candidate : allowed) {
-    if (value == candidate) return value;
-    listed += concat(listed.empty() ? "" : ", ", candidate);
+constexpr uint64_t kMiB = 1 << 20;
+
+bool is_seconds(const Setting& setting) {
+  return std::holds_alternative<double Environment::*>(setting.member);
+}
+
+bool is_among(const std::string& value, const std::string& words) {
+  return (", " + words + ", ").find(", " + value + ", ") != std::string::npos &&
+         value.find(',') == std::string::npos;
+}
+
+bool is_number_within(const std::string& text, const Setting& setting) {
+  const Limits limits = setting.limits;
+  char* end = nullptr;
+  if (is_seconds(setting)) {
+    const double value = std::strtod(text.c_str(), &end);
+    return *end == '\0' && value >= static_cast<double>(limits.least) &&
+           value <= static_cast<double>(limits.most);
   }
-  throw Error(ErrorCode::kInvalidArgument, concat(name, "=", value, ": may be one of ", listed));
+  const long long value = std::strtoll(text.c_str(), &end, 10);
+  return *end == '\0' && value >= limits.least && value <= limits.most;
 }
 
-int64_t number(const char* name, int64_t fallback, Limits limits) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  FC_CHECK(*end == '\0' && value >= limits.least && value <= limits.most, name, "=", text,
-           ": must be a whole number from ", limits.least, " to ", limits.most);
-  return value;
+/// One of some words, of which the first is the default.
+Setting words(const char* name, const char* allowed, Setting::Member member, const char* effect) {
+  const std::string all = allowed;
+  return {name, all.substr(0, all.find(',')), allowed, Limits{0, 0}, 1, 1, member, effect};
 }
 
-double duration(const char* name, double fallback) {
-  constexpr int kMost = 1000 * 1000;
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
-  char* end = nullptr;
-  const double value = std::strtod(text, &end);
-  FC_CHECK(*end == '\0' && value >= 0 && value <= kMost, name, "=", text,
-           ": must be a number of seconds from 0 to ", kMost);
-  return value;
+Setting number(const char* name, const char* fallback, Limits limits, uint64_t unit,
+               uint64_t multiple, Setting::Member member, const char* effect) {
+  return {name, fallback, "", limits, unit, multiple, member, effect};
+}
+
+void set(Environment& env, const Setting& setting, const std::string& text) {
+  std::visit(
+      [&](auto member) {
+        using Member = decltype(member);
+        if constexpr (std::is_same<Member, std::string Environment::*>::value) {
+          env.*member = text;
+        } else if constexpr (std::is_same<Member, bool Environment::*>::value) {
+          env.*member = text != "off";
+        } else if constexpr (std::is_same<Member, double Environment::*>::value) {
+          env.*member = std::strtod(text.c_str(), nullptr);
+        } else if constexpr (std::is_same<Member, uint64_t Environment::*>::value) {
+          const uint64_t value = std::strtoull(text.c_str(), nullptr, 10);
+          env.*member = value / setting.multiple * setting.multiple * setting.unit;
+        } else if constexpr (std::is_same<Member, int64_t Environment::*>::value) {
+          env.*member = std::strtoll(text.c_str(), nullptr, 10);
+        }
+      },
+      setting.member);
 }
 
 }  // namespace
 
+const std::vector<Setting>& settings() {
+  static const auto* const table = new std::vector<Setting>{
+      words("FASTCOMM_TRANSPORT", "auto, memfd, posix, gloo", &Environment::transport,
+            "how ranks share memory: `posix` by `shm_open`; `gloo`: every group of more than one "
+            "rank runs on Gloo as a whole"),
+      number("FASTCOMM_SEGMENT_MB", "4096", Limits{8, 1 << 20}, kMiB, 1,
+             &Environment::segment_bytes,
+             "most shared memory that a process may use, for slots and tensors; taken only as "
+             "needed. Less where `ulimit -v` of a rank or `ulimit -f` is low"),
+      number("FASTCOMM_ONE_SHOT_BYTES", "0", kPayloadLimits, 1, kPayloadUnit,
+             &Environment::payload_bytes,
+             "most that goes in one step: a message of `broadcast` or `all_gather`, n - 1 of "
+             "`all_reduce` over n ranks; on devices, what a rank reads. 0: 1 MiB for two ranks of "
+             "the CPU, 256 KiB for more, 64 KiB on devices"),
+      number("FASTCOMM_BLOCK_BYTES", "0", kBlockLimits, 1, kBlockUnit, &Environment::block_bytes,
+             "what one step of a longer message moves. 0: the size of a core's second-level cache, "
+             "from 512 KiB to 2 MiB"),
+      number("FASTCOMM_SPIN_US", "-1", Limits{-1, 1000 * 1000}, 1, 1, &Environment::spin_us,
+             "microseconds that a wait spins before it yields; -1 chooses"),
+      number("FASTCOMM_WAIT_WARNING_S", "30", Limits{0, 1000 * 1000}, 1, 1,
+             &Environment::wait_warning_s,
+             "seconds of waiting after which a rank says on standard error whom it waits for: once "
+             "a call, and at most once in twice that time; fractions are allowed. 0: never"),
+      words("FASTCOMM_CALL_SITES", "off, on", &Environment::call_sites,
+            "`on`: messages say at which line of the program each rank made its call "
+            "([errors.md](errors.md))"),
+      words("FASTCOMM_ISA", "auto, generic, avx2, avx512", &Environment::isa,
+            "the processor's instructions that loops use"),
+      words("FASTCOMM_ROUTE", "auto, pinned, nccl", &Environment::route,
+            "for tensors on devices of several processes. `pinned`: through host memory that all "
+            "devices reach, not through each other's memory; `nccl`: without fastcomm's kernels"),
+      words("FASTCOMM_IPC", "auto, handle, descriptor, fabric", &Environment::ipc,
+            "how processes map memory of each other's devices: `handle` (`cudaIpc`), `descriptor` "
+            "or `fabric` (the driver's virtual memory); `auto` takes the first of them that works"),
+      number("FASTCOMM_WINDOW_BYTES", "16777216", Limits{4 << 10, 1 << 30}, 1, 4096,
+             &Environment::window_bytes,
+             "what one round between processes' devices moves; a group takes four times as much "
+             "memory of each device"),
+      number("FASTCOMM_POOL_MB", "1048576", Limits{0, 1 << 20}, kMiB, 1, &Environment::pool_bytes,
+             "most memory of a device for tensors that a group's operations use in place; taken "
+             "only as asked for"),
+      number("FASTCOMM_DEVICE_BLOCKS", "0", kDeviceBlocksLimits, 1, 1, &Environment::device_blocks,
+             "most blocks of a kernel between processes' devices: fewer leave more of a GPU to "
+             "other kernels. 0: half as many as the GPU has multiprocessors, an eighth where data "
+             "goes through the host's memory"),
+      words("FASTCOMM_DEVICE_RESULTS", "auto, push, pull", &Environment::device_results,
+            "in reductions between processes' devices: `push` (`auto`): each rank writes its "
+            "slice to all who get it; `pull`: they read it, and no tensor is used in place"),
+      words("FASTCOMM_PEER_ACCESS", "auto, off", &Environment::peer_access,
+            "`off`: devices of one process exchange data through pinned host memory only"),
+      words("FASTCOMM_TUNING", "auto, off", std::monostate{},
+            "`off`: ignore what `fastcomm tune` has measured on this machine"),
+      words("FASTCOMM_VERDICTS", "auto, off", std::monostate{},
+            "`off`: ignore what `fastcomm check` has found wrong on this machine"),
+  };
+  return *table;
+}
+
+std::string allowed_values(const Setting& setting) {
+  if (*setting.words != '\0') return concat("one of ", setting.words);
+  return concat(is_seconds(setting) ? "a number of seconds" : "a whole number", " from ",
+                setting.limits.least, " to ", setting.limits.most);
+}
+
+std::string setting_text(const Setting& setting) {
+  const char* const text = std::getenv(setting.name);
+  if (text == nullptr || *text == '\0') return setting.fallback;
+  const bool is_word = *setting.words != '\0';
+  FC_CHECK(is_word ? is_among(text, setting.words) : is_number_within(text, setting), setting.name,
+           "=", text, is_word ? ": may be " : ": must be ", allowed_values(setting));
+  return text;
+}
+
 Environment parse_environment() {
-  constexpr int64_t kKiB = 1024, kMiB = kKiB * kKiB;
   Environment env;
-  env.transport = choice("FASTCOMM_TRANSPORT", {"auto", "memfd", "posix", "gloo"});
-  env.isa = choice("FASTCOMM_ISA", {"auto", "generic", "avx2", "avx512"});
-  env.peer_access = choice("FASTCOMM_PEER_ACCESS", {"auto", "off"}) == "auto";
-  env.segment_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_SEGMENT_MB", 4096, {8, 1 << 20})) * kMiB;
-  env.payload_bytes = static_cast<uint64_t>(number("FASTCOMM_ONE_SHOT_BYTES", 0, kPayloadLimits)) /
-                      kPayloadUnit * kPayloadUnit;
-  env.block_bytes = static_cast<uint64_t>(number("FASTCOMM_BLOCK_BYTES", 0, kBlockLimits)) /
-                    kBlockUnit * kBlockUnit;
-  env.route = choice("FASTCOMM_ROUTE", {"auto", "pinned", "nccl"});
-  env.ipc = choice("FASTCOMM_IPC", {"auto", "handle", "descriptor", "fabric"});
-  env.window_bytes =
-      static_cast<uint64_t>(number("FASTCOMM_WINDOW_BYTES", 16 * kMiB, {4 * kKiB, 1024 * kMiB})) /
-      4096 * 4096;
-  env.pool_bytes = static_cast<uint64_t>(number("FASTCOMM_POOL_MB", 1 << 20, {0, 1 << 20})) * kMiB;
-  env.device_blocks = static_cast<int>(number("FASTCOMM_DEVICE_BLOCKS", 0, kDeviceBlocksLimits));
-  env.device_results = choice("FASTCOMM_DEVICE_RESULTS", {"auto", "push", "pull"});
-  env.spin_us = number("FASTCOMM_SPIN_US", -1, {-1, 1000 * 1000});
-  env.call_sites = choice("FASTCOMM_CALL_SITES", {"off", "on"}) == "on";
-  env.wait_warning_s = duration("FASTCOMM_WAIT_WARNING_S", 30);
+  for (const Setting& setting : settings()) set(env, setting, setting_text(setting));
   return env;
 }
 

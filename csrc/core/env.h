@@ -1,29 +1,21 @@
-// Every FASTCOMM_* variable that the native code reads. Parsed once per process.
+// Every FASTCOMM_* variable that a process reads, in one table: the parser, `fastcomm env` and
+// docs/settings.md come from it. A new setting is a row of it and a member of Environment.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <variant>
+#include <vector>
 
 namespace fastcomm {
 
+/// Values in force; settings() says what each does.
 struct Environment {
-  std::string transport = "auto";  // FASTCOMM_TRANSPORT: auto, memfd, posix or gloo
-  std::string isa = "auto";        // FASTCOMM_ISA: auto, generic, avx2 or avx512
-  bool peer_access = true;         // FASTCOMM_PEER_ACCESS: auto or off
-  uint64_t segment_bytes = 0;      // FASTCOMM_SEGMENT_MB: most shared memory of a process
-  uint64_t payload_bytes = 0;      // FASTCOMM_ONE_SHOT_BYTES: largest one-shot message; 0 chooses
-  uint64_t block_bytes = 0;        // FASTCOMM_BLOCK_BYTES: block of a pipeline step; 0 chooses
-  std::string route = "auto";  // FASTCOMM_ROUTE: auto, pinned, or nccl for all tensors on devices
-  std::string ipc = "auto";    // FASTCOMM_IPC: auto, handle, descriptor or fabric
-  uint64_t window_bytes = 0;   // FASTCOMM_WINDOW_BYTES: per area of a device's window
-  uint64_t pool_bytes = 0;     // FASTCOMM_POOL_MB: most device memory for tensors that peers map
-  // FASTCOMM_DEVICE_BLOCKS: of kernels between processes' devices; 0 chooses
-  int device_blocks = 0;
-  // FASTCOMM_DEVICE_RESULTS: auto, push or pull: how devices get their slices of a reduction
-  std::string device_results = "auto";
-  int64_t spin_us = -1;        // FASTCOMM_SPIN_US: -1 chooses by cores and ranks
-  bool call_sites = false;     // FASTCOMM_CALL_SITES: off or on
-  double wait_warning_s = 30;  // FASTCOMM_WAIT_WARNING_S: 0: never
+  std::string transport, isa, route, ipc, device_results;
+  bool peer_access = true, call_sites = false;
+  uint64_t segment_bytes = 0, payload_bytes = 0, block_bytes = 0, window_bytes = 0, pool_bytes = 0;
+  int64_t device_blocks = 0, spin_us = -1;
+  double wait_warning_s = 30;
 };
 
 struct Limits {
@@ -34,8 +26,33 @@ constexpr Limits kDeviceBlocksLimits{0, 1 << 16};
 /// Sizes are multiples of these; others are rounded down.
 constexpr uint64_t kPayloadUnit = 64, kBlockUnit = 4096;
 
-/// The parsed environment. Raises Error(kInvalidArgument) with the variable, its value and the
-/// allowed ones.
+struct Setting {
+  /// monostate: read by Python. bool: false for "off".
+  using Member =
+      std::variant<std::monostate, std::string Environment::*, bool Environment::*,
+                   uint64_t Environment::*, int64_t Environment::*, double Environment::*>;
+
+  const char* name;
+  std::string fallback;  // the default, as a user would write it
+  const char* words;     // allowed words, with ", " between; "" for numbers
+  Limits limits;         // of numbers, but for the default
+  uint64_t unit;         // of numbers: bytes for each 1 of the variable, or 1
+  uint64_t multiple;     // numbers are rounded down to multiples
+  Member member;
+  const char* effect;  // a cell of docs/settings.md
+};
+
+/// In the order of docs/settings.md.
+const std::vector<Setting>& settings();
+
+/// What may be written, in words.
+std::string allowed_values(const Setting& setting);
+
+/// The text of a setting, its default if the variable is empty or missing. Raises
+/// Error(kInvalidArgument) with the variable, its value and the allowed ones.
+std::string setting_text(const Setting& setting);
+
+/// The parsed environment. Raises as setting_text.
 const Environment& environment();
 
 /// Parses anew; environment() keeps the result of the first call.

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fastcomm import _native
-from fastcomm._machine import settings
+from fastcomm import _native, _settings
 
 Number = TypeVar("Number", int, float)
 
@@ -80,7 +79,7 @@ def is_ready(name: str, needed: Sequence[str] = ()) -> bool:
     if missing:
         print(f"this needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
         return False
-    if wrong := settings.wrong():
+    if wrong := _settings.wrong():
         print(f"{name}: {wrong}", file=sys.stderr)
         return False
     return True

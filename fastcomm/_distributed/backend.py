@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from fastcomm import _native, errors
+from fastcomm import _native, _settings, errors
 from fastcomm._distributed import gloo
-from fastcomm._machine import env
 
 if TYPE_CHECKING:
     from fastcomm._C import FastcommBackend
@@ -42,12 +41,12 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
         raise TypeError(
             f"fastcomm takes no backend options, got {type(backend_options).__name__}: "
             "leave pg_options out; what can be set is set by FASTCOMM_* variables, see "
-            "'fastcomm env'"
+            "'fastcomm env --settings'"
         )
     # DDP takes its buckets from the backend only where this is "0". Other backends see it too.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     native = _native.load()
-    env.warn_of_unknown_settings()
+    _settings.warn_of_unknown()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
     # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
     # about processes that are gone.

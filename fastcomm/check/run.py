@@ -47,8 +47,8 @@ def _ask(rank: Rank, prepare: Prepare | None) -> dict[str, Any]:
         prepare()
     import torch
 
+    from fastcomm._commands import env
     from fastcomm._devices.slots import served
-    from fastcomm._machine import env
 
     module = torch.get_device_module(served())
     count = module.device_count() if module.is_available() else 0

@@ -29,7 +29,7 @@ from faults.report import Run
 from faults.schedule import CONFIGURATIONS, Schedule
 from tqdm import tqdm
 
-from fastcomm._machine import env
+from fastcomm._commands import env
 
 
 @dataclass

@@ -9,7 +9,7 @@ from support.direct import ON_DEVICES
 from support.ranks import World, run_ranks
 
 import fastcomm
-from fastcomm._machine import env
+from fastcomm._commands import env
 
 pytestmark = pytest.mark.gpu
 

@@ -107,7 +107,7 @@ struct Engines::Vote {
       slot_bytes = env.payload_bytes;
       slot_by = ChosenBy::kEnvironment;
     }
-    blocks = env.device_blocks != 0 ? env.device_blocks : tuning.device_blocks;
+    blocks = env.device_blocks != 0 ? static_cast<int>(env.device_blocks) : tuning.device_blocks;
     pulls = env.device_results == "auto" ? tuning.pulls : env.device_results == "pull";
   }
 

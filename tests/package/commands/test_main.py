@@ -11,9 +11,8 @@ import pytest
 from support.patience import ENDS
 
 import fastcomm
-from fastcomm import _native
+from fastcomm import _native, _settings
 from fastcomm.__main__ import main
-from fastcomm._machine import settings
 
 
 def test_env_tells_versions_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +179,7 @@ print(json.dumps(answers))
 
 
 def test_a_bad_setting_is_named() -> None:
-    names = sorted({*_native.load().environment(), *settings.OF_PYTHON})
+    names = sorted(_settings.names())
     listed = ",".join(name.removeprefix("FASTCOMM_") for name in names)
     result = subprocess.run(
         [sys.executable, "-c", WITH_BROKEN_SETTINGS, listed],

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
+import argparse
 import importlib
+import json
 import os
 import platform
-import warnings
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from fastcomm import _native
-from fastcomm._machine import settings
+from fastcomm._commands.common import guarded, is_ready
 from fastcomm._version import __version__
 
 
-@functools.cache
-def warn_of_unknown_settings() -> None:
-    """Warn of each FASTCOMM_ variable that nothing reads, mostly a typo; once per process.
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    return guarded("fastcomm env", lambda: _env(argv))
 
-    And of values that Python's settings cannot have. With native ones that is an error of the call
-    that reads them.
-    """
-    for wrong in settings.wrong_of_python():
-        warnings.warn(f"{wrong}; taken as not set", RuntimeWarning, stacklevel=2)
-    known = [*_native.load().environment(), *settings.OF_PYTHON]
-    for name in sorted(os.environ):
-        if name.startswith("FASTCOMM_") and name not in known:
-            like = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {like[0]}? " if like else ""
-            warnings.warn(
-                f"{name} is set, and fastcomm has no such setting: {meant}"
-                "'fastcomm env' lists them",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+
+def _env(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="fastcomm env",
+        description="Print versions, the build, processor, CUDA devices and settings in force.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--settings", action="store_true", help="print what each setting does, and may be"
+    )
+    parser.add_argument(
+        "--style", choices=("plain", "github"), default="plain", help="of that list (plain)"
+    )
+    options = parser.parse_args(argv)
+    if options.settings:
+        print(settings_text(options.style))
+        return 0
+    if not is_ready("fastcomm env"):
+        return 2
+    found = collect()
+    print(json.dumps(found, indent=2, default=str) if options.json else format_text(found))
+    return 0
+
+
+def settings_text(style: str) -> str:
+    """Return a text of all settings: name, default, allowed values, effect."""
+    rows = _native.load().settings()
+    if style == "github":
+        head = ("variable", "default", "values", "effect")
+        lines = [" | ".join(head), "|".join(["---"] * len(head))]
+        lines += [f"`{name}` | `{default}` | {may} | {does}" for name, default, may, does in rows]
+        return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
+    return "\n".join(
+        f"{name} ({default}; {may})\n"
+        + textwrap.fill(does, 88, initial_indent="    ", subsequent_indent="    ")
+        for name, default, may, does in rows
+    )
 
 
 def collect() -> dict[str, Any]:
