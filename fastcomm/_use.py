@@ -43,7 +43,7 @@ class _AsTheirs(type):
 
 
 class DataParallel(parallel.DataParallel[Any], metaclass=_AsTheirs):
-    """What the name ``torch.nn.DataParallel`` means while `use` is in effect.
+    """The meaning of ``torch.nn.DataParallel`` while `use` is in effect.
 
     It is `DataParallel`, of which any ``torch.nn.DataParallel`` counts as an instance: a model may
     have been wrapped before.

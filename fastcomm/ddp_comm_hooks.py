@@ -35,7 +35,7 @@ __all__ = ["FusedState", "fused_hook"]
 
 
 class FusedState(OfGroup):
-    """What `fused_hook` needs, and what it has found out in the last backward pass.
+    """The state of `fused_hook`, with its findings in the last backward pass.
 
     Args:
         parameters: all of the model's, in the order in which their norms are combined: the same on

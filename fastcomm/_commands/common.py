@@ -1,4 +1,4 @@
-"""What commands of ``fastcomm`` have in common: arguments, and how they end."""
+"""Common parts of the commands of ``fastcomm``: arguments, and their end."""
 
 from __future__ import annotations
 

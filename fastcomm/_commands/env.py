@@ -1,4 +1,4 @@
-"""What fastcomm sees of this machine and process: ``fastcomm env``."""
+"""``fastcomm env``: this machine and process, as fastcomm sees them."""
 
 from __future__ import annotations
 

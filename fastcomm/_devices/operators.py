@@ -1,4 +1,4 @@
-"""What torch needs to trace and differentiate ``torch.ops.fastcomm.*`` of csrc/ops/library.cpp.
+"""Rules for tracing and differentiating ``torch.ops.fastcomm.*`` of csrc/ops/library.cpp.
 
 ``broadcast_coalesced(tensors, devices)`` returns copies of all tensors for each device in turn;
 ``reduce_add_coalesced(tensors, sources, destination)`` takes ``sources`` lists, one after the

@@ -1,4 +1,4 @@
-"""Where replicas live: CUDA devices, which may repeat, or the CPU, listed once for each replica."""
+"""Places of replicas: CUDA devices, which may repeat, or the CPU, listed once per replica."""
 
 from __future__ import annotations
 

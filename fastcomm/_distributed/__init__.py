@@ -1,1 +1,1 @@
-"""What belongs to process groups: how they are made, their memory, and which path a call takes."""
+"""Process groups: their making, their memory, and the paths of their calls."""

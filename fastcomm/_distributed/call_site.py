@@ -1,4 +1,4 @@
-"""Where a program makes a call, for the messages of ``FASTCOMM_CALL_SITES``."""
+"""The line at which a program makes a call, for the messages of ``FASTCOMM_CALL_SITES``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of torch's backends serves tensors on a type of device, in a group of one host.
+"""Torch's backends for tensors on a type of device, in a group of one host.
 
 ``csrc/c10d/choose/choose.h`` asks at a group's first tensor on such a device. NCCL for "cuda",
 where this torch has it; tests register their own.
@@ -22,7 +22,7 @@ logger = logging.getLogger("fastcomm")
 
 @dataclass(frozen=True)
 class Factory:
-    """How a backend for a type of device is made.
+    """The way in which a backend for a type of device is made.
 
     Attributes:
         name: what messages call it.

@@ -15,7 +15,7 @@ from fastcomm._distributed.memory import is_shared
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the router does with one call; ``str()`` is a sentence.
+    """The router's choice for one call; ``str()`` is a sentence.
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.

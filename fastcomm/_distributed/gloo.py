@@ -26,7 +26,7 @@ _LONGEST_NAME = 15  # of an interface
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank lies, as it tells the others.
+    """A rank's place, as it tells the others.
 
     Attributes:
         network: the same for ranks that reach each other by a loopback interface.

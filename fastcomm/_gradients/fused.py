@@ -48,7 +48,7 @@ _NORMS = {1.0: 1, 2.0: 2, math.inf: 3}
 
 @dataclass
 class FusedResult:
-    """What a fused reduction found out besides the gradients, without telling the host.
+    """Results of a fused reduction besides the gradients, without telling the host.
 
     Attributes:
         total_norm: 0-d, of fp32, or fp64 if a gradient is: the norm of all gradients, as they were

@@ -1,1 +1,1 @@
-"""What is known about this machine: which it is, and what `check` and `tune` have found."""
+"""This machine: its identity, and the findings of `check` and `tune`."""

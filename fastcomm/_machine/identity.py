@@ -1,4 +1,4 @@
-"""What was found out about this machine, kept from one program to the next.
+"""Findings about this machine, kept from one program to the next.
 
 Files of JSON in ``fastcomm/`` of ``$XDG_CACHE_HOME`` or ``~/.cache``, each with values for every
 machine that the user's home is on. A machine is its id, its NVIDIA driver, its GPUs and where they

@@ -1,4 +1,4 @@
-"""What ``fastcomm tune`` has measured on this machine, for process groups to go by.
+"""Values that ``fastcomm tune`` has measured on this machine, for process groups to use.
 
 Values for each number of ranks, in ``tuning.json`` of `fastcomm._machine`. The native library is
 told them when it is loaded, and a group takes those of its rank 0. With ``FASTCOMM_TUNING=off`` it

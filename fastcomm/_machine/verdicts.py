@@ -1,4 +1,4 @@
-"""What ``fastcomm check`` has found wrong on this machine, for process groups to obey.
+"""Faults that ``fastcomm check`` has found on this machine, for process groups to avoid.
 
 The settings that avoid it are in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when the
 native library is loaded, which reads settings once. With ``FASTCOMM_VERDICTS=off`` none is obeyed,

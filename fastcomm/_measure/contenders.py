@@ -1,4 +1,4 @@
-"""What a sweep compares: groups of backends, and torch's operations on symmetric memory."""
+"""Contenders of a sweep: groups of backends, and torch's operations on symmetric memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotServedError(Exception):
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, in one line."""
+    """Return an exception's text in one line."""
     return next(iter(str(error).splitlines()), "") or repr(error)
 
 

@@ -90,7 +90,7 @@ def gpus() -> dict[str, Any] | None:
 
 
 def build_info() -> dict[str, Any] | None:
-    """What the native library was built for; None where there is none."""
+    """Return the versions that the native library was built for; None where there is none."""
     try:
         module = importlib.import_module("fastcomm._build_info")
     except ImportError:

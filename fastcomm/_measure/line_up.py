@@ -1,4 +1,4 @@
-"""Who is compared in a sweep, by the names that are asked for.
+"""The line-up of a sweep, by the names that are asked for.
 
 A backend of torch's has its own: ``fastcomm``, ``gloo`` (of tensors on devices: through the host),
 ``nccl``. Others are registered, as are here torch's backend that does nothing, and its operations

@@ -1,4 +1,4 @@
-"""What a rank knows about itself, and how its process runs what it is for."""
+"""A rank of a measurement, and the frame in which its process runs its task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import torch.distributed as dist
 
 
 class Pipe(Protocol):
-    """Where a rank's reports go."""
+    """The receiver of a rank's reports."""
 
     def send(self, report: Any, /) -> None: ...
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank knows about itself.  ``report`` may be called from one thread only."""
+    """A rank's knowledge of itself.  ``report`` may be called from one thread only."""
 
     rank: int
     size: int

@@ -101,7 +101,7 @@ def choose_iterations(
 
 
 class Timer:
-    """How one backend's call is timed: here each blocking call by itself, by the wall's clock.
+    """Timing of one backend's call: here each blocking call by itself, by the wall's clock.
 
     All ranks make the same calls of it, in the same order.
 

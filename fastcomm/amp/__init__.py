@@ -1,4 +1,4 @@
-"""What ``torch.amp`` has, for `fastcomm.optim` too."""
+"""Counterparts of ``torch.amp``, for `fastcomm.optim` too."""
 
 from fastcomm.amp.grad_scaler import GradScaler
 

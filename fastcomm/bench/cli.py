@@ -203,7 +203,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
-    """Whether a row is of the operations and sizes that were asked for."""
+    """Tell whether a row is of the operations and sizes that were asked for."""
     name = row["op"].partition("(")[0]  # before the reduction
     of_op = not options.ops or name in options.ops or row["op"] in options.ops
     return of_op and (not options.sizes or row["bytes"] in options.sizes)

@@ -47,7 +47,7 @@ class WrongResultError(RuntimeError):
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What to measure.  ``sizes`` in bytes, ``budget_s`` for all points together.
+    """The points to measure.  ``sizes`` in bytes, ``budget_s`` for all points together.
 
     Attributes:
         device: the type of device whose memory tensors lie in; rank r has the device with number r,

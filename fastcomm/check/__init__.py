@@ -1,4 +1,4 @@
-"""Whether fastcomm works on this machine: ``fastcomm check``.
+"""``fastcomm check``: does fastcomm work on this machine?
 
 Every path that the machine offers is taken by ranks of its own, which compare each result with
 what it has to be, element by element, and time it beside a stock backend. A path that is wrong,

@@ -1,4 +1,4 @@
-"""How a rank runs a check, and how ranks agree on the verdict.
+"""A rank's run of a check, and the ranks' agreement on the verdict.
 
 They agree over a control group on Gloo, which is not under test.
 """

@@ -1,4 +1,4 @@
-"""What each rank of a path does: all checks, one after the other."""
+"""The part of each rank of a path: all checks, one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check has found, in words: a verdict for each path, and what is wrong with it."""
+"""Findings of a check, in words: a verdict for each path, and its faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the results of operations are right, element by element.
+"""Checks of the results of operations, element by element.
 
 Inputs are whole numbers whose sums are exact, so each element has one right value whatever the
 order. That sums of any numbers have the same bits everywhere and every time is checked separately.

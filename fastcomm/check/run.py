@@ -20,7 +20,7 @@ PAIR_S = 1.0
 
 @dataclass(frozen=True)
 class Options:
-    """What to check.
+    """The checks that are asked for.
 
     Attributes:
         ranks: of the paths on the host.

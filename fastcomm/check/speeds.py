@@ -1,4 +1,4 @@
-"""How fast a path is: beside a stock backend, and between every two devices."""
+"""Speed of a path: beside a stock backend, and between every two devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``torch.nn`` has, over fastcomm: ``DataParallel``, and `fastcomm.nn.parallel`."""
+"""Counterparts of ``torch.nn`` over fastcomm: ``DataParallel``, and `fastcomm.nn.parallel`."""
 
 from fastcomm.nn import parallel
 from fastcomm.nn.parallel import DataParallel

@@ -1,4 +1,4 @@
-"""Which optimizers treat every element by itself, so that rows can be stepped separately.
+"""Optimizers that treat every element by itself, so that rows can be stepped separately.
 
 Read off torch's sources: the update of an element there depends on its own parameter, gradient and
 state, and on numbers that are the same for the whole parameter (step counts, learning rates).

@@ -1,4 +1,4 @@
-"""What may be chosen, and how it is judged.
+"""Candidates, and the rule that judges them.
 
 A step chooses one value, given what the steps before have chosen. The first candidate is always the
 default. It stays unless another is better by `LEAST_GAIN` over all messages: the time of a message

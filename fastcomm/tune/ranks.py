@@ -1,4 +1,4 @@
-"""What each rank does: every step's candidates side by side, and the choice, which is rank 0's."""
+"""The part of each rank: every step's candidates side by side, and the choice, rank 0's."""
 
 from __future__ import annotations
 

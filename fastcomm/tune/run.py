@@ -16,7 +16,7 @@ _STARTS_S = 900.0  # on a busy machine, too
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure.
+    """The measurements that are asked for.
 
     Attributes:
         ranks: numbers of ranks on the host, each at least 2.

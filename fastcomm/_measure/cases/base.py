@@ -1,4 +1,4 @@
-"""What all cases share: whole numbers to send, exact sums of them, and the interface."""
+"""Common parts of all cases: whole numbers to send, exact sums of them, the interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatt
 
 
 def pattern(numel: int, dtype: torch.dtype, rank: int) -> torch.Tensor:
-    """What ``rank`` contributes: ``numel`` whole numbers; a shifted or missing chunk shows.
+    """Return the part of ``rank``: ``numel`` whole numbers; a shifted or missing chunk shows.
 
     The period is a prime, so no power-of-two chunk is a copy of its neighbour.  In types of one or
     two bytes the sum over 8 ranks stays within 124, which bfloat16 and int8 hold exactly. Of bool
@@ -59,7 +59,7 @@ REDUCTIONS: dict[str, dist.ReduceOp.RedOpType] = {
 
 
 def operands(numel: int, dtype: torch.dtype, rank: int, reduction: str) -> torch.Tensor:
-    """What ``rank`` gives to a reduction: of sums the pattern, else ones and twos.
+    """Return the operand of ``rank`` in a reduction: of sums the pattern, else ones and twos.
 
     So the products of 8 ranks are exact in every type, or wrapped alike.
     """
@@ -69,7 +69,7 @@ def operands(numel: int, dtype: torch.dtype, rank: int, reduction: str) -> torch
 
 
 def reduced(numel: int, dtype: torch.dtype, size: int, reduction: str) -> torch.Tensor:
-    """What comes of the `operands` of ``size`` ranks, rounded or wrapped once."""
+    """Return the result for `operands` of ``size`` ranks, rounded or wrapped once."""
     if reduction == "sum":
         return pattern_sum(numel, dtype, size)
     each = torch.stack([_one_period(torch.int64, rank) % 2 + 1 for rank in range(size)])
@@ -100,7 +100,7 @@ Maker = Callable[[int, torch.dtype], torch.Tensor]
 
 @dataclass(frozen=True)
 class _Makers:
-    """Where cases have their buffers from, given (numel, dtype)."""
+    """The source of a case's buffers, given (numel, dtype)."""
 
     ordinary: Maker
     shared: Maker
@@ -138,7 +138,7 @@ class Case(ABC):
     name: ClassVar[str]
     sized: ClassVar[bool] = True
     repeats: ClassVar[int] = 1
-    """How often a call does what is measured; the records have the time of one."""
+    """Return the number of measured operations in a call; records have the time of one."""
     reduces: ClassVar[bool] = False
     reduction: str = "sum"
     """How, where it is one that reduces: a name of `REDUCTIONS`."""
@@ -205,12 +205,12 @@ class PartsCase(Case):
         return (size - 1) / size
 
     def part_of(self, sender: int, receiver: int) -> torch.Tensor:
-        """What ``sender`` has for ``receiver`` where it has a part for each."""
+        """Return the part of ``sender`` for ``receiver``, where it has one for each."""
         whole = pattern(self.size * self.numel, self.dtype, sender)
         return whole.view(self.size, -1)[receiver]
 
     def own_results(self) -> torch.Tensor:
-        """What comes of what all ranks have for this one."""
+        """Return the result of all ranks' parts for this one."""
         whole = reduced(self.size * self.numel, self.dtype, self.size, self.reduction)
         return whole.view(self.size, -1)[self.rank]
 

@@ -66,7 +66,7 @@ class _Parts(PartsCase):
         self.wholes = [self.empty(size * self.numel) for _ in range(TENSORS)]
 
     def given(self, rank: int, parts: int) -> torch.Tensor:
-        """What ``rank`` gives: a row for each tensor."""
+        """Return the input of ``rank``: a row for each tensor."""
         return pattern(TENSORS * parts * self.numel, self.dtype, rank).view(TENSORS, -1)
 
     def prepare(self) -> None:

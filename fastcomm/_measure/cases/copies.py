@@ -1,4 +1,4 @@
-"""What moves data as it is: broadcast, gathers, scatter, all_to_all."""
+"""Cases that move data as it is: broadcast, gathers, scatter, all_to_all."""
 
 from __future__ import annotations
 

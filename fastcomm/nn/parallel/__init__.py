@@ -1,4 +1,4 @@
-"""What ``torch.nn.parallel`` has, over fastcomm, for slots of the CPU too.
+"""Counterparts of ``torch.nn.parallel`` over fastcomm, for slots of the CPU too.
 
 The names are torch's, with torch's arguments; as there, some of these functions have the names of
 the modules that they are in.

@@ -1,4 +1,4 @@
-"""What torch.compile is to see of replicas: their own work, not how it is arranged.
+"""Replicas as torch.compile sees them: their own work, not its arrangement.
 
 Threads, locks and what lasts from one pass to the next cannot be traced. Code that arranges
 replicas is `untraced`: a graph break, run as it is. Replicas are `traced`: compiled one by one,

@@ -1,4 +1,4 @@
-"""How `DataParallel` divides its work: which devices, and how much for each."""
+"""The division of `DataParallel`'s work: its devices, and a share for each."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LossFunction = Callable[..., torch.Tensor]
 
 
 class ReplicaOutputs(list[Any]):
-    """What the replicas returned, each on its device, not gathered: see `DataParallelCriterion`.
+    """Outputs of the replicas, each on its device, not gathered: see `DataParallelCriterion`.
 
     Attributes:
         devices: of the replicas.
