@@ -6,17 +6,17 @@
 //   build/gpu/cuda_kernels gradient              # methods with this in their names; no launches
 //
 // Prints JSON lines: the environment, then a row for each measurement.
-//   "bandwidth"  `bytes` is what one source holds, in `segments` tensors; `gbps` counts all that must
-//                be read and written (`moved_bytes`), at the median of kRounds samples of the
+//   "bandwidth"  `bytes` is what one source holds, in `segments` tensors; `gbps` counts all that
+//                must be read and written (`moved_bytes`), at the median of kRounds samples of the
 //                device's time (cuda_timing.h). `share_of_copy` is that over what a copy of half as
-//                many bytes, which moves the same, reached in the same rounds; `spread` the width of
-//                the middle half of the samples over their median. Each round takes one sample of
-//                every method, in an order that turns. Every call moves on through memory that is
-//                many times the second-level cache, which so helps no size.
+//                many bytes, which moves the same, reached in the same rounds; `spread` the width
+//                of the middle half of the samples over their median. Each round takes one sample
+//                of every method, in an order that turns. Every call moves on through memory that
+//                is many times the second-level cache, which so helps no size.
 //                `layout` is "aligned" (to 16 bytes) or "differing" (no two of four neighbours
 //                alike).
-//   "launch"     `median_us` is the host's time for one call, over batches that stay below the depth
-//                of the launch queue.
+//   "launch"     `median_us` is the host's time for one call, over batches that stay below the
+//                depth of the launch queue.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

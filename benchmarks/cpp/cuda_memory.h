@@ -1,5 +1,5 @@
-// Memory of the device for the benchmarks of kernels, with random values in it: memory and processors
-// run slower on those than on zeros. On the host under the execution shim, too.
+// Memory of the device for the benchmarks of kernels, with random values in it: memory and
+// processors run slower on those than on zeros. On the host under the execution shim, too.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ inline void must(cudaError_t result, const char* call) {
   std::exit(1);
 }
 
-/// Words that are finite, of either sign and between 0.5 and 2 as fp32, and below 2 as bf16 and fp16.
+/// Words that are finite, of either sign and between 0.5 and 2 as fp32, and below 2 as bf16 and
+/// fp16.
 __global__ void fill_random(uint32_t* words, uint64_t count, uint32_t seed) {
   const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {

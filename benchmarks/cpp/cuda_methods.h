@@ -1,6 +1,6 @@
-// What is measured by cuda_kernels.cu: calls of the batched kernels, and plain copies beside them, each
-// at another place of the memory than the call before. tests/cpp/benchmark_calls_test.cpp runs them on the
-// host under the execution shim.
+// What is measured by cuda_kernels.cu: calls of the batched kernels, and plain copies beside them,
+// each at another place of the memory than the call before. tests/cpp/benchmark_calls_test.cpp runs
+// them on the host under the execution shim.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Loops written by hand for one instruction set each, beside which benchmarks/cpp/reduce_loops.cpp times the library's:
-// what a processor does on memory that is in its cache. They share no code with csrc/kernels. Sums alone are checked
-// for their bits; of NaNs they promise nothing.
+// Loops written by hand for one instruction set each, beside which benchmarks/cpp/reduce_loops.cpp
+// times the library's: what a processor does on memory that is in its cache. They share no code
+// with csrc/kernels. Sums alone are checked for their bits; of NaNs they promise nothing.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
-// The CPU's loops alone, on one core and memory in its cache, beside loops written by hand (loop_floor.h) where the
-// instruction set has some: reductions, conversions, error feedback, norms.
+// The CPU's loops alone, on one core and memory in its cache, beside loops written by hand
+// (loop_floor.h) where the instruction set has some: reductions, conversions, error feedback,
+// norms.
 //
 //   reduce_loops BYTES SAMPLES        FASTCOMM_ISA chooses the instruction set
 //
-// Prints a line for each case: KIND DTYPE SOURCES DESTINATIONS, then SAMPLES times in ns of the library's loop, "|",
-// and as many of the one by hand, or none. BYTES are those of a source; of conversions, and of feedback, as many fp32
-// as fit. Both loops run in turn.
+// Prints a line for each case: KIND DTYPE SOURCES DESTINATIONS, then SAMPLES times in ns of the
+// library's loop, "|", and as many of the one by hand, or none. BYTES are those of a source; of
+// conversions, and of feedback, as many fp32 as fit. Both loops run in turn.
 #include <sched.h>
 
 #include <cstdio>

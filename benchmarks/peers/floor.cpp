@@ -1,18 +1,22 @@
-// What bare processes need for a collective of fp32 on shared memory: no headers that are compared, no deaths noticed,
-// no deadlines, no types, no waiting that lets others run first. What is left is what the cores and the memory between
-// them allow, so that `python benchmarks/collectives.py --backends fastcomm,floor` shows how far from it a backend is.
+// What bare processes need for a collective of fp32 on shared memory: no headers that are compared,
+// no deaths noticed, no deadlines, no types, no waiting that lets others run first. What is left is
+// what the cores and the memory between them allow, so that `python benchmarks/collectives.py
+// --backends fastcomm,floor` shows how far from it a backend is.
 //
-// Each rank has a region that all have mapped: a line with its flag, and slots. A message of up to kOneStep goes in one
-// step; longer ones in blocks of kBlock, of which the next is staged before the peers' last is read. Slots take turns,
-// so that no line is written that a peer's cache still holds, and a copy into them goes past the caches or not,
-// whichever was faster in the first calls of its size: the choice is each rank's own.
+// Each rank has a region that all have mapped: a line with its flag, and slots. A message of up to
+// kOneStep goes in one step; longer ones in blocks of kBlock, of which the next is staged before
+// the peers' last is read. Slots take turns, so that no line is written that a peer's cache still
+// holds, and a copy into them goes past the caches or not, whichever was faster in the first calls
+// of its size: the choice is each rank's own.
 //
-// With floor_pulled_..., nothing is staged: each rank says where its data is, and the others read it there by
-// process_vm_readv, where the kernel lets them. That halves the copies, and costs a look at each page.
+// With floor_pulled_..., nothing is staged: each rank says where its data is, and the others read
+// it there by process_vm_readv, where the kernel lets them. That halves the copies, and costs a
+// look at each page.
 //
-// Memory ordering: a rank publishes the number of its step with a release store when it has staged, and reads peers'
-// slots after an acquire load of theirs that is not below. It stages block b where b - kTurns was; peers have read that
-// when they publish b - kTurns + 2, which it has waited for before it read block b - kTurns + 1.
+// Memory ordering: a rank publishes the number of its step with a release store when it has staged,
+// and reads peers' slots after an acquire load of theirs that is not below. It stages block b where
+// b - kTurns was; peers have read that when they publish b - kTurns + 2, which it has waited for
+// before it read block b - kTurns + 1.
 #include <emmintrin.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -46,7 +50,8 @@ struct Staging {
 struct Place {
   std::atomic<uint32_t> flag;
   pid_t process;
-  /// Of the operation that goes on: written before its first step is published, read until its last.
+  /// Of the operation that goes on: written before its first step is published, read until its
+  /// last.
   uint64_t data;
 };
 
@@ -122,8 +127,8 @@ void add(float* to, float* second, const float* const* from, int sources, uint64
   }
 }
 
-/// Steps of a message: of each block of it stage(slot, at, length, past), then read(slot of a rank, at, length). A slot
-/// holds `parts` blocks.
+/// Steps of a message: of each block of it stage(slot, at, length, past), then read(slot of a rank,
+/// at, length). A slot holds `parts` blocks.
 template <class Stage, class Read>
 void in_blocks(Floor& floor, uint64_t kind, uint64_t bytes, uint64_t parts, const Stage& stage,
                const Read& read) {

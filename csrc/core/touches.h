@@ -1,7 +1,7 @@
 // Statements of device code about the memory that it is about to use:
 //
-//   FC_TOUCHES(pointer, bytes, write)         by the block, between two of its barriers: called by all
-//                                             threads with the same arguments
+//   FC_TOUCHES(pointer, bytes, write)         by the block, between two of its barriers: called by
+//                                             all threads with the same arguments
 //   FC_THREAD_TOUCHES(pointer, bytes, write)  by the calling thread alone
 //
 // The execution shim checks at once that flags and barriers order the use with those of other

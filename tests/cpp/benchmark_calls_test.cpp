@@ -1,5 +1,5 @@
-// The calls that benchmarks/cpp/cuda_kernels.cu measures, on the host under the execution shim: each
-// reads and writes what it says, in places that move on, and no other memory.
+// The calls that benchmarks/cpp/cuda_kernels.cu measures, on the host under the execution shim:
+// each reads and writes what it says, in places that move on, and no other memory.
 //
 //   benchmark_calls_test [CASE [SEED]]
 //

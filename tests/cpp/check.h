@@ -1,5 +1,5 @@
-// What every torch-free C++ test needs: checks that count failures and continue, and a table of named
-// cases.
+// What every torch-free C++ test needs: checks that count failures and continue, and a table of
+// named cases.
 #pragma once
 
 #include <atomic>

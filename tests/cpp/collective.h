@@ -1,5 +1,5 @@
-// A collective operation of all ranks: random inputs, the right results, and where they lie on one rank.
-// Communicators of the host and collectives between devices are compared with it.
+// A collective operation of all ranks: random inputs, the right results, and where they lie on one
+// rank. Communicators of the host and collectives between devices are compared with it.
 #pragma once
 
 #include <memory>
@@ -141,8 +141,8 @@ inline int in_place_of(const Call& call, int rank, int result) {
   }
 }
 
-/// Gives each input and each result memory by `put(bytes, is_input)`, which returns a copy's place. A
-/// broadcast's root has its result where its input is.
+/// Gives each input and each result memory by `put(bytes, is_input)`, which returns a copy's place.
+/// A broadcast's root has its result where its input is.
 template <class Put>
 Placed place(const Collective& all, int rank, bool in_place, const Put& put) {
   Placed placed;

@@ -1,5 +1,5 @@
-// How operations of a communicator fail: ranks that are gone, dead, or call something else. Late ones
-// are in communicator_timeouts_test.cpp.
+// How operations of a communicator fail: ranks that are gone, dead, or call something else. Late
+// ones are in communicator_timeouts_test.cpp.
 //
 //   communicator_failures_test CASE SEED
 #include <pthread.h>

@@ -9,7 +9,8 @@
 namespace fastcomm::testing {
 namespace {
 
-/// How many random operations, over all ranks, went from buffer to buffer, and how many through slots.
+/// How many random operations, over all ranks, went from buffer to buffer, and how many through
+/// slots.
 struct Paths {
   int direct = 0, pipelined = 0;
 };

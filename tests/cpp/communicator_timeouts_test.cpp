@@ -42,7 +42,8 @@ CASE(late) {
   }
 }
 
-/// A peer gives the group up in every way that there is, and the code that a call gets that comes after it.
+/// A peer gives the group up in every way that there is, and the code that a call gets that comes
+/// after it.
 struct Way {
   ErrorCode code;
   std::function<void(RankWorld&, int giver, Operation& pending)> give_up;
@@ -70,7 +71,8 @@ const std::vector<Way>& ways() {
   return all;
 }
 
-/// Ranks 0 and 2 call and send what is enough for rank 1, then one of them gives up. Rank 1 comes after that.
+/// Ranks 0 and 2 call and send what is enough for rank 1, then one of them gives up. Rank 1 comes
+/// after that.
 class LateWorld {
  public:
   static constexpr int kSize = 3, kLate = 1;
@@ -102,7 +104,8 @@ class LateWorld {
   RankWorld world_{kSize, 1, 0, ScratchLayout{}, Rings::kSome};
 };
 
-/// A call that starts after a peer has given the group up raises, whatever is there already of what it needs.
+/// A call that starts after a peer has given the group up raises, whatever is there already of what
+/// it needs.
 CASE(too_late) {
   std::vector<Call> calls = {broadcast_call(nullptr, 5, 0), barrier_call()};
   for (const uint64_t count : {0, 2, 1000, 700000}) calls.push_back(sum_call(nullptr, count));
@@ -142,8 +145,8 @@ CASE(too_late_message) {
   }
 }
 
-/// A rank that hears of a timeout from a peer is told who is late, however long the calls' names are:
-/// a control block has no room for all of them.
+/// A rank that hears of a timeout from a peer is told who is late, however long the calls' names
+/// are: a control block has no room for all of them.
 CASE(told) {
   constexpr int kLate = 1, kSize = 4;
   RankWorld world(kSize);

@@ -1,5 +1,5 @@
-// The conversions of core/numeric.h against independent ones, over every value that matters; and loops
-// that convert, against those.
+// The conversions of core/numeric.h against independent ones, over every value that matters; and
+// loops that convert, against those.
 //
 //   conversions_test CASE SEED        FASTCOMM_ISA chooses the instruction set
 #include <algorithm>

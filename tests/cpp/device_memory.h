@@ -1,6 +1,6 @@
-// Memory, streams and waiting for tests of CUDA kernels that run in two ways from one source: on the
-// host under the execution shim (FC_SHIM), where a device's memory is the host's, and on a GPU, where
-// the test is compiled by nvcc.
+// Memory, streams and waiting for tests of CUDA kernels that run in two ways from one source: on
+// the host under the execution shim (FC_SHIM), where a device's memory is the host's, and on a GPU,
+// where the test is compiled by nvcc.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 
 namespace fastcomm::testing {
 
-/// Flushes subnormals to zero in this thread, as torch.set_flush_denormal(True) does, where that can be
-/// done.
+/// Flushes subnormals to zero in this thread, as torch.set_flush_denormal(True) does, where that
+/// can be done.
 inline void flush_subnormals(bool on) {
 #if defined(__x86_64__)
   constexpr unsigned kFlush = 0x8000, kDenormalsAreZero = 0x0040;

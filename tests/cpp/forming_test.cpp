@@ -1,4 +1,5 @@
-// Ranks that were started wrongly, and a store that holds nonsense: an Error on every rank, at once.
+// Ranks that were started wrongly, and a store that holds nonsense: an Error on every rank, at
+// once.
 //
 //   forming_test CASE SEED
 #include "shm_world.h"

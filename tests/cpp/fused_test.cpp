@@ -1,12 +1,13 @@
-// Operations over lists, of ranks as threads: every byte of random lists, guards included, against the
-// plain reference, and norms to the bit.
+// Operations over lists, of ranks as threads: every byte of random lists, guards included, against
+// the plain reference, and norms to the bit.
 //
 //   fused_test CASE SEED
 //
-//   random   lists of odd sizes, types and alignments, between other operations of the same group; some
-//            lie alike on every rank, and are reduced there; some have owners, and are gathered again
+//   random   lists of odd sizes, types and alignments, between other operations of the same group;
+//            some lie alike on every rank, and are reduced there; some have owners, and are
+//            gathered again
 //   race     a few lists, for the negative controls
-//   offsets     how a list is cut: every element once, into slots that are large enough
+//   offsets  how a list is cut: every element once, into slots that are large enough
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// How sends and receives of ranks as threads fail: calls that do not fit, ranks that are late, gone or
-// dead, and what is given up or taken back.
+// How sends and receives of ranks as threads fail: calls that do not fit, ranks that are late, gone
+// or dead, and what is given up or taken back.
 //
 //   point_to_point_failures_test CASE SEED
 #include "messages.h"

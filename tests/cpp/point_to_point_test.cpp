@@ -253,7 +253,8 @@ CASE(threads) {
   });
 }
 
-/// Two threads wait for one rank, the progress thread drives, and one gives up early: nobody sleeps on.
+/// Two threads wait for one rank, the progress thread drives, and one gives up early: nobody sleeps
+/// on.
 CASE(hand_over) {
   World world(2);
   Communicator& group = world.at(0);

@@ -138,7 +138,8 @@ CASE(reasons) {
       EXPECT(code == ErrorCode::kUnsupported && error.find(reason) != std::string::npos, error);
     }
   }
-  // 13 types by SUM, MIN, MAX and PRODUCT, all but bool by AVG; floats by PREMUL_SUM, 9 others by bits.
+  // 13 types by SUM, MIN, MAX and PRODUCT, all but bool by AVG; floats by PREMUL_SUM, 9 others by
+  // bits.
   EXPECT(pairs == 13 * 4 + 12 + 4 + 9 * 3, pairs);
   EXPECT(why_no_reduction(DType::kFloat32, ReduceOp::kBand) ==
          std::string("bits of integers only"));

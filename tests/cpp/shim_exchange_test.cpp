@@ -1,6 +1,7 @@
-// Copies and reductions among the devices of one process: every byte of every buffer, guards included,
-// against plain copies and the plain tree of reference_tree.h. On the host under the execution shim,
-// with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks as its streams.
+// Copies and reductions among the devices of one process: every byte of every buffer, guards
+// included, against plain copies and the plain tree of reference_tree.h. On the host under the
+// execution shim, with devices of every kind of link; or on a GPU when compiled by nvcc, with ranks
+// as its streams.
 //
 //   shim_exchange_test [CASE [SEED]]
 //

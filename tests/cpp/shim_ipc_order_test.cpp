@@ -209,8 +209,8 @@ CASE(words) {
   run_ipc_ranks(2, body, /*hidden=*/true);
 }
 
-/// Memory that is unmapped in the moment in which a stream begins to use it, over and over: what the
-/// stream needs to say so is still there.
+/// Memory that is unmapped in the moment in which a stream begins to use it, over and over: what
+/// the stream needs to say so is still there.
 void unmap_while_used(const IpcRank& self, uint64_t seed) {
   std::mt19937_64 random(seed + self.rank);
   const cudaStream_t stream = make_stream();

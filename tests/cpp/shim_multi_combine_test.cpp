@@ -1,10 +1,10 @@
-// The batched MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR and BXOR to the bit, against the CPU's loops,
-// guards included; on the host under the execution shim, or on a GPU when compiled by nvcc.
+// The batched MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR and BXOR to the bit, against the CPU's
+// loops, guards included; on the host under the execution shim, or on a GPU when compiled by nvcc.
 //
 //   shim_multi_combine_test [CASE [SEED]]     CASE: bits | tables | exact | failed | race | refused
 //
-// exact is for AddressSanitizer: sources that end where their memory ends. race is the short program that
-// ThreadSanitizer watches. NaN payloads of sums and products are not compared.
+// exact is for AddressSanitizer: sources that end where their memory ends. race is the short
+// program that ThreadSanitizer watches. NaN payloads of sums and products are not compared.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -170,8 +170,8 @@ CASE(bits) {
 #if defined(FC_FEW_KERNELS)
   EXPECT(found == 4 + 2, found);  // the rest of int8 is uint8's
 #else
-  // 4 floats by MIN, MAX, PRODUCT and PREMUL_SUM; 9 others by MIN, MAX, PRODUCT and bits, 3 of them by
-  // SUM and AVG.
+  // 4 floats by MIN, MAX, PRODUCT and PREMUL_SUM; 9 others by MIN, MAX, PRODUCT and bits, 3 of them
+  // by SUM and AVG.
   EXPECT(found == 4 * 4 + 9 * 6 + 3 * 2, found);
 #endif
 }

@@ -1,11 +1,12 @@
 // The batched copy, byte for byte, guards included; on the host under the execution shim, or on a
 // GPU when compiled by nvcc.
 //
-//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | grid | race
-//                                         | refused | large
+//   shim_multi_copy_test [CASE [SEED]]     CASE: alignments | division | tables | exact | grid
+//                                          | race | refused | large
 //
-// division is arithmetic: which bytes of a copy between unlike ends do not move in packs. exact is for AddressSanitizer: sources that end where their memory ends. race is the short program
-// that ThreadSanitizer watches. large needs a GPU, and does nothing without one.
+// division is arithmetic: which bytes of a copy between unlike ends do not move in packs. exact is
+// for AddressSanitizer: sources that end where their memory ends. race is the short program that
+// ThreadSanitizer watches. large needs a GPU, and does nothing without one.
 #include <algorithm>
 #include <cstdio>
 #include <random>

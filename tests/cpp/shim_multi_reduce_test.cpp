@@ -5,8 +5,8 @@
 //                                            tables | conversions | race | refused | large
 //
 // lies says which tensors need not be reduced element by element. exact is for AddressSanitizer:
-// sources that end where their memory ends. race is the short program that ThreadSanitizer watches. large needs a GPU, and does nothing
-// without one.
+// sources that end where their memory ends. race is the short program that ThreadSanitizer watches.
+// large needs a GPU, and does nothing without one.
 #include <algorithm>
 #include <cstdio>
 #include <random>

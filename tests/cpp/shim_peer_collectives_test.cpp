@@ -1,10 +1,11 @@
-// Collectives of processes with a device each (engines/cuda/peer_collectives.h): bits, order, and every
-// way to fail. Under the execution shim, or on a GPU, which the processes may share.
+// Collectives of processes with a device each (engines/cuda/peer_collectives.h): bits, order, and
+// every way to fail. Under the execution shim, or on a GPU, which the processes may share.
 //
 //   shim_peer_collectives_test [CASE [SEED]]
 //
-// CASE: bits | pulls | back_to_back | two | one_queue | one | mismatch | pairs | unlike_pairs | late | abort | death |
-// refused | unmapped | ways. one is a single operation of two ranks, for negative controls.
+// CASE: bits | pulls | back_to_back | two | one_queue | one | mismatch | pairs | unlike_pairs |
+// late | abort | death | refused | unmapped | ways. one is a single operation of two ranks, for
+// negative controls.
 #include <filesystem>
 #include <iterator>
 #include <thread>
@@ -14,7 +15,8 @@
 namespace fastcomm::testing {
 namespace {
 
-/// Operations back to back, on the streams of two channels. Results of slices are pushed, or pulled.
+/// Operations back to back, on the streams of two channels. Results of slices are pushed, or
+/// pulled.
 void test_bits_of(uint64_t seed, bool pushes) {
   for (const int size : {2, 3, 4}) {
     const auto body = [&](const IpcRank& self) {
@@ -271,7 +273,8 @@ CASE(abort) {
   });
 }
 
-/// A rank is killed with operations under way, in whatever phase they are then, or before the last one.
+/// A rank is killed with operations under way, in whatever phase they are then, or before the last
+/// one.
 CASE(death) {
   run_ipc_ranks(3, [seed](const IpcRank& self) {
     Rank rank(self, small(500));

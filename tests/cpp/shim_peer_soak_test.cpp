@@ -4,8 +4,8 @@
 //
 //   shim_peer_soak_test [CASE [SEED]]
 //
-// CASE: replays | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes of
-// replays and growth, FC_TEST_ROUNDS the replays, or the operations.
+// CASE: replays | growth | death_in_a_wait | death_in_a_copy. FC_TEST_RANKS (2) are the processes
+// of replays and growth, FC_TEST_ROUNDS the replays, or the operations.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -26,7 +26,8 @@ uint64_t number_of(const char* name, uint64_t otherwise) {
 int ranks_wanted() { return static_cast<int>(number_of("FC_TEST_RANKS", 2)); }
 uint64_t rounds_wanted(uint64_t otherwise) { return number_of("FC_TEST_ROUNDS", otherwise); }
 
-/// What a graph does, on changing values: three kinds, with tensors of one size that stay where they are.
+/// What a graph does, on changing values: three kinds, with tensors of one size that stay where
+/// they are.
 class Repeated {
  public:
   static constexpr int kVariants = 3;
@@ -150,9 +151,9 @@ Held held() {
   return now;
 }
 
-/// All kinds of operations, again and again: after the first tenth nothing of what a process holds grows.
-/// Under the shim its own records and the devices' memory are on the host, so nothing is claimed
-/// about it. FC_TEST_LEAK, host or device: a control.
+/// All kinds of operations, again and again: after the first tenth nothing of what a process holds
+/// grows. Under the shim its own records and the devices' memory are on the host, so nothing is
+/// claimed about it. FC_TEST_LEAK, host or device: a control.
 CASE(growth) {
   const uint64_t operations = rounds_wanted(kOnSimulatedDevices ? 600 : 10'000);
   const char* const leak = std::getenv("FC_TEST_LEAK");

@@ -1,6 +1,6 @@
-// Collectives between devices (engines/cuda/peer_collectives.h) whose ranks are threads of one process:
-// windows are memory that all of them have, kernels run in the rank that launches them, and so
-// ThreadSanitizer sees every use of a window and every flag between two ranks.
+// Collectives between devices (engines/cuda/peer_collectives.h) whose ranks are threads of one
+// process: windows are memory that all of them have, kernels run in the rank that launches them,
+// and so ThreadSanitizer sees every use of a window and every flag between two ranks.
 //
 //   shim_peer_threads_test [CASE [SEED]]
 //

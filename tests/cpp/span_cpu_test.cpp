@@ -1,4 +1,5 @@
-// What the CPU executor writes to slots and tensors, where lines are near and where they are far: the same bytes.
+// What the CPU executor writes to slots and tensors, where lines are near and where they are far:
+// the same bytes.
 //
 //   span_cpu_test [CASE [SEED]]
 #include "kernels/span_cpu.h"

@@ -1,5 +1,5 @@
-// Inputs that show what reductions make of NaN, zeros of both signs, infinities and subnormals, and of
-// the ends of an integer's range.
+// Inputs that show what reductions make of NaN, zeros of both signs, infinities and subnormals, and
+// of the ends of an integer's range.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // How the bytes of a fuzzer become choices: taken one after the other, zeros once they are used up.
-// Nothing to take means "as an honest peer would": so the empty input is a valid handshake, and each
-// byte of a longer one moves away from it.
+// Nothing to take means "as an honest peer would": so the empty input is a valid handshake, and
+// each byte of a longer one moves away from it.
 #pragma once
 
 #include <cstddef>

@@ -2,12 +2,12 @@
 // files that processes map (shim/arena.h, shim/ledger.h).
 //
 // As CUDA documents it: a handle is of a whole allocation of cudaMalloc, for other processes alone;
-// asked for again it is the same, and after a cudaFree never that of new memory at the same address.
-// A device that opens a handle twice has one mapping, which takes as many closes to undo. Opening
-// enables access to the exporter's device for the opener, where a link permits it. Freeing what is
-// still mapped elsewhere is undefined there: here it is a hazard, and so is any later use of that
-// mapping. Whoever opens a handle is ordered after what the exporter's host had waited for when it
-// got the handle; to export what a stream still uses is a hazard. What is refused:
+// asked for again it is the same, and after a cudaFree never that of new memory at the same
+// address. A device that opens a handle twice has one mapping, which takes as many closes to undo.
+// Opening enables access to the exporter's device for the opener, where a link permits it. Freeing
+// what is still mapped elsewhere is undefined there: here it is a hazard, and so is any later use
+// of that mapping. Whoever opens a handle is ordered after what the exporter's host had waited for
+// when it got the handle; to export what a stream still uses is a hazard. What is refused:
 //
 //   export   cudaErrorNotSupported       the switch below, no devices, or memory that is no file's
 //            cudaErrorInvalidValue       not the base of an allocation of cudaMalloc

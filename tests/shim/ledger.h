@@ -2,16 +2,17 @@
 // memory beside it.
 //
 // The owner's ledgers lie in slots of one memfd; whoever opens a handle maps the slot of that
-// allocation alone, through /proc/PID/fd, which the kernel grants to the same user. No name is made,
-// so nothing is left behind, however processes end.
+// allocation alone, through /proc/PID/fd, which the kernel grants to the same user. No name is
+// made, so nothing is left behind, however processes end.
 //
 // A card says what the memory is. Its words are written under the ledger's lock, except the
-// generation, which a handle has to match: an old handle never opens what came later into its slot. A
-// mapping holds a shared lock on the slot's byte of the file, by its own open file description: the
-// kernel releases it when the process ends, so `mapped_elsewhere` counts living processes alone.
+// generation, which a handle has to match: an old handle never opens what came later into its slot.
+// A mapping holds a shared lock on the slot's byte of the file, by its own open file description:
+// the kernel releases it when the process ends, so `mapped_elsewhere` counts living processes
+// alone.
 //
-// The lock is robust: where its holder was killed, the next one goes on, with an empty shadow, since
-// the old one may be half updated.
+// The lock is robust: where its holder was killed, the next one goes on, with an empty shadow,
+// since the old one may be half updated.
 //
 // The rest is for shim/shared_memory.h: what is known of flags, and the shadow of the memory.
 #pragma once
@@ -109,7 +110,8 @@ class LedgerLock {
   Ledger& ledger_;
 };
 
-/// A ledger in a file, mapped. A mapping of another process's may be counted as one that has the memory.
+/// A ledger in a file, mapped. A mapping of another process's may be counted as one that has the
+/// memory.
 class LedgerMapping {
  public:
   /// `file` is taken over. ledger() is nullptr if that does not work.

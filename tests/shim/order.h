@@ -1,16 +1,17 @@
-// Whether everything that streams are given is ordered where it has to be: determined as it is given,
-// from who waits for what, and so the same in every run, whatever the timing.
+// Whether everything that streams are given is ordered where it has to be: determined as it is
+// given, from who waits for what, and so the same in every run, whatever the timing.
 //
 //   submit  -> the work is after what its stream was given before and what the host has waited for
 //   record  -> the event knows what its stream knows
 //   wait    -> the stream knows what the event knows
-//   synchronise, a query that says "done"  -> the host knows it, and whatever it submits from then on
+//   synchronise, a query that says "done"  -> the host knows it, and whatever it submits from then
+//                                          on
 // Work names the bytes that it reads and writes; two uses of a byte, one of them a write, that are
 // not so ordered are a hazard: it is noted, with both uses in words, and the program goes on.
 //
-// Where flags in memory order work (core/hd.h), the work does not name the bytes that it orders this
-// way. Any host thread may call; threads of streams never do, so that the mutex creates no order
-// between streams that ThreadSanitizer would then believe. (The exception is to note what
+// Where flags in memory order work (core/hd.h), the work does not name the bytes that it orders
+// this way. Any host thread may call; threads of streams never do, so that the mutex creates no
+// order between streams that ThreadSanitizer would then believe. (The exception is to note what
 // shim/shared_memory.h has found between processes.)
 #pragma once
 

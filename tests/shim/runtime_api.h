@@ -278,7 +278,8 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-/// Not for a device's default stream. What else it can tell is left out, as with CUDA's default arguments.
+/// Not for a device's default stream. What else it can tell is left out, as with CUDA's default
+/// arguments.
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* number) {
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);

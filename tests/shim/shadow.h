@@ -1,9 +1,10 @@
-// Who used which bytes last: the shadow of all memory, in which two uses without an order are found.
+// Who used which bytes last: the shadow of all memory, in which two uses without an order are
+// found.
 //
-// Kept by ranges of bytes, not by allocations: ranks write disjoint parts of one tensor. A range has
-// the last write, and of every actor the last read since. A read must be ordered after the write; a
-// write after the write and all reads. Cost: logarithmic in the number of ranges; a write makes one
-// range of what it covers.
+// Kept by ranges of bytes, not by allocations: ranks write disjoint parts of one tensor. A range
+// has the last write, and of every actor the last read since. A read must be ordered after the
+// write; a write after the write and all reads. Cost: logarithmic in the number of ranges; a write
+// makes one range of what it covers.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The shadow of memory that processes share: as shim/shadow.h, in a table of fixed size without
 // pointers, so that it can lie in shared memory itself.
 //
-// Ranges of bytes, in order, with the last write, and of every worker the last read since. Cost of an
-// access: linear in the number of ranges, where it makes or removes one.
+// Ranges of bytes, in order, with the last write, and of every worker the last read since. Cost of
+// an access: linear in the number of ranges, where it makes or removes one.
 #pragma once
 
 #include <algorithm>

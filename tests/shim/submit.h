@@ -13,8 +13,8 @@
 
 namespace fastcomm::shim {
 
-/// Work in a stream of a process that shares memory with others: when it starts, it checks the order
-/// of its uses of that memory.
+/// Work in a stream of a process that shares memory with others: when it starts, it checks the
+/// order of its uses of that memory.
 template <class Work>
 std::function<void()> shared_work(const Stream& stream, const std::vector<Access>& accesses,
                                   const std::string& words, Work work) {

@@ -1,18 +1,19 @@
-// Memory of devices for other processes, by file descriptors or fabric handles: the functions of the CUDA
-// driver for physical memory that is made, mapped and exported apart from each other (virtual memory management).
+// Memory of devices for other processes, by file descriptors or fabric handles: the functions of
+// the CUDA driver for physical memory that is made, mapped and exported apart from each other
+// (virtual memory management).
 //
-// As CUDA documents it: memory is made in multiples of a granularity, exported only if it was made for
-// that, as a descriptor that travels over SCM_RIGHTS and keeps it alive; imported, also by the process
-// itself, mapped whole at reserved addresses, and used by the devices that were granted access. It is
-// gone when no process holds it or has it mapped. Memory from cudaMalloc has no such handle. A descriptor
-// is of one memfd with the memory followed by its ledger (shim/ledger.h). Whoever imports is ordered
-// after what the exporter's host had waited for when it exported. A fabric handle is 64 bytes, which keep
-// nothing alive. Refused:
+// As CUDA documents it: memory is made in multiples of a granularity, exported only if it was made
+// for that, as a descriptor that travels over SCM_RIGHTS and keeps it alive; imported, also by the
+// process itself, mapped whole at reserved addresses, and used by the devices that were granted
+// access. It is gone when no process holds it or has it mapped. Memory from cudaMalloc has no such
+// handle. A descriptor is of one memfd with the memory followed by its ledger (shim/ledger.h).
+// Whoever imports is ordered after what the exporter's host had waited for when it exported. A
+// fabric handle is 64 bytes, which keep nothing alive. Refused:
 //
 //   CUDA_ERROR_NOT_SUPPORTED    the switches below
 //   CUDA_ERROR_INVALID_VALUE    no such handle or address, a size that is no multiple, a part of a
-//                               handle's memory, a descriptor of something else, memory that was not
-//                               made to be exported, access for a device that does not exist
+//                               handle's memory, a descriptor of something else, memory that was
+//                               not made to be exported, access for a device that does not exist
 //   CUDA_ERROR_OUT_OF_MEMORY    no room
 //
 // Only fixed properties: pinned memory of a device, one kind of handle, read and write access.

@@ -1,4 +1,5 @@
-// The functions of the CUDA driver for memory by file descriptors and fabric handles, over shim/vmm.h.
+// The functions of the CUDA driver for memory by file descriptors and fabric handles, over
+// shim/vmm.h.
 #pragma once
 
 #include "shim/vmm.h"
@@ -47,8 +48,8 @@ inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloca
              ? vmm.export_to(static_cast<int*>(shareable), handle)
              : CUDA_ERROR_INVALID_VALUE;
 }
-/// `shareable` is the descriptor itself, not a pointer to it, and the caller may close it afterwards; or it
-/// points to a CUmemFabricHandle.
+/// `shareable` is the descriptor itself, not a pointer to it, and the caller may close it
+/// afterwards; or it points to a CUmemFabricHandle.
 inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemImportFromShareableHandle"))

@@ -1,10 +1,10 @@
 // Vector clocks over what runs in several processes: who has seen how much of whose work, found out
 // while it runs (shim/shared_memory.h).
 //
-// A worker is a stream, a block of the kernels in a stream, or a thread of a block, in a process. Work
-// is numbered by launch and phase: a stream counts what it runs, a block its barriers since the
-// launch. Whoever has seen a stream up to some point has seen its blocks and threads up to there, and
-// with a block, its threads; so a clock keeps no more of each than it has to.
+// A worker is a stream, a block of the kernels in a stream, or a thread of a block, in a process.
+// Work is numbered by launch and phase: a stream counts what it runs, a block its barriers since
+// the launch. Whoever has seen a stream up to some point has seen its blocks and threads up to
+// there, and with a block, its threads; so a clock keeps no more of each than it has to.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ class GroupWork : public ::c10d::Work {
   GroupWork(int rank, ::c10d::OpType type, Continuations::Ptr continuations)
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
-  /// Shows the operation to torch's profiler, from here to its end, whoever ends it, as c10d does for a Work with a
+  /// Shows the operation to torch's profiler, from here to its end, as c10d does for a Work with a
   /// title. That makes an event of every Work; here there is one only if somebody looks (event.h).
   template <class Shown>
   void show(const char* title, const Shown& shown) {

@@ -1,5 +1,5 @@
-// The devices' memory: the execution shim's, hidden from whoever takes an address on a device for one on the host.
-// Other processes can map it (tests/shim/ipc.h).
+// The devices' memory: the execution shim's, hidden from whoever takes an address on a device for
+// one on the host. Other processes can map it (tests/shim/ipc.h).
 #pragma once
 
 #include "shim/arena.h"

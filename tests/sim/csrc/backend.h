@@ -1,14 +1,16 @@
-// A c10d backend in NCCL's place: for tensors on simulated devices, with NCCL's habits as far as tests of what
-// stands beside NCCL or in front of it need them.
+// A c10d backend in NCCL's place: for tensors on simulated devices, with NCCL's habits as far as
+// tests of what stands beside NCCL or in front of it need them.
 //
 // - Works complete asynchronously and in order; what is pending when the communicator
 //   fails also fails, and so does everything later.
-// - A communicator is made at the first operation, and refuses two ranks on one device of one machine.
+// - A communicator is made at the first operation, and refuses two ranks on one device of one
+//   machine.
 // - A call that is not asynchronous returns no work; nor does a message in a block, whose end
 //   returns it.
 // - A rank that dies is waited for, until the group's timeout.
 // - What does not fit together between ranks is not noticed.
-// - Unlike NCCL it has no stream: it waits for the user's before it begins, and wait() blocks the host.
+// - Unlike NCCL it has no stream: it waits for the user's before it begins, and wait() blocks the
+//   host.
 // The data goes through Gloo; only its plainest operations are used, as others differ between
 // versions of torch. Unlike NCCL it sums no numbers that Gloo does not sum, and knows no
 // PREMUL_SUM.

@@ -1,4 +1,5 @@
-// Copies of users' tensors on the host: one-dimensional, in the order of memory. Operations run over them.
+// Copies of users' tensors on the host: one-dimensional, in the order of memory. Operations run
+// over them.
 #pragma once
 
 #include <optional>

@@ -2,9 +2,9 @@
 // the stream that it was allocated for, and can be reused there at once. So whoever used it on
 // another stream must have ordered the two, or have said so (recordStream).
 //
-// What is freed is overwritten by its stream's next launch, the earliest moment at which a GPU could
-// use it again; and since that is a use like any other, the shim's Order reports where somebody
-// still uses it. Bytes are counted for each device. Any thread may call.
+// What is freed is overwritten by its stream's next launch, the earliest moment at which a GPU
+// could use it again; and since that is a use like any other, the shim's Order reports where
+// somebody still uses it. Bytes are counted for each device. Any thread may call.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -1,6 +1,7 @@
 // What tests see of the simulated accelerator; Python's half is in tests/sim/.
 //
-// The headers beside this file are parts of it: one unit, since torch's own headers take most of the time.
+// The headers beside this file are parts of it: one unit, since torch's own headers take most of
+// the time.
 
 #include <torch/csrc/utils/pybind.h>
 

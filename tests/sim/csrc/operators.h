@@ -1,4 +1,5 @@
-// torch's operators on the simulated device: memory, views and copies here, the rest as late.h says.
+// torch's operators on the simulated device: memory, views and copies here, the rest as late.h
+// says.
 #pragma once
 
 #include <ATen/EmptyTensor.h>

@@ -3,14 +3,16 @@
 // queue, and the shim's Order checks that it is ordered with other uses of the same memory.
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS  hardware queues of a device, 1 to 32; 8 as on a GPU
-//   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads": none:
-//                                no access; reads, writes: access with which bits go wrong; tired:
-//                                reads go wrong while several streams are at work; slow: right, late
+//   SIM_LINKS                    which devices do not reach each other: "0-1 none, 2-3 reads":
+//                                none: no access; reads, writes: access with which bits go wrong;
+//                                tired: reads go wrong while several streams are at work; slow:
+//                                right, late
 //   SIM_IPC, SIM_DESCRIPTORS     0: no memory for other processes by handles, by descriptors
 //   SIM_FABRIC                   1: by fabric handles
 //   SIM_VMM                      0: no memory from the driver
 //   SIM_PINNED                   0: no host memory that existed before
-//   SIM_DELAY_US                 how long a piece of work may be delayed before it begins, at random
+//   SIM_DELAY_US                 how long a piece of work may be delayed before it begins, at
+//                                random
 #pragma once
 
 #include <c10/core/Stream.h>

@@ -1,5 +1,5 @@
-// An engine that is none of fastcomm's, as somebody else might write one: it sums some floats through the store of a
-// group, and takes nothing else.
+// An engine that is none of fastcomm's, as somebody else might write one: it sums some floats
+// through the store of a group, and takes nothing else.
 #pragma once
 
 #include <atomic>
