@@ -28,8 +28,10 @@ STAMPS := $(VENV)/stamps
 TORCH_STAMP := $(STAMPS)/torch-$(shell printf '%s' '$(TORCH)' | cksum | cut -d ' ' -f 1)
 BUILD_LOG := $(VENV)/build.log
 
+# What setup.py imports; other tools change nothing that is built.
+BUILD_TOOLS := $(addprefix tools/,cuda_toolkit.py native_build.py source_digest.py torch_releases.py)
 # Folders are listed too: their time changes when a file comes or goes.
-SOURCES := setup.py pyproject.toml $(wildcard tools/*.py) $(shell find csrc) fastcomm/__init__.py
+SOURCES := setup.py pyproject.toml $(BUILD_TOOLS) $(shell find csrc) fastcomm/__init__.py
 
 .PHONY: help build gpu-build gpu-programs test release-check conformance soak demo bench tables fuzz lint format compdb gpu-check clean distclean FORCE
 

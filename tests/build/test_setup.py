@@ -30,6 +30,19 @@ def run(command: list[str], root: Path, **environment: str) -> subprocess.Comple
     )
 
 
+def test_make_builds_again_for_what_setup_py_imports_alone(root):
+    """Another tool that changes makes nothing anew."""
+    tools = {path.stem: path for path in (root / "tools").glob("*.py")}
+    found, ahead = set(), [root / "setup.py"]
+    while ahead:
+        imported = re.findall(r"^(?:import|from) (\w+)", ahead.pop().read_text(), re.MULTILINE)
+        new = {name for name in imported if name in tools} - found
+        found |= new
+        ahead += [tools[name] for name in new]
+    (line,) = re.findall(r"^BUILD_TOOLS := .*?,(.*)\)$", (root / "Makefile").read_text(), re.M)
+    assert {f"{name}.py" for name in found} == set(line.split())
+
+
 def test_without_torch_the_two_lines_are_printed(root):
     done = run([sys.executable, "-c", WITHOUT_TORCH], root)
     assert done.returncode == 1
