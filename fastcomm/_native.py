@@ -21,7 +21,6 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
-from fastcomm import errors as _errors
 from fastcomm._machine import tuning as _tuning
 from fastcomm._machine import verdicts as _verdicts
 
@@ -67,7 +66,9 @@ def load() -> ModuleType:
         raise NativeLibraryError(
             f"fastcomm's native library does not load: {error}.\n{_REBUILD}"
         ) from error
-    _errors.register(library)
+    from fastcomm import errors  # which imports torch
+
+    errors.register(library)
     _tuning.tell(library)
     _warn_of_a_newer_torch()
     return library

@@ -8,8 +8,6 @@
 namespace fastcomm {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 bool is_seconds(const Setting& setting) {
   return std::holds_alternative<double Environment::*>(setting.member);
 }
@@ -65,6 +63,7 @@ void set(Environment& env, const Setting& setting, const std::string& text) {
 }  // namespace
 
 const std::vector<Setting>& settings() {
+  constexpr uint64_t kMiB = 1 << 20;
   static const auto* const table = new std::vector<Setting>{
       words("FASTCOMM_TRANSPORT", "auto, memfd, posix, gloo", &Environment::transport,
             "how ranks share memory: `posix` by `shm_open`; `gloo`: every group of more than one "
