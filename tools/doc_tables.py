@@ -24,8 +24,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
 
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/gradients.md", "docs/gpus.md")
-DOCUMENTS += ("docs/settings.md",)
+DOCUMENTS = (
+    *("README.md", "docs/performance.md", "docs/gradients.md", "docs/gpus.md"),
+    "docs/settings.md",
+)
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n+(?:(?:\|.*\n|\n(?=\|))*)\n*")
 
 

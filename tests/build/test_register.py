@@ -38,7 +38,9 @@ def test_nothing_heavy_is_loaded(run_python, root, first):
         "print(sorted(name for name in sys.modules if name.startswith('fastcomm')))"
     )
     done = run_python(code, path=root)
-    assert done.stdout.strip() == "['fastcomm', 'fastcomm._register']", done.stderr
+    assert done.stdout.strip() == "['fastcomm', 'fastcomm._register', 'fastcomm._version']", (
+        done.stderr
+    )
 
 
 def test_defaults_of_devices_stay(run_python, root):
