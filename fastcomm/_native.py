@@ -25,6 +25,7 @@ from fastcomm._machine import tuning as _tuning
 from fastcomm._machine import verdicts as _verdicts
 
 _LIBRARY = "fastcomm._C"
+_opened: ModuleType | None = None
 _REBUILD = (
     "Build it for this environment, in fastcomm's source folder:\n"
     "    pip install --no-build-isolation --no-deps --force-reinstall ."
@@ -45,9 +46,9 @@ def load() -> ModuleType:
     Warns:
         RuntimeWarning: once, of a torch that is newer than any that fastcomm was tested with.
     """
-    loaded = sys.modules.get(_LIBRARY)
-    if loaded is not None:
-        return loaded
+    global _opened
+    if _opened is not None:  # not sys.modules: whoever imports the library itself tells it nothing
+        return _opened
     running = _running_versions()
     built = _built_versions()
     # A library without CUDA code (None) does not care about CUDA's version.
@@ -70,6 +71,7 @@ def load() -> ModuleType:
 
     errors.register(library)
     _tuning.tell(library)
+    _opened = library
     _warn_of_a_newer_torch()
     return library
 

@@ -68,10 +68,11 @@ class GlooCount:
 
 def install(count: GlooCount) -> None:
     """Make every group named "gloo" a fastcomm group; ``count`` is installed already."""
-    from fastcomm._distributed.backend import create, load
+    from fastcomm import _native
+    from fastcomm._distributed.backend import create
 
     gloo = dist.ProcessGroupGloo
-    ours = load().FastcommBackend
+    ours = _native.load().FastcommBackend
 
     if not hasattr(ours, "options"):  # torch writes the group's name and ranks there
         ours.options = property(lambda _: SimpleNamespace())

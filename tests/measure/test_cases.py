@@ -6,7 +6,7 @@ import torch
 from support import bench_ranks
 from support.patience import ENDS
 
-from fastcomm import _C
+from fastcomm import _native
 from fastcomm._measure.cases import CASES, pattern, pattern_sum
 from fastcomm._measure.cases.base import operands, reduced
 from fastcomm._measure.launch import launch
@@ -117,7 +117,7 @@ def test_reductions_that_mean_nothing_are_told() -> None:
 
 def test_every_operation_has_a_case() -> None:
     both = {"send", "recv"}  # one case, "send_recv"
-    assert set(_C.operations()) - set(CASES) - both == OWN and "send_recv" in CASES
+    assert set(_native.load().operations()) - set(CASES) - both == OWN and "send_recv" in CASES
 
 
 def test_a_last_rank_without_a_peer_is_idle() -> None:

@@ -35,10 +35,8 @@ def load() -> Any:
     torch._register_device_module("sim", device)
     torch.utils.generate_methods_for_privateuse1_backend()
     import fastcomm
-    from fastcomm import errors
 
     sys.modules["fastcomm._C"] = fastcomm._C = _module("fastcomm._C", path)  # type: ignore[attr-defined]
-    errors.register(fastcomm._C)
     atexit.register(_end, os.getpid())
     return native
 
