@@ -146,7 +146,7 @@ void print_environment() {
       device.l2CacheSize, clock_khz, bus_bits, runtime, driver);
 }
 
-/// `wanted`: in the names of methods.
+/// `wanted` is part of the methods' names.
 void measure(const std::string& wanted) {
   print_environment();
   size_t free_bytes = 0, total = 0;

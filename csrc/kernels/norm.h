@@ -44,8 +44,8 @@ struct alignas(16) BlockNorm {  // a device moves it by one access
 /// The larger one; NaN wins.
 FC_HD double larger(double a, double b) { return a != a ? a : b > a || b != b ? b : a; }
 
-/// The sum over elements, and one more: of a norm other than kInfinity. The square of what
-/// accumulates in fp32 is exact, so that a fused multiply-add rounds like a sum.
+/// Adds an element's term to a sum, for kOne and kTwo. The square of an fp32 is exact in fp64, so a
+/// fused multiply-add rounds like a sum.
 template <class T, NormKind kKind>
 FC_HD double add_term(double sum, double value) {
   if constexpr (kKind != NormKind::kTwo) {
@@ -57,8 +57,8 @@ FC_HD double add_term(double sum, double value) {
   }
 }
 
-/// Whether a part tells if all elements are finite: neither sums of fp32 nor of their squares leave
-/// the range of fp64.
+/// True if a finite part means finite elements: sums of fp32 and of their squares stay within the
+/// range of fp64.
 template <class T>
 FC_HD bool part_tells(NormKind kind) {
   return kind != NormKind::kNone && sizeof(typename Numeric<T>::Acc) <= sizeof(float);

@@ -11,8 +11,9 @@
 
 namespace fastcomm {
 
-/// An event that has begun, and ends with end() or when it is dropped; nullptr if nobody looks: then nothing is
-/// allocated, nor `shown` called, which returns the tensors that go in. `async`: another thread may end it.
+/// An event that has begun, and ends with end() or when it is dropped; nullptr if no profiler runs.
+/// Then nothing is allocated, and `shown`, which returns the tensors of the call, is not called.
+/// `async`: another thread may end it.
 template <class Shown>
 std::shared_ptr<at::RecordFunction> begin_event(const char* title, bool async, const Shown& shown) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);

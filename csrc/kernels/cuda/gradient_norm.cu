@@ -43,7 +43,7 @@ struct TileNorms {
 
   static FC_DEVICE uint32_t leaf(uint32_t l) { return threadIdx.x + l * kTableThreads; }
 
-  /// The tile of load(first), ... below load(count); what it lacks is zero.
+  /// The tile of load(first), ..., up to load(count - 1); missing norms are zero.
   template <class Load>
   FC_DEVICE void load_tile(uint32_t first, uint32_t count, const Load& load) {
     FC_UNROLL
@@ -56,7 +56,7 @@ struct TileNorms {
     }
   }
 
-  /// Neighbours, joined, become leaves. Returns whether all are finite.
+  /// Joins neighbours into leaves. Returns true if all are finite.
   template <class Join>
   FC_DEVICE bool join(const NormTree& tree) const {
     bool finite = true;
@@ -71,8 +71,8 @@ struct TileNorms {
   }
 };
 
-/// Joins load(0), ..., load(count - 1), for thread 0. `waiting` is memory for the tree over tiles. A
-/// tile is loaded while the one before is joined.
+/// Joins load(0), ..., load(count - 1), for thread 0. `waiting` is memory for the tree over tiles.
+/// A tile is loaded while the one before is joined.
 template <class Join, class Load>
 FC_DEVICE BlockNorm join_all(const NormTree& tree, double* waiting, uint32_t count,
                              const Load& load) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kTableThreads)
   if (threadIdx.x == 0) write_results(kind, norm, results);
 }
 
-/// What a kernel writes of the results, which a later one may read.
+/// The results as a kernel sees them that writes them.
 NormResults view_of(const NormResults& results) {
   NormResults seen = results;
   seen.total =

@@ -9,8 +9,8 @@
 // (kernels/cuda/norm_tree.h), and thread 0 ends that while the others go on to the next chunk.
 // multi_norm_kernel takes columns from where the source lies, and loads those of the next chunk
 // before it joins those of this one. Cost: n sources read once, the destination written once, 16
-// bytes of norm per block; 10 or 32 KB of parameters. A tensor without elements has one empty block,
-// so that it has a norm.
+// bytes of norm per block; 10 or 32 KB of parameters. A tensor without elements has one empty
+// block, so that it has a norm.
 //
 // Memory ordering. Within a thread block, barriers: results are in shared memory before a column is
 // summed; a column is summed before it is joined, and before the next chunk's results replace its
@@ -74,7 +74,7 @@ struct Kept {
   }
 };
 
-/// A chunk's norm becomes a note: by thread 0.
+/// Notes a chunk's norm, by thread 0.
 FC_DEVICE void note_chunk(const NormNotes& notes, const GradientHead& head, uint32_t block,
                           BlockNorm norm) {
   if (threadIdx.x != 0) return;
@@ -148,8 +148,8 @@ struct NormChunk {
   }
 };
 
-/// The norms of a thread block's chunks. The next chunk is found while a chunk's columns are loaded,
-/// and its columns are loaded while those of the chunk are joined.
+/// The norms of a thread block's chunks. The next chunk is found while columns are loaded, and its
+/// own are loaded while those before are joined.
 template <class T>
 FC_DEVICE void norm_chunks(const TableView<GradientHead>& table, const NormNotes& notes,
                            NormKind norm) {
@@ -208,7 +208,8 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// Whether a norm is all that is wanted of a source. Nobody asks that of one that a wire changes.
+/// True if the norm of an unchanged source is all that is wanted. No caller asks for a norm alone of
+/// a source that the wire changes.
 bool is_norm_alone(const GradientReduceSpec& spec) {
   return spec.num_destinations == 0 && spec.divisor == 1 && spec.scale == 1 &&
          spec.norm != NormKind::kNone;
