@@ -115,33 +115,23 @@ def broadcast_coalesced(
     targets = slots(devices)
     if not targets:
         raise RuntimeError("Expected at least one device to broadcast to")
-    if all(target == CPU for target in targets) and not torch.compiler.is_compiling():
-        lists = _native.load().copy_lists(list(tensors), len(targets) - 1)
-        if lists is not None:
-            return [list(tensors), *lists]
+    if targets[0] == CPU and not torch.compiler.is_compiling():  # most are plain: ask nothing
+        made = _lists.copies(list(tensors), targets)
+        if made is not None:
+            return [list(tensors), *made]
     values = [_as_real(tensor) for tensor in tensors]
     for value in values:
         if value.device != targets[0]:
             raise RuntimeError(f"All tensors must be on devices[0]: {index_of(targets[0])}")
-    if targets[0] != CPU and CPU not in targets:
-        made = _lists.device_copies(values, targets)
-        if made is not None:
-            return [values, *made]
-        if targets[0].type == "cuda":
-            copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
-                values, [index_of(target) for target in targets], buffer_size
-            )
-            return copied
-    on_cpu = iter(_lists.copies(values, targets[1:].count(CPU)))
-    return [
-        values,
-        *(
-            next(on_cpu)
-            if target == CPU
-            else [_lists.detached_copy(value, target) for value in values]
-            for target in targets[1:]
-        ),
-    ]
+    made = _lists.copies(values, targets)
+    if made is None and all(target.type == "cuda" for target in targets):
+        copied: Sequence[Sequence[torch.Tensor]] = _stock["broadcast_coalesced"](
+            values, [index_of(target) for target in targets], buffer_size
+        )
+        return copied
+    if made is None:
+        made = [_lists.mixed_copies(values, target) for target in targets[1:]]
+    return [values, *made]
 
 
 def reduce_add(inputs: Sequence[torch.Tensor], destination: Device | None = None) -> torch.Tensor:
@@ -195,7 +185,7 @@ def reduce_add_coalesced(
     if not lists:
         return ()
     if not torch.compiler.is_compiling() and (destination is None or slot(destination) == CPU):
-        totals = _native.load().sum_lists(lists)  # None unless all of them are on the CPU
+        totals = _native.load().sum_lists(lists, -1)  # None unless all of them are on the CPU
         if totals is not None:
             return tuple(totals)
     if destination is None and all(value.device == CPU for values in lists for value in values):

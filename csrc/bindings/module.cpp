@@ -21,6 +21,7 @@
 #include "kernels/isa.h"
 #include "ops/device_lists.h"
 #include "ops/fused_lists.h"
+#include "ops/list_routes.h"
 #include "ops/random_streams.h"
 #include "ops/tensor_lists.h"
 #include "tensors/accelerator.h"
@@ -183,24 +184,11 @@ void bind_fused(py::module_& module) {
   });
 }
 
-/// Lists of tensors (fastcomm/_devices/lists.py): None if they are not plain memory, on the CPU or
-/// each on CUDA devices.
+/// Lists of tensors (fastcomm/_devices/lists.py); None if torch has to do the work.
 void bind_lists(py::module_& module) {
   using Lists = std::vector<TensorList>;
-  module.def(
-      "copy_lists",
-      [](const TensorList& tensors, int64_t copies) {
-        return are_plain_cpu(tensors) ? std::make_optional(copy_lists(tensors, copies))
-                                      : std::nullopt;
-      },
-      py::call_guard<py::gil_scoped_release>());
-  module.def(
-      "sum_lists",
-      [](const Lists& sources) {
-        const bool plain = std::all_of(sources.begin(), sources.end(), are_plain_cpu);
-        return plain ? std::make_optional(sum_lists(sources)) : std::nullopt;
-      },
-      py::call_guard<py::gil_scoped_release>());
+  module.def("copy_lists", routed_copies, py::call_guard<py::gil_scoped_release>());
+  module.def("sum_lists", routed_sums, py::call_guard<py::gil_scoped_release>());
   // Returns the copies, and the number of bytes written to them.
   module.def(
       "refresh_lists",
@@ -209,14 +197,7 @@ void bind_lists(py::module_& module) {
         return std::make_pair(std::move(copies), written);
       },
       py::call_guard<py::gil_scoped_release>());
-  module.def("copy_device_lists", copy_device_lists, py::call_guard<py::gil_scoped_release>());
   module.def("send_device_list", send_device_list, py::call_guard<py::gil_scoped_release>());
-  module.def(
-      "sum_device_lists",
-      [](const Lists& sources, int64_t destination) {
-        return sum_device_lists(sources, destination);
-      },
-      py::call_guard<py::gil_scoped_release>());
   module.def(
       "refresh_device_lists",
       [](const TensorList& tensors, const std::vector<int>& devices, Lists copies) {

@@ -1,17 +1,15 @@
 // The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake
 // implementations and their derivatives are in fastcomm/_devices/operators.py.
 //
-// A device is its index, -1 for the CPU. If neither our path for the CPU nor that for devices
-// applies, torch's own functions do the work, in the same order.
+// A device is its index, -1 for the CPU. If ops/list_routes.h has no way, torch's own functions do
+// the work, in the same order.
 #include <torch/library.h>
 
-#include <algorithm>
 #include <iterator>
 
 #include "core/error.h"
 #include "ops/addends.h"
-#include "ops/device_lists.h"
-#include "ops/tensor_lists.h"
+#include "ops/list_routes.h"
 #include "tensors/accelerator.h"
 
 namespace fastcomm {
@@ -29,17 +27,11 @@ TensorList in_one_list(std::vector<TensorList> lists) {
 
 /// `tensors` once for each device, one device after the other.
 TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef devices) {
-  const bool to_cpu =
-      std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device == -1; });
-  if (to_cpu && are_plain_cpu(tensors)) {
-    return in_one_list(copy_lists(tensors, static_cast<int64_t>(devices.size())));
-  }
-  if (!tensors.empty() && is_on_accelerator(tensors[0]) &&
-      std::all_of(devices.begin(), devices.end(), [](int64_t device) { return device >= 0; })) {
-    std::vector<int> places{static_cast<int>(tensors[0].get_device())};
+  if (!tensors.empty()) {
+    const bool on_cpu = tensors[0].is_cpu();
+    std::vector<int> places{on_cpu ? -1 : static_cast<int>(tensors[0].get_device())};
     places.insert(places.end(), devices.begin(), devices.end());
-    auto copies = copy_device_lists(tensors, places);
-    if (copies) return in_one_list(std::move(*copies));
+    if (auto copies = routed_copies(tensors, places)) return in_one_list(std::move(*copies));
   }
   TensorList result;
   for (const int64_t device : devices) {
@@ -61,10 +53,7 @@ TensorList reduce_add_coalesced(const TensorList& tensors, int64_t sources, int6
     const auto begin = tensors.begin() + source * count;
     lists.emplace_back(begin, begin + count);
   }
-  if (destination == -1 && are_plain_cpu(tensors)) return sum_lists(lists);
-  if (destination >= 0) {
-    if (auto sums = sum_device_lists(lists, destination)) return std::move(*sums);
-  }
+  if (auto sums = routed_sums(lists, destination)) return std::move(*sums);
   check_addends(lists);
   TensorList result;
   for (std::ptrdiff_t i = 0; i < count; ++i) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,45 +13,36 @@ from fastcomm._devices import streams as _streams
 from fastcomm._devices.slots import CPU, index_of, served
 
 
-def copies(tensors: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
-    """Return ``count`` copies of the tensors in the CPU's memory."""
-    if count == 0:
-        return []
-    if torch.compiler.is_compiling():
-        flat = _operators().broadcast_coalesced(tensors, [-1] * count)
-        return [flat[i * len(tensors) : (i + 1) * len(tensors)] for i in range(count)]
-    plain = [value.layout == torch.strided and value.device == CPU for value in tensors]
-    chosen = [value for value, fast in zip(tensors, plain, strict=True) if fast]
-    lists = _native.load().copy_lists(chosen, count)
-    if lists is None:
-        return [[detached_copy(value, CPU) for value in tensors] for _ in range(count)]
-    iterators = [iter(values) for values in lists]
-    return [
-        [
-            next(values) if fast else detached_copy(value, CPU)
-            for value, fast in zip(tensors, plain, strict=True)
-        ]
-        for values in iterators
-    ]
-
-
-def device_copies(
-    tensors: list[torch.Tensor], targets: list[torch.device]
+def copies(
+    tensors: list[torch.Tensor], targets: Sequence[torch.device]
 ) -> list[list[torch.Tensor]] | None:
-    """Return copies on the devices after the first, which has the tensors.
+    """Return copies of tensors of the first target, a list for each of the others.
 
-    None where our kernels cannot: then torch does it.
+    None, with nothing done, if torch has to do it (csrc/ops/list_routes.h).
     """
-    kind = _served()
-    if any(target.type != kind for target in targets):
+    kinds = ("cpu", _served())
+    if any(target.type not in kinds for target in targets):
         return None
     indices = [index_of(target) for target in targets]
     if torch.compiler.is_compiling():
-        flat = _operators().broadcast_coalesced(tensors, indices[1:])
-        return [flat[i : i + len(tensors)] for i in range(0, len(flat), len(tensors))]
-    lists: list[list[torch.Tensor]] | None
-    lists = _native.load().copy_device_lists(tensors, indices)
-    return lists
+        flat, count = _operators().broadcast_coalesced(tensors, indices[1:]), len(tensors)
+        return [flat[i * count : (i + 1) * count] for i in range(len(indices) - 1)]
+    made: list[list[torch.Tensor]] | None = _native.load().copy_lists(tensors, indices)
+    return made
+
+
+def mixed_copies(tensors: list[torch.Tensor], target: torch.device) -> list[torch.Tensor]:
+    """Return copies on the target by torch; those of plain memory on the CPU by ours."""
+
+    def is_plain(value: torch.Tensor) -> bool:
+        return bool(value.layout == torch.strided and value.device == target == CPU)
+
+    made = copies([value for value in tensors if is_plain(value)], [CPU, CPU])
+    ours = iter(made[0] if made else [])
+    return [
+        next(ours) if made and is_plain(value) else detached_copy(value, target)
+        for value in tensors
+    ]
 
 
 def send(sources: list[torch.Tensor], destinations: list[torch.Tensor]) -> bool:
@@ -76,15 +68,15 @@ def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Te
     if not lists or not lists[0]:
         return []
     totals: list[torch.Tensor] | None = None
-    kind, ours = target.type, _served()
-    if all(value.device.type == kind for values in lists for value in values):
-        if torch.compiler.is_compiling() and kind in ("cpu", ours):
+    kind = target.type
+    if kind in ("cpu", _served()) and all(
+        v.device.type == kind for values in lists for v in values
+    ):
+        if torch.compiler.is_compiling():
             flat = [value for values in lists for value in values]
             totals = _operators().reduce_add_coalesced(flat, len(lists), index_of(target))
-        elif kind == "cpu":
-            totals = _native.load().sum_lists(lists)
-        elif kind == ours:
-            totals = _native.load().sum_device_lists(lists, index_of(target))
+        else:
+            totals = _native.load().sum_lists(lists, index_of(target))
     return sums_of_flat(lists, target) if totals is None else totals
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import doc_tables
 import pytest
 
 pytest.importorskip("tabulate")
 
 
-def test_tables_are_those_of_the_records(root, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_those_of_the_records(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doc_tables.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_a_figure_that_nobody_measured_is_found(root) -> None:
+def test_a_figure_that_nobody_measured_is_found(root: Path) -> None:
     text = (root / "README.md").read_text()
     (marker,) = {line for line in text.splitlines() if line.startswith("<!-- table: ")}
     table = doc_tables.made_by(marker.removeprefix("<!-- table: ").removesuffix(" -->"))

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,14 +83,14 @@ def reason_against(layer: str, path: Path, target: str, csrc: Path) -> str | Non
 
 
 @pytest.mark.parametrize("room", HIDDEN)
-def test_rooms_of_c10d_see_those_below(root, room):
+def test_rooms_of_c10d_see_those_below(root: Path, room: Any) -> None:
     sources = list((root / "csrc" / room).rglob("*.*"))
     assert sources
     for path, other in itertools.product(sources, HIDDEN[room]):
         assert f'"c10d/{other}/' not in path.read_text(), path
 
 
-def test_includes_point_down(root):
+def test_includes_point_down(root: Path) -> None:
     assert violations(root / "csrc") == []
 
 
@@ -119,7 +120,7 @@ PARTS = {"files": Path, "pairs": lambda path: path.with_suffix(""), "folders": l
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_nothing_includes_itself_in_a_circle(root, parts):
+def test_nothing_includes_itself_in_a_circle(root: Path, parts: Any) -> None:
     assert circle(root / "csrc", PARTS[parts]) == []
 
 
@@ -131,7 +132,7 @@ def test_nothing_includes_itself_in_a_circle(root, parts):
         ("folders", {"a/x.h": "a/b/y.h", "a/b/y.h": "", "a/b/z.h": "x.h", "a/b/x.h": "a/w.h"}),
     ],
 )
-def test_a_planted_circle_is_found(tmp_path, parts, includes):
+def test_a_planted_circle_is_found(tmp_path: Path, parts: Any, includes: Any) -> None:
     for name in {"a/w.h", *includes}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         target = includes.get(name)
@@ -155,7 +156,9 @@ def test_a_planted_circle_is_found(tmp_path, parts, includes):
         ("extra/a.cpp", "", "belongs to no layer"),
     ],
 )
-def test_checker_reports_a_planted_violation(tmp_path, path, line, reason):
+def test_checker_reports_a_planted_violation(
+    tmp_path: Path, path: Any, line: Any, reason: Any
+) -> None:
     for name in ("coll/plan.h", "kernels/sum.h", "c10d/work.h", path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -164,7 +167,7 @@ def test_checker_reports_a_planted_violation(tmp_path, path, line, reason):
     assert len(found) == 1 and reason in found[0]
 
 
-def test_checker_accepts_what_is_allowed(tmp_path):
+def test_checker_accepts_what_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "types.h").write_text('#include "numeric.h"\n#include <vector>\n')
     (tmp_path / "core" / "numeric.h").touch()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,8 +36,8 @@ def write_record(package: Path, **changes: str | None) -> None:
     ],
 )
 def test_mismatch_is_reported_before_the_library_is_opened(
-    run_python, package_copy, changes, built, found
-):
+    run_python: Any, package_copy: Path, changes: Any, built: Any, found: Any
+) -> None:
     write_record(package_copy, **changes)
     # Not an ELF file: opening it would be reported in different words.
     (package_copy / "fastcomm" / "_C.so").write_text("no library")
@@ -57,7 +58,9 @@ def test_mismatch_is_reported_before_the_library_is_opened(
         ("X = 1", None, "fastcomm's record of its build cannot be read (AttributeError"),
     ],
 )
-def test_what_is_missing_or_broken(run_python, package_copy, record, library, message):
+def test_what_is_missing_or_broken(
+    run_python: Any, package_copy: Path, record: Any, library: Any, message: Any
+) -> None:
     if record in ("good", "without CUDA"):
         write_record(package_copy, **({"CUDA_VERSION": None} if record != "good" else {}))
     elif record is not None:
@@ -69,7 +72,9 @@ def test_what_is_missing_or_broken(run_python, package_copy, record, library, me
     assert "pip install --no-build-isolation" in done.stdout
 
 
-def test_sources_in_front_of_what_is_installed_are_told(run_python, package_copy, tmp_path):
+def test_sources_in_front_of_what_is_installed_are_told(
+    run_python: Any, package_copy: Path, tmp_path: Path
+) -> None:
     installed = tmp_path / "site-packages"
     (installed / "fastcomm").mkdir(parents=True)
     (installed / "fastcomm" / "_build_info.py").write_text("")
@@ -83,7 +88,7 @@ def test_sources_in_front_of_what_is_installed_are_told(run_python, package_copy
     assert "outside of fastcomm's source folder" in advice and "pip" not in done.stdout
 
 
-def test_library_names_the_devices_that_it_serves():
+def test_library_names_the_devices_that_it_serves() -> None:
     from fastcomm import _build_info, _native
     from fastcomm._devices import slots as _slots
 
@@ -91,12 +96,12 @@ def test_library_names_the_devices_that_it_serves():
     assert _slots.served() == "cuda"  # without our kernels torch serves it
 
 
-def test_without_torch_the_error_says_so(run_python, package_copy):
+def test_without_torch_the_error_says_so(run_python: Any, package_copy: Path) -> None:
     done = run_python(f"import sys\nsys.modules['torch'] = None\n{LOAD}", path=package_copy)
     assert done.stdout.startswith("fastcomm needs torch"), done.stdout + done.stderr
 
 
-def test_library_links_neither_the_driver_nor_nccl_nor_a_second_openmp(root):
+def test_library_links_neither_the_driver_nor_nccl_nor_a_second_openmp(root: Path) -> None:
     libraries = sorted((root / "fastcomm").glob("_C*.so"))
     assert libraries, "the library has not been built in place"
     for library in libraries:

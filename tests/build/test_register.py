@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,20 +20,22 @@ installed = pytest.mark.skipif(
 
 @installed
 @pytest.mark.parametrize(("autoload", "known"), [({}, "True"), ({AUTOLOAD: "0"}, "False")])
-def test_import_torch_alone_is_enough_unless_autoload_is_off(run_python, autoload, known):
+def test_import_torch_alone_is_enough_unless_autoload_is_off(
+    run_python: Any, autoload: Any, known: Any
+) -> None:
     done = run_python(f"import torch, torch.distributed; {KNOWN}", "-W", "error", **autoload)
     assert done.stdout.split() == [known], done.stderr
 
 
 @pytest.mark.parametrize("order", ["import torch, fastcomm", "import fastcomm, torch"])
 @pytest.mark.parametrize("autoload", ["0", "1"])
-def test_both_import_orders(run_python, root, order, autoload):
+def test_both_import_orders(run_python: Any, root: Path, order: Any, autoload: Any) -> None:
     done = run_python(f"{order}; {KNOWN}", "-W", "error", path=root, **{AUTOLOAD: autoload})
     assert done.stdout.split() == ["True"], done.stderr
 
 
 @pytest.mark.parametrize("first", ["torch", "fastcomm"])
-def test_nothing_heavy_is_loaded(run_python, root, first):
+def test_nothing_heavy_is_loaded(run_python: Any, root: Path, first: Any) -> None:
     code = (
         f"import {first}, sys, torch, fastcomm;"
         "print(sorted(name for name in sys.modules if name.startswith('fastcomm')))"
@@ -43,7 +46,7 @@ def test_nothing_heavy_is_loaded(run_python, root, first):
     )
 
 
-def test_defaults_of_devices_stay(run_python, root):
+def test_defaults_of_devices_stay(run_python: Any, root: Path) -> None:
     code = (
         "import torch.distributed as dist, fastcomm; known = dist.Backend;"
         "print(known.default_device_backend_map['cpu'], known.default_device_backend_map['cuda'],"
@@ -55,7 +58,9 @@ def test_defaults_of_devices_stay(run_python, root):
 
 @installed
 @pytest.mark.parametrize("record", [None, "TORCH_VERSION = '0.0'", "this is no Python"])
-def test_a_broken_build_does_not_break_torch(run_python, package_copy: Path, record):
+def test_a_broken_build_does_not_break_torch(
+    run_python: Any, package_copy: Path, record: Any
+) -> None:
     if record is not None:
         (package_copy / "fastcomm" / "_build_info.py").write_text(record)
     code = (
@@ -69,7 +74,9 @@ def test_a_broken_build_does_not_break_torch(run_python, package_copy: Path, rec
 
 @installed
 @pytest.mark.parametrize("options", [[], ["-W", "error"]])
-def test_a_failing_registration_is_only_a_warning(run_python, package_copy: Path, options):
+def test_a_failing_registration_is_only_a_warning(
+    run_python: Any, package_copy: Path, options: Any
+) -> None:
     register = package_copy / "fastcomm" / "_register.py"
     register.write_text(register.read_text().replace("def _register() -> None:", BROKEN))
     done = run_python("import torch; print(torch.ones(1).item())", *options, path=package_copy)
@@ -78,13 +85,13 @@ def test_a_failing_registration_is_only_a_warning(run_python, package_copy: Path
     assert "broken on purpose" in done.stderr
 
 
-def test_import_without_torch(run_python, root):
+def test_import_without_torch(run_python: Any, root: Path) -> None:
     code = "import sys; sys.modules['torch'] = None; import fastcomm; print(fastcomm.__version__)"
     done = run_python(code, "-W", "error", path=root)
     assert done.returncode == 0, done.stderr
 
 
-def test_torch_without_distributed(run_python, root):
+def test_torch_without_distributed(run_python: Any, root: Path) -> None:
     code = (
         "import torch.distributed as dist; dist.is_available = lambda: False;"
         "import fastcomm; print('fastcomm' in dist.Backend.backend_list)"
@@ -93,7 +100,7 @@ def test_torch_without_distributed(run_python, root):
     assert done.stdout.split() == ["False"], done.stderr
 
 
-def test_public_names():
+def test_public_names() -> None:
     import fastcomm
 
     assert set(fastcomm.__all__) <= set(dir(fastcomm))

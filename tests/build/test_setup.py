@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def run(command: list[str], root: Path, **environment: str) -> subprocess.Comple
     )
 
 
-def test_make_builds_again_for_what_setup_py_imports_alone(root):
+def test_make_builds_again_for_what_setup_py_imports_alone(root: Path) -> None:
     """Another tool that changes makes nothing anew."""
     tools = {path.stem: path for path in (root / "tools").glob("*.py")}
     found, ahead = set(), [root / "setup.py"]
@@ -43,7 +44,7 @@ def test_make_builds_again_for_what_setup_py_imports_alone(root):
     assert {f"{name}.py" for name in found} == set(line.split())
 
 
-def test_without_torch_the_two_lines_are_printed(root):
+def test_without_torch_the_two_lines_are_printed(root: Path) -> None:
     done = run([sys.executable, "-c", WITHOUT_TORCH], root)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-2:] == [
@@ -61,7 +62,7 @@ def test_without_torch_the_two_lines_are_printed(root):
         ("FASTCOMM_DEBUG", "yes", "FASTCOMM_DEBUG must be 0 or 1, not 'yes'"),
     ],
 )
-def test_impossible_flavour(root, tmp_path, name, wish, message):
+def test_impossible_flavour(root: Path, tmp_path: Path, name: Any, wish: Any, message: Any) -> None:
     environment = {name: wish, "PATH": str(tmp_path), "CUDA_HOME": "", "CUDA_PATH": ""}
     if wish == "1" and torch.version.cuda and Path("/usr/local/cuda/bin/nvcc").exists():
         pytest.skip("this environment has both nvcc and a CUDA build of torch")
@@ -70,17 +71,19 @@ def test_impossible_flavour(root, tmp_path, name, wish, message):
     assert done.stderr.splitlines()[-1].startswith(f"fastcomm: {message}")
 
 
-def test_torch_chooses_the_language_standard(root):
+def test_torch_chooses_the_language_standard(root: Path) -> None:
     assert "-std" not in (root / "setup.py").read_text()
 
 
-def test_torch_is_no_build_requirement(root):
+def test_torch_is_no_build_requirement(root: Path) -> None:
     text = (root / "pyproject.toml").read_text()
     requirements = text.split("[build-system]")[1].split("]")[0]
     assert "setuptools" in requirements and "torch" not in requirements
 
 
-def test_the_source_distribution_has_its_licence_and_what_its_pages_link_to(root, tmp_path):
+def test_the_source_distribution_has_its_licence_and_what_its_pages_link_to(
+    root: Path, tmp_path: Path
+) -> None:
     # What sdist packs is what egg_info lists, without packing it.
     words = ["setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
     done = run([sys.executable, *words], root, FASTCOMM_CUDA="0")
@@ -106,7 +109,7 @@ def test_the_source_distribution_has_its_licence_and_what_its_pages_link_to(root
 
 
 @pytest.mark.slow
-def test_wheel_works_away_from_the_sources(root, tmp_path, run_python):
+def test_wheel_works_away_from_the_sources(root: Path, tmp_path: Path, run_python: Any) -> None:
     target = tmp_path / "site"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
     flavour = "1" if "cuda" in _built_flavour() else "0"

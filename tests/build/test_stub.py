@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 
 def stub_names(text: str) -> set[str]:
@@ -16,7 +17,7 @@ def stub_names(text: str) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def test_stub_equals_library(root):
+def test_stub_equals_library(root: Path) -> None:
     stub = root / "fastcomm" / "_C.pyi"
     from fastcomm import _native
 
@@ -25,6 +26,6 @@ def test_stub_equals_library(root):
     assert stub_names(stub.read_text()) == public
 
 
-def test_reader_of_stubs():
+def test_reader_of_stubs() -> None:
     text = "import x\nfrom y import z\n_B: int\nA: int\ndef f() -> None: ...\nclass C:\n    m: int"
     assert stub_names(text) == {"A", "f", "C"}

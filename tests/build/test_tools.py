@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cuda_toolkit
 import native_build
@@ -14,7 +16,7 @@ from support.patience import ENDS
 
 
 @pytest.fixture
-def small_tree(tmp_path, monkeypatch):
+def small_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Build a small tree of sources, each of which checks its own macros."""
     texts = {
         "core/plain.cpp": "#ifdef __AVX2__\n#error leak\n#endif\nint plain() { return 1; }\n",
@@ -41,14 +43,18 @@ def small_tree(tmp_path, monkeypatch):
         ("aarch64", ["plain.cpp"], []),
     ],
 )
-def test_variants_belong_to_their_architecture(small_tree, monkeypatch, machine, names, macros):
+def test_variants_belong_to_their_architecture(
+    small_tree: Any, monkeypatch: pytest.MonkeyPatch, machine: Any, names: Any, macros: Any
+) -> None:
     monkeypatch.setattr(native_build.platform, "machine", lambda: machine)
     sources = native_build.native_sources()
     assert [path.name for path in sources] == names
     assert native_build.variant_macros(sources) == macros
 
 
-def test_library_is_built_once(small_tree, tmp_path, capfd):
+def test_library_is_built_once(
+    small_tree: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     build_dir = tmp_path / "build"
     library = native_build.build(build_dir, ["-fPIC"])
     first = library.stat().st_mtime_ns
@@ -57,7 +63,7 @@ def test_library_is_built_once(small_tree, tmp_path, capfd):
     assert "no work to do" in capfd.readouterr().out
 
 
-def test_units_include_their_sources_and_are_written_once(small_tree, tmp_path):
+def test_units_include_their_sources_and_are_written_once(small_tree: Any, tmp_path: Path) -> None:
     source = tmp_path / "csrc" / "c10d" / "backend.cpp"
     (unit,) = native_build.write_units(tmp_path / "units", {"c10d": [source]})
     assert unit.read_text() == '#include "c10d/backend.cpp"\n'
@@ -68,7 +74,7 @@ def test_units_include_their_sources_and_are_written_once(small_tree, tmp_path):
     assert native_build.sources_of_entry(entry) == [str(source)]
 
 
-def test_compile_error_stops_the_build(small_tree, tmp_path):
+def test_compile_error_stops_the_build(small_tree: Any, tmp_path: Path) -> None:
     (tmp_path / "csrc" / "core" / "plain.cpp").write_text("#error on purpose\n")
     with pytest.raises(SystemExit, match="do not compile"):
         native_build.build(tmp_path / "build", [])
@@ -77,14 +83,16 @@ def test_compile_error_stops_the_build(small_tree, tmp_path):
 @pytest.mark.parametrize(
     ("default", "flags"), [("201402L", ["-std=gnu++17"]), ("201703L", []), ("202002L", [])]
 )
-def test_old_compilers_are_asked_for_cpp17(monkeypatch, default, flags):
+def test_old_compilers_are_asked_for_cpp17(
+    monkeypatch: pytest.MonkeyPatch, default: Any, flags: Any
+) -> None:
     answer = SimpleNamespace(stdout=f"#define X 1\n#define __cplusplus {default}\n")
     monkeypatch.setattr(native_build.subprocess, "run", lambda *_, **__: answer)
     assert native_build.standard_flags(["g++"]) == flags
 
 
 @pytest.fixture
-def fake_toolkit(tmp_path, monkeypatch):
+def fake_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a toolkit whose nvcc is reached through a wrapper script in another folder."""
     nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
     wrapper = tmp_path / "bin" / "nvcc"
@@ -113,7 +121,9 @@ def fake_torch(*capabilities: tuple[int, int]) -> SimpleNamespace:
     return SimpleNamespace(cuda=cuda)
 
 
-def test_the_toolkit_behind_a_wrapper_and_its_architectures(fake_toolkit, monkeypatch):
+def test_the_toolkit_behind_a_wrapper_and_its_architectures(
+    fake_toolkit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choose, home = cuda_toolkit.choose_architectures, cuda_toolkit.find_cuda_home()
     assert home == str(fake_toolkit)
     # This nvcc does not know 12.0 yet.
@@ -124,7 +134,7 @@ def test_the_toolkit_behind_a_wrapper_and_its_architectures(fake_toolkit, monkey
     assert choose(visible, home) == ("7.5", "TORCH_CUDA_ARCH_LIST")
 
 
-def test_architectures_as_options():
+def test_architectures_as_options() -> None:
     options = cuda_toolkit.gencode_options
     assert options("8.0;9.0a+PTX") == (
         "-gencode=arch=compute_80,code=sm_80",
@@ -136,7 +146,7 @@ def test_architectures_as_options():
         options("8.0;Hopper")
 
 
-def test_machine_code_is_compressed_where_every_driver_unpacks_it(tmp_path):
+def test_machine_code_is_compressed_where_every_driver_unpacks_it(tmp_path: Path) -> None:
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
     for release, options in (("12.9", ()), ("13.0", ("-compress-mode=size",)), ("?", ())):
@@ -147,7 +157,7 @@ def test_machine_code_is_compressed_where_every_driver_unpacks_it(tmp_path):
         assert cuda_toolkit.compression_options(str(tmp_path)) == options
 
 
-def test_command_line(root, tmp_path):
+def test_command_line(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(root / "tools" / "native_build.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS)
     assert done.returncode == 0 and "--cxxflags" in done.stdout

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch_releases as releases
@@ -45,12 +46,16 @@ print(*(text for text in told if "fastcomm" in text), sep="\\n", end="")
         ("3.0", (3, 0)),
     ],
 )
-def test_a_release_is_major_and_minor_which_are_compared_as_numbers(version, release):
+def test_a_release_is_major_and_minor_which_are_compared_as_numbers(
+    version: Any, release: Any
+) -> None:
     assert releases.release(version) == release
     assert releases.is_newer(version, "2.15.0") is (release > (2, 15))
 
 
-def test_the_newest_known_torch_is_the_one_that_is_required(tmp_path, monkeypatch):
+def test_the_newest_known_torch_is_the_one_that_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = releases.newest_known()
     assert releases.release(known) >= (2, 11)
     assert not releases.is_newer(known, known)
@@ -77,8 +82,8 @@ def build(root: Path, version: str, record: Path) -> list[str]:
 
 @pytest.mark.parametrize("newer", [True, False])
 def test_a_newer_torch_is_told_once_at_build_and_warned_of_once_at_load(
-    root, package_copy, run_python, newer
-):
+    root: Path, package_copy: Path, run_python: Any, newer: Any
+) -> None:
     known = releases.newest_known()
     version = f"{releases.release(known)[0] + 1}.0.0+cpu" if newer else known
     told = [

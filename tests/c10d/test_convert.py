@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,9 @@ def test_every_layout_arrives(world: World, asynchronous: bool) -> None:
             case = f"{name}, {count}"
             want = make(count).detach()
 
-            def mine(rank: int = world.rank, want: torch.Tensor = want, make=make, n=count):
+            def mine(
+                rank: int = world.rank, want: torch.Tensor = want, make: Any = make, n: Any = count
+            ) -> Any:
                 tensor = make(n)
                 with torch.no_grad():
                     tensor.copy_(want * (rank + 1))

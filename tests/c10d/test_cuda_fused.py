@@ -252,7 +252,7 @@ def _hooked(world: World) -> None:
     ddp.register_comm_hook(state, fused_hook)
     reduce, lies_there = state._reduce, []
 
-    def noted(bucket):  # torch would refuse annotations that are strings
+    def noted(bucket):  # type: ignore[no-untyped-def]  # torch would refuse annotations that are strings
         lies_there.append(fastcomm.is_shared(bucket.buffer()))
         return reduce(bucket)
 

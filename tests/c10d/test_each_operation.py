@@ -127,7 +127,7 @@ def _uneven(rank: int, size: int, dtype: torch.dtype, scale: int) -> None:
 def _layouts(rank: int, size: int) -> None:
     """Use gaps, transposition, conjugation, negation, no dimension, outputs that overlap inputs."""
     root = size - 1
-    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     plain = torch.arange(24.0).view(4, 6) + 100 * rank
     parts = [torch.empty(6, 4).t() if peer % 2 else torch.empty(8, 6)[::2] for peer in range(size)]
     dist.gather(plain, parts if rank == root else None, dst=root)

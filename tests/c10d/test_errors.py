@@ -32,7 +32,7 @@ WAYS = [
 ]
 
 
-def _hook(state, bucket):  # torch would refuse annotations that are strings
+def _hook(state, bucket):  # type: ignore[no-untyped-def]  # torch would refuse annotations that are strings
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
 

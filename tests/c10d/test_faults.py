@@ -77,7 +77,7 @@ def _victim(world: World, how: str) -> None:
     if how == "forked holder":
         _fork_a_holder(world)
     if how == "in a training loop with workers":
-        loader = DataLoader(range(1000), num_workers=2, multiprocessing_context="fork")  # type: ignore[arg-type, var-annotated]
+        loader = DataLoader(range(1000), num_workers=2, multiprocessing_context="fork")
         threading.Timer(0.2, _die, [world]).start()
         for _ in loader:
             dist.all_reduce(torch.zeros(SMALL))

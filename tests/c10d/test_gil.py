@@ -35,7 +35,7 @@ def test_letting_a_group_go_does_not_wait_for_the_gil(world: World) -> None:
     backend = fastcomm_backend.create(options, None)
     tensor = torch.full((4,), float(world.rank))
     maximum = dist.AllreduceOptions()
-    maximum.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
+    maximum.reduceOp = dist.ReduceOp.MAX
     # A Gloo work keeps the state of the thread that made it. This object makes that involve Python,
     # as users' hooks and modes do: the work's end needs the GIL.
     torch._C._stash_obj_in_tls("fastcomm.test", object())

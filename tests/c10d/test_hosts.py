@@ -122,7 +122,7 @@ def _without_interface(world: World, hosts: list[Host], port: int) -> list[list[
             log.lines.append("Gloo connects")
             super().__init__(*arguments, **named)
 
-    dist.ProcessGroupGloo = Recorded  # type: ignore[misc]
+    dist.ProcessGroupGloo = Recorded
     told = []
     at_home = "localhost" if own is hosts[0] else hosts[0].address
     masters = ["file", hosts[0].address, at_home, hosts[0].address6]

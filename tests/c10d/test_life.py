@@ -27,7 +27,7 @@ def test_a_group_is_split(world: World) -> None:
     backend = _backend()
     assert backend.supports_splitting
     members = [0, 2]
-    part = dist.group.WORLD.split_group(members, timedelta(seconds=20), None, "part")  # type: ignore[union-attr]
+    part = dist.group.WORLD.split_group(members, timedelta(seconds=20), None, "part")
     assert (part is None) == (world.rank not in members)
     if part is not None:
         value = torch.tensor([float(world.rank)])
@@ -38,7 +38,7 @@ def test_a_group_is_split(world: World) -> None:
 @on_ranks(2, environment={"FASTCOMM_SEGMENT_MB": "16"})
 def test_a_group_is_not_split_where_shared_memory_is_used_up(world: World) -> None:
     world.init()
-    split = dist.group.WORLD.split_group  # type: ignore[union-attr]
+    split = dist.group.WORLD.split_group
     caught = catch(lambda: [split([0, 1], None, None, f"part {i}") for i in range(9)])
     value = torch.ones(2)
     dist.all_reduce(value)

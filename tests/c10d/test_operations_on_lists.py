@@ -153,7 +153,7 @@ def test_a_coalescing_block_belongs_to_its_thread(world: World) -> None:
 @on_ranks(2)
 def test_a_continuation_of_a_block_may_wait(world: World) -> None:
     world.init()
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     first, second = torch.ones(3), torch.full((2,), 2.0)
     backend._start_coalescing()
     dist.all_reduce(first)

@@ -99,7 +99,7 @@ def test_bad_arguments_harm_nothing(world: World) -> None:
     """They concern the caller alone: the group stays as it is."""
     world.init()
     if world.rank == 0:
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
         caught = [
             catch(backend.send, [torch.zeros(1)], 1, -1),
             catch(backend.send, [torch.zeros(1)], 7, 0),

@@ -284,7 +284,7 @@ def test_a_tensor_outlives_its_groups(world: World) -> None:
 def test_memory_asked_of_the_backend_has_the_dtype_and_size_asked_for(world: World) -> None:
     """Ask for memory through Python, as FSDP2 does, and get what was asked for."""
     world.init()
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     for dtype in (*FLOATS, *INTEGERS, torch.bool, torch.complex64, torch.complex128):
         tensor = backend.allocate_tensor(6, dtype=dtype, device=torch.device("cpu"))
         assert tensor.dtype == dtype and tensor.shape == (6,)

@@ -120,7 +120,7 @@ def test_each_kind_of_wait_is_said_on_gloo() -> None:
 def _part_waits(world: World) -> str:
     _keep_what_is_said(world)
     world.init()
-    part = dist.group.WORLD.split_group([1, 2], None, None, "part")  # type: ignore[union-attr]
+    part = dist.group.WORLD.split_group([1, 2], None, None, "part")
     if world.rank == 2:
         until(lambda: "all_reduce" in _said(world, 1), "rank 1's warning")
     if world.rank != 0:

@@ -128,7 +128,9 @@ def _spied(kind: str) -> set[tuple[str, bool]]:
     seen: set[tuple[str, bool]] = set()
 
     def spy(operation: str, stock: Any) -> Any:
-        def noted(output: torch.Tensor, input: torch.Tensor, *rest: object, **options: object):
+        def noted(
+            output: torch.Tensor, input: torch.Tensor, *rest: object, **options: object
+        ) -> None:
             if output.device.type == kind:
                 seen.add((operation, fastcomm.is_shared(input)))
             return stock(output, input, *rest, **options)

@@ -128,9 +128,9 @@ def test_use_puts_ours_under_torchs() -> None:
 def test_the_native_functions_do_the_work() -> None:
     native = _native.load()
     tensors = [torch.ones(3, device=KIND), torch.ones(6, 7, device=KIND).t()]
-    assert native.copy_device_lists(tensors, [0, 0]) is not None
-    assert native.sum_device_lists([tensors, tensors], 0) is not None
-    assert native.copy_device_lists([torch.ones(3)], [0, 0]) is None
+    assert native.copy_lists(tensors, [0, 0]) is not None
+    assert native.sum_lists([tensors, tensors], 0) is not None
+    assert native.copy_lists([torch.ones(3)], [0, 0]) is None
 
 
 def _peaks(parallel: Any, loss_fn: Any, rows: int, classes: int) -> list[int]:

@@ -44,7 +44,7 @@ def test_everything_is_replaced_and_comes_back() -> None:
         inside = _state()
         assert torch.cuda.comm.broadcast_coalesced is comm.broadcast_coalesced
         assert torch.nn.parallel.comm.scatter is comm.scatter
-        assert sys.modules["torch.nn.parallel._functions"].Broadcast is _functions.Broadcast  # type: ignore[attr-defined]
+        assert sys.modules["torch.nn.parallel._functions"].Broadcast is _functions.Broadcast
         x = torch.randn(4, 2)
         parts = torch.nn.parallel.scatter(x, ["cpu", "cpu"])
         replicas = torch.nn.parallel.replicate(nn.Identity(), ["cpu", "cpu"])

@@ -61,7 +61,7 @@ def _calls(
     if not fastcomm.is_shared(grads[0]):
         grads = [grad.clone() for grad in grads]
     options = (False, 1.0, None, 2, None, False, [], [])
-    backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
+    backend = dist.group.WORLD._get_backend(device)
     reducing, gathering = c10d.AllreduceOptions(), c10d.AllgatherOptions()
     scattering, sending = c10d.ReduceScatterOptions(), c10d.BroadcastOptions()
     exchanging = c10d.AllToAllOptions()
@@ -137,7 +137,7 @@ if __name__ == "__main__":
         )
     from sim import host_time  # ranks find their function there
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()

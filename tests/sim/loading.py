@@ -36,7 +36,7 @@ def load() -> Any:
     torch.utils.generate_methods_for_privateuse1_backend()
     import fastcomm
 
-    sys.modules["fastcomm._C"] = fastcomm._C = _module("fastcomm._C", path)  # type: ignore[attr-defined]
+    sys.modules["fastcomm._C"] = fastcomm._C = _module("fastcomm._C", path)
     atexit.register(_end, os.getpid())
     return native
 

@@ -133,7 +133,7 @@ def time_queued(rank: Rank, doublings: int) -> tuple[int, str, list[int], list[i
 def gather_values(rank: Rank) -> list[object]:
     """Gather values of unequal lengths, where torch finds no NumPy."""
     dist.init_process_group("gloo")
-    torch.Tensor.numpy = None  # type: ignore[method-assign, assignment]
+    torch.Tensor.numpy = None
     control = dist.group.WORLD
     found = all_gather_object((f"rank {rank.rank}", rank.rank + 0.5, "ü" * rank.rank), control)
     dist.destroy_process_group()

@@ -253,7 +253,7 @@ def train(world: World, model: nn.Module, device: torch.device, steps: int = 4) 
         optimizer.step()
 
 
-def note_bucket(buckets, bucket):  # torch would refuse annotations that are strings
+def note_bucket(buckets, bucket):  # type: ignore[no-untyped-def]  # torch would refuse annotations that are strings
     """Note whether all ranks have mapped a bucket, as a hook of stock DDP; then reduce it."""
     buckets.append(fastcomm.is_shared(bucket.buffer()))
     return allreduce_hook(None, bucket)

@@ -14,7 +14,7 @@ class Uneven(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
         self.head = nn.Linear(5 * 4 * 4, 7)
         self.last = nn.Linear(7, 1)
         self.scale = nn.Parameter(torch.tensor(1.5))

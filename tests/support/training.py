@@ -76,7 +76,7 @@ def _fp16(ddp: DistributedDataParallel) -> None:
 
 
 def _then(ddp: DistributedDataParallel) -> None:
-    def hook(size, bucket):  # torch would refuse annotations that are strings
+    def hook(size, bucket):  # type: ignore[no-untyped-def]  # torch would refuse annotations that are strings
         work = dist.all_reduce(bucket.buffer(), async_op=True)
         return work.get_future().then(lambda future: future.value()[0].div_(size))
 

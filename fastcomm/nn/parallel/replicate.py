@@ -236,7 +236,7 @@ class _BroadcastBuffers:
             elif len(self._lists) == count and all(len(t) == len(reals) for t in self._lists):
                 self._lists, written = _native.load().refresh_lists(reals, self._lists)
             else:
-                self._lists = _native.load().copy_lists(reals, count)
+                self._lists = _native.load().copy_lists(reals, [-1] * (count + 1))
                 written = count * sum(t.nbytes for t in reals)
         return [as_before([t.detach() for t in held], tensors) for held in self._lists], written
 

@@ -39,6 +39,7 @@ def test_large_lists_are_divided_among_torchs_threads() -> None:
 def test_lists_that_are_on_no_device_are_left_to_others() -> None:
     native = _native.load()
     values = [torch.ones(3)]
-    assert native.sum_device_lists([values, values], 0) is None
-    assert native.copy_device_lists(values, [0, 1]) is None
+    assert native.sum_lists([values, values], 0) is None
+    assert native.copy_lists(values, [0, 1]) is None
+    assert native.copy_lists(values, [-1, 0]) is None
     assert native.refresh_device_lists(values, [0, 1], [])[1] is None

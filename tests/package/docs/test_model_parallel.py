@@ -110,7 +110,7 @@ def test_stages_on_devices_of_their_own(example: dict[str, Any]) -> None:
         assert output.device == places[2]
         output.square().sum().backward()
         grads = [p.grad for half in halves for p in half.parameters()]
-        found.append([value.detach().cpu() for value in [output, x.grad, *grads]])  # type: ignore[union-attr]
+        found.append([value.detach().cpu() for value in [output, x.grad, *grads]])
     for here, there in zip(*found, strict=True):
         torch.testing.assert_close(there, here)
 

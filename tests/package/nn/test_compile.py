@@ -69,7 +69,7 @@ class Named(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def forward(self, x: torch.Tensor, *, bias: float = 0.0) -> dict[str, Any]:
-        self.steps.add_(1)  # type: ignore[operator, union-attr]
+        self.steps.add_(1)
         hidden = self.words(x).mean(1)
         return {"logits": self.body(hidden) * self.scale + bias, "all": [hidden, (x, None)]}
 
@@ -142,7 +142,7 @@ def _train(
     for x in batches:
         optimizer.zero_grad()
         loss = _loss(parallel(x))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.detach())
         counts.append((what.graphs, what.runs) if what else None)

@@ -175,7 +175,7 @@ def test_a_second_derivative(place: Place) -> None:
 
 
 def test_gradients_keep_the_layout_of_their_parameters(place: Place) -> None:
-    net = nn.Conv2d(8, 16, 2).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = nn.Conv2d(8, 16, 2).to(memory_format=torch.channels_last)
     parallel = DataParallel(net.to(place.first), place.devices(2))
     for _ in range(2):
         parallel(torch.randn(4, 8, 8, 8)).sum().backward()
@@ -298,7 +298,7 @@ def test_running_statistics_of_a_batch_with_one_part(place: Place) -> None:
     wanted(x)
     for buffers in ("first", "mean", "sync_batchnorm"):
         module = nn.BatchNorm2d(3).to(place.first)
-        DataParallel(module, place.devices(2), buffers=buffers)(x)  # type: ignore[arg-type]
+        DataParallel(module, place.devices(2), buffers=buffers)(x)
         for ours, theirs in zip(module.buffers(), wanted.buffers(), strict=True):
             torch.testing.assert_close(ours.cpu(), theirs)
 

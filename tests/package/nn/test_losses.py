@@ -29,7 +29,7 @@ def test_the_loss_in_the_replicas(place: Place, rows: int) -> None:
     net, targets = copy.deepcopy(plain).to(place.first), torch.randint(3, (rows,))
     three = place.devices(3)
     loss = F.cross_entropy(plain(x), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     wanted = gradients(plain)
     parallel = DataParallel(net, three, loss_fn=F.cross_entropy)
     elsewhere = DataParallel(net, three, three[2], loss_fn=F.cross_entropy)
@@ -68,7 +68,7 @@ def test_losses_that_are_sums(place: Place, rows: int, where: str) -> None:
     plain, x = _net(), torch.randn(rows, 6, dtype=torch.float64)
     net, targets = copy.deepcopy(plain).to(place.first), torch.randint(3, (rows,))
     loss, three = Summed(plain)(x, targets), place.devices(3)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     if where == "in the module":
         sums = DataParallel(Summed(net), three)(x, targets)
         parts = zip(x.chunk(3), targets.chunk(3), strict=True)

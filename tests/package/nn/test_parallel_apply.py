@@ -170,7 +170,7 @@ def test_a_replica_that_cannot_begin_to_draw_says_why(monkeypatch: pytest.Monkey
 def test_an_exception_comes_out_with_the_replicas_number(place: Place, count: int) -> None:
     class Failing(nn.Module):
         def forward(self, *inputs: Any) -> Any:
-            return {}["wonderful"]  # type: ignore[var-annotated]
+            return {}["wonderful"]
 
     ended = []
 

@@ -25,14 +25,14 @@ SLOTS = ["cpu", "cpu", "cpu"]
 MASK = (1 << 64) - 1
 
 
-def mixed(x):
+def mixed(x: Any) -> Any:
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
 
 
-def derived(state, part):
+def derived(state: Any, part: Any) -> Any:
     """The stream of a replica, from ADR 37, by nothing but torch's format of a state."""
     words = state[:5040].view(torch.int64).tolist()
     left, after = words[1] & 0xFFFFFFFF, words[2]
@@ -170,14 +170,16 @@ def test_one_seed_gives_the_same_bits_compiled(
 
 
 class Watch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return function(*args, **(kwargs or {}))
 
 
 class Watched(Delayed):
     """Draws under modes of the user's, one within another."""
 
-    def draw(self, x):
+    def draw(self, x: Any) -> Any:
         with Watch(), Watch():
             return super().draw(x)
 
@@ -185,19 +187,19 @@ class Watched(Delayed):
 class Selective(Delayed):
     """Computes again but for products, which torch keeps by dispatch modes."""
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         kept = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
         return checkpoint(self.draw, x, use_reentrant=False, context_fn=kept)
 
 
 @pytest.mark.parametrize("kind", [Watched, Selective])
-def test_one_seed_gives_the_same_bits_under_dispatch_modes(kind):
+def test_one_seed_gives_the_same_bits_under_dispatch_modes(kind: Any) -> None:
     first = step(DataParallel(Delayed(), SLOTS))
     model = DataParallel(kind(), SLOTS)
     assert all(equal(first, step(model)) for _ in range(10))
 
 
-def test_control_without_streams(monkeypatch):
+def test_control_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Mock()
     module = importlib.import_module("fastcomm.nn.parallel.parallel_apply")
     monkeypatch.setattr(module, "begin_pass", lambda: alone)
@@ -206,14 +208,14 @@ def test_control_without_streams(monkeypatch):
     assert not all(equal(runs[0], run) and torch.equal(run[0], run[1]) for run in runs)
 
 
-def test_nothing_drawn_leaves_the_state():
+def test_nothing_drawn_leaves_the_state() -> None:
     model = DataParallel(nn.Linear(4, 4), SLOTS)
     before = torch.get_rng_state()
     model(torch.ones(6, 4)).sum().backward()
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_one_part_is_as_bare():
+def test_one_part_is_as_bare() -> None:
     bare = Delayed()
     torch.manual_seed(1)
     expected = bare(torch.ones(1, 64)), torch.get_rng_state()
@@ -222,7 +224,7 @@ def test_one_part_is_as_bare():
     assert equal(expected, (model(torch.ones(1, 64)), torch.get_rng_state()))
 
 
-def test_a_state_replays_a_pass():
+def test_a_state_replays_a_pass() -> None:
     model = DataParallel(Delayed(), SLOTS)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -233,8 +235,8 @@ def test_a_state_replays_a_pass():
     assert torch.equal(second, model(torch.ones(6, 64)))
 
 
-def test_only_a_later_replica_draws():
-    def nothing(x):
+def test_only_a_later_replica_draws() -> None:
+    def nothing(x: Any) -> Any:
         return x
 
     draws = [parallel_apply([nothing, torch.rand_like], [torch.ones(9)] * 2)]
@@ -242,7 +244,7 @@ def test_only_a_later_replica_draws():
     assert not torch.equal(draws[0][1], draws[1][1])
 
 
-def serially(works, x):
+def serially(works: Any, x: Any) -> Any:
     """The same pass, one replica after the other, by the record."""
     begin = torch.get_rng_state()
     results = [works[0](x)]
@@ -271,11 +273,11 @@ LAYERS = [
 ]
 
 
-def random_models(seed):
+def random_models(seed: Any) -> Any:
     chosen = random.Random(seed)
     layers = [chosen.choice(LAYERS) for _ in range(chosen.randint(1, 6))]
 
-    def work(x):
+    def work(x: Any) -> Any:
         for layer in layers:
             x = layer(x)
         return x
@@ -292,13 +294,13 @@ def random_models(seed):
         assert one is other is None or torch.equal(one, other), seed
 
 
-def test_random_models():
+def test_random_models() -> None:
     for seed in range(40):
         random_models(seed)
 
 
 @pytest.mark.release
-def test_a_thousand_random_models():
+def test_a_thousand_random_models() -> None:
     for seed in range(1000):
         random_models(seed)
 

@@ -89,7 +89,7 @@ def test_gradients_of_all_replicas_are_summed_into_the_module(place: Place) -> N
             replicate(model, devices), x.chunk(3), devices, strict=True
         )
     ]
-    sum(loss.to(place.first) for loss in losses).backward()  # type: ignore[union-attr]
+    sum(loss.to(place.first) for loss in losses).backward()
     for parameter, *parts in zip(model.parameters(), *terms, strict=True):
         assert parameter.grad is not None
         if parameter.is_complex():
@@ -104,7 +104,7 @@ def test_the_first_replica_shares_the_modules_buffers(place: Place) -> None:
     first, second = replicate(model, two)
     first.body[0](torch.randn(8, 4).to(two[0]) + 5)
     second.body[0](torch.randn(8, 4).to(two[1]) - 5)
-    assert model.body[0].running_mean.min() > 0  # type: ignore[operator, union-attr]
+    assert model.body[0].running_mean.min() > 0
     assert model.body[0].num_batches_tracked == 1
 
 
@@ -216,7 +216,7 @@ def test_attributes_and_structure_follow_the_module(place: Place) -> None:
     grown = replicator.replicas(detach=True)[1]
     assert len(grown.body) == 4
     weights = [module.body[3].weight for module in (grown, model)]
-    assert torch.equal(*(weight.cpu() for weight in weights))  # type: ignore[union-attr, operator]
+    assert torch.equal(*(weight.cpu() for weight in weights))
     assert grown.first.weight.count_nonzero() == 0
 
 
@@ -264,7 +264,7 @@ def test_memory_that_somebody_holds_is_theirs(place: Place) -> None:
     model = nn.BatchNorm1d(2).to(place.first)
     replicator = Replicator(model, place.devices(2))
     held = replicator.replicas(detach=True)[1].running_mean
-    replicator.replicas(detach=True)[1].running_mean.add_(1)  # type: ignore[union-attr]
+    replicator.replicas(detach=True)[1].running_mean.add_(1)
     assert held is not None and held.tolist() == [0, 0]
 
 
@@ -272,7 +272,7 @@ def test_quantized_buffers_are_copied() -> None:
     model = nn.Identity()
     model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8))
     replica = Replicator(model, TWO).replicas(detach=True)[1]
-    assert replica.q.dequantize().tolist() == [1, 1, 1]  # type: ignore[operator, union-attr]
+    assert replica.q.dequantize().tolist() == [1, 1, 1]
 
 
 def test_a_module_that_holds_a_compiled_one_is_left_as_it_is() -> None:

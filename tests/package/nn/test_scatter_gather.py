@@ -39,7 +39,7 @@ class Frozen:
 
 
 @dataclasses.dataclass
-class ModelOutput(collections.OrderedDict):  # type: ignore[type-arg]
+class ModelOutput(collections.OrderedDict):
     """As in transformers: a dataclass that is a dict of what is not None."""
 
     logits: Any = None

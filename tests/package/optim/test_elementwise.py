@@ -72,4 +72,4 @@ def test_what_is_not_known_needs_a_word() -> None:
 def test_an_optimizer_is_no_class() -> None:
     made = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     with pytest.raises(TypeError, match=r"a class, torch\.optim\.SGD for instance"):
-        refuse_others(made, elementwise=False)  # type: ignore[arg-type]
+        refuse_others(made, elementwise=False)
