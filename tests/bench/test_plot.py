@@ -45,7 +45,8 @@ def test_legends_and_panels_do_not_overlap(rows: list[dict[str, Any]]) -> None:
     many = [{**row, "op": op} for op in ops for row in rows if row["op"] == "all_reduce"]
     figure = draw(Records(ENVIRONMENT, [*many, *(row for row in rows if row["op"] == "barrier")]))
     figure.canvas.draw()
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+    of_axes = [legend for axes in figure.axes if (legend := axes.get_legend())]
+    legends = [*figure.legends, *of_axes]
     assert len(legends) == 2
     for legend in legends:
         place = legend.get_window_extent()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import single_process
 import torch
+from model_shapes import resnet50, transformer
 
 from fastcomm import comm
 
@@ -30,11 +31,9 @@ def test_the_shapes_are_those_of_the_models() -> None:
     def count(shapes: list[list[int]]) -> int:
         return sum(torch.Size(shape).numel() for shape in shapes)
 
-    assert count(single_process.resnet50()) == 25_557_032  # as torchvision has it
+    assert count(resnet50()) == 25_557_032  # as torchvision has it
     reference = torch.nn.TransformerEncoderLayer(768, 12, 3072, device="meta")
-    assert count(single_process.transformer()) == 12 * sum(
-        p.numel() for p in reference.parameters()
-    )
+    assert count(transformer()) == 12 * sum(p.numel() for p in reference.parameters())
 
 
 def test_a_short_run(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_pytest_with_failures_is_judged_by_what_it_left(check: Check, tmp_path: 
 def test_the_benchmark_of_the_kernels_is_summed_up() -> None:
     row = {"type": "row", "kind": "bandwidth", "sources": 1, "dtype": "bytes", "spread": 0.01}
     row |= {"layout": "aligned", "segments": 1}
-    records = [
+    records: list[dict[str, Any]] = [
         {"type": "environment", "kind": "cuda_kernels", "device": "a device"},
         {**row, "method": "memcpy", "bytes": 1 << 20, "gbps": 10.0, "share_of_copy": 1.0},
         {**row, "method": "multi_copy", "bytes": 16 << 20, "gbps": 3600.0, "share_of_copy": 0.9},

@@ -107,4 +107,4 @@ def test_public_names() -> None:
     for name in fastcomm.__all__:
         assert getattr(fastcomm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
-        _ = fastcomm.absent
+        _ = fastcomm.absent  # type: ignore[attr-defined]

@@ -55,6 +55,6 @@ def test_without_nvcc_or_python_the_cuda_flavour_is_no_success(
 ) -> None:
     monkeypatch.setattr(release_check, "CUDA_PAIR", ("3.99", "torch==2.11.0"))
     home = None if missing == "nvcc" else "/somewhere"
-    monkeypatch.setattr(release_check.cuda_toolkit, "find_cuda_home", lambda: home)
+    monkeypatch.setattr("cuda_toolkit.find_cuda_home", lambda: home)
     assert release_check.check_cuda()["status"] == 1
     assert f"there is no {missing}" in capsys.readouterr().out

@@ -34,7 +34,8 @@ def run(command: list[str], root: Path, **environment: str) -> subprocess.Comple
 def test_make_builds_again_for_what_setup_py_imports_alone(root: Path) -> None:
     """Another tool that changes makes nothing anew."""
     tools = {path.stem: path for path in (root / "tools").glob("*.py")}
-    found, ahead = set(), [root / "setup.py"]
+    found: set[str] = set()
+    ahead = [root / "setup.py"]
     while ahead:
         imported = re.findall(r"^(?:import|from) (\w+)", ahead.pop().read_text(), re.MULTILINE)
         new = {name for name in imported if name in tools} - found

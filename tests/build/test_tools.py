@@ -46,7 +46,7 @@ def small_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_variants_belong_to_their_architecture(
     small_tree: Any, monkeypatch: pytest.MonkeyPatch, machine: Any, names: Any, macros: Any
 ) -> None:
-    monkeypatch.setattr(native_build.platform, "machine", lambda: machine)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     sources = native_build.native_sources()
     assert [path.name for path in sources] == names
     assert native_build.variant_macros(sources) == macros
@@ -87,7 +87,7 @@ def test_old_compilers_are_asked_for_cpp17(
     monkeypatch: pytest.MonkeyPatch, default: Any, flags: Any
 ) -> None:
     answer = SimpleNamespace(stdout=f"#define X 1\n#define __cplusplus {default}\n")
-    monkeypatch.setattr(native_build.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: answer)
     assert native_build.standard_flags(["g++"]) == flags
 
 
@@ -112,7 +112,7 @@ def fake_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return nvcc.parent.parent
 
 
-def fake_torch(*capabilities: tuple[int, int]) -> SimpleNamespace:
+def fake_torch(*capabilities: tuple[int, int]) -> Any:
     cuda = SimpleNamespace(
         is_available=lambda: bool(capabilities),
         device_count=lambda: len(capabilities),

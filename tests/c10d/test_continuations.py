@@ -122,7 +122,7 @@ def test_a_continuation_waits_for_continuations(world: World) -> None:
         value: float = future.wait()[0][0].item()
         if depth == 0:
             return value
-        return _reduced(value).then(lambda done: down(depth - 1, done)).wait()  # type: ignore[no-any-return]
+        return _reduced(value).then(lambda done: down(depth - 1, done)).wait()
 
     assert _reduced(1.0).then(lambda done: down(3, done)).wait() == float(world.size**4)
     assert len(set(threads)) == 4

@@ -54,7 +54,8 @@ def _bits(world: World, way: str) -> None:
     assert fastcomm.explain("all_reduce", data).native
     assert is_direct(data, way=direct.ON_HOST) == (way == "pinned")
     assert is_direct(data) == (way not in ("host", "pinned"))
-    places = [direct.shared, Some(world.rank)] if way == "in place" else [direct.plain]
+    in_place: list[direct.Place] = [direct.shared, Some(world.rank)]
+    places = in_place if way == "in place" else [direct.plain]
     counts = (2048, 1023, 4100, 6, 1, 700)
     for dtype, count in [*zip(DTYPES, counts, strict=True), (torch.bfloat16, 0)]:
         for place in places:

@@ -139,8 +139,8 @@ def _layouts(rank: int, size: int) -> None:
         backend.alltoall(outputs, [view] * size).wait()  # torch's own function refuses conj()
         for peer, got in enumerate(outputs):
             shift = 100.0 * (peer - rank)
-            offset = -shift if view.is_neg() else torch.tensor(complex(shift, shift))
-            offset = offset if view.is_neg() or not view.is_conj() else offset.conj()
+            offset = torch.tensor(-shift if view.is_neg() else complex(shift, shift))
+            offset = offset.conj() if view.is_conj() else offset
             assert torch.equal(got, view.resolve_conj().resolve_neg() + offset)
     dist.scatter(
         single := torch.zeros(()),

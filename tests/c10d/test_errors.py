@@ -124,7 +124,7 @@ _UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
 
 def _culprits(world: World) -> dict[tuple[str, int, tuple[int, ...]], Caught]:
     """Play each disagreement in groups of 3 to 5 ranks, with one odd rank or two."""
-    told = {}
+    told: dict[tuple[str, int, tuple[int, ...]], Caught] = {}
     for number, (kind, (usual, unlike, _, _)) in enumerate(_UNLIKE.items()):
         for size in (3, 4, 5):
             for odd in ((number % size,), (1, 3)):

@@ -200,7 +200,8 @@ def test_lists_in_shared_memory_have_the_same_bits(world: World) -> None:
     sizes = [7, 70001, 4096, 12289]
     for shared_by in (range(world.size), range(1)):
         for gap in (0, 64):
-            at, grads = gap if world.rank == 1 and gap == 64 else 0, []
+            at: int = gap if world.rank == 1 and gap == 64 else 0
+            grads = []
             lengths = sum(sizes) + 1000
             memory = fastcomm.empty(lengths) if world.rank in shared_by else torch.empty(lengths)
             for n in sizes:

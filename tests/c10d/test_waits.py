@@ -27,6 +27,12 @@ STARTS: dict[str, Callable[[int], Any]] = {
     "all_reduce later": lambda peer: dist.all_reduce(torch.zeros(4), async_op=True),
     "recv later": lambda peer: dist.irecv(torch.zeros(4), peer),
 }
+
+
+def _waited(start: Callable[[int], Any], peer: int) -> Any:
+    return start(peer).wait()
+
+
 WAITS: dict[str, Callable[[int], Any]] = {
     "all_reduce": lambda peer: dist.all_reduce(torch.zeros(MANY)),
     "barrier": lambda peer: dist.barrier(),
@@ -36,7 +42,7 @@ WAITS: dict[str, Callable[[int], Any]] = {
     "recv": lambda peer: dist.recv(torch.zeros(4), peer),
     "recv from any": lambda peer: dist.recv(torch.zeros(4)),
     "send": lambda peer: dist.send(torch.zeros(MANY), peer),
-    **{how: lambda peer, start=start: start(peer).wait() for how, start in STARTS.items()},
+    **{how: partial(_waited, start) for how, start in STARTS.items()},
 }
 MESSAGES = ["recv", "recv from any", "send", "recv later"]
 OVER_GLOO = [("gloo", how) for how in ("all_reduce", "all_reduce later", *MESSAGES[:3])]
@@ -183,7 +189,8 @@ def test_who_waits_learns_of_a_death(transport: str, how: str, hold: bool) -> No
     for outcome in outcomes[::2]:
         assert outcome.error is None, outcome.error
         caught, delay = outcome.value
-        peer, advice = 1, "Look at its own output"
+        peer: int | None = 1
+        advice = "Look at its own output"
         if transport == "gloo":  # which knows whom it waited for
             peer = None if "reduce" in how else int(outcome.rank == 0)
             advice = "look at the others' output"

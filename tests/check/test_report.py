@@ -20,7 +20,7 @@ def _row(path: str, verdict: str = "ok", check: str = "staged", **more: Any) -> 
 
 def _links(path: str, speeds: dict[tuple[int, int], float]) -> list[Row]:
     return [
-        _row(path, check="pair", gbs=gbs, **{"from": source, "to": target})
+        _row(path, check="pair", gbs=gbs) | {"from": source, "to": target}
         for (source, target), gbs in speeds.items()
     ]
 

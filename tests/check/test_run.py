@@ -97,14 +97,14 @@ def test_what_raises_on_one_rank_is_said_of_that_rank_and_ends_in_time() -> None
 
 
 def _hang_beside_gloo() -> None:
-    stock = speeds.make
+    stock = speeds.make  # type: ignore[attr-defined]
 
     def hanging(*arguments: Any) -> Any:
-        made = stock(*arguments)
+        made: list[Any] = stock(*arguments)
         made[0].check = lambda *_: time.sleep(600)
         return made
 
-    speeds.make = hanging
+    speeds.make = hanging  # type: ignore[assignment, attr-defined]
 
 
 def test_a_stock_backend_that_hangs_leads_around_nothing() -> None:

@@ -23,10 +23,10 @@ def ended_before(schedule: Schedule) -> dict[int, set[int]]:
         ended = {rank: _ended(schedule, rank, done[rank]) for rank in done}
         before = dict(done)
         for rank, ops in ended.items():
-            for op in ops:
-                for peer in needed(schedule.ops[op], rank, schedule.players(op)):
+            for at in ops:
+                for peer in needed(schedule.ops[at], rank, schedule.players(at)):
                     # The peer has issued this one, so what it did before is over.
-                    done[peer] = max(done[peer], [step.op for step in steps[peer]].index(op))
+                    done[peer] = max(done[peer], [step.op for step in steps[peer]].index(at))
         if done == before:
             return ended
 

@@ -68,11 +68,14 @@ def fused_all_reduce(make: Planned) -> None:
     def wanted() -> tuple[Tensors, Tensors]:
         return right(one, number, members, op.average)
 
+    def gradient(i: int) -> torch.Tensor:
+        return wanted()[0][i]
+
     listed: list[torch.Tensor | None] = []
     for i, value in enumerate(given(one, number, rank)):
         form = "strided" if (number + rank + i) % 5 == 0 and value.dim() == 1 else "plain"
         laid = Laid(value, Layout(form, make.memory))
-        make.case.wanted.append((f"gradient {i}", laid, lambda i=i: wanted()[0][i]))
+        make.case.wanted.append((f"gradient {i}", laid, functools.partial(gradient, i)))
         listed.append(laid.given)
     for place in range((number + rank) % 3):
         listed.insert((rank + 2 * place) % (len(listed) + 1), None)

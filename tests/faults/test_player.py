@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from faults.player import Player
@@ -19,7 +19,7 @@ def _player(failed: bool, asynchronous: bool) -> Player:
     player: Any = Player(
         Schedule(0, 2, "small blocks", ((0, 1),), (op,), (steps, steps), Fault("interrupt", 0, 0)),
         0,
-        None,
+        cast(Any, None),
     )
     error = ErrorType.COMM_ERROR if failed else ErrorType.SUCCESS
     backend = SimpleNamespace(get_error=lambda: error)

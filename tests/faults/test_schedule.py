@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import prod
+from typing import Any
 
 from faults import runs
 from faults.certain import ended_before
@@ -63,7 +64,7 @@ def test_a_disagreement_differs() -> None:
 
 
 def test_messages_are_of_all_kinds_and_a_pair_has_few_enough_for_its_ring() -> None:
-    seen = set()
+    seen: set[tuple[Any, ...]] = set()
     for schedule in SCHEDULES:
         messages = [op for op in schedule.ops if op.is_message]
         # A rank that does not wait for a short receive leaves earlier messages in the ring.

@@ -14,8 +14,8 @@ from support.patience import ENDS
 pytestmark = pytest.mark.gpu
 
 WAYS = ("handle", "descriptor")
-CASES = ("bits", "pulls", "pairs", "unlike_pairs", "two", "one_queue", "back_to_back")
-CASES += ("mismatch", "late", "abort", "death", "refused")
+CASES = ["bits", "pulls", "pairs", "unlike_pairs", "two", "one_queue", "back_to_back"]
+CASES += ["mismatch", "late", "abort", "death", "refused"]
 SOAKED = 400.0  # seconds for one of the long ones; each has a step of make gpu-check
 every_way = pytest.mark.parametrize("way", WAYS)
 by_two_and_four = pytest.mark.parametrize("ranks", [2, 4], ids=["by_two", "by_four"])

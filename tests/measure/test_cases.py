@@ -38,7 +38,7 @@ BUS_FACTORS = {
 
 
 @pytest.mark.parametrize("factors", BUS_FACTORS)
-def test_bus_factor(factors: tuple[float, ...]) -> None:
+def test_bus_factor(factors: tuple[float, float, float]) -> None:
     for name in BUS_FACTORS[factors]:
         assert tuple(CASES[name].bus_factor(ranks) for ranks in (2, 4, 8)) == factors, name
     assert sorted(itertools.chain(*BUS_FACTORS.values())) == sorted(CASES)

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -60,7 +61,7 @@ def _calls(
     grads = list(empty(count, device=device).fill_(1.0).chunk(GRADIENTS))
     if not fastcomm.is_shared(grads[0]):
         grads = [grad.clone() for grad in grads]
-    options = (False, 1.0, None, 2, None, False, [], [])
+    options: tuple[Any, ...] = (False, 1.0, None, 2, None, False, [], [])
     backend = dist.group.WORLD._get_backend(device)
     reducing, gathering = c10d.AllreduceOptions(), c10d.AllgatherOptions()
     scattering, sending = c10d.ReduceScatterOptions(), c10d.BroadcastOptions()

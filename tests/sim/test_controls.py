@@ -72,7 +72,7 @@ def _lists() -> list[Tensors]:
 
 
 def _copies(lists: list[Tensors]) -> list[Tensors]:
-    return list(comm.broadcast_coalesced(lists[0], DEVICES)[1:])
+    return [list(copies) for copies in comm.broadcast_coalesced(lists[0], DEVICES)[1:]]
 
 
 def _sums(lists: list[Tensors]) -> Sequence[torch.Tensor]:
@@ -278,7 +278,7 @@ def _memory_of_any_stream() -> None:
     def as_now(self: Any) -> list[torch.Stream]:
         return [torch.accelerator.current_stream(device) for device in self._devices[1:]]
 
-    _BroadcastBuffers._streams = property(as_now, _nothing)  # type: ignore[assignment]
+    _BroadcastBuffers._streams = property(as_now, _nothing)  # type: ignore[assignment, arg-type]
 
 
 def _nothing(*_: object, **__: object) -> list[torch.Stream]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from fastcomm._measure import queued
 from fastcomm._measure.cases import CASES, REDUCTIONS
-from fastcomm._measure.device_time import Sample
+from fastcomm._measure.device_time import Sample, Work
 from fastcomm._measure.objects import all_gather_object
 from fastcomm._measure.rank import Rank
 from fastcomm._measure.timing import Samples, agree, max_over_ranks, measure
@@ -113,7 +113,7 @@ def time_queued(rank: Rank, doublings: int) -> tuple[int, str, list[int], list[i
     dist.init_process_group("gloo")
     asked: list[int] = []
 
-    def queue(work: queued.Call, cycles: int, before: queued.Call) -> Sample | None:
+    def queue(work: Work, cycles: int, before: Work) -> Sample | None:
         asked.append(cycles)
         before()
         work()
@@ -121,7 +121,7 @@ def time_queued(rank: Rank, doublings: int) -> tuple[int, str, list[int], list[i
         milliseconds = 50.0 * (rank.rank + 1)  # of 50 calls
         return Sample(milliseconds, milliseconds / 2) if in_time else None
 
-    queued.queue = queue
+    queued.queue = queue  # type: ignore[assignment, attr-defined]
     queued.DeviceTimer._synchronize = lambda self: None  # type: ignore[method-assign]
     timer = queued.DeviceTimer(lambda: None, dist.group.WORLD, torch.device("cuda"))
     timer.pilot()

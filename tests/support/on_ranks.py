@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.ranks import World, run_ranks
@@ -44,19 +44,19 @@ def on_ranks(
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(body).parameters)[1:]
 
-        @functools.wraps(body)
-        def test(**given: Any) -> None:
+        def play(**given: Any) -> None:
             size, variables = (given.get(way, values[0]) for way, values in ways.items())
             environment = {**options.get("environment", {}), **named[variables]}
             arguments = [given[name] for name in own]
             function = _Body(body.__module__, body.__name__)
             run_ranks(size, function, *arguments, **{**options, "environment": environment})
 
+        test: Any = functools.wraps(body)(play)
         test.body = body
         taken = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in own + several]
         test.__signature__ = inspect.Signature(taken)
         for way in several:
             test = pytest.mark.parametrize(way, ways[way])(test)
-        return test
+        return cast(Callable[..., None], test)
 
     return decorate

@@ -119,7 +119,7 @@ def _main(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-    faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     # A process that was started in the background ignores Ctrl-C, and its children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import torch

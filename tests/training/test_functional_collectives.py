@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 Tensors = list[torch.Tensor]
 
 
-Group = dist.ProcessGroup
+Group: TypeAlias = dist.ProcessGroup
 
 
 def _all_to_all(x: torch.Tensor, rank: int, size: int, group: Group) -> Tensors:

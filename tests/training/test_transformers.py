@@ -131,6 +131,7 @@ def _train(world: World, folder: str, checkpoint: str | None) -> dict[str, Any]:
     ]
     assert [row["eval_rows"] for row in logged if "eval_rows" in row] == [7]
     assert max(row.get("grad_norm", 0.0) for row in logged) > CLIPPED
+    assert trainer.model is not None
     return {"logged": logged, "weights": trainer.model.state_dict()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ LARGEST = 3 << 20  # bytes of a large tensor
 
 
 # What a tensor must hold afterwards: what it held, or this; a function where it takes long to find.
-Wanted = torch.Tensor | Callable[[], torch.Tensor] | None
+Wanted: TypeAlias = torch.Tensor | Callable[[], torch.Tensor] | None
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -127,13 +128,14 @@ def coalesced(make: Maker, which: int) -> None:
     for i, shape in enumerate(make.spec.shapes):
         if which == 0:
             tensor = summed(make, f"tensor {i}", shape)
-            calls.append(lambda t=tensor: dist.all_reduce(t, make.op(), group=make.group))
+            calls.append(partial(dist.all_reduce, tensor, make.op(), group=make.group))
         elif which == 1:
             both = gathered(make, f"input {i}", shape)
-            calls.append(lambda b=both: dist.all_gather_into_tensor(*b, group=make.group))
+            calls.append(partial(dist.all_gather_into_tensor, *both, group=make.group))
         else:
             both = scattered(make, f"input {i}", shape)
-            calls.append(lambda b=both: dist.reduce_scatter_tensor(*b, make.op(), group=make.group))
+            scattering = partial(dist.reduce_scatter_tensor, *both, make.op(), group=make.group)
+            calls.append(scattering)
 
     def call() -> Any:
         manager = dist.distributed_c10d._coalescing_manager

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from support.patience import ENDS
 from fastcomm._take_over import instead_of
 
 
-def run(folder: Path, *words: str, status: int = 0, **environment: str) -> tuple[str, str]:
+def run(folder: Path, *words: str, status: int = 0, **environment: Any) -> tuple[str, str]:
     """Run a script of a folder there, to its exit status, and return what it said."""
     ended = subprocess.run(
         [sys.executable, "-m", "fastcomm", "run", *words],
@@ -78,7 +79,12 @@ dist.destroy_process_group()
 
 def test_every_group_that_asks_for_gloo_is_fastcomms(tmp_path: Path) -> None:
     (tmp_path / "groups.py").write_text(GROUPS)
-    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    places: dict[str, Any] = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
     said = run(tmp_path, "groups.py", **places)[0].splitlines()
     asked_for_none, asked = said[:2], said[2:]
     if not torch.cuda.is_available():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -511,7 +511,8 @@ def test_memory_formats_are_kept(place: Place) -> None:
 
 def test_devices() -> None:
     x = torch.randn(2)
-    for bad in ([], ()):
+    none: list[Sequence[int]] = [[], ()]
+    for bad in none:
         with pytest.raises(RuntimeError, match="Expected at least one device"):
             comm.broadcast_coalesced([x], bad)
     with pytest.raises(ValueError, match="meta"):

@@ -122,7 +122,8 @@ def test_replicas_may_compute_the_loss(world: World, kind: str) -> None:
 @on_ranks(2)
 def test_ranks_with_fewer_inputs_join(world: World, kind: str) -> None:
     two = world.join(kind, 2)
-    for options in ({}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+    for word in (None, "find_unused_parameters", "gradient_as_bucket_view"):
+        options: dict[str, Any] = {word: True} if word else {}
         found = []
         for wrap, devices in ((Ours, two), (Ours, None), (CLIPPED, None), (Stock, None)):
             ddp: Any = wrap(_linear().to(two[0] if devices else "cpu"), devices, **options)

@@ -170,7 +170,7 @@ def test_a_replica_that_cannot_begin_to_draw_says_why(monkeypatch: pytest.Monkey
 def test_an_exception_comes_out_with_the_replicas_number(place: Place, count: int) -> None:
     class Failing(nn.Module):
         def forward(self, *inputs: Any) -> Any:
-            return {}["wonderful"]
+            return dict[str, Any]()["wonderful"]
 
     ended = []
 
@@ -257,7 +257,8 @@ def test_exceptions_are_wrapped_as_by_torch(kind: type[Exception], count: int) -
 
 def test_lengths_that_differ() -> None:
     module = nn.Identity()
-    for arguments in ([[]], [[1], [{}, {}]], [[1], None, TWO]):
+    unlike: list[list[Any]] = [[[]], [[1], [{}, {}]], [[1], None, TWO]]
+    for arguments in unlike:
         with pytest.raises(AssertionError, match="The number of modules 1 is not equal to"):
             parallel_apply([module], *arguments)
 

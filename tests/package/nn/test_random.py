@@ -256,7 +256,7 @@ def serially(works: Any, x: Any) -> Any:
     return results
 
 
-LAYERS = [
+LAYERS: list[Callable[[Any], Any]] = [
     lambda x: F.dropout(x, 0.3),
     lambda x: F.rrelu(x, training=True),
     lambda x: x + torch.rand_like(x),

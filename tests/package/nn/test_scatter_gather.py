@@ -196,7 +196,7 @@ def test_gather_joins_the_structures(place: Place) -> None:
     assert torch.equal(joined["tuple"][0], both) and isinstance(joined["tuple"][1], list)
     assert type(joined["named"]) is Pair and torch.equal(joined["named"].b["k"], both)
     assert type(joined["record"]) is Record and torch.equal(joined["record"].x, both)
-    assert joined["record"].name == ["n", "n"]
+    assert vars(joined["record"])["name"] == ["n", "n"]
     assert type(joined["model"]) is ModelOutput and list(joined["model"]) == ["logits"]
     assert torch.equal(joined["model"].logits, both) and joined["model"].loss is None
     assert joined["none"] is None

@@ -95,7 +95,8 @@ def test_nothing_is_left_behind(place: Place) -> None:
 
 def test_no_thread_for_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     parallel = DataParallel(_net(0.1, True), ["cpu"] * 3, buffers="sync_batchnorm")
-    start, started = threading.Thread.start, []
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
 
     def start_two(thread: threading.Thread) -> None:
         if len(started) == 2:

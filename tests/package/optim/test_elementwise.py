@@ -28,7 +28,7 @@ def _train(kind: Any, cut: int | None, **settings: Any) -> torch.Tensor:
     return torch.cat([parameter.detach() for parameter in parameters])
 
 
-@pytest.mark.parametrize("kind", sorted(ELEMENTWISE, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(ELEMENTWISE, key=repr))
 def test_a_step_on_rows_is_that_on_the_whole(kind: Any) -> None:
     assert torch.equal(_train(kind, None, lr=0.1), _train(kind, 8, lr=0.1))
     refuse_others(kind, elementwise=False)
