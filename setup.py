@@ -11,6 +11,8 @@ Environment:
     FASTCOMM_CUDA          1 or 0: with or without CUDA. Default: with it where both nvcc and a
                            CUDA build of torch are present.
     FASTCOMM_DEBUG         1: -O0 -g instead of -O3.
+    FASTCOMM_UNITS         0: the sources above the layers are compiled one by one, so that a change
+                           of one takes seconds. Default: 1, which is fastest for all of them.
     MAX_JOBS               number of compilers that run at once.
     TORCH_CUDA_ARCH_LIST   GPU architectures, in torch's notation.
 """
@@ -63,17 +65,21 @@ os.environ["PATH"] = os.pathsep.join(
 )
 
 
-if os.environ.get("FASTCOMM_DEBUG", "") not in ("", "0", "1"):
-    raise SystemExit(
-        f"fastcomm: FASTCOMM_DEBUG must be 0 or 1, not {os.environ['FASTCOMM_DEBUG']!r}"
-    )
+def switch(name: str) -> str:
+    """Return a variable that is 0, 1 or empty."""
+    wish = os.environ.get(name, "")
+    if wish not in ("", "0", "1"):
+        raise SystemExit(f"fastcomm: {name} must be 0 or 1, not {wish!r}")
+    return wish
+
+
+IS_DEBUG = switch("FASTCOMM_DEBUG") == "1"
+HAS_UNITS = switch("FASTCOMM_UNITS") != "0"
 
 
 def choose_cuda_home() -> str | None:
     """Return the toolkit to compile CUDA sources with, None for the CPU-only flavour."""
-    wish = os.environ.get("FASTCOMM_CUDA", "")
-    if wish not in ("", "0", "1"):
-        raise SystemExit(f"fastcomm: FASTCOMM_CUDA must be 0 or 1, not {wish!r}")
+    wish = switch("FASTCOMM_CUDA")
     home = None if wish == "0" else cuda_toolkit.find_cuda_home()
     missing = [
         what
@@ -106,7 +112,7 @@ if CUDA_HOME:
     CUDA = native_build.Cuda(CUDA_HOME, cuda_toolkit.gencode_options(ARCHITECTURES))
 # What is above the layers hands over tensors and computes nothing: -O2 is enough.
 CODE_FLAGS = [*native_build.CODE_FLAGS, "-O2"]
-if os.environ.get("FASTCOMM_DEBUG") == "1":
+if IS_DEBUG:
     CODE_FLAGS += ["-O0", "-g"]
 
 
@@ -122,7 +128,10 @@ def units() -> dict[str, list[Path]]:
 
 def extension() -> CppExtension:
     """Describe ``fastcomm._C``: sources above the torch-free layers, flags, macros."""
-    sources = native_build.write_units(BUILD_DIR / "units", units())
+    if HAS_UNITS:
+        sources = native_build.write_units(BUILD_DIR / "units", units())
+    else:
+        sources = sorted(path for unit in units().values() for path in unit)
     macros = [(name, "1") for name in native_build.variant_macros(native_build.native_sources())]
     # at::parallel_for is a plain loop without -fopenmp. Nothing is linked for it: the runtime must
     # be the one that torch has brought along; a second one would have threads of its own.

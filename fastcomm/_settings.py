@@ -13,7 +13,7 @@ import warnings
 
 from fastcomm import _native
 
-BUILD = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG")  # setup.py reads them
+BUILD = ("FASTCOMM_CUDA", "FASTCOMM_DEBUG", "FASTCOMM_UNITS")  # setup.py reads them
 
 
 def names() -> list[str]:

@@ -16,7 +16,7 @@ struct TypeTag {
 
 /// Returns make(TypeTag<T>()) for the dtype's type T; Made() for DType::kOther.
 template <class Made, class Make>
-Made for_type(DType dtype, const Make& make) {
+constexpr Made for_type(DType dtype, const Make& make) {
   switch (dtype) {
     case DType::kFloat32:
       return make(TypeTag<float>());
@@ -47,6 +47,18 @@ Made for_type(DType dtype, const Make& make) {
     default:
       return Made();
   }
+}
+
+/// The dtype of a C++ type that for_type visits.
+template <class T>
+constexpr DType dtype_for() {
+  for (int i = 0; i < kNumDTypes; ++i) {
+    const auto is_of = [](auto tag) {
+      return std::is_same<typename decltype(tag)::Type, T>::value;
+    };
+    if (for_type<bool>(static_cast<DType>(i), is_of)) return static_cast<DType>(i);
+  }
+  return DType::kOther;
 }
 
 template <class T, class... Types>

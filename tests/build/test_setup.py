@@ -61,6 +61,7 @@ def test_without_torch_the_two_lines_are_printed(root: Path) -> None:
         ("FASTCOMM_CUDA", "yes", "FASTCOMM_CUDA must be 0 or 1, not 'yes'"),
         ("FASTCOMM_CUDA", "1", "FASTCOMM_CUDA=1 needs "),
         ("FASTCOMM_DEBUG", "yes", "FASTCOMM_DEBUG must be 0 or 1, not 'yes'"),
+        ("FASTCOMM_UNITS", "no", "FASTCOMM_UNITS must be 0 or 1, not 'no'"),
     ],
 )
 def test_impossible_flavour(root: Path, tmp_path: Path, name: Any, wish: Any, message: Any) -> None:

@@ -5,12 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <limits>
 
 #include "core/control.h"
 #include "core/cuda_host.h"
 #include "core/hd.h"
+#include "core/numeric.h"
 #include "core/touches.h"
 #include "core/types.h"
+#include "core/visit_types.h"
 #include "engines/cuda/ends.h"
 #include "engines/cuda/meeting_place.h"
 #include "kernels/channel.h"
@@ -226,20 +230,17 @@ FC_DEVICE ChannelState meet_once(const MeetingArgs& args, const ChannelState& st
   return ChannelState{state.base + 1, good ? 0u : 1u, state.shorts};
 }
 
-/// 0 if the type has no NaN.
+/// Bits of the dtype's quiet NaN; 0 if it has none.
 inline uint64_t nan_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 0x7e00;
-    case DType::kBFloat16:
-      return 0x7fc0;
-    case DType::kFloat32:
-      return 0x7fc00000;
-    case DType::kFloat64:
-      return 0x7ff8000000000000;
-    default:
-      return 0;
-  }
+  return for_type<uint64_t>(dtype, [](auto tag) -> uint64_t {
+    using T = typename decltype(tag)::Type;
+    uint64_t bits = 0;
+    if constexpr (is_float_type<T>) {
+      const T nan = Numeric<T>::store(std::numeric_limits<typename Numeric<T>::Acc>::quiet_NaN());
+      std::memcpy(&bits, &nan, sizeof(T));
+    }
+    return bits;
+  });
 }
 
 template <class Word>

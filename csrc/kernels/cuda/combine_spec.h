@@ -2,7 +2,10 @@
 // know it.
 #pragma once
 
+#include <type_traits>
+
 #include "core/types.h"
+#include "core/visit_types.h"
 #include "kernels/cuda/reduce_spec.h"
 
 namespace fastcomm {
@@ -20,19 +23,17 @@ constexpr bool is_of_multi_reduce(DType dtype, ReduceOp op) {
   return has_cuda_kernel(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg);
 }
 
+/// The unsigned type of the same size, for a signed one.
 inline DType unsigned_of(DType dtype) {
-  switch (dtype) {
-    case DType::kInt8:
-      return DType::kUInt8;
-    case DType::kInt16:
-      return DType::kUInt16;
-    case DType::kInt32:
-      return DType::kUInt32;
-    case DType::kInt64:
-      return DType::kUInt64;
-    default:
+  if (dtype == DType::kOther) return dtype;
+  return for_type<DType>(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    if constexpr (std::is_integral<T>::value) {
+      return dtype_for<typename std::make_unsigned<T>::type>();
+    } else {
       return dtype;
-  }
+    }
+  });
 }
 
 /// The same reduction, under the one name that kernels know: the unsigned type's if the sign does

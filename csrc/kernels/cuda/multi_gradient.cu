@@ -208,8 +208,8 @@ Kernel<kWords> kernel_for_sources(int num_sources) {
   }
 }
 
-/// True if the norm of an unchanged source is all that is wanted. No caller asks for a norm alone of
-/// a source that the wire changes.
+/// True if the norm of an unchanged source is all that is wanted. No caller asks for a norm of a
+/// source that a wire changes without asking for the sum.
 bool is_norm_alone(const GradientReduceSpec& spec) {
   return spec.num_destinations == 0 && spec.divisor == 1 && spec.scale == 1 &&
          spec.norm != NormKind::kNone;
