@@ -15,7 +15,7 @@ Result call(const char* function, const Arguments&... arguments) {
   return module.attr(function)(arguments...).template cast<Result>();
 }
 
-std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, true); }
+std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
 
 }  // namespace
 

@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace fastcomm {
 namespace {
 
-/// The value from `begin` to `end` with this name by `name_of`, the first of several; else kOther.
+/// The first value from `begin` on, below `end`, whose `name_of` is `name`; else kOther.
 template <class Kind>
 Kind named(const std::string& name, const char* (*name_of)(Kind), int begin, int end) {
   for (int number = begin; number < end; ++number) {
@@ -37,7 +37,7 @@ Query query_of(const std::string& operation, uint64_t count, const std::string& 
   return query;
 }
 
-/// `engine` is another backend's name; "" means this code, or nothing.
+/// `engine` names the backend that carries out a delegated call; "": none does.
 py::dict explanation_of(const Query& query, const Selection& selection, std::string engine) {
   py::dict result;
   const bool delegated = selection.algorithm == Algorithm::kDelegated;
@@ -53,7 +53,7 @@ py::dict explanation_of(const Query& query, const Selection& selection, std::str
   return result;
 }
 
-/// Nothing if the engine for such tensors is not decided yet.
+/// Nothing if the engine for tensors on `device` is not decided yet.
 std::optional<py::dict> explain(const FastcommBackend& backend, const std::string& device,
                                 const Query& query) {
   c10::Device place(device);
@@ -67,11 +67,11 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   const Engine& engine = **serving;
   Selection selection = engine.explain(query);
   if (!backend.traits().native) selection.reason = backend.traits().why_not_native;
-  const bool passed = std::any_of(route.begin(), serving, [](const Engine* before) {
-    return before->is_native() && before->is_on_devices();
+  const bool kernels_declined = std::any_of(route.begin(), serving, [](const Engine* earlier) {
+    return earlier->is_native() && earlier->is_on_devices();
   });
   const std::string why_not_direct = backend.engines().why_not_direct(place);
-  if (passed) {
+  if (kernels_declined) {
     selection.reason += "; the devices' own kernels do not do this";
   } else if (!why_not_direct.empty()) {
     selection.reason += concat("; not from device to device: ", why_not_direct);
@@ -81,7 +81,7 @@ std::optional<py::dict> explain(const FastcommBackend& backend, const std::strin
   return result;
 }
 
-/// The traits of a group that does not exist: `size` ranks on this machine, with this environment.
+/// The traits that a group of `size` ranks would have on this machine, with this environment.
 GroupTraits imagined_group(int size) {
   const Environment& env = environment();
   GroupTraits traits;
@@ -114,7 +114,7 @@ void bind_explain(
     const Query query = query_of(operation, count, dtype, op);
     return explanation_of(query, explain_selection(group, query), group.native ? "" : "Gloo");
   });
-  // Names of all operations.
+  // Several kinds may share a name.
   module.def("operations", [] {
     std::vector<std::string> names;
     for (int number = 1; number < kNumOpKinds; ++number) {

@@ -14,23 +14,24 @@ namespace fastcomm {
 /// The functions of fastcomm/_distributed/device_engines.py. They take the GIL.
 DeviceBackends device_backends();
 
-/// FastcommBackend.explain() for a group; explain() for one that does not exist; operations(): the
-/// names of all operations.
+/// FastcommBackend.explain() for a group; explain() for one that has not been formed; operations():
+/// the names of all operations.
 void bind_explain(pybind11::module_& module,
                   pybind11::class_<FastcommBackend, c10::intrusive_ptr<FastcommBackend>,
                                    ::c10d::Backend>& backend);
 
-/// NativeWork, PeerWork, WorkOfMany and DelegateWork, whose get_future() returns our Future, and
-/// future_of(). After torch.distributed.
+/// The works of all engines, whose get_future() returns our Future, and future_of(). Called after
+/// the import of torch.distributed, which binds their base class.
 void bind_futures(pybind11::module_& module);
 
-/// A reference that may be dropped without the GIL; after the interpreter's end it is leaked.
+/// A reference to a Python object. It may be dropped without the GIL, and is leaked after the end
+/// of the interpreter.
 template <class Object>
 std::shared_ptr<Object> held(Object object) {
-  return {new Object(std::move(object)), [](Object* known) {
+  return {new Object(std::move(object)), [](Object* owned) {
             if (!Py_IsInitialized()) return;
             const pybind11::gil_scoped_acquire gil;
-            delete known;
+            delete owned;
           }};
 }
 

@@ -73,14 +73,16 @@ AnySchedule over_list(const Call& call, const PeerView& peers, const ScratchLayo
   return Schedule{peers, call.gradients};
 }
 
-// In one step, a payload holds all that a rank sends, and a rank reads its peers' payloads.
+// Values of AlgorithmRow::messages.
 
 int one_message(int) { return 1; }
-/// A one-step all_reduce reads the message of every peer; a pipelined one reads about two messages
-/// for any number of ranks.
+/// A payload holds one message. But a one-shot all_reduce reads the message of every peer, and a
+/// pipelined one about two messages for any number of ranks: so the limit falls with their number.
 int those_of_peers(int size) { return size - 1; }
-/// Messages to all ranks.
+/// A payload holds a part for each rank.
 int those_of_all(int size) { return size; }
+
+// Values of AlgorithmRow::copied_out.
 
 uint64_t to_all_but_one(const Call& call, int size) {
   return static_cast<uint64_t>(size - 1) * call.bytes();
@@ -94,7 +96,7 @@ uint64_t list_to_all_but_one(const Call& call, int size) {
     bytes += tensor.count * dtype_size(tensor.dtype);
   return static_cast<uint64_t>(size - 1) * bytes;
 }
-/// Others get as much as this rank, unless only the root gets something.
+/// The bytes that this rank gets, times the ranks; in a gather, only the root gets something.
 uint64_t messages_to_all(const Call& call, int size) {
   uint64_t bytes = 0;
   for (const auto& expected : call.messages->receives) bytes += expected.bytes;
@@ -143,14 +145,14 @@ Table make_table() {
                            void (*alone)(const Call&) = nullptr) -> OperationRow& {
     return rows.emplace_back(OperationRow{kind, std::move(algorithms), alone});
   };
-  // Reductions in one type.
+  // Reductions of one message or part, in one type.
   const auto add_reduction = [&](OpKind kind, const std::vector<AlgorithmRow>& algorithms,
                                  void (*alone)(const Call&)) -> OperationRow& {
     OperationRow& row = add(kind, algorithms, alone);
     row.reduces = true;
     return row;
   };
-  // Over tensors of several sizes.
+  // Calls that the header does not describe in full.
   const auto detailed = [](OperationRow& row) -> OperationRow& {
     row.has_detail = true;
     return row;
@@ -172,9 +174,9 @@ Table make_table() {
        {kPipelined, nullptr, broadcast<BroadcastPipelined>, nullptr, to_all_but_one}})
       .peers = {Work::kPull, false, /*from_root=*/true};
   add(OpKind::kAllGather, gathers, all_gather_alone).peers = {Work::kPull};
-  OperationRow& meeting = add(OpKind::kBarrier, {{Algorithm::kFlags, nullptr, barrier}});
-  meeting.has_data = false;
-  meeting.peers = {Work::kMeet};
+  OperationRow& barrier_row = add(OpKind::kBarrier, {{Algorithm::kFlags, nullptr, barrier}});
+  barrier_row.has_data = false;
+  barrier_row.peers = {Work::kMeet};
   add(OpKind::kOther);
   add_reduction(OpKind::kReduce, reduces, all_reduce_alone).peers = {Work::kReduceSlices, false,
                                                                      false, /*to_root=*/true};
@@ -187,7 +189,7 @@ Table make_table() {
                                                                                  /*in_parts=*/true};
   add_reduction(OpKind::kReduceScatterTensor, scatters, reduce_scatter_alone).peers = {
       Work::kReduceParts, /*in_parts=*/true};
-  // Sizes are known in pairs, on devices too.
+  // Only the sender and the receiver of a message know its size, on devices too.
   const auto add_pairs = [&](OpKind kind) {
     OperationRow& row = detailed(add(kind, moves, all_to_all_v_alone));
     row.counted = false;
@@ -216,7 +218,7 @@ Table make_table() {
   detailed(add_reduction(OpKind::kReduceScatterUneven, reduces, all_reduce_alone));
   detailed(add(OpKind::kAllReduceSparse, moves, all_to_all_v_alone)).counted = false;
 
-  // The machinery of the collectives does not serve these.
+  // Rings serve these, without a schedule (engines/cpu/point_to_point.h).
   add(OpKind::kSend, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
   add(OpKind::kRecv, {{Algorithm::kRing, nullptr, nullptr}}).counted = false;
 

@@ -2,7 +2,7 @@
 //
 // block   the part of a message that one step of a pipelined schedule moves
 // slice   the part of a block that one rank reduces
-// slot    a place in scratch for a piece; consecutive pieces have different slots
+// slot    a place in scratch for a payload, a stage or a result; consecutive ones differ
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,8 @@ struct BlockCut {
   }
 };
 
-/// Elements of each of `parts` slices of `total` elements (the last ones may be shorter or empty).
+/// Elements of each of `parts` slices of `total` elements, a multiple of `align`. The last slices
+/// may be shorter or empty.
 inline uint64_t slice_elements(uint64_t total, int parts, uint64_t align) {
   return round_up(ceil_div(total, static_cast<uint64_t>(parts)), align);
 }
@@ -61,44 +62,45 @@ inline Span slice_of(uint64_t total, int parts, int index, uint64_t align) {
   return cut(total, slice_elements(total, parts, align), static_cast<uint64_t>(index));
 }
 
-/// Places of the slots in one rank's scratch, in bytes. A payload serves one-shot schedules, a
-/// table describes the messages of an all_to_all_v; stages and results serve pipelined ones. The
-/// two kinds never share memory, so a one-shot operation may write its payload while a peer still
-/// reads the blocks of the previous operation.
+/// Places of the slots in one rank's scratch, in bytes. Payloads serve one-shot schedules; stages
+/// and results serve pipelined ones; a table describes the messages of an all_to_all_v. Payloads
+/// share no memory with stages and results, so a one-shot operation may write its payload while a
+/// peer still reads the blocks of the previous operation.
 ///
-/// Slots take turns through more memory than is needed. A line that a peer has read is in its
-/// cache, and writing it then costs three to four times as much as writing one that has left the
-/// cache (7 ns to 2 on two cores of one cache; reading a written line, 1.6). So slots return to a
-/// line once as much as a second-level cache holds has been written. Messages of at most
-/// `short_bytes` do not: they would touch all of that memory for a line or two.
+/// Slots take turns through more memory than is needed. A line that a peer has read is in the
+/// peer's cache: writing it costs three to four times as much as writing a line that has left that
+/// cache (7 ns instead of 2 between two cores that share a cache; reading a written line takes
+/// 1.6). So a line is written again only after about as many bytes as a second-level cache holds.
+/// Messages of at most `short_bytes` have two slots of their own instead: in turns they would touch
+/// all of that memory, for a line or two each.
 struct ScratchLayout {
   uint64_t payload_bytes;       // largest payload
-  uint64_t block_bytes;         // each of two stages of the largest block
-  uint64_t result_bytes;        // each of two results
+  uint64_t block_bytes;         // largest block; there is room for two stages of it
+  uint64_t result_bytes;        // largest result; there is room for two
   uint64_t table_bytes = 0;     // each of two tables
   uint64_t rotation_bytes = 0;  // memory through which payloads take turns; at least two of them
-  uint64_t short_bytes = 0;
+  uint64_t short_bytes = 0;     // each of two payload slots of short messages
 
   static constexpr uint64_t kSlotAlign = 64;
 
   uint64_t table(uint64_t sequence) const { return 2 * short_bytes + (sequence & 1) * table_bytes; }
-  /// The payload slot of operation `sequence`, for `bytes`: never that of the previous operation,
-  /// since the halves of the rotation belong to even and odd operations.
+  /// The payload slot of operation `sequence`, for `bytes`. It shares no memory with that of the
+  /// previous operation: even and odd operations have one half of the rotation each.
   uint64_t payload(uint64_t sequence, uint64_t bytes) const {
     if (bytes <= short_bytes) return (sequence & 1) * short_bytes;
     const uint64_t half = rotation_bytes / 2, stride = round_up(bytes, kSlotAlign);
     const uint64_t turn = (sequence >> 1) % (half / stride);
     return shorts() + (sequence & 1) * half + turn * stride;
   }
-  /// The slot of block `turn`, counted through operations whose blocks have one size: never that of
-  /// the previous block.
+  /// The stage slot of a block. `turn` counts the blocks as if all operations were equal to this
+  /// one; consecutive turns have different slots.
   uint64_t stage(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + place_in(2 * block_bytes, turn, bytes);
   }
   uint64_t result(uint64_t turn, uint64_t bytes) const {
     return shorts() + rotation_bytes + 2 * block_bytes + place_in(2 * result_bytes, turn, bytes);
   }
-  /// Bytes from the start of scratch that an operation of one step with such a payload uses.
+  /// Bytes from the start of scratch that a one-shot operation with such a payload uses.
   uint64_t in_one_step(uint64_t bytes) const {
     return bytes <= short_bytes ? shorts() : shorts() + rotation_bytes;
   }
@@ -116,7 +118,7 @@ struct ScratchLayout {
   }
 };
 
-/// Bytes of a block that one rank stages and others copy out: small enough to overlap the two.
+/// Bytes of a block that one rank stages and others copy out, small enough that the two overlap.
 inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
   constexpr uint64_t kBlocks = 8, kSmallest = 64 * 1024, kLine = 64;
   const uint64_t wanted = round_up(ceil_div(bytes, kBlocks), kLine);
@@ -125,9 +127,10 @@ inline uint64_t overlapping_block(uint64_t bytes, const ScratchLayout& layout) {
 
 /// Sends of at most this many bytes travel with their announcement.
 constexpr size_t kEagerBytes = 2048;
-/// Size of the pieces of a longer send, which let sender and receiver copy at the same time. Larger
-/// slots let two ranks that share a core change places less often; smaller ones let the rings of 64
-/// ranks fit into some 20 MiB of address space per rank. Only pairs that use them take memory.
+/// Bytes of a ring's slot, and so of each piece of a longer send; sender and receiver copy pieces
+/// at the same time. With larger slots, two ranks that share a core switch less often; with smaller
+/// ones, the rings of 64 ranks fit into some 20 MiB of address space per rank. Only pairs that use
+/// their ring take memory for it.
 constexpr size_t ring_slot_bytes(int size) { return size <= 16 ? 128 * 1024 : 32 * 1024; }
 
 }  // namespace fastcomm

@@ -21,7 +21,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
 }
 
 void Told::add(const std::vector<int>& ranks, const std::string& call) {
-  constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 3;  // of two, a separator and zero
+  constexpr size_t kRoom = sizeof(ControlBlock::reason) / 2 - 3;  // two, "; " and a zero fit
   const std::string one = concat(name_ranks(ranks), " called ", call);
   if (count_ < kShown) text_ += concat(count_ == 0 ? "" : "; ", one);
   if (count_ < 2) brief_ += concat(count_ == 0 ? "" : "; ", without_middle(one, kRoom));
@@ -34,7 +34,7 @@ std::string Told::text() const {
 
 Unlike tell_unlike(const std::vector<const CallHeader*>& headers,
                    const std::function<std::string(int rank)>& call_of) {
-  std::vector<std::vector<int>> alike;  // by the first of their ranks
+  std::vector<std::vector<int>> alike;  // ranks of each different call, by the first of them
   for (int rank = 0; rank < static_cast<int>(headers.size()); ++rank) {
     if (headers[rank] == nullptr) continue;
     const auto known = std::find_if(alike.begin(), alike.end(), [&](const auto& ranks) {
@@ -42,17 +42,18 @@ Unlike tell_unlike(const std::vector<const CallHeader*>& headers,
     });
     known == alike.end() ? alike.push_back({rank}) : known->push_back(rank);
   }
-  const auto most = std::find_if(alike.begin(), alike.end(), [&](const auto& ranks) {
+  const auto majority = std::find_if(alike.begin(), alike.end(), [&](const auto& ranks) {
     return 2 * ranks.size() > headers.size();
   });
   std::vector<int> odd;
-  if (most != alike.end() && alike.size() > 1) {
+  if (majority != alike.end() && alike.size() > 1) {
     for (auto ranks = alike.begin(); ranks != alike.end(); ++ranks) {
-      if (ranks != most) odd.insert(odd.end(), ranks->begin(), ranks->end());
+      if (ranks != majority) odd.insert(odd.end(), ranks->begin(), ranks->end());
     }
     std::sort(odd.begin(), odd.end());
-    std::rotate(alike.begin(), most, most + 1);  // shown even if not all calls are
-    std::swap(alike[0], alike[1]);               // after the first odd one
+    // First an odd call, then the majority's: both are shown even if not all calls are.
+    std::rotate(alike.begin(), majority, majority + 1);
+    std::swap(alike[0], alike[1]);
   }
   const std::string culprit =
       odd.empty() ? ""

@@ -12,7 +12,7 @@ namespace fastcomm {
 
 enum class ErrorCode : int {
   kInvalidArgument = 0,  // the caller's mistake, nothing was sent
-  kUnsupported = 1,      // valid, but nothing here does it
+  kUnsupported = 1,      // valid, but not implemented
   kSystem = 2,           // a system call failed
   kMismatch = 3,         // the ranks called different operations
   kTimeout = 4,          // not every rank arrived in time
@@ -39,7 +39,7 @@ std::string concat(const Parts&... parts) {
   return out.str();
 }
 
-/// "write: No space left on device (errno 28)" for the current errno, and what to do about it.
+/// Text for the current errno: "write: No space left on device (errno 28)", then advice, if any.
 std::string errno_text(const char* call);
 
 }  // namespace fastcomm

@@ -7,7 +7,7 @@
 
 namespace fastcomm {
 
-/// 0: not measured, use the default.
+/// 0 or false: not measured, so the default holds.
 struct Tuning {
   uint64_t payload_bytes = 0;  // FASTCOMM_ONE_SHOT_BYTES, of ranks on the host
   uint64_t block_bytes = 0;    // FASTCOMM_BLOCK_BYTES

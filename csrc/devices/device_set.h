@@ -2,20 +2,20 @@
 // access to each other, events that order the ranks' streams, pinned memory for data that cannot go
 // directly.
 //
-// One host thread works for all ranks, so nothing is published and nobody waits on a flag: this is
-// no Transport. A rank is a place in the list of devices, and the same device may appear there
-// several times. Each call brings one stream per rank, of the rank's device (0: its default
+// One host thread works for all ranks, so nothing is published, no rank waits on a flag, and no
+// Transport is needed. A rank is a place in the list of devices, and the same device may appear
+// there several times. Each call brings one stream per rank, of the rank's device (0: its default
 // stream).
 //
 // Ordering contract. mark(m, r) stands for all work given to rank r's stream so far; await(m, r,
 // peer) makes later work of rank r's stream wait for the peer's mark m. Both only enqueue. The set
-// owns the marks, and its next call reuses them: the holder of mutex() issues one operation as a
-// whole.
+// owns the marks, and the next operation reuses them, so mutex() is held while an operation is
+// issued.
 //
 // Cost: a mark or a wait is about a microsecond of the host. Nothing is allocated except in the
-// constructor and in staging(), if that has to grow. A graph can capture direct operations if the
-// capture includes the streams of all ranks; staged ones wait for marks of earlier calls, which a
-// capture refuses.
+// constructor, by a probe in look_again(), and in staging() if that has to grow. A graph can
+// capture direct operations if the capture includes the streams of all ranks; staged ones wait for
+// marks of earlier calls, which a capture refuses.
 #pragma once
 
 #include <sys/types.h>
@@ -38,14 +38,14 @@ constexpr int kMaxLocalRanks = 16;
 /// One per rank.
 using Streams = std::vector<cudaStream_t>;
 
-/// The work that a mark of a rank stands for. Each is one event per rank.
+/// The state of a rank once a mark of it has been reached. Each is one event per rank.
 enum class Mark {
-  kReady,     // the caller's work before the operation
-  kStaged,    // its data is in pinned memory
-  kWorked,    // it has worked on the data
-  kFinished,  // it touches no other rank's memory any more
-  kDrained,   // it has read the staged data in the even half
-  kDrainedOdd,
+  kReady,       // all work before the operation is done
+  kStaged,      // its data is in pinned memory
+  kWorked,      // it has copied or reduced the data
+  kFinished,    // it touches no other rank's memory any more
+  kDrained,     // it has read the staged data in the even half
+  kDrainedOdd,  // the same, in the odd half
 };
 constexpr int kNumMarks = 6;
 
@@ -55,7 +55,7 @@ struct Staging {
   char* memory = nullptr;
   uint64_t half_bytes = 0;
   uint64_t rounds = 0;       // so far, in all operations
-  uint32_t readers[2] = {};  // bit r: rank r has left a mark
+  uint32_t readers[2] = {};  // by half; bit r: rank r has left a kDrained mark
 };
 
 struct DeviceSetOptions {
@@ -65,28 +65,28 @@ struct DeviceSetOptions {
 
 class DeviceSet {
  public:
-  /// Asks `access` about every pair of different devices: the first set of a process probes.
+  /// Asks `access` about every pair of devices, which probes the pairs that it does not know yet.
   /// `access` outlives the set. Raises Error: no such device, not 1 to kMaxLocalRanks ranks
   /// (kInvalidArgument); CUDA fails (kSystem).
   DeviceSet(std::vector<int> devices, PeerAccess& access, const DeviceSetOptions& options = {});
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Waits for the last users of the pinned memory, if there is any.
+  /// Waits for the last readers of the pinned memory, if there is any.
   ~DeviceSet();
 
   int size() const { return static_cast<int>(devices_.size()); }
   int device(int rank) const { return devices_[rank]; }
-  /// True if kernels of `rank` may read and write memory of `peer`. Only look_again() may change
-  /// this from staged to direct.
+  /// True if kernels of `rank` may read and write memory of `peer`. Only look_again() changes this,
+  /// and only to true.
   bool direct(int rank, int peer) const { return access(rank, peer).kind != AccessKind::kStaged; }
   const Access& access(int rank, int peer) const {
     return *access_[rank * size() + peer].load(std::memory_order_acquire);
   }
 
   /// Asks again about pairs that were unproved because their devices were busy, if it is time and
-  /// no stream is captured. An operation calls it before it asks which ranks reach each other;
-  /// usually it costs nothing. `streams` have been checked; the mutex is held.
+  /// no stream is captured; usually, it costs nothing. An operation calls it before it asks which
+  /// ranks reach each other. `streams` have been checked; the mutex is held.
   void look_again(const Streams& streams);
 
   /// Held by one operation at a time.
@@ -95,15 +95,15 @@ class DeviceSet {
   /// Raises Error: not one stream per rank (kInvalidArgument); a child of fork() (kForked).
   void check(const Streams& streams) const;
 
-  // All of these leave the rank's device current in `guard`.
+  // `guard` guards the current device, which all of these may change.
   void mark(Mark mark, int rank, const Streams& streams, DeviceGuard& guard);
-  /// Does nothing if both ranks use one stream, which is in order.
+  /// Does nothing if both ranks use the same stream, whose work is in order.
   void await(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
-  /// As await, for a mark of an earlier call, which had other streams.
+  /// The same for a mark of an earlier operation, which may have used other streams.
   void await_earlier(Mark mark, int rank, int peer, const Streams& streams, DeviceGuard& guard);
 
-  /// Every stream waits for all work given to all streams so far, by way of the first rank: 2 (n -
-  /// 1) waits instead of n (n - 1). Uses `mark`.
+  /// Makes every stream wait for all work given to all streams so far, by way of the first rank:
+  /// 2 (n - 1) waits instead of n (n - 1). Uses `mark`.
   void meet(Mark mark, const Streams& streams, DeviceGuard& guard);
 
   /// The set's pinned memory, with `wanted` bytes per half or as many as allowed. Grows in powers
@@ -111,6 +111,7 @@ class DeviceSet {
   /// Raises Error(kSystem).
   Staging& staging(uint64_t wanted);
 
+  /// Of both halves.
   static constexpr uint64_t kLeastStagingBytes = uint64_t{64} << 10;
 
  private:
@@ -132,8 +133,8 @@ class DeviceSet {
 
   const std::vector<int> devices_;
   PeerAccess& peers_;
-  std::vector<std::atomic<const Access*>> access_;  // rank by rank
-  bool unproved_ = false;                           // one of them is
+  std::vector<std::atomic<const Access*>> access_;  // [rank * size() + peer]
+  bool unproved_ = false;                           // true if any of access_ is
   std::vector<Event> events_;
   std::vector<Pinned> pinned_;  // the last one is in use
   Staging staging_;

@@ -2,10 +2,10 @@
 // and the places of data that goes through pinned memory. Arithmetic alone: devices/exchange.h
 // defines a round, and enqueues it.
 //
-// A rank has a lane of jobs: those whose data it stages, or that it reduces. Every lane that has
-// something to stage gets an equal share of a round's staging memory, at least the size of the
-// smallest piece, and puts as much of its jobs there as fits; a lane that gets none waits for a
-// later round. Lanes that stage nothing are done in the first round.
+// A lane is the list of one rank's jobs: those whose data it stages, or that it reduces. Every lane
+// that has something to stage gets an equal share of a round's staging memory, with room for at
+// least the smallest piece, and puts as much of its jobs there as fits; a lane that gets no share
+// waits for a later round. Lanes that stage nothing are done in the first round.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace fastcomm {
 
 static_assert(kMaxLocalRanks <= kMaxReduceSources, "a reduction takes a source of every rank");
 
-/// `bytes` at `src`, in memory of rank `from`, to dst[r] in memory of each rank r that is not null.
+/// A copy of `bytes` at `src`, in memory of rank `from`, to each dst[r] that is not null, in memory
+/// of rank r.
 struct CopyJob {
   int from;
   const char* src;
@@ -27,8 +28,8 @@ struct CopyJob {
   char* dst[kMaxLocalRanks];
 };
 
-/// `count` elements of sources[r] in memory of each rank r, reduced by rank `owner`, to `dst` in
-/// memory of rank `to`, which may be that rank's source.
+/// A reduction, by rank `owner`, of `count` elements of all sources[r], in memory of rank r, to
+/// `dst`, in memory of rank `to`. `dst` may be sources[to].
 struct ReduceJob {
   int owner;
   uint64_t count;
@@ -37,7 +38,7 @@ struct ReduceJob {
   char* dst;
 };
 
-/// A rank as a member of a set.
+/// The set of this rank alone.
 inline uint32_t rank_bit(int rank) { return uint32_t{1} << rank; }
 
 /// Calls `use(rank)` for each rank of a set.
@@ -49,12 +50,13 @@ void for_each_rank(uint32_t ranks, const Use& use) {
 /// One rank's work in a round.
 struct RoundWork {
   std::vector<CopySegment> stage, pull, fetch;
-  std::vector<const void*> sources;  // of reductions, one per rank for each
-  std::vector<void*> destinations;   // one for each
+  std::vector<const void*> sources;  // of each reduction, one per rank
+  std::vector<void*> destinations;   // one per reduction
   std::vector<uint64_t> counts;
-  uint32_t staged_by = 0;   // bit s: reads data that rank s has staged
-  uint32_t fetch_from = 0;  // bit s: fetches results of rank s
-  bool stages_results = false;
+  uint32_t staged_by = 0;       // bit s: reads data that rank s has staged
+  uint32_t fetch_from = 0;      // bit s: fetches results of rank s
+  bool stages_results = false;  // some destinations are staging memory
+  /// True if nothing is pulled or reduced.
   bool empty() const { return pull.empty() && counts.empty(); }
   void clear();
 };
@@ -66,7 +68,8 @@ struct Room {
   uint64_t left() const { return end - at; }
 };
 
-/// Keeps its lists from one operation to the next, so that it allocates nothing once warm.
+/// Keeps the memory of its lists from one operation to the next, so that repeated operations
+/// allocate nothing.
 class ExchangePlan {
  public:
   explicit ExchangePlan(const DeviceSet& group);
@@ -75,16 +78,17 @@ class ExchangePlan {
   void add(const CopyJob& job);
   void add(const ReduceJob& job);
 
-  /// All jobs have been added; `spec` is that of the reductions. The ranks' access to each other is
-  /// asked now, and holds for the whole operation.
+  /// Called when all jobs have been added; `spec` describes the reductions. The ranks' access to
+  /// each other is read here, once for the whole operation.
   void begin(const ReduceSpec& spec);
 
   /// After begin(). Bit p: kernels of `rank` touch memory of rank p in place.
   uint32_t touches(int rank) const { return touches_[rank]; }
-  /// After begin(). Staging memory for one round with everything; 0 if nothing is staged.
+  /// After begin(). Bytes of staging memory that hold everything in one round; 0 if nothing is
+  /// staged.
   uint64_t staging_bytes() const;
 
-  /// True if something is in no round yet.
+  /// True if a job, or a part of one, is in no round yet.
   bool unfinished() const;
   /// Makes the next round, which may stage in `half`.
   void next_round(Room half);
@@ -98,7 +102,7 @@ class ExchangePlan {
   struct Lane {
     std::vector<CopyJob> copies;
     std::vector<ReduceJob> reductions;
-    size_t job = 0;     // copies come first
+    size_t job = 0;     // the next one; copies come first
     uint64_t done = 0;  // bytes or elements of that job
     uint64_t staged_bytes = 0;
     bool finished() const { return job == copies.size() + reductions.size(); }

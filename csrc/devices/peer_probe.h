@@ -1,14 +1,14 @@
 // Probe of two devices that may use each other's memory: both must see the right bits there.
 //
-// Both devices run a block at once. In every round each fills a box of its own memory with a
-// pattern; when both have, each reads the other's box and writes to the other's second box; when
-// both have, each checks the box that the other wrote. They meet between these phases through flags
-// in pinned memory of the host, so that a broken link cannot break the meeting.
+// Both devices run a block at once. In every round each device fills its box, a piece of its
+// memory, with a pattern; when both have, each reads the other's box and writes to the other's
+// inbox; when both have, each checks its own inbox. Between these phases they meet through flags in
+// pinned memory of the host, so that a broken link cannot break the meeting.
 //
-// It is the one place where a device waits for another without an event: at set-up, within a bound,
-// and never in an operation. A pair that never runs at once is reported as busy; a kernel that does
-// not come back (for instance when PCIe access control leaves a read unanswered) is given up with
-// its memory.
+// Of the code for devices of one process, only this lets a device wait for another without an
+// event: within a bound, and before the work of an operation, never in it. A pair whose blocks
+// never run at once is reported as busy. A kernel that does not end (for instance because PCIe
+// access control leaves a read unanswered) is abandoned, and its memory is not freed.
 #pragma once
 
 #include <string>

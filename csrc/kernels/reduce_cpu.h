@@ -1,4 +1,4 @@
-// The CPU's reduction loops, one set per instruction set (kernels/isa.h), behind a function table.
+// The CPU's reduction loops, one set per instruction set (kernels/isa.h), and the choice of one.
 //
 // SUM, AVG, PREMUL_SUM: accumulate as in core/numeric.h. Integers wrap; AVG truncates.
 // PRODUCT: accumulates like SUM, in the order of the same tree, and is rounded once.
@@ -24,8 +24,8 @@ struct ReduceSpan {
   size_t count;      // elements
   int divisor;       // divides the sum in the accumulator; 1: no division
   double scale = 1;  // floats: multiplies after that, as the accumulator's type
-  double factor =
-      1;  // floats: multiplies every source, before the sum; then divisor and scale do not count
+  /// Floats: multiplies every source before the sum; if not 1, divisor and scale are ignored.
+  double factor = 1;
 };
 
 using ReduceFunction = void (*)(const ReduceSpan&);
@@ -34,8 +34,8 @@ using ReduceFunction = void (*)(const ReduceSpan&);
 /// tests/kernels/test_loops.py finds it in the object code.
 #define FC_LOOP __attribute__((noinline))
 
-/// The reason why there is no such reduction, as the end of a sentence with advice; nullptr if
-/// there is one. Pure: all ranks get the same. Complex numbers are pairs of reals here; only upper
+/// The reason why there is no such reduction, or advice, as the end of a message; nullptr if there
+/// is one. Pure: all ranks get the same. Complex numbers are pairs of reals here; only upper
 /// layers know them.
 const char* why_no_reduction(DType dtype, ReduceOp op);
 

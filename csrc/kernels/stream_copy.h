@@ -1,5 +1,6 @@
-// Copies that do not read their destination into the cache first, for more memory than caches hold:
-// a plain store to a line that is not in the cache also reads it, half as much traffic again.
+// Copies that do not read their destination into the cache first, for more memory than caches hold.
+// A plain store to a line that is not in the cache also reads the line, which adds half to the
+// memory traffic of a copy.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,11 @@
 
 namespace fastcomm {
 
-/// The least number of bytes written in all; below it, the next reader finds them in the cache.
+/// Least bytes, written in all, for which such copies are used: fewer are still in the cache for
+/// the next reader.
 constexpr uint64_t kStreamBytes = 8 * 1024 * 1024;
 
-/// memcpy past the caches if the processor can; fastest if `destination` is aligned to 16 bytes.
+/// memcpy, past the caches if the processor can and `destination` is aligned to 16 bytes.
 /// Other threads see the bytes after the usual synchronisation with this one.
 inline void stream_copy(char* destination, const char* source, size_t bytes) {
 #if defined(__SSE2__)

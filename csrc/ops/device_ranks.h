@@ -1,7 +1,7 @@
-// Common state of operations on lists of tensors on devices: their devices as ranks of a group,
-// torch's current streams, its memory.
+// Common tools of operations on lists of tensors on devices: their devices as ranks of a DeviceSet,
+// torch's current streams, and memory from torch.
 //
-// Only in builds with FC_DEVICES. Any thread may call.
+// Only in builds with FC_DEVICES. Any thread may call these functions.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace fastcomm {
 
-/// Access of this process's devices to each other's tensors: kernels reach the memory
-/// (devices/peer_probe.h), and torch's allocator maps its memory for them.
+/// Access of this process's devices to each other's tensors. It is direct if kernels reach the
+/// memory (devices/peer_probe.h), and torch's allocator maps its memory for them.
 PeerAccess& tensor_access();
 
 /// The devices of some operations; keeps their events and pinned memory from one operation to the
@@ -25,10 +25,11 @@ struct DeviceRanks {
   Exchange exchange;
 };
 
-/// One per list of devices, for good: CUDA may be gone before destructors run. Raises
+/// One per list of devices, never destroyed: CUDA may be gone before destructors run. Raises
 /// Error(kUnsupported) if a graph is being captured that cannot hold the work of these devices.
 DeviceRanks& device_ranks(const std::vector<int>& devices);
 
+/// True if a DeviceSet can have so many ranks.
 inline bool can_meet(size_t ranks) {
   return ranks >= 1 && ranks <= static_cast<size_t>(kMaxLocalRanks);
 }
@@ -36,22 +37,23 @@ inline bool can_meet(size_t ranks) {
 /// The calling thread's current streams.
 Streams current_streams(const std::vector<int>& devices);
 
-/// As record_use of tensors/accelerator.h, for the current stream of the device.
+/// The same as record_use of tensors/accelerator.h, for the current stream of the device.
 void record_use(const TensorList& tensors, int device);
 
-/// Called once an operation does not need its own temporary tensors for their forms any more. They
-/// have to live until it has been enqueued: otherwise their memory would be given to others.
+/// Called when an operation needs only the memory of its temporary tensors. That memory has to live
+/// until the operation is enqueued; a negative control frees it here, for others to use.
 inline void keep_until_enqueued(TensorList& tensors) {
   if (FC_LEFT_OUT(Control::kFreeEarly)) tensors.clear();
 }
 
-/// The places of each dtype's tensors in a list.
+/// The indices in a list of each dtype's tensors.
 std::map<at::ScalarType, std::vector<size_t>> by_dtype(const TensorList& tensors);
 
-/// New tensors like `models`, which are plain, on a device: many of a type per block.
+/// New tensors like `models`, which are plain, on a device. Many tensors of one dtype share a block
+/// of memory.
 TensorList allocate_like(const TensorList& models, int device);
 
-/// True if all are tensors on that device, without wrappers around them.
+/// True if all lie in memory of that device, and none is a wrapper around another tensor.
 bool are_on(const TensorList& tensors, int64_t device);
 
 }  // namespace fastcomm

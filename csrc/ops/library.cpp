@@ -1,8 +1,8 @@
 // The list operations as operators of torch.library: torch.ops.fastcomm.*. Their fake
 // implementations and their derivatives are in fastcomm/_devices/operators.py.
 //
-// A device is its index, -1 for the CPU. If ops/list_routes.h has no way, torch's own functions do
-// the work, in the same order.
+// A device is its index, -1 for the CPU. torch's own functions do what ops/list_routes.h cannot,
+// and sum in the same order.
 #include <torch/library.h>
 
 #include <iterator>
@@ -25,13 +25,13 @@ TensorList in_one_list(std::vector<TensorList> lists) {
   return result;
 }
 
-/// `tensors` once for each device, one device after the other.
+/// Copies of `tensors` on each device, one device after the other.
 TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef devices) {
   if (!tensors.empty()) {
     const bool on_cpu = tensors[0].is_cpu();
-    std::vector<int> places{on_cpu ? -1 : static_cast<int>(tensors[0].get_device())};
-    places.insert(places.end(), devices.begin(), devices.end());
-    if (auto copies = routed_copies(tensors, places)) return in_one_list(std::move(*copies));
+    std::vector<int> indices{on_cpu ? -1 : static_cast<int>(tensors[0].get_device())};
+    indices.insert(indices.end(), devices.begin(), devices.end());
+    if (auto copies = routed_copies(tensors, indices)) return in_one_list(std::move(*copies));
   }
   TensorList result;
   for (const int64_t device : devices) {
@@ -43,7 +43,8 @@ TensorList broadcast_coalesced(const TensorList& tensors, at::IntArrayRef device
   return result;
 }
 
-/// `tensors` are `sources` lists of the same length, one after the other.
+/// The sums, on `destination`, of `sources` lists of the same length, one after the other in
+/// `tensors`.
 TensorList reduce_add_coalesced(const TensorList& tensors, int64_t sources, int64_t destination) {
   TORCH_CHECK(sources > 0 && tensors.size() % sources == 0,
               "reduce_add_coalesced: ", tensors.size(), " tensors from ", sources, " sources");

@@ -14,13 +14,12 @@
 namespace fastcomm {
 namespace {
 
-/// The first line: torch's errors go on with a trace of their own calls.
+/// The message of an error of torch, without the trace of torch's calls that follows it.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Returns "" or the reason why not.
+/// Lets torch map its memory on `peer` for `device`. Returns "" or the reason why it does not.
 std::string ask_torch(int device, int peer) {
   try {
-    // Its memory may come from anywhere.
     if (c10::cuda::CUDACachingAllocator::name() == "pluggable") {
       return "torch's allocator is a pluggable one, which maps nothing for other devices";
     }
@@ -30,7 +29,7 @@ std::string ask_torch(int device, int peer) {
     }
     return concat("torch finds no access from device ", device, " to device ", peer);
   } catch (const std::exception& error) {
-    static_cast<void>(cudaGetLastError());  // or another library's next launch would find it
+    static_cast<void>(cudaGetLastError());  // else another library's next launch finds the error
     return concat("torch does not map memory of device ", peer, " for device ", device, ": ",
                   first_line(error.what()));
   }
@@ -39,7 +38,7 @@ std::string ask_torch(int device, int peer) {
 }  // namespace
 
 bool map_for_peers(int device, int peer, std::string& why_not) {
-  // torch notes the mapping before it makes it: after a failure it would still claim it.
+  // torch notes a mapping before it makes it, and claims it even after a failure: ask only once.
   static auto& mutex = *new std::mutex;
   static auto& known = *new std::map<std::pair<int, int>, std::string>;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -56,7 +55,7 @@ uint64_t capture_of(const c10::Stream& stream) {
   FC_CUDA(cudaStreamGetCaptureInfo(native_stream(stream), &status, &number), "device ",
           static_cast<int>(stream.device_index()));
   return status == cudaStreamCaptureStatusNone ? 0
-                                               // CUDA does not promise that none is 0
+                                               // CUDA may number a capture 0
                                                : number + 1;
 }
 

@@ -1,5 +1,5 @@
 // The native groups of this process: formed over a c10d store, driven by one progress thread, and
-// left if the interpreter ends first.
+// left at the latest when the interpreter ends.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ namespace fastcomm {
 
 struct Formed {
   std::shared_ptr<Communicator> group;  // nullptr if the ranks do not share memory
-  GroupTraits traits;                   // with the reason
+  GroupTraits traits;                   // why_not_native has the reason
 };
 
 /// Collective: returns once all ranks have found out whether they share memory. Raises Error.
 Formed form_group(Bootstrap& bootstrap, int rank, int size, Deadline deadline);
 
-/// Stops the threads of this process, at the end of the program, and leaves every group. Called
-/// without the GIL.
+/// Stops the progress thread and leaves every group. Called without the GIL, at the end of the
+/// interpreter.
 void stop_progress();
 
 }  // namespace fastcomm

@@ -14,14 +14,15 @@
 
 namespace fastcomm {
 
-/// Python's get_future() gives their futures with the group's continuations (bindings/futures.cpp).
+/// A work of a group. Python's get_future() returns a future with the group's continuations
+/// (bindings/futures.cpp).
 class GroupWork : public ::c10d::Work {
  public:
   using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// The group's, for code that users attach to the future.
+  /// The group's queue of code that users attach to futures.
   const Continuations::Ptr& continuations() const { return continuations_; }
 
  protected:
@@ -29,7 +30,8 @@ class GroupWork : public ::c10d::Work {
       : ::c10d::Work(rank, type), continuations_(std::move(continuations)) {}
 
   /// Shows the operation to torch's profiler, from here to its end, as c10d does for a Work with a
-  /// title. That makes an event of every Work; here there is one only if somebody looks (event.h).
+  /// title. c10d makes an event for each Work; this makes one only if a profiler runs (event.h).
+  /// `shown` returns the tensors of the call.
   template <class Shown>
   void show(const char* title, const Shown& shown) {
     const auto event = begin_event(title, /*async=*/true, shown);
@@ -40,7 +42,7 @@ class GroupWork : public ::c10d::Work {
   const Continuations::Ptr continuations_;
 };
 
-/// A future of a list of tensors, for streams of these devices.
+/// A future of a list of tensors on these devices.
 inline GroupWork::FuturePtr make_future(std::vector<c10::Device> devices = {}) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                   std::move(devices));

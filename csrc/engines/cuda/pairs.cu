@@ -16,7 +16,7 @@ struct PairsArgs {
   uint64_t* most;
 };
 
-/// Sizes that this rank and a peer have for each other.
+/// The header for each peer, with the sizes of the pair's two messages; the check of the peer's.
 struct PairCall {
   const PairSizes& sizes;
 
@@ -36,7 +36,7 @@ struct PairCall {
 __global__ void __launch_bounds__(kMeetingThreads)
     pairs_kernel(const __grid_constant__ PairsArgs args) {
   const ChannelState state = *args.meeting.place.state;
-  if (state.failed != 0) return;  // the same for all threads: it is not written before the barrier
+  if (state.failed != 0) return;  // all threads read the same: it is written after a barrier
   const PairCall said{args.sizes};
   const ChannelState met =
       meet_once(args.meeting, state, said, /*opens=*/true, [&](const auto& meeting) {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kMeetingThreads)
   ChannelState state = *args.meeting.place.state;
   if (state.failed != 0) return;  // then `most` may not have been written
   const uint64_t first = 2 * args.sizes.rounds, end = 2 * *args.most;
-  if (first >= end) return;  // the state is not written: there would be no barrier before
+  if (first >= end) return;  // no meeting: a write of the state would have no barrier before it
   for (uint64_t met = first; met < end && state.failed == 0; ++met) {
     state = meet_once(args.meeting, state, OneCall{}, /*opens=*/met % 2 == 0, [](const auto&) {});
   }

@@ -14,16 +14,17 @@
 //
 // Short messages do all of it in one launch (engines/cuda/short.h), with the same failures.
 //
-// If sizes are known in pairs alone (engines/cuda/pairs.h), a rank has rounds for its own messages,
-// and goes on meeting while others have more.
+// If only the two ranks of a pair know the sizes of their messages (engines/cuda/pairs.h), a rank
+// has rounds for its own messages, and goes on meeting while others have more.
 //
-// A message larger than a window's area takes several rounds of the first five, even if no rank
-// stages it, since no rank knows whether others do (engines/cuda/ends.h).
+// A message larger than a window's area takes several rounds, each of all phases but the last. This
+// holds even if no rank stages it, since no rank knows whether others do (engines/cuda/ends.h).
 //
 // Memory ordering. stage is before open in its stream, and work of peers after it: they read the
 // staged data. work of peers is before their closing, and this rank's fetch, next stage, and
-// anything its caller enqueues next are after it. An "out" is written after the opening of a round,
-// which every rank that has fetched from it reaches after its fetch of the previous round.
+// anything its caller enqueues next are after it. An area that peers write (PeerAreas::out) is
+// written after the opening of a round, which every rank that has fetched from it reaches after its
+// fetch of the previous round.
 //
 // Streams. A channel belongs to one stream at a time, and ranks use a channel for the same
 // operations in the same order. Operations of one stream never deadlock. Those of several streams
@@ -60,25 +61,25 @@ class PeerCollectives {
     bool pushes = true;              // PeerAreas::pushes; equal
     int blocks = 0;                  // most blocks of a kernel; 0 chooses, as default_blocks()
     uint64_t slot_bytes = 0;         // most bytes that a rank reads in a short operation; equal
-    // The channel of operations that graphs capture and replay, if there is one; equal. Ranks
-    // replay the same, but may have captured in another order, or more, before or after there was a
-    // pool: so its operations have no numbers, and their kernels always look up the places of
-    // tensors.
+    // The channel of operations that graphs capture and replay; -1: none; equal. Ranks replay the
+    // same operations, but may have captured them in another order, with others between, or when
+    // there was no pool yet. So its operations have no numbers, and their kernels always look up
+    // the places of tensors.
     int replayed = -1;
     WaitBounds bounds{60'000'000'000, nullptr};
   };
 
-  /// Blocks that keep a link busy and leave most of the device to others: a block has 16 KiB under
-  /// way. For the memory of another device, half the number of this one's processors; for the
-  /// host's, an eighth. Not measured on any GPU.
+  /// Thread blocks that keep a link busy and leave most of the device to others; each has 16 KiB in
+  /// transfer. Half of the device's processors if results are pushed, into other devices' memory;
+  /// else an eighth, as suits windows in the host's memory. Not measured on any GPU.
   static int default_blocks(int device, bool pushes);
 
   /// Bytes of a rank's window.
   static uint64_t window_bytes(const Options& options, int size);
 
-  /// `windows` outlives this object, and serves no other; none of its kernels runs when this is
-  /// destroyed. Raises Error: options or windows that do not fit, more than kMaxDeviceRanks
-  /// (kInvalidArgument); CUDA fails (kSystem).
+  /// `windows` outlives this object, and serves no other. No kernel of this object runs when it is
+  /// destroyed. Raises Error: options or windows that do not fit, windows that have served another
+  /// object, more than kMaxDeviceRanks ranks (kInvalidArgument); CUDA fails (kSystem).
   ///
   /// Tensors in `pool`, if there is one, are used in place; it may grow between two operations, the
   /// same two on all ranks, and outlives this object.
@@ -87,13 +88,13 @@ class PeerCollectives {
   PeerCollectives& operator=(const PeerCollectives&) = delete;
   ~PeerCollectives();
 
-  /// Enqueues an operation, whose meetings have the options' bound or their own, on a stream of the
-  /// windows' device; memory of the call is that device's, and lives until the stream has passed.
-  /// Can be captured in a graph. Raises Error, with nothing enqueued: no kernel for it
-  /// (kUnsupported), memory that is not aligned to its elements, a channel in which a launch has
-  /// failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting for their
-  /// bounds, and makes the channel useless. Returns the sequence number told to peers, 0 for one
-  /// that graphs replay.
+  /// Enqueues an operation on a stream of the windows' device. The call's memory is on that device,
+  /// and lives until the stream has done the operation. `timeout_ns`, unless 0, replaces that of
+  /// Options::bounds. Can be captured in a graph. Raises Error, with nothing enqueued: no kernel
+  /// for it (kUnsupported), memory that is not aligned to its elements, a channel in which a launch
+  /// has failed (kInvalidArgument). A launch that fails (kSystem) leaves the peers waiting up to
+  /// their bounds, and makes the channel useless. Returns the sequence number told to peers, 0 for
+  /// one that graphs replay.
   uint64_t enqueue(const Call& call, int channel, cudaStream_t stream, uint64_t timeout_ns = 0);
   /// True if such an operation is one launch, besides those that gather and scatter a message in
   /// pieces; the same on all ranks.
@@ -101,15 +102,16 @@ class PeerCollectives {
   /// True if there are kernels for such a reduction; the same on all ranks.
   bool reduces(DType dtype, ReduceOp op) const;
 
-  /// Any thread. Complete when `wait.failure`, read with acquire, is not kNone.
+  /// The record of a channel's failure. Any thread may read it; it is complete when `wait.failure`,
+  /// read with acquire, is not kNone.
   const MeetingRecord& record(int channel) const { return records_[channel]; }
 
  private:
   struct Channel {
     MeetingPlace place;
     PeerAreas areas;
-    PeerAreas slots;  // the first of two each
-    uint64_t* found;  // kMostEnds words of the device: addresses, or the most rounds of any rank
+    PeerAreas slots;  // the first of each rank's two
+    uint64_t* found;  // kMostEnds words in device memory: addresses, or the most rounds of any rank
     bool replayed = false;  // Options::replayed
     uint64_t operations = 0;
     bool broken = false;  // a launch has failed: an opening now would be taken for the closing
@@ -118,14 +120,14 @@ class PeerCollectives {
   void make_channels(DeviceWindows& windows);
   void release() noexcept;
 
-  /// This rank's statement about its own tensors, and whether kernels look up those of all ranks.
+  /// The places of this rank's tensors, if kernels look up those of all ranks.
   OwnPlaces places_of(const Call& call, const MeetingPlace& place) const;
   void run_at_once(const Call& call, const CallHeader& header, const Channel& channel,
                    const WaitBounds& bounds, cudaStream_t stream);
-  /// Rounds with messages, and the further ones of peers.
+  /// Enqueues the rounds of this rank's messages, and meetings for the further rounds of peers.
   void run_pairs(const Call& call, const CallHeader& header, const PairSizes& sizes,
                  const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
-  /// Enqueues a round, except for data that is staged and fetched in one piece.
+  /// Enqueues a round, except for the copies of `work.stage` and `work.fetch`.
   void run_round(const PeerRound& work, const Call& call, const CallHeader& header,
                  const Channel& channel, const WaitBounds& bounds, cudaStream_t stream);
 
@@ -133,9 +135,9 @@ class PeerCollectives {
   const int device_;
   const int blocks_;
   const PeerPool* const pool_;
-  ChannelState* states_ = nullptr;    // of the device
-  uint64_t* found_ = nullptr;         // likewise
-  MeetingRecord* records_ = nullptr;  // of the host
+  ChannelState* states_ = nullptr;    // in device memory
+  uint64_t* found_ = nullptr;         // the same
+  MeetingRecord* records_ = nullptr;  // in pinned memory of the host
   std::vector<Channel> channels_;
 };
 

@@ -1,4 +1,4 @@
-// The kernels of engines/cuda/short.h for reductions that are no sums: one per type, like
+// The kernels of engines/cuda/short.h for reductions other than sums: one per type, like
 // kernels/cuda/multi_combine.cu. Also compiled for the host, under the execution shim (FC_SHIM).
 #include "engines/cuda/short_block.h"
 #include "kernels/cuda/kernel_types.h"

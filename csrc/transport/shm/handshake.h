@@ -2,8 +2,8 @@
 // socket.
 //
 // Each side sends a Hello with two descriptors, its segment and a pidfd of itself
-// (transport/shm/descriptors.h). The connection is closed afterwards: the pidfd reports death,
-// because any forked child holds back a socket's end of file.
+// (transport/shm/descriptors.h). The connection is closed afterwards. The pidfd reports death,
+// since the end of file of a socket does not come while a forked child holds the socket.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace fastcomm {
 
 constexpr uint32_t kProtocolVersion = 3;
 
-/// Names a process: random, so that a reused process id is not taken for an old peer.
+/// A random name of a process, so that a reused process id is not taken for an old peer.
 struct EndpointId {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -36,14 +36,14 @@ struct Hello {
   uint64_t segment_bytes;
 };
 
-/// The other side's message.
+/// The other side's Hello, and its descriptors.
 struct Introduction {
   Hello hello{};
   Fd segment;
   Fd pidfd;
 };
 
-/// Reads a message that lies whole in a connected socket; never waits. Raises Error(kSystem) for
+/// Reads a message that has arrived in a connected socket; never waits. Raises Error(kSystem) for
 /// anything but a valid Hello of the group with two descriptors, and then leaves none open.
 Introduction receive_introduction(int socket, uint64_t nonce);
 
@@ -60,7 +60,8 @@ Fd introduce(const std::string& name, const Hello& own, int segment, int pidfd);
 Introduction accept_introduction(const Listener& listener, const Hello& own, int segment, int pidfd,
                                  Deadline deadline);
 
-/// The answer on a socket that introduce() returned.
+/// The answer on a socket that introduce() returned. Raises Error(kTimeout) at `deadline`, and like
+/// receive_introduction.
 Introduction await_answer(const Fd& socket, uint64_t nonce, Deadline deadline);
 
 }  // namespace fastcomm

@@ -27,6 +27,7 @@ uint64_t address_space_left() {
 
 uint64_t first_room(uint64_t most) {
   const uint64_t left = address_space_left();
+  // A quarter: half is for all segments of a group (room_for_each), which has two ranks or more.
   const uint64_t room = std::min(left == kNoLimit ? left : left / 4, limit_of(RLIMIT_FSIZE));
   return std::min(most, std::max(room, kLeastRoom));
 }

@@ -38,7 +38,7 @@ class ShmTransport final : public Transport {
   char* reach(int peer, uint64_t where, size_t bytes) const override;
   void quarantine(uint64_t where, size_t bytes) override;
   bool lost(int peer) const override;
-  /// The mappings stay as long as the returned function may be called.
+  /// The returned function keeps the windows of all ranks mapped.
   std::function<bool()> peers_are_gone() const override;
   std::string describe(int rank) const override;
   bool oversubscribed() const override;
@@ -49,7 +49,7 @@ class ShmTransport final : public Transport {
   size_t window_bytes_;
   std::vector<Seat> seats_;
   std::vector<WindowHeader*> windows_;
-  size_t reserved_ = 0;  // bytes of scratch
+  size_t reserved_ = 0;  // bytes of scratch, backed by memory
 };
 
 }  // namespace fastcomm

@@ -12,8 +12,8 @@
 namespace fastcomm {
 
 /// Thread-safe. The tensor lives until the operation is done, even if the Work is dropped. The
-/// future's value is a list of the one tensor; it is made when it is first asked for, and from then
-/// on the progress thread drives the operation, with or without a waiter.
+/// future, whose value is a list of the one tensor, is made by the first getFuture(). From then on
+/// the progress thread drives the operation, with or without a waiter.
 class PeerWork final : public GroupWork {
  public:
   /// Starts the exchange; never blocks. `peer` is PeerCall::kAnyRank for a receive from any rank.
@@ -26,14 +26,14 @@ class PeerWork final : public GroupWork {
   PeerWork(std::shared_ptr<Communicator> group, const at::Tensor& tensor, bool is_send, int peer,
            Milliseconds timeout, Continuations::Ptr continuations);
 
-  /// Also ends it if possible, well or otherwise, since nobody else may.
+  /// Also polls the exchange and looks for failures, since there may be no other thread that does.
   bool isCompleted() override;
-  /// Helps until the exchange is done, and raises its error. The group's timeout counts from here.
-  /// If `timeout` passes first, raises CollectiveTimeoutError, which leaves the exchange and the
-  /// group unchanged. False if it was aborted.
+  /// Drives the exchange until it is done, and raises its error. The group's timeout counts from
+  /// here. If `timeout` passes first, raises CollectiveTimeoutError, which leaves the exchange and
+  /// the group unchanged. False if it was aborted.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
-  /// Takes it back if no peer knows of it, else gives the group up.
+  /// Cancels the exchange if no peer knows of it, else gives the group up.
   void abort() override;
   int sourceRank() const override { return source_.load(std::memory_order_acquire); }
   FuturePtr getFuture() override;
