@@ -1,4 +1,4 @@
-"""benchmarks/fault_latency.py measures deaths: each is seen by all survivors, after the exit."""
+"""Times from a rank's death to its peers' exceptions, measured by benchmarks/fault_latency.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import fault_latency
 import pytest
 from support.patience import ENDS
 
-pytestmark = pytest.mark.serial  # it measures
+pytestmark = pytest.mark.serial  # measures times
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,14 +27,15 @@ def test_every_kill_is_measured(tmp_path: Path) -> None:
     from fastcomm.bench.records import read_records
 
     out = tmp_path / "rows.jsonl"
-    words = ["--ranks", "3", "--kills", "2", "--resident-gb", "0.01", "--json", str(out)]
+    options = ["--ranks", "3", "--kills", "2", "--resident-gb", "0.01", "--json", str(out)]
     program = str(ROOT / "benchmarks" / "fault_latency.py")
     done = subprocess.run(
-        [sys.executable, program, *words], capture_output=True, text=True, timeout=ENDS
+        [sys.executable, program, *options], capture_output=True, text=True, timeout=ENDS
     )
-    # Exit status 1 means that the machine is too busy for the claim, which is not tested here.
+    # Exit status 1: the times exceed the limits of the benchmark, which are not tested here.
     assert done.returncode in (0, 1), done.stderr
     rows = read_records(out).rows
+    # Two moments of death by two ways to call, and one size of held memory.
     assert [row["kills"] for row in rows] == [2] * 5
     for row in rows:
         assert 0 < row["from_exit"]["min_us"] < row["from_kill"]["min_us"]

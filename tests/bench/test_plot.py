@@ -1,3 +1,5 @@
+"""Plots of benchmark records: panels, lines, labels and legends."""
+
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ def test_one_backend_or_one_operation_is_enough(
 ) -> None:
     few = [row for row in rows if row["op"] == op and row["backend"] == "gloo"]
     write_plot(Records(ENVIRONMENT, few), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_types_of_elements_have_lines_of_their_own(rows: list[dict[str, Any]]) -> None:
@@ -47,12 +50,12 @@ def test_legends_and_panels_do_not_overlap(rows: list[dict[str, Any]]) -> None:
     figure.canvas.draw()
     of_axes = [legend for axes in figure.axes if (legend := axes.get_legend())]
     legends = [*figure.legends, *of_axes]
-    assert len(legends) == 2
+    assert len(legends) == 2  # of backends, and of speed-ups
     for legend in legends:
-        place = legend.get_window_extent()
-        assert figure.bbox.contains(place.x0, place.y0) and figure.bbox.contains(place.x1, place.y1)
+        box = legend.get_window_extent()
+        assert figure.bbox.contains(box.x0, box.y0) and figure.bbox.contains(box.x1, box.y1)
         for axes in figure.axes:
-            assert not place.overlaps(axes.get_window_extent())
+            assert not box.overlaps(axes.get_window_extent())
     (speed_up,) = (axes for axes in figure.axes if axes.get_title().startswith("speed-up"))
     assert [line.get_label() for line in speed_up.lines][: len(ops)] == ops
     titles = {axes.get_title() for axes in figure.axes if axes.axison}

@@ -1,4 +1,4 @@
-"""The library of two source trees, measured in turns."""
+"""Comparison of two source trees' libraries by benchmarks/two_trees.py."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def test_a_tree_against_itself(bench: list[str], tmp_path: Path) -> None:
     row = next(line for line in done.stdout.splitlines() if line.startswith("broadcast, 8 B"))
     _, first, ratio = re.split(" {2,}", row)
     assert float(first) > 0 and float(ratio.split(" (")[0]) > 0
-    assert record.read_text().count("broadcast, 8 B") == 2
+    assert record.read_text().count("broadcast, 8 B") == 2  # once per tree
 
 
 def test_a_tree_that_is_not_built(tmp_path: Path) -> None:
     command = [sys.executable, str(_ROOT / "benchmarks/two_trees.py"), str(tmp_path)]
     done = subprocess.run(command, text=True, capture_output=True, cwd=tmp_path)
-    # The installed library would be measured in its stead.
+    # Without this error the installed library would be measured.
     assert done.returncode == 1 and "no library is built in place" in done.stderr, done.stderr

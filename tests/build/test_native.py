@@ -1,4 +1,4 @@
-"""The library is opened only by what it was built for; otherwise an error says what to type."""
+"""Loading the native library, and the errors that say how to repair an installation."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ def test_mismatch_is_reported_before_the_library_is_opened(
     assert "pip install --no-build-isolation" in "\n".join(rest)
 
 
+# A record other than "good" and "without CUDA" is the text of the file.
 @pytest.mark.parametrize(
     ("record", "library", "message"),
     [
         (None, None, "fastcomm has not been built here."),
         ("good", None, "fastcomm's native library is missing."),
-        ("without CUDA", None, "fastcomm's native library is missing."),  # it asks for none
+        ("without CUDA", None, "fastcomm's native library is missing."),  # fits every CUDA
         ("good", "no library", "fastcomm's native library does not load: "),
         ("1 +", None, "fastcomm's record of its build cannot be read (SyntaxError"),
         ("X = 1", None, "fastcomm's record of its build cannot be read (AttributeError"),
@@ -93,7 +94,7 @@ def test_library_names_the_devices_that_it_serves() -> None:
     from fastcomm._devices import slots as _slots
 
     assert _native.load().accelerator_type() == {"cpu": "", "cuda": "cuda"}[_build_info.FLAVOUR]
-    assert _slots.served() == "cuda"  # without our kernels torch serves it
+    assert _slots.served() == "cuda"  # also where torch does the work
 
 
 def test_without_torch_the_error_says_so(run_python: Any, package_copy: Path) -> None:
@@ -111,15 +112,15 @@ def test_library_links_neither_the_driver_nor_nccl_nor_a_second_openmp(root: Pat
         assert needed
         unwanted = ("libcuda.so", "nccl", "omp")
         assert not [line for line in needed if any(name in line for name in unwanted)]
-        searched = {
+        run_paths = {
             path
             for paths in re.findall(r"R(?:UN)?PATH.*\[(.*)\]", dynamic)
             for path in paths.split(":")
         }
-        assert searched <= _search_paths_of_python(), dynamic
+        assert run_paths <= _run_paths_of_python(), dynamic
 
 
-def _search_paths_of_python() -> set[str]:
-    """Return the paths that this Python has every extension search: some builds name their own."""
+def _run_paths_of_python() -> set[str]:
+    """Return the run paths that this Python's build adds to every extension."""
     flags = f"{sysconfig.get_config_var('LDSHARED')} {sysconfig.get_config_var('LDFLAGS')}"
     return {path for paths in re.findall(r"-rpath[=,](\S+)", flags) for path in paths.split(":")}

@@ -1,4 +1,4 @@
-"""The hand-written stub names exactly what the library has."""
+"""The hand-written stub has exactly the library's public names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def stub_names(text: str) -> set[str]:
-    """Return public names that a stub defines at its top level; imports do not count."""
+    """Return the public names that a stub defines at its top level, without imports."""
     names: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""A torch newer than the newest known one is told of once at build, and warned of once at load."""
+"""Newer releases of torch than the newest tested one: a message at build, a warning at load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch_releases as releases
 
-# The version as torch tells it; everything else is the torch that is there.
+# Changes nothing but the version that torch reports.
 PRETEND = "import torch\ntorch.__version__ = {version!r}\n"
 BUILD = """
 import runpy, sys
@@ -66,7 +66,7 @@ def test_the_newest_known_torch_is_the_one_that_is_required(
 
 
 def build(root: Path, version: str, record: Path) -> list[str]:
-    """Return what setup.py says of a version, once it has written the record of its build."""
+    """Write the record of a build with this version; return the lines of output about torch."""
     code = PRETEND.format(version=version) + BUILD.format(record=str(record))
     done = subprocess.run(
         [sys.executable, "-c", code],

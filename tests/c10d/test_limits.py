@@ -1,4 +1,4 @@
-"""Too little of something: a clear error or a fallback with its reason, on every rank."""
+"""Too little memory or too few descriptors: an error, or Gloo with a reason, on every rank."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from support.ranks import World, run_outcomes, run_ranks
 
 import fastcomm
 
-pytestmark = pytest.mark.serial  # mounts, and the effects of a full one on others
+pytestmark = pytest.mark.serial  # mounts file systems, and fills one
 
-MANY = 1 << 20  # elements, through slots
+MANY = 1 << 20  # elements, which are 4 MiB
 GIB = 1 << 30
 
 
 def _limit(name: str, value: int) -> None:
-    """Lower a limit of this process; for files and address space, beyond what is used already."""
+    """Lower a limit of this process; NOFILE and AS count from what is in use."""
     if name == "NOFILE":
-        value += len(os.listdir("/proc/self/fd")) - 1
+        value += len(os.listdir("/proc/self/fd")) - 1  # listdir opens one itself
     if name == "AS":
         value += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    number = getattr(resource, f"RLIMIT_{name}")
-    resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
+    limit = getattr(resource, f"RLIMIT_{name}")
+    resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
 
 
 def _use() -> dict[str, Any]:
-    """Use the default group and another one; return what the default group is."""
+    """Reduce in the default group and in a new one; return what serves the default group."""
     size, rank = dist.get_world_size(), dist.get_rank()
     for group in (dist.group.WORLD, dist.new_group()):
         for elements in (4, MANY):
@@ -74,7 +74,7 @@ def test_too_little_for_shared_memory_means_gloo_with_a_reason() -> None:
 
 
 def test_no_memory_is_locked() -> None:
-    """None is needed: ulimit -l may be 0."""
+    """Groups share memory even if `ulimit -l` is 0."""
     assert all(report["native"] for report in run_ranks(2, _with_limit, "MEMLOCK", 0, [0, 1]))
 
 
@@ -98,7 +98,7 @@ def _with_few_descriptors(world: World, spare: int, limited: list[int]) -> Caugh
     [*((spare, [0, 1, 2]) for spare in (1, 6, 12, 20)), (5, [0]), (5, [2])],
 )
 def test_too_few_descriptors_are_an_error_on_every_rank(spare: int, limited: list[int]) -> None:
-    """And not the end of the process, which Gloo causes where it serves the group."""
+    """Gloo would end the process instead."""
     for outcome in run_outcomes(3, _with_few_descriptors, spare, limited):
         assert outcome.exitcode == 0, outcome.error
         assert outcome.value.kind == "CommunicationSystemError", outcome.value
@@ -110,8 +110,7 @@ def test_too_few_descriptors_are_an_error_on_every_rank(spare: int, limited: lis
 
 @on_ranks(2, 6)
 def test_what_the_error_asks_for_is_enough(world: World) -> None:
-    """Plus two for looking at /proc and into the store."""
-    _limit("NOFILE", 3 * world.size + 16 + 2)
+    _limit("NOFILE", 3 * world.size + 16 + 2)  # 2: a look at /proc, and one into the store
     world.init()
     dist.all_reduce(torch.ones(MANY))
     assert dist.group.WORLD._get_backend(torch.device("cpu")).native
@@ -135,7 +134,7 @@ def _with_folder(world: World, namespace: str) -> dict[str, Any]:
 @pytest.mark.parametrize("transport", ["auto", "memfd", "posix"])
 @pytest.mark.parametrize("folder", ["small", "none"])
 def test_a_small_folder_or_none(namespaces: dict[str, str], folder: str, transport: str) -> None:
-    """A memfd needs no /dev/shm, POSIX shared memory does; without it, Gloo serves."""
+    """Gloo stands in for POSIX shared memory alone, and only without a /dev/shm."""
     reports = run_ranks(
         2, _with_folder, namespaces[folder], environment={"FASTCOMM_TRANSPORT": transport}
     )
@@ -148,7 +147,7 @@ def test_a_small_folder_or_none(namespaces: dict[str, str], folder: str, transpo
 
 
 def _fill(path: str) -> None:
-    """Leave no byte in a file system."""
+    """Fill a file system with one file."""
     with open(path, "wb", buffering=0) as file:
         try:
             while True:
@@ -159,14 +158,14 @@ def _fill(path: str) -> None:
 
 def _run_out(world: World, namespace: str, elements: int, how: str) -> list[Caught]:
     if world.rank == 0:
-        enter(namespace)  # the others have room
+        enter(namespace)  # the others keep their /dev/shm
     world.init()
     dist.barrier()
     if world.rank == 0:
         _fill("/dev/shm/filler")
     try:
         dist.barrier()
-        if how == "async":
+        if how == "async":  # on rank 0 the call itself raises
             errors = [
                 catch(dist.all_reduce(torch.ones(elements), async_op=True).wait)
                 if world.rank != 0
@@ -185,7 +184,7 @@ def _run_out(world: World, namespace: str, elements: int, how: str) -> list[Caug
 
 @pytest.mark.parametrize("how", ["sync", "async", "empty"])
 def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str) -> None:
-    """In the middle of a run, on the rank that has no memory left; its peers do not hang."""
+    """The rank that has no memory left raises; its peers do not hang."""
     told = run_ranks(
         3, _run_out, namespaces["small"], MANY, how, environment={"FASTCOMM_TRANSPORT": "posix"}
     )
@@ -201,7 +200,7 @@ def test_a_folder_that_fills_up_is_an_error(namespaces: dict[str, str], how: str
 
 @on_ranks(2, environment={"FASTCOMM_SEGMENT_MB": "24"})
 def test_a_segment_that_is_used_up(world: World) -> None:
-    """What asks for more gets an error; a further group runs on Gloo and says why."""
+    """A tensor that does not fit is an error; a group that does not fit runs on Gloo."""
     logging.getLogger("fastcomm").setLevel(logging.ERROR)
     world.init()
     dist.all_reduce(torch.ones(MANY))

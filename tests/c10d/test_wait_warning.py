@@ -1,4 +1,4 @@
-"""A rank that waits for long says on standard error whom it waits for; threads have names."""
+"""Warnings of long waits on standard error, and the ranks that they name; names of threads."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from support.ranks import World, run_ranks
 import fastcomm
 
 
-def _said(world: World, rank: int) -> str:
+def _stderr(world: World, rank: int) -> str:
     path = Path(world.directory, f"stderr{rank}")
     return path.read_text() if path.exists() else ""
 
 
-def _keep_what_is_said(world: World) -> None:
+def _redirect_stderr(world: World) -> None:
     output = os.open(os.path.join(world.directory, f"stderr{world.rank}"), os.O_CREAT | os.O_WRONLY)
     os.dup2(output, 2)
 
 
-def _until_more(world: World, before: dict[int, int]) -> None:
+def _await_warnings(world: World, before: dict[int, int]) -> None:
+    """Wait until each of these ranks has warned more often than before."""
     until(
-        lambda: all(_said(world, rank).count("has waited") > n for rank, n in before.items()),
+        lambda: all(_stderr(world, rank).count("has waited") > n for rank, n in before.items()),
         "warnings of all who wait",
     )
 
 
-def _wait_of(call: str) -> None:
+def _run_call(call: str) -> None:
     tensor = torch.ones(5)
     if call == "async":
         dist.all_reduce(tensor, async_op=True).wait()
     elif call == "recv":
         dist.recv(tensor, 2)
-    elif call == "send":  # more than goes without a receive
+    elif call == "send":  # too long to end without a receive
         dist.send(torch.ones(100_000), 2)
     elif call == "monitored_barrier":
         fastcomm.monitored_barrier()
@@ -54,19 +55,21 @@ _CALLS = ("all_reduce", "async", "barrier", "monitored_barrier", "recv", "send")
 
 
 def _waits(world: World) -> tuple[list[str], set[str]]:
-    _keep_what_is_said(world)
+    _redirect_stderr(world)
     others = range(world.size - 1)
     late = world.rank == world.size - 1
-    if late:  # the group itself waits for it
-        until(lambda: all("creating a group" in _said(world, rank) for rank in others), "warnings")
+    if late:  # the others wait for it to form the group
+        until(
+            lambda: all("creating a group" in _stderr(world, rank) for rank in others), "warnings"
+        )
     world.init()
     for call in _CALLS:
-        before = {rank: _said(world, rank).count("has waited") for rank in others}
+        before = {rank: _stderr(world, rank).count("has waited") for rank in others}
         dist.barrier()
         if not late:
-            _wait_of(call)
+            _run_call(call)
             continue
-        _until_more(world, before)
+        _await_warnings(world, before)
         if call == "recv":
             for rank in others:
                 dist.send(torch.ones(5), rank)
@@ -74,22 +77,22 @@ def _waits(world: World) -> tuple[list[str], set[str]]:
             for rank in others:
                 dist.recv(torch.empty(100_000), rank)
         else:
-            _wait_of(call)
-    if os.environ.get("FASTCOMM_TRANSPORT") == "gloo":  # nobody looks for who does not wait
+            _run_call(call)
+    if os.environ.get("FASTCOMM_TRANSPORT") == "gloo":  # there only waits warn
         dist.barrier()
-        return _said(world, world.rank).splitlines(), set()
-    before = {rank: _said(world, rank).count("has waited") for rank in others}
+        return _stderr(world, world.rank).splitlines(), set()
+    before = {rank: _stderr(world, rank).count("has waited") for rank in others}
     dist.barrier()
     if late:
-        _until_more(world, before)
-    pending = dist.all_reduce(torch.ones(5), async_op=True)  # nobody waits for it meanwhile
-    if not late:
+        _await_warnings(world, before)
+    pending = dist.all_reduce(torch.ones(5), async_op=True)
+    if not late:  # is_completed() does not wait
         while not pending.is_completed():
             time.sleep(0.01)
     pending.wait()
     names = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
     dist.barrier()
-    return _said(world, world.rank).splitlines(), names
+    return _stderr(world, world.rank).splitlines(), names
 
 
 def test_each_kind_of_wait_is_said() -> None:
@@ -118,34 +121,35 @@ def test_each_kind_of_wait_is_said_on_gloo() -> None:
 
 
 def _part_waits(world: World) -> str:
-    _keep_what_is_said(world)
+    _redirect_stderr(world)
     world.init()
     part = dist.group.WORLD.split_group([1, 2], None, None, "part")
     if world.rank == 2:
-        until(lambda: "all_reduce" in _said(world, 1), "rank 1's warning")
+        until(lambda: "all_reduce" in _stderr(world, 1), "rank 1's warning")
     if world.rank != 0:
         part.allreduce(torch.ones(5)).wait()
     dist.barrier()
-    return _said(world, world.rank)
+    return _stderr(world, world.rank)
 
 
 def test_a_part_of_a_group_has_its_name_too() -> None:
+    """The warning names the part's ranks, and the group that was split."""
     said = run_ranks(3, _part_waits, environment={"FASTCOMM_WAIT_WARNING_S": "0.1"})[1]
     begin = "[rank1]: fastcomm: ranks [1, 2] of group '0' of all 3 ranks: "
     assert any(begin in line and "all_reduce" in line for line in said.splitlines()), said
 
 
 def _device_waits(world: World) -> list[str]:
-    """Neither wait() nor the call itself waits for a device: a thread looks after it."""
-    _keep_what_is_said(world)
+    """The warning comes from a thread: neither the call nor wait() waits for a device."""
+    _redirect_stderr(world)
     device = init(world)
     dist.all_reduce(torch.ones(3, device=device))
     torch.sim.synchronize()
     if world.rank == 1:
-        until(lambda: "all_reduce" in _said(world, 0), "rank 0's warning")
+        until(lambda: "all_reduce" in _stderr(world, 0), "rank 0's warning")
     dist.all_reduce(data := torch.ones(3, device=device))
     assert data.tolist() == [2.0] * 3
-    return _said(world, world.rank).splitlines()
+    return _stderr(world, world.rank).splitlines()
 
 
 @pytest.mark.usefixtures("simulated")
@@ -161,12 +165,12 @@ def test_a_wait_of_a_device_is_said() -> None:
 
 
 def _silent(world: World) -> str:
-    _keep_what_is_said(world)
+    _redirect_stderr(world)
     world.init()
     if world.rank == 1:
         time.sleep(0.5)
     dist.barrier()
-    return _said(world, world.rank)
+    return _stderr(world, world.rank)
 
 
 def test_zero_says_nothing() -> None:

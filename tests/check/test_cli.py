@@ -1,4 +1,4 @@
-"""``fastcomm check``."""
+"""The command ``fastcomm check``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ def test_a_machine_without_devices(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     _verdicts.write({"FASTCOMM_IPC": "descriptor", "FASTCOMM_TRANSPORT": "posix"})
     files = {"--json": tmp_path / "new" / "check.json", "--plot": tmp_path / "check.png"}
-    wanted = [word for name, file in files.items() for word in (name, str(file))]
-    assert main(["check", "--no-devices", "--budget", "0.2", *wanted]) == 0
+    options = [word for name, file in files.items() for word in (name, str(file))]
+    assert main(["check", "--no-devices", "--budget", "0.2", *options]) == 0
     text = capsys.readouterr().out
     assert "memfd" in text and "posix" in text, text
-    assert len(re.findall(r"(\d+) of \1\b", text)) == 3, text
+    assert len(re.findall(r"(\d+) of \1\b", text)) == 3, text  # all checks of each path
     found = json.loads(files["--json"].read_text())
     assert {row["verdict"] for row in found["rows"]} == {"ok"}
     speeds = [row for row in found["rows"] if row["check"] == "speed"]
+    # One process has no stock backend to compare with.
     assert [list(row["beside"]) for row in speeds] == [[]] * 2 + [["gloo"]] * 4
     assert files["--plot"].stat().st_size > 10_000
-    # Nothing is to be avoided on the host, and nothing of the devices' is taken back.
+    # The verdict on the host is withdrawn, the one on devices kept.
     assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
 
 

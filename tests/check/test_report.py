@@ -1,4 +1,4 @@
-"""What a check says about its findings."""
+"""Verdicts, settings, text and picture of a check, made from its rows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def _links(path: str, speeds: dict[tuple[int, int], float]) -> list[Row]:
     ]
 
 
+# GB/s of links that are about equally fast.
 EVEN = {(s, t): 20.0 + s for s in range(3) for t in range(3) if s != t}
 
 
@@ -49,6 +50,7 @@ def test_slow_links_are_named() -> None:
     rows = _links("devices, handle", {**EVEN, (0, 2): 5.0, (2, 1): 9.0})
     assert [(row["from"], row["to"]) for row in report.slow_links(rows)] == [(0, 2), (2, 1)]
     text = report.format_text(rows)
+    # The third one is in the verdict.
     assert "5 slow" in text and "9 slow" in text and text.count("slow") == 3, text
 
 
@@ -89,7 +91,7 @@ def test_what_may_be_somebody_elses_fault_leads_around_nothing(row: Row) -> None
     rows = [_row("devices, handle"), row, _row("devices, pinned")]
     assert report.verdict_of(rows[:2]) == "failed" and report.is_bad(rows)
     assert report.settings(rows) == {}
-    # Nor should it take back what was known.
+    # Earlier verdicts stay.
     assert not report.decided(rows, all_devices=True) & {"FASTCOMM_IPC", "FASTCOMM_ROUTE"}
 
 

@@ -33,18 +33,18 @@ def _checked(path: Path, ranks: int, prepare: Any = None, timeout_s: float = END
 
 @functools.cache
 def _usual_s() -> float:
-    """Return how many seconds a path takes here and now."""
+    """Return the seconds that a path takes on this machine now."""
     begun = time.monotonic()
     assert {row["verdict"] for row in _checked(ON_THE_HOST[0], 2)} == {"ok"}
     return time.monotonic() - begun
 
 
 def _spoil_a_gather() -> None:
-    """Give rank 1 one wrong element."""
-    stock = dist.all_gather
+    """Let all_gather give rank 1 one wrong element."""
+    original = dist.all_gather
 
     def spoiled(parts: list[torch.Tensor], *arguments: Any, **options: Any) -> None:
-        stock(parts, *arguments, **options)
+        original(parts, *arguments, **options)
         if dist.get_rank() == 1:
             parts[0][:1] += 1
 
@@ -54,6 +54,7 @@ def _spoil_a_gather() -> None:
 def test_a_wrong_element_is_found() -> None:
     rows = _checked(ON_THE_HOST[0], 2, _spoil_a_gather)
     wrong = [row for row in rows if row["verdict"] != "ok"]
+    # Three kinds of messages by two types.
     assert {row["operation"] for row in wrong} == {"all_gather"} and len(wrong) == 6, wrong
     assert all(row["why"] == "rank 1: 1 wrong elements" for row in wrong), wrong
     assert report.verdict_of(rows) == "wrong"
@@ -77,12 +78,12 @@ def test_what_raises_ends_a_path_and_is_said() -> None:
 
 
 def _raise_on_one_rank() -> None:
-    stock = dist.scatter
+    original = dist.scatter
 
     def raising(*arguments: Any, **options: Any) -> None:
         if dist.get_rank() == 1:
             raise RuntimeError("no room here")
-        stock(*arguments, **options)
+        original(*arguments, **options)
 
     dist.scatter = raising
 
@@ -91,18 +92,19 @@ def test_what_raises_on_one_rank_is_said_of_that_rank_and_ends_in_time() -> None
     rows = _checked(ON_THE_HOST[0], 2, _raise_on_one_rank, timeout_s=20 + 4 * _usual_s())
     (failed,) = [row for row in rows if row["verdict"] == "failed"]
     assert failed["operation"] == "scatter", rows
-    # The other rank has waited for a quarter of the time, and says who has not come.
+    # After a quarter of the time the other rank names the one that is missing.
     assert "no room here" in failed["why"] or "rank 1" in failed["why"], failed
     assert not report.is_excused(failed)
 
 
 def _hang_beside_gloo() -> None:
-    stock = speeds.make  # type: ignore[attr-defined]
+    """Let the first contender of the speed measurement, Gloo, hang."""
+    original = speeds.make  # type: ignore[attr-defined]
 
     def hanging(*arguments: Any) -> Any:
-        made: list[Any] = stock(*arguments)
-        made[0].check = lambda *_: time.sleep(600)
-        return made
+        contenders: list[Any] = original(*arguments)
+        contenders[0].check = lambda *_: time.sleep(600)
+        return contenders
 
     speeds.make = hanging  # type: ignore[assignment, attr-defined]
 
@@ -115,15 +117,15 @@ def test_a_stock_backend_that_hangs_leads_around_nothing() -> None:
     assert report.settings([*rows, {**rows[0], "path": "posix"}]) == {}
 
 
-def _set_what_others_set() -> None:
-    """Set what a user or a verdict may have set, before `run_rank` sets the path's own."""
+def _check_settings() -> None:
+    """Assert that the path's settings have replaced those of the environment."""
     assert "FASTCOMM_ROUTE" not in os.environ and os.environ["FASTCOMM_TRANSPORT"] == "posix"
 
 
 def test_a_path_has_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTCOMM_ROUTE", "nccl")
     monkeypatch.setenv("FASTCOMM_TRANSPORT", "gloo")
-    rows = _checked(ON_THE_HOST[1], 2, _set_what_others_set)
+    rows = _checked(ON_THE_HOST[1], 2, _check_settings)
     assert {row["verdict"] for row in rows} == {"ok"}, rows
 
 
@@ -136,7 +138,7 @@ def test_ranks_that_end_are_a_row() -> None:
 def test_devices_that_reach_each_other() -> None:
     rows = _checked(HANDLE, 2, load)
     assert {row["verdict"] for row in rows} == {"ok"}, rows
-    assert report.verdict_of(rows) in ("ok", "slow links")  # its links have no speed
+    assert report.verdict_of(rows) in ("ok", "slow links")  # simulated links have no fixed speed
     checks = {row["check"] for row in rows}
     assert {"one-shot", "staged", "in place", "same bits", "two groups at once"} < checks
     assert {"under a graph", "under load", "speed"} < checks
@@ -170,7 +172,7 @@ def test_a_link_that_is_wrong_under_load_alone_is_gone_around(
     rows = _checked(HANDLE, 2, load)
     verdicts = {row["check"]: row["verdict"] for row in rows if row["verdict"] != "ok"}
     assert verdicts.pop("under load") == "wrong", rows
-    assert set(verdicts) <= {"two groups at once"}, rows  # which is also a load
+    assert set(verdicts) <= {"two groups at once"}, rows  # also a load
     rows += _checked(PINNED, 2, load)
     assert report.settings(rows) == {"FASTCOMM_ROUTE": "pinned"}
 
@@ -178,7 +180,7 @@ def test_a_link_that_is_wrong_under_load_alone_is_gone_around(
 @pytest.mark.serial
 @pytest.mark.usefixtures("simulated")
 def test_a_link_that_is_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each link's best turn: other work makes links slower, and none faster."""
+    """Each link counts by its best turn, since other work can only slow it."""
     monkeypatch.setenv("SIM_LINKS", "0-1 slow")
     best: dict[tuple[int, int], Row] = {}
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""How lists are divided among ranks: tests/cpp/list_plan_test.cpp checks by itself."""
+"""Division of lists among ranks, checked by tests/cpp/list_plan_test.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where slots lie, and how large they are: tests/cpp/slot_sizes_test.cpp checks by itself."""
+"""Places and sizes of slots, checked by tests/cpp/slot_sizes_test.cpp."""
 
 from __future__ import annotations
 

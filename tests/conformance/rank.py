@@ -1,4 +1,4 @@
-"""What one rank's process does, and what a process that lists torch's tests does."""
+"""Bodies of processes: one runs a rank of a test, others list torch's tests and skips."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from conformance.forced import ON_CPU, unskip
 
-# The name from torch's own file for Gloo.
+# The class's name in torch's own file for Gloo.
 CLASS = "TestDistBackendWithSpawn"
-# A test of the runner, which runs where --only names it.
+# A test of the runner itself, run only if --only names it.
 HANG = "test_that_hangs"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank of a test runs."""
+    """A rank of a test: its number, group size, backend and folder."""
 
     rank: int
     size: int
@@ -39,7 +39,7 @@ class Place:
         return f"file://{self.directory}/init_dir/shared_init_file"
 
     def prepare(self) -> None:
-        """Make what torch's own runner makes (initialize_temp_directories)."""
+        """Make the folders that torch's own runner makes (initialize_temp_directories)."""
         for name in ("barrier", "test_dir", "init_dir"):
             os.mkdir(os.path.join(self.directory, name))
 
@@ -84,7 +84,7 @@ def list_tests(pipe: Connection) -> None:
 
 
 def skip_codes(pipe: Connection) -> None:
-    """Send torch's reasons by the exit status with which a rank reports them."""
+    """Send torch's reasons to skip a test, by the exit status of a rank that skips it."""
     from torch.testing._internal.common_distributed import TEST_SKIPS
 
     pipe.send({skip.exit_code: skip.message for skip in TEST_SKIPS.values()})
@@ -93,8 +93,8 @@ def skip_codes(pipe: Connection) -> None:
 def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
     """Run one test as one rank, and end as torch's own ranks do: by an exit status.
 
-    ``errors`` is torch's pipe, for the text of an exception; the other gets how many groups of Gloo
-    were made.
+    ``errors`` gets the text of an exception, as with torch's own runner; ``pipe`` gets the number
+    of Gloo's groups that were made.
     """
     os.environ.update(place.environment())
 
@@ -118,7 +118,7 @@ def run(pipe: Connection, place: Place, test: str, errors: Connection) -> None:
 
 
 def _check_first(case: Any) -> None:
-    """Check before the test that the group that torch has formed is the one meant."""
+    """Make each test check first that its default group is fastcomm's."""
     from conformance import substitute
 
     run_test = case.run_test

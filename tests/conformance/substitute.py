@@ -2,9 +2,9 @@
 
 torch makes Gloo's groups in two places: ``_new_process_group_helper``, for every group whose
 backend is named "gloo", and ``_create_process_group_wrapper``, for the checks of
-``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. Everybody else who uses
-``torch.distributed.ProcessGroupGloo`` gets Gloo, as fastcomm itself does where ranks do not share
-memory. How often that happens is counted.
+``TORCH_DISTRIBUTED_DEBUG=DETAIL``. Only the first gets fastcomm. All other users of
+``torch.distributed.ProcessGroupGloo`` get Gloo; one is fastcomm itself, if ranks share no memory.
+`GlooCount` counts Gloo's groups, without those of the checks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GlooCount:
         self._here = threading.local()
 
     def install(self) -> None:
-        """Count from now on, whatever name the class is called by."""
+        """Count from now on, under every name of the class."""
         original = dist.ProcessGroupGloo.__init__
 
         @functools.wraps(original)
@@ -98,21 +98,18 @@ def install(count: GlooCount) -> None:
         def __getattr__(cls, name: str) -> Any:
             return getattr(gloo, name)
 
-    # In this module only: fastcomm's own code takes the class from torch.distributed.
+    # In distributed_c10d alone: fastcomm takes the class from torch.distributed.
     c10d.ProcessGroupGloo = Substitute("ProcessGroupGloo", (), {})
 
 
 def rename_events(tests: Any) -> None:
-    """Let torch's tests find events for the profiler: "fastcomm:send" is "gloo:send" there.
-
-    Apart from the name, their checks of an event apply to fastcomm's.
-    """
+    """Rename profiler events for torch's tests: "fastcomm:send" becomes "gloo:send"."""
     find = tests.get_profiling_event
 
     @functools.wraps(find)
     def renaming(event_name: str, profiler: Any, *arguments: Any, **named: Any) -> Any:
-        new = isinstance(profiler, torch.profiler.profile)
-        for event in profiler.events() if new else profiler.function_events:
+        is_new = isinstance(profiler, torch.profiler.profile)
+        for event in profiler.events() if is_new else profiler.function_events:
             if event.name.startswith(f"{FASTCOMM}:"):
                 event.name = event.name.replace(FASTCOMM, GLOO, 1)
         return find(event_name, profiler, *arguments, **named)

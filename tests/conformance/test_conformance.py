@@ -16,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def _run(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str, int]:
-    """Run in a separate process, whose fork server loads torch's tests for two ranks."""
+    """Run tests with two ranks, in a new process; return its report, output and exit status."""
     path = tmp_path / "report.json"
     known = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [known])])
@@ -32,24 +32,24 @@ def _run(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str, int]:
 
 
 def test_torchs_tests_pass(tmp_path: Path) -> None:
-    report, told, status = _run(tmp_path, "--short")
-    assert status == 0, told
+    report, output, status = _run(tmp_path, "--short")
+    assert status == 0, output
     outcomes = {test: result["outcome"] for test, result in report["tests"].items()}
-    # Another torch may lack or skip some; most exist and run.
-    run = [test for test, outcome in outcomes.items() if outcome != "skipped"]
-    assert len(run) >= 0.8 * len(SHORT), outcomes
+    # Another torch may lack or skip some of them.
+    ran = [test for test, outcome in outcomes.items() if outcome != "skipped"]
+    assert len(ran) >= 0.8 * len(SHORT), outcomes
 
 
 def test_a_failure_and_a_hang_are_reported(tmp_path: Path) -> None:
-    """Use Gloo, which takes lists for all_to_all only where all tensors have one size."""
+    """Gloo fails in all_to_all on lists of tensors of different sizes."""
     report, _, status = _run(tmp_path, "--only", "test_all_to_all", "--backend", "gloo")
     failed = report["tests"]["test_all_to_all"]
     assert status == 1
     assert "ProcessGroupGloo::alltoall" in failed["reason"]
-    # The ranks wait until they are killed; how soon they come so far, the other test has told.
+    # The time limit is a few times the seconds of the failed test.
     chosen = ["--only", HANG, "--timeout", f"{3 * failed['seconds'] + 1:g}"]
-    report, told, status = _run(tmp_path, *chosen, "--backend", "gloo")
+    report, output, status = _run(tmp_path, *chosen, "--backend", "gloo")
     assert status == 1
     assert report["counts"] == {"failed": 1}
     assert "no end after" in report["tests"][HANG]["reason"]
-    assert "in barrier" in told
+    assert "in barrier" in output

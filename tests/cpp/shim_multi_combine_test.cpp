@@ -47,13 +47,13 @@ int for_each_kernel(const Use& use) {
   return found;
 }
 
-/// How a segment's buffers lie to each other; kApart: sources alike, destinations anyhow.
-enum class Buffers { kAligned, kAlike, kApart, kAnyhow };
-constexpr int kLies = 4;
+/// Offsets of a tensor's buffers from aligned addresses; kApart: equal for all sources alone.
+enum class Offsets { kAligned, kAlike, kApart, kAnyhow };
+constexpr int kNumOffsets = 4;
 
 struct Tensor {
   uint64_t count;
-  Buffers lie;
+  Offsets offsets;
   bool in_place;  // destination d is source d, as far as both exist
 };
 
@@ -74,11 +74,13 @@ std::vector<char> by_cpu(const CombineSpec& spec, const std::vector<std::vector<
   return wanted;
 }
 
+/// True if a NaN in the results may have any payload.
 bool has_payloads(const CombineSpec& spec) {
   return spec.op == ReduceOp::kProduct || spec.op == ReduceOp::kPremulSum;
 }
 
-/// Reduces all tensors by one call and compares every byte of the memory they lie in.
+/// Reduces all tensors by one call and compares every byte of the memory they lie in. If
+/// `failed`, no byte may change.
 void reduce_tensors(const std::vector<Tensor>& tensors, const CombineSpec& spec,
                     std::mt19937_64& random, bool failed = false) {
   const size_t element = dtype_size(spec.dtype);
@@ -87,9 +89,9 @@ void reduce_tensors(const std::vector<Tensor>& tensors, const CombineSpec& spec,
   for (const Tensor& tensor : tensors) {
     const size_t bytes = tensor.count * element;
     const auto offset = [&, alike = random() % 16](bool is_source) -> size_t {
-      if (tensor.lie == Buffers::kAligned) return 0;
+      if (tensor.offsets == Offsets::kAligned) return 0;
       const bool same =
-          tensor.lie == Buffers::kAlike || (tensor.lie == Buffers::kApart && is_source);
+          tensor.offsets == Offsets::kAlike || (tensor.offsets == Offsets::kApart && is_source);
       return (same ? alike : random() % 16) / element * element;
     };
     sources.emplace_back();
@@ -159,10 +161,10 @@ CASE(bits) {
     const uint64_t pack = kPackBytes / dtype_size(dtype), chunk = kChunk / dtype_size(dtype);
     for (int n = 1; n <= kMaxReduceSources; ++n) {
       std::vector<Tensor> tensors;
-      for (int lie = 0; lie < kLies; ++lie) {
+      for (int i = 0; i < kNumOffsets; ++i) {
         const uint64_t around[] = {0, pack, chunk, 3 * chunk};
-        const uint64_t count = around[(lie + n) % 4] + random() % (2 + pack);
-        tensors.push_back({count, static_cast<Buffers>(lie), random() % 3 == 0});
+        const uint64_t count = around[(i + n) % 4] + random() % (2 + pack);
+        tensors.push_back({count, static_cast<Offsets>(i), random() % 3 == 0});
       }
       reduce_tensors(tensors, random_spec(dtype, op, n, random), random);
     }
@@ -184,7 +186,8 @@ CASE(tables) {
       std::vector<Tensor> tensors;
       for (int i = 0; i < count; ++i) {
         const uint64_t elements = random() % 5 == 0 ? 0 : random() % (1 + random() % 60);
-        tensors.push_back({elements, static_cast<Buffers>(random() % kLies), random() % 2 == 0});
+        tensors.push_back(
+            {elements, static_cast<Offsets>(random() % kNumOffsets), random() % 2 == 0});
       }
       reduce_tensors(tensors, random_spec(DType::kInt8, ReduceOp::kMax, n, random), random);
     }
@@ -233,7 +236,7 @@ CASE(exact) {
 CASE(failed) {
   std::mt19937_64 random(seed);
   for (const bool in_place : {false, true}) {
-    reduce_tensors({{kChunk, Buffers::kAligned, in_place}, {100, Buffers::kAnyhow, in_place}},
+    reduce_tensors({{kChunk, Offsets::kAligned, in_place}, {100, Offsets::kAnyhow, in_place}},
                    {DType::kFloat32, ReduceOp::kMax, 3, 2}, random, true);
   }
 }
@@ -241,12 +244,13 @@ CASE(failed) {
 CASE(race) {
   std::mt19937_64 random(seed);
   for (const int n : {2, 3, 11}) {
-    std::vector<Tensor> tensors = {{3 * kChunk / 4, Buffers::kAligned, true},
-                                   {900, Buffers::kAlike, true},
-                                   {900, Buffers::kApart, false},
-                                   {900, Buffers::kAnyhow, true}};
+    std::vector<Tensor> tensors = {{3 * kChunk / 4, Offsets::kAligned, true},
+                                   {900, Offsets::kAlike, true},
+                                   {900, Offsets::kApart, false},
+                                   {900, Offsets::kAnyhow, true}};
     for (int i = 0; i < 20; ++i) {
-      tensors.push_back({random() % 60, static_cast<Buffers>(random() % kLies), random() % 2 == 0});
+      tensors.push_back(
+          {random() % 60, static_cast<Offsets>(random() % kNumOffsets), random() % 2 == 0});
     }
     const ReduceOp op = n == 2 ? ReduceOp::kPremulSum : ReduceOp::kMin;
     reduce_tensors(tensors, random_spec(DType::kFloat32, op, n, random), random);
@@ -261,7 +265,7 @@ CASE(refused) {
     const std::vector<void*> destinations(20, memory + destination);
     const uint64_t elements = source + destination == 0 ? 0 : 4;
     const ReduceSegment segment{sources.data(), destinations.data(), elements};
-    ErrorCode code = ErrorCode::kSystem;
+    ErrorCode code = ErrorCode::kSystem;  // unless the call is refused
     const std::string text =
         error_of([&] { launch_multi_combine(&segment, count, spec, nullptr); }, &code);
     return std::pair{code, text};
@@ -271,7 +275,7 @@ CASE(refused) {
   constexpr ErrorCode kUnsupported = ErrorCode::kUnsupported;
   constexpr DType kF32 = DType::kFloat32;
   constexpr ReduceOp kMax = ReduceOp::kMax;
-  EXPECT(code_of(CombineSpec{kF32, kMax, 2, 1}) == ErrorCode::kSystem, "nothing wrong or to do");
+  EXPECT(code_of(CombineSpec{kF32, kMax, 2, 1}) == ErrorCode::kSystem, "a call with no elements");
   EXPECT(code_of(CombineSpec{kF32, kMax, 2, 1}, -1) == kInvalid, "a negative count");
   EXPECT(code_of(CombineSpec{kF32, kMax, 0, 1}) == kInvalid, "no sources");
   EXPECT(code_of(CombineSpec{kF32, kMax, 17, 1}) == kInvalid, "too many sources");

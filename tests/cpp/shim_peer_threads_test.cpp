@@ -1,10 +1,10 @@
 // Collectives between devices (engines/cuda/peer_collectives.h) whose ranks are threads of one
-// process: windows are memory that all of them have, kernels run in the rank that launches them,
-// and so ThreadSanitizer sees every use of a window and every flag between two ranks.
+// process. Windows are memory of that process, and kernels run in the thread that launches them, so
+// ThreadSanitizer sees every use of a window and every flag between two ranks.
 //
 //   shim_peer_threads_test [CASE [SEED]]
 //
-// CASE: rounds | at_once | mixed | types | types_in_rounds. Types are for builds with all kernels.
+// CASE: rounds | at_once | mixed | types | types_in_rounds. The last two need all kernels.
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -15,7 +15,7 @@
 namespace fastcomm::testing {
 namespace {
 
-/// A window that all threads have.
+/// Memory of a window, which all threads reach.
 class ThreadMemory final : public WindowMemory {
  public:
   ThreadMemory() : WindowMemory(0) {}
@@ -61,7 +61,8 @@ struct ThreadRank {
 
 using Operations = std::vector<Operation>;
 
-/// Operations, made alike on all ranks, one after the other.
+/// Runs operations one after the other, with each number of ranks. `make` returns the same ones on
+/// all ranks.
 template <class Make>
 void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, const Make& make) {
   for (const int size : sizes) {
@@ -88,7 +89,7 @@ void run(std::initializer_list<int> sizes, uint64_t seed, uint64_t slot_bytes, c
   }
 }
 
-/// Every kind.
+/// Every kind of operation, with two types.
 Operations kinds(int size, std::mt19937_64& random) {
   Operations all;
   for (const OpKind kind : kKinds) {

@@ -7,14 +7,14 @@
 
 namespace fastcomm::testing {
 
-inline constexpr GroupConfig kConfig{4096, 65536, 16384};
+inline constexpr GroupConfig kConfig{4096, 65536, 16384};  // payload, block, rotation bytes
 
 inline size_t scratch_of(const GroupConfig& config, int size) {
   return scratch_layout({config.payload_bytes, config.block_bytes, config.rotation_bytes}, size)
       .total();
 }
 
-/// A deadline for what takes far less.
+/// A deadline far beyond what a step of a test takes.
 inline Deadline soon() { return Clock::now() + std::chrono::seconds(30); }
 
 inline ShmTransportResult form(Bootstrap& store, int rank, int size, Endpoint* endpoint,

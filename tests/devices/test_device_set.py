@@ -1,8 +1,8 @@
 """Devices of one process without a GPU: streams, events, peer access and its probe, under the shim.
 
-The C++ program checks by itself (tests/cpp/shim_device_set_test.cpp). A missing wait must be
-reported by ThreadSanitizer, and a blind probe must trust a broken link: else neither the
-sanitizer's silence nor the probe's word would mean anything.
+The C++ program checks by itself (tests/cpp/shim_device_set_test.cpp). ThreadSanitizer must
+report a run with a missing wait, and the program must report a run whose probe is blind
+(csrc/core/control.h).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def test_a_meeting_without_waits_is_reported(control: str) -> None:
 def test_a_blind_probe_is_reported() -> None:
     result = programs.run(programs.get(TEST, SHIM), "verdicts", control="blind_probe")
     assert result.returncode == 1
+    # The words after "not" are those that the reason lacks.
     assert "not a probe read wrong bits" in result.stdout
     assert "not wrote to the other device did not arrive" in result.stdout
 

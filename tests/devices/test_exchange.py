@@ -1,8 +1,8 @@
 """Copies and reductions among the devices of one process, without a GPU: they run under the shim.
 
 Every byte is compared inside the C++ program (tests/cpp/shim_exchange_test.cpp). Here it
-runs, and runs again under ThreadSanitizer; leaving out one kind of wait, or trusting a broken link,
-must be reported.
+runs with and without sanitizers. Runs without one kind of wait, or that trust a broken link, must
+be reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_no_data_race(case: str, seed: str) -> None:
 
 @pytest.mark.parametrize("control", WAITS)
 def test_a_missing_wait_is_reported(control: str) -> None:
-    """By the order in which work was issued, whatever the timing."""
+    """The shim compares the order of enqueued work, so timing does not matter."""
     result = programs.run(programs.get(TEST, SHIM), "race", control=control)
     assert result.returncode == 1 and "a hazard: " in result.stdout, result.stdout
 

@@ -1,7 +1,7 @@
 """Communicators of ranks as threads, without torch: results to the bit, failures, data races.
 
 The C++ programs check by themselves; here they run with and without sanitizers. With one flag
-weakened ThreadSanitizer must report, else its silence would mean nothing.
+weakened, ThreadSanitizer must report a race.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RANDOM = "communicator_test"
 FAILURES = "communicator_failures_test"
 TIMEOUTS = "communicator_timeouts_test"
 EVIDENCE = "communicator_evidence_test"
-# In each of them a weakened flag must be reported.
+# Schedules in which a weakened flag must be reported.
 SCHEDULES = [
     *("AllReduceOneShot", "AllReduceTwoShot", "ReduceScatterOneShot", "ReduceScatterPipelined"),
     *("AllGather", "Broadcast", "AllToAllV"),
@@ -30,21 +30,21 @@ CASES = {
     TIMEOUTS: ["late", "too_late", "too_late_message", "told", "held_up", "wait_timeout"],
     EVIDENCE: ["leave", "poison", "exit", "in_place"],
 }
-# Sanitizers are too slow for the moments that "late" measures, and start threads in their own way.
-NOT_WATCHED = ["late", "no_thread"]
+# Sanitizers are too slow for the times of "late"; under them "no_thread" cannot keep threads away.
+ONLY_PLAIN = ["late", "no_thread"]
 SEEDS = {PLAIN: "1", WATCHED: "2", BOUNDS: "3"}
 FEW = {"FC_TEST_OPERATIONS": "30"}
 
 
 def runs() -> Iterator[object]:
-    """Yield every case with every build; those that look at times run alone."""
+    """Yield every case with every build that it can have; those that compare times run alone."""
     for build in SEEDS:
         for name, cases in CASES.items():
             for case in cases:
-                if build is PLAIN or (name != EVIDENCE and case not in NOT_WATCHED):
+                if build is PLAIN or (name != EVIDENCE and case not in ONLY_PLAIN):
                     alone = (pytest.mark.serial,) if build is PLAIN and name == TIMEOUTS else ()
-                    names = f"{name}-{case}-{build.name}"
-                    yield pytest.param(name, case, build, marks=alone, id=names)
+                    label = f"{name}-{case}-{build.name}"
+                    yield pytest.param(name, case, build, marks=alone, id=label)
 
 
 @pytest.mark.parametrize(("name", "case", "build"), runs())
@@ -62,12 +62,14 @@ def test_negative_control_is_reported(control: str) -> None:
 
 
 def test_result_of_a_tensor_that_was_given_back_is_noticed() -> None:
+    """A reduction that skips its last check for peers that gave up takes such a tensor's values."""
     program = programs.get(EVIDENCE, WATCHED)
     programs.check_failure(program, "in_place", "1", says="ended well", control="no_second_look")
 
 
 @pytest.mark.parametrize("case", ["too_late", "too_late_message"])
 def test_call_after_the_group_was_given_up_is_noticed(case: str) -> None:
+    """A call that skips its first check does not see that the group has failed."""
     program = programs.get(TIMEOUTS, WATCHED)
     output = programs.check_failure(program, case, "1", says="ended well", control="no_first_look")
     assert not programs.races(output), output[:2000]

@@ -15,11 +15,11 @@ THREADS = "shim_peer_threads_test"
 SOAK = "shim_peer_soak_test"
 
 
-# What fits into a slot of that many bytes is one launch (engines/cuda/short.h).
+# A message that fits into FC_TEST_SLOT_BYTES is one launch (engines/cuda/short.h).
 ALL_WAYS = {
     "in rounds": {},
     "at once": {"FC_TEST_SLOT_BYTES": "65536"},
-    # Each tensor of each rank lies in memory that the others have mapped, or does not.
+    # Some tensors, drawn per rank, lie in memory that the others have mapped.
     "in place": {"FC_TEST_POOL": "some"},
 }
 WAYS = pytest.mark.parametrize("way", ALL_WAYS)
@@ -43,7 +43,7 @@ def test_bits_of_every_operation(case: str, environment: dict[str, str], seed: s
 @WAYS
 @pytest.mark.parametrize("case", ["mismatch", "late", "abort", "refused"])
 def test_failure(case: str, way: str) -> None:
-    """Recorded on every surviving rank, with NaN for results, and no hang."""
+    """Each surviving rank records the failure, fills its results with NaN and does not hang."""
     programs.check(programs.get(TEST, SHIM), case, environment=ALL_WAYS[way])
 
 
@@ -68,7 +68,7 @@ def test_graphs_replayed_among_operations(way: str, ranks: str) -> None:
 
 
 def test_nothing_grows() -> None:
-    """Nor is anything allocated on a device after the first operations of each kind."""
+    """After the first operations of each kind, no memory of a device is allocated."""
     programs.check(programs.get(SOAK, SHIM), "growth", environment=MIXED)
     leak = {"FC_TEST_LEAK": "device"}
     programs.check_failure(programs.get(SOAK, SHIM), "growth", says="device: ", environment=leak)
@@ -77,11 +77,11 @@ def test_nothing_grows() -> None:
 @pytest.mark.parametrize(
     ("case", "environment"),
     [
-        # Messages whose sizes are known in pairs, which fit each other or do not.
+        # Sizes known in pairs, which fit each other or do not.
         *(("pairs", {}), ("unlike_pairs", {})),
-        # Whatever the runtime or the driver refuses, half-way or at once; the first way of all.
+        # Windows that cannot be mapped, and the first way to map that all ranks have.
         *(("unmapped", {}), ("ways", {})),
-        # One launch and several: three parts of 1000 floats fit, three of 1001 do not.
+        # Ranks with one launch and with several: three parts of 1000 floats fit, not of 1001.
         ("mismatch", {"FC_TEST_SLOT_BYTES": "12032"}),
     ],
 )
@@ -91,6 +91,7 @@ def test_what_ranks_do_not_have_alike(case: str, environment: dict[str, str]) ->
 
 @pytest.mark.parametrize("windows", ["descriptor", "fabric"])
 def test_bits_in_memory_of_the_driver(windows: str) -> None:
+    """Windows and pools are allocated by functions of the driver (cuMemCreate)."""
     environment = {"FC_TEST_WINDOWS": windows, **ALL_WAYS["in place"], **MIXED}
     programs.check(programs.get(TEST, SHIM), "bits", "4", environment=environment)
     programs.check(programs.get(TEST, SHIM), "one", environment=environment)
@@ -124,12 +125,12 @@ def test_negative_control_is_reported(case: str, way: str, control: str, seed: s
 
 
 NOTICED = {
-    # A rank does not meet while others have messages for each other.
+    # A rank skips the meetings of rounds that only others have.
     ("pairs", "leave_early"): "called different operations: ranks 0, 2 called all_reduce",
-    # Sizes, or calls, are not compared.
+    # Meetings do not compare sizes or calls.
     ("unlike_pairs", "blind_meeting"): "WaitFailure::kMismatch",
     ("mismatch", "blind_meeting"): "WaitFailure::kMismatch",
-    # Kernels use windows of ranks that have not come, behind a failure.
+    # After a failure, kernels use windows of ranks that have not come.
     ("mismatch", "work_on"): "nothing orders",
     # A window is freed too early.
     ("one", "leave_alone"): "which another process has still mapped",

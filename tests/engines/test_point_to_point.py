@@ -1,4 +1,4 @@
-"""Sends and receives of ranks as threads, without torch: values, orders, failures, data races.
+"""Sends and receives of ranks as threads, without torch: values, order, failures, data races.
 
 If one word of a ring is published or read with relaxed order, ThreadSanitizer must report it.
 """
@@ -9,7 +9,7 @@ import pytest
 from support import programs
 from support.programs import BOUNDS, PLAIN, WATCHED, Build
 
-NAME = "point_to_point_test"
+VALUES = "point_to_point_test"
 FAILURES = "point_to_point_failures_test"
 VALUE_CASES = [
     *("sizes", "random", "full", "background", "any_source", "order", "threads", "hand_over"),
@@ -18,7 +18,7 @@ FAILURE_CASES = [
     *("mismatch", "timeout", "leave", "leave_any", "lost", "abort", "cancelled_too_late"),
 ]
 CASES = [
-    *((NAME, case) for case in VALUE_CASES),
+    *((VALUES, case) for case in VALUE_CASES),
     *((FAILURES, case) for case in FAILURE_CASES),
 ]
 SEEDS = {PLAIN: "1", WATCHED: "2", BOUNDS: "3"}
@@ -46,7 +46,7 @@ def test_messages(name: str, case: str, build: Build) -> None:
 @pytest.mark.parametrize("control", CONTROLS)
 def test_negative_control_is_reported(control: str) -> None:
     output = programs.run(
-        programs.get(NAME, WATCHED),
+        programs.get(VALUES, WATCHED),
         *(CONTROLS[control], "1"),
         control=control,
         environment={**FEW, **programs.FIRST_RACE},
@@ -59,4 +59,4 @@ def test_negative_control_is_reported(control: str) -> None:
 def test_many_messages(seed: int) -> None:
     many = {"FC_TEST_OPERATIONS": "1000"}
     for case in ("random", "any_source", "threads", "hand_over"):
-        programs.check(programs.get(NAME, PLAIN), case, str(seed), environment=many)
+        programs.check(programs.get(VALUES, PLAIN), case, str(seed), environment=many)

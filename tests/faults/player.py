@@ -23,7 +23,7 @@ from support.patience import OPERATION
 from torch._C._distributed_c10d import ErrorType
 from trials.case import Case
 
-FORMING = timedelta(seconds=OPERATION)
+FORMING = timedelta(seconds=OPERATION)  # timeout while groups are formed
 
 
 def told(error: BaseException) -> Told:
@@ -60,7 +60,7 @@ class Player:
         if not self.left:
             dist.destroy_process_group()
         self.ended.left = self.ended.left or time.monotonic()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # and release this object
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the handler would keep this object
         return self.ended
 
     def _steps(self) -> None:
@@ -113,9 +113,9 @@ class Player:
         self._close(case, result)
 
     def _was_struck(self, op: Op, case: Case) -> bool:
-        """Tell whether an operation was under way when the signal was seen.
+        """True if the library has seen the signal during the operation, which then failed.
 
-        One that ends before the library looks at signals ends well: Python raises when it returns.
+        If the operation ends before that, Python raises after its good end.
         """
         backend = self.groups[op.group]._get_backend(torch.device("cpu"))
         return backend.get_error() != ErrorType.SUCCESS or case.trouble() != ""
@@ -151,13 +151,14 @@ class Player:
     def _interrupt(self, number: int, frame: object) -> None:
         """Handle SIGINT as Python does, once, in the operation where the fault is to strike.
 
-        If the harness is late with the signal, that operation may be over: then nothing happens.
+        A late signal, after the end of that operation, does nothing.
         """
         if self.interruptible:
             self.interruptible = False
             raise KeyboardInterrupt
 
     def _close(self, case: Case, result: Result) -> None:
+        """Record how a call ended, and the state of its tensors."""
         self.interruptible = False
         result.ended = time.monotonic()
         if result.error is None:
@@ -205,7 +206,7 @@ class Player:
 
 
 class UserError(BaseException):
-    """An exception that nobody catches: it ends the victim's process, through all of its code."""
+    """An exception that no handler catches, so that the victim's process unwinds and ends."""
 
 
 def _raise() -> None:
@@ -213,7 +214,7 @@ def _raise() -> None:
 
 
 def end_interpreter(status: int) -> None:
-    """End as a program does; a process of multiprocessing would leave without finalization."""
+    """End with the interpreter's finalization, which a process of multiprocessing skips."""
     ctypes.pythonapi.Py_Exit(status)
 
 
@@ -227,7 +228,7 @@ ENDINGS: dict[str, Callable[[], object]] = {
 
 
 def _signals(kind: str, after: float, seconds: float) -> tuple[tuple[float, int], ...]:
-    """Return what the harness is to send the victim: a stopped process cannot wake itself."""
+    """Return delays and signals for the harness to send, since a stopped process cannot wake."""
     if kind == "kill in flight":
         return ((after, signal.SIGKILL),)
     if kind in ("stop", "stop past timeout"):

@@ -100,15 +100,18 @@ def _spread(values: list[float]) -> dict[str, float | int]:
 
 
 def _seen() -> set[str]:
-    """Return what carries fastcomm's name in the system, whichever process it belongs to.
+    """Return the files in /dev/shm with fastcomm's name, of any process.
 
-    That is files in /dev/shm: sockets and memory have owners.
+    Its sockets and other memory end with their process.
     """
     return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "fastcomm" in name}
 
 
 def _left(before: set[str], patience: float = 60.0) -> list[str]:
-    """Return what appeared since ``before`` and stays. Others may form groups meanwhile."""
+    """Return files that are not in ``before`` and stay for ``patience`` seconds.
+
+    Files of groups that other processes form meanwhile do not stay.
+    """
     deadline = time.monotonic() + patience
     found = _seen() - before
     while found and time.monotonic() < deadline:
@@ -118,7 +121,7 @@ def _left(before: set[str], patience: float = 60.0) -> list[str]:
 
 
 def soak(schedules: list[Schedule], lanes: int, report: Any = None) -> Summary:
-    """Play schedules on ``lanes`` lanes of each configuration at a time."""
+    """Play schedules, on ``lanes`` lanes of `faults.pool` per configuration at a time."""
     summary = Summary()
     before = _seen()
     start = time.monotonic()
@@ -173,7 +176,10 @@ def _report(bar: Any) -> Any:
 
 
 def show(schedule: Schedule) -> Iterator[str]:
-    """Yield a schedule as text."""
+    """Yield a schedule as text.
+
+    After a rank, "a" is asynchronous, "s" is synchronous, and "m" is in shared memory.
+    """
     yield f"seed {schedule.seed}: {schedule.size} ranks, {schedule.configuration}, {schedule.fault}"
     yield f"  groups {schedule.groups}, timeout {schedule.timeout}"
     for number, op in enumerate(schedule.ops):
@@ -208,8 +214,8 @@ def main(arguments: list[str] | None = None) -> int:
     schedules = [make_schedule(seed) for seed in seeds]
     with tqdm(total=len(schedules), unit="schedule", mininterval=2) as bar:
         summary = soak(schedules, chosen.lanes, _report(bar))
-    told = {key: value for key, value in vars(chosen).items() if key != "summary"}
-    found = summary.as_json(told)
+    options = {key: value for key, value in vars(chosen).items() if key != "summary"}
+    found = summary.as_json(options)
     print(json.dumps(found, indent=2))
     if chosen.summary is not None:
         chosen.summary.write_text(json.dumps(found, indent=2) + "\n")

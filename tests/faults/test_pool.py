@@ -1,4 +1,4 @@
-"""The harness itself, with real ranks: it notices faults that are not in the plan, and hangs."""
+"""The harness itself, with real ranks: faults outside of the plan, and hangs, are reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_fault_that_is_not_in_the_plan_is_reported(lane: Lane, kind: str) -> N
 def test_a_wrong_sum_is_reported(lane: Lane) -> None:
     plan = schedule(Fault())
     assert judge(lane.play(plan)) == []
-    # Rank 2 takes its data from operation 6, and the others do not know.
+    # Data depend on the operation's number: rank 2 alone has those of operation 6.
     shifted = replace(plan, ops=(*OPS, Op(0, "barrier"), Op(0, "barrier"), OPS[0]))
     steps = (Step(6, False, False), *plan.steps[2][1:])
     run = lane.play(replace(shifted, steps=(*plan.steps[:2], steps)))
@@ -63,6 +63,7 @@ def test_a_wrong_sum_is_reported(lane: Lane) -> None:
 
 def test_a_wrong_message_is_reported(lane: Lane) -> None:
     plan = schedule(Fault())
+    # Rank 1 alone has the data of operation 4.
     other = replace(plan, ops=(*OPS, OPS[2]))
     sender = (*plan.steps[1][:2], Step(4, False, False), plan.steps[1][3])
     run = lane.play(replace(other, steps=(plan.steps[0], sender, plan.steps[2])))
@@ -79,13 +80,13 @@ def test_a_rank_that_does_not_answer_is_a_hang_with_evidence(
     assert run.hung == [0, 1, 2]
     assert judge(run) == ["ranks [0, 1, 2] do not answer"]
     assert "_strike" in run.evidence  # where the victim sleeps
-    assert "SigCgt" in run.evidence
+    assert "SigCgt" in run.evidence  # of /proc/PID/status
     # The next schedule gets new processes.
     assert judge(lane.play(schedule(Fault()))) == []
 
 
 def test_a_status_is_read_by_one_thread_at_a_time(lane: Lane) -> None:
-    """Starting a process reads the statuses of all: nobody else may do so meanwhile."""
+    """A start of a process reads the statuses of all, so no other thread may read one then."""
     started = lane._players(schedule(Fault("none")))[0]
     lane.ranks.remove(started)
     statuses: list[int | None] = []

@@ -1,5 +1,5 @@
-// What an honest peer says, and the descriptors that a hostile one may send: a proper segment and
-// pidfd, and what may stand in their place.
+// The first message of an honest peer, and the descriptors that a hostile one may send: a proper
+// segment and pidfd, or others in their place.
 #pragma once
 
 #include <fcntl.h>
@@ -15,9 +15,10 @@
 
 namespace fastcomm::testing {
 
+// The constant of csrc/transport/shm/handshake.cpp, which no header has.
 constexpr uint64_t kHelloMagic = 0x6f6c6c65686d6366;
 
-/// What an honest peer says first.
+/// The first message of an honest peer.
 inline Hello honest_hello(Endpoint& peer, uint64_t nonce) {
   Hello hello = peer.hello(nonce);
   hello.magic = kHelloMagic;
@@ -25,6 +26,7 @@ inline Hello honest_hello(Endpoint& peer, uint64_t nonce) {
   return hello;
 }
 
+/// A memfd with these seals and `content` at its start.
 inline Fd hostile_file(uint64_t bytes, int seals, const std::string& content = "") {
   Fd fd(memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return fd;
@@ -68,6 +70,7 @@ class Descriptors {
     for (int count = (how / 4) % 4; count > 0; --count) chosen.push_back(one(input));
     return chosen;
   }
+  /// True if these are the proper pair.
   bool proper(const std::vector<int>& chosen) const {
     return chosen == std::vector<int>{segment_, pidfd_};
   }

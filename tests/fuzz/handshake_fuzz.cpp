@@ -1,5 +1,5 @@
 // The fuzz target of the handshake: every byte that another process can put before a rank while a
-// group is formed. The first byte of the input says which way it comes:
+// group is formed. The first byte of the input chooses the way:
 //
 //   answer     a message to a rank that connected           (await_answer, then Endpoint::adopt)
 //   connect    a message to a rank that listens             (answer_introduction, then adopt)
@@ -36,7 +36,7 @@ size_t scratch_of(const GroupConfig& config, int size) {
   return 2 * (config.payload_bytes + config.block_bytes) + 64 * static_cast<size_t>(size);
 }
 
-/// Made once: endpoints have threads.
+/// The rank under test and its peers, made once since endpoints have threads.
 struct Stage {
   Endpoint own{"memfd"};
   std::vector<std::unique_ptr<Actor>> actors;
@@ -66,7 +66,7 @@ void run_message(Stage& stage, Input& input, bool listening) {
   Fd theirs(ends[1]);
   raw_send(theirs.get(), message.bytes.data(), message.bytes.size(), message.fds);
   bool adopted = false;
-  if (input.byte() % 2 == 1) theirs = Fd();  // gone before it is answered
+  if (input.byte() % 2 == 1) theirs = Fd();  // the peer is gone before an answer
   try {
     const Hello own = stage.own.hello(kNonce);
     Introduction introduction =
@@ -115,7 +115,7 @@ void run_form(Stage& stage, Input& input) {
   const int size = 2 + input.byte() % (kMostRanks - 1);
   const int rank = input.byte() % size;
   HostileStore store(rank, size, stage.actors, kConfig, input);
-  // Where everything is as it should be nothing is waited for.
+  // Only an honest group gets time: another one would use it up.
   const auto patience =
       input.empty() ? std::chrono::milliseconds(10000) : std::chrono::milliseconds(0);
   bool formed = false;
@@ -136,7 +136,7 @@ void run_form(Stage& stage, Input& input) {
   }
 }
 
-/// Lets go of what a closed group keeps until it is looked at, and counts.
+/// Frees what closed groups still keep, then counts descriptors and mappings.
 void check_leaks(Stage& stage) {
   const auto start = Clock::now();
   for (;;) {
@@ -163,7 +163,7 @@ void check_leaks(Stage& stage) {
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   setenv("FASTCOMM_SEGMENT_MB", "8", 1);
-  if (const char* folder = std::getenv("FC_SEEDS")) {  // where a fuzzer wants inputs to begin with
+  if (const char* folder = std::getenv("FC_SEEDS")) {  // folder for first inputs
     int number = 0;
     for (const auto& input : fastcomm::testing::valid_inputs()) {
       std::ofstream file(std::string(folder) + "/valid-" + std::to_string(number++));

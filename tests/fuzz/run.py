@@ -3,8 +3,8 @@
     python tests/fuzz/run.py [--runs 1000000] [--seed 1]
 
 Needs clang with its runtime (Debian: clang-16 and libclang-rt-16-dev); ``$CLANG`` names another.
-What was found to reach new code is kept in build/fuzz/corpus and used by the next run; an input
-that fails is left in build/fuzz, where ``replay`` (the last lines say how) repeats it.
+Inputs that reach new code are kept in build/fuzz/corpus for the next run. An input that fails is
+left in build/fuzz; the last line of output is the command that repeats it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def main() -> int:
     ]
     command += [f"-artifact_prefix={folder}/", str(folder / "corpus"), str(folder / "seeds")]
     print(" ".join(command), flush=True)
-    status = subprocess.run(command, env={**os.environ, "FC_SEEDS": str(folder / "seeds")})
-    if status.returncode != 0:
+    done = subprocess.run(command, env={**os.environ, "FC_SEEDS": str(folder / "seeds")})
+    if done.returncode != 0:
         print(f"failed; again with: {program} {folder}/<the file named above>")
-    return status.returncode
+    return done.returncode
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from support import nvcc, programs
 
 pytestmark = pytest.mark.nvcc
 
-# They refuse wrong arguments, which needs no device.
+# Programs with a case "refused", of wrong arguments, which needs no device.
 REFUSING = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient"]
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Path]:
-    """The programs of ``make gpu-check``, compiled here unless `.ci/run` has done so."""
+    """Return the programs of ``make gpu-check``, compiled here unless `.ci/run` has done so."""
     return nvcc.programs()
 
 

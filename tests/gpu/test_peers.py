@@ -2,7 +2,7 @@
 
 The programs of tests/engines/test_peer_collectives.py, compiled by nvcc. Their kernels wait for
 each other, so compute-sanitizer, which may run one after the other, does not look at them.
-Processes get the device in turn: how long anything takes says nothing.
+Times mean nothing, since the processes take turns on the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 WAYS = ("handle", "descriptor")
 CASES = ["bits", "pulls", "pairs", "unlike_pairs", "two", "one_queue", "back_to_back"]
 CASES += ["mismatch", "late", "abort", "death", "refused"]
-SOAKED = 400.0  # seconds for one of the long ones; each has a step of make gpu-check
+SOAKED = 400.0  # seconds per soak test; each is a step of make gpu-check
 every_way = pytest.mark.parametrize("way", WAYS)
 by_two_and_four = pytest.mark.parametrize("ranks", [2, 4], ids=["by_two", "by_four"])
 
@@ -57,7 +57,7 @@ def _soak(case: str, way: str, ranks: int) -> None:
 @every_way
 @by_two_and_four
 def test_soak_replays(ranks: int, way: str) -> None:
-    """1,000 replays among operations, each with the bits of the definition."""
+    """1,000 replays among operations, each compared to the bit with the reference."""
     _soak("replays", way, ranks)
 
 
@@ -65,7 +65,7 @@ def test_soak_replays(ranks: int, way: str) -> None:
 @every_way
 @by_two_and_four
 def test_soak_growth(ranks: int, way: str) -> None:
-    """After 10,000 operations a process holds what it held before."""
+    """A process holds no more after 10,000 operations than after the first tenth."""
     _soak("growth", way, ranks)
 
 

@@ -20,11 +20,12 @@ def test_env_names_the_device_and_what_it_reaches() -> None:
 
 
 def _touched(world: World) -> bool:
+    """True if this process, or the server it was forked from, has used the device."""
     return torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()
 
 
 def test_ranks_find_the_device_untouched() -> None:
-    """Ranks are forked from a server with torch loaded, which must not have used the device."""
+    """The server that ranks are forked from has torch loaded, but has not used the device."""
     assert run_ranks(2, _touched) == [False, False]
 
 
