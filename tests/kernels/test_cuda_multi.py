@@ -1,9 +1,9 @@
 """The batched CUDA kernels without a GPU: their sources run on the host under the execution shim.
 
-Every byte, and every norm, is compared inside the C++ programs (tests/cpp/shim_multi_*_test.cpp)
-with a plain reference, and with the CPU's loops. Two blocks that work on the same chunks, and a
-missing barrier, must be reported by ThreadSanitizer; a kernel that works on after a failure by the
-comparison.
+The C++ programs (tests/cpp/shim_multi_*_test.cpp) compare every byte and every norm with a plain
+reference, and with the CPU's loops. Negative controls: ThreadSanitizer must report two blocks that
+work on the same chunks, and a missing barrier. The comparison must report a kernel that works on
+after a failure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from support import programs
 from support.programs import SHIM, SHIM_BOUNDS, WATCHED
 
-# AddressSanitizer and UndefinedBehaviorSanitizer: no byte outside a source is read.
+# "copy" runs under AddressSanitizer, which reports reads outside of a source.
 BUILDS = {"copy": SHIM_BOUNDS, "reduce": SHIM, "combine": SHIM, "gradient": SHIM}
 CASES = [
     *(("copy", case, "1") for case in ("alignments", "division", "exact", "grid", "refused")),
@@ -22,10 +22,10 @@ CASES = [
     *(("reduce", "tables", seed) for seed in "12"),
     *(("combine", case, "1") for case in ("bits", "tables", "failed", "refused")),
     *(("gradient", case, seed) for case in ("sums", "norms", "special") for seed in "123"),
-    # Up to 65,537 tensors, and a tensor of 2,051 blocks: more than a tile of the kernels.
+    # Up to 65,537 tensors, and a tensor of 2,051 blocks: more than a tile of gradient_norm.cu.
     *(("gradient", case, "1") for case in ("joins", "long", "tables", "refused")),
 ]
-# Where ThreadSanitizer has to see each control: in a file, or, where it finds none, in a function.
+# Files and functions of which ThreadSanitizer's reports of a control must each name one.
 KERNELS = ("csrc/kernels/cuda/",)
 RACES = {
     ("copy", "race", "share_chunks"): ("fastcomm::copy_",),

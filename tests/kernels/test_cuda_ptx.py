@@ -1,7 +1,6 @@
-"""What nvcc makes of the CUDA kernels: wide accesses, the scope of flags, no local memory.
+"""PTX that nvcc makes of the CUDA kernels: wide accesses, the scope of flags, no local memory.
 
-One GPU cannot show that a flag of device scope is wrong between two, and no GPU is needed to read
-it. Skipped without nvcc.
+A flag of device scope is wrong between two GPUs. No test on one GPU can show it, but the PTX does.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from support import nvcc
 NAMES = ["multi_copy", "multi_reduce", "multi_combine", "multi_gradient", "gradient_norm"]
 BATCHED = [f"csrc/kernels/cuda/{name}.cu" for name in NAMES]
 MOVING, NORMS = BATCHED[:4], BATCHED[3:]
-GRADIENTS = NORMS[0]
+GRADIENTS, NORMS_OF_BLOCKS = NORMS
 # Kernels that wait for other ranks.
 WAITING = [
     f"csrc/engines/cuda/{name}.cu" for name in ("short", "short_combine", "meeting", "pairs")
@@ -26,13 +25,14 @@ batched = pytest.mark.parametrize("source", BATCHED)
 
 @batched
 def test_what_is_read_is_of_the_newest_build(source: str) -> None:
+    """An earlier build for other architectures would leave more files."""
     kept = nvcc.library().parent / f"{source}.o.kept"
     assert len(list(kept.glob("*.ptx"))) == len(nvcc.architectures().split(";"))
 
 
 @batched
 def test_nothing_is_ordered_or_atomic(source: str) -> None:
-    """The order of the stream is all these kernels rely on."""
+    """These kernels rely on the order of the stream alone."""
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == set()
 
 
@@ -41,7 +41,7 @@ def test_flags_have_system_scope(source: str) -> None:
     assert nvcc.ordered_accesses(nvcc.ptx_of(source)) == {
         "ld.acquire.sys.global.u32",
         "st.release.sys.global.u32",
-        "ld.relaxed.sys.global.u32",  # that somebody has given up, which orders nothing
+        "ld.relaxed.sys.global.u32",  # of the words for abort and failure, which order no data
     }
 
 
@@ -51,7 +51,7 @@ def test_data_moves_in_packs_of_16_bytes(source: str) -> None:
 
 
 def test_norms_of_blocks_are_read_by_one_access() -> None:
-    assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(NORMS[-1])) == {"ld"}
+    assert nvcc.accesses_of_16_bytes(nvcc.ptx_of(NORMS_OF_BLOCKS)) == {"ld"}
 
 
 @pytest.mark.parametrize("source", [*BATCHED, *WAITING])
@@ -77,7 +77,7 @@ def test_arithmetic_is_rounded_as_written(source: str) -> None:
 
 
 def test_no_product_is_contracted_into_a_sum() -> None:
-    # A division by a constant consists of fused operations, correctly rounded; sums do not.
+    # A correctly rounded division by a constant is fused too, so "fma" alone would show nothing.
     assert re.search(r"\badd\.rn\.f32\b", nvcc.ptx_of(SHORT))
     assert not re.search(r"\bdiv\.(?:approx|full)", nvcc.ptx_of(SHORT))
 
@@ -89,11 +89,11 @@ def test_norms_are_in_fp64_and_rounded_as_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "kernels"),
+    ("sources", "least"),
     [*(([source], 1) for source in BATCHED), (WAITING[:2], 24), (WAITING[2:], 6)],
 )
-def test_kernels_use_no_local_memory(sources: list[str], kernels: int) -> None:
-    """An array indexed at run time, copied from the parameters, would lie there."""
+def test_kernels_use_no_local_memory(sources: list[str], least: int) -> None:
+    """An array of the parameters that is indexed at run time would be copied there."""
     frames = [frame for source in sources for frame in nvcc.frames(source)]
-    assert len(frames) >= kernels, frames
+    assert len(frames) >= least, frames
     assert set(frames) == {(0, 0)}, frames

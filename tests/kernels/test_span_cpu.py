@@ -1,4 +1,4 @@
-"""What the CPU executor writes, near and far: tests/cpp/span_cpu_test.cpp checks by itself."""
+"""Writes of the CPU executor to near and far cores, checked by tests/cpp/span_cpu_test.cpp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks are started, by a process or by mpiexec, supervised, and ended."""
+"""Start, supervision and end of ranks, which a process or mpiexec starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.serial  # times are compared
 
 @pytest.fixture(params=["spawned", "by mpiexec"])
 def start(request: pytest.FixtureRequest) -> Start | None:
-    """Return what starts the ranks."""
+    """Return the argument ``start`` of `launch`; None spawns processes."""
     if request.param == "spawned":
         return None
     request.getfixturevalue("mpiexec")
@@ -75,6 +75,7 @@ def test_time_runs_out() -> None:
 
 
 def test_ranks_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    # Rank 0 of `raise_on_one` writes its process id, and sleeps.
     code = (
         "from fastcomm._measure.launch import launch\nfrom support import bench_ranks\n"
         f"launch(bench_ranks.raise_on_one, 1, {str(tmp_path)!r}, timeout_s={ENDS})\n"

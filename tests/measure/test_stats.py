@@ -10,7 +10,7 @@ def test_percentile_is_nearest_rank() -> None:
     assert percentile(values, 50) == 50
     assert percentile(values, 0.5) == 1
     assert percentile([3.0], 99) == 3.0
-    # Below 100 values the 99th percentile is the largest, and never an invented one.
+    # Of fewer than 100 values the 99th percentile is the largest: nothing is interpolated.
     assert percentile([1, 2, 1000], 99) == 1000
 
 

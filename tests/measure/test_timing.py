@@ -11,9 +11,10 @@ from fastcomm._measure.timing import (
 
 
 def test_iterations_fill_the_budget_within_limits() -> None:
-    # 1 s for two backends in 5 rounds is 100 ms a batch.
+    # 1 s for two backends in 5 rounds is 100 ms per batch.
     assert choose_iterations([1e6, 1e5], 1.0, 5) == [100, 1000]
     assert choose_iterations([1e3, 1e9], 1.0, 5) == [MAX_ITERATIONS // 5, MIN_ITERATIONS // 5]
+    # The pilot calls may have used up the budget.
     assert choose_iterations([0.0], -1.0, 3) == [-(-MIN_ITERATIONS // 3)]
 
 

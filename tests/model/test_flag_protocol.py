@@ -1,8 +1,8 @@
-"""The flag protocol, what late calls find, the doorbell, the hand-over and the rings of messages.
+"""Models of the flag protocol, late calls, the doorbell, the hand-over and the rings of messages.
 
 spin visits every state that a model has within its bounds. A model says at its top what it stands
-for and what it leaves out. Negative controls leave out one rule of the protocol each: the verifier
-must report them, or its silence would mean nothing.
+for and what it leaves out. A negative control leaves out one rule of the protocol, and spin must
+report an error.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ RING = "peer_ring.pml"
 
 
 def kinds(*names: str) -> str:
-    """Return the macros for the kinds of operations; the models know four."""
+    """Return the macros for the kinds of a model's operations, of which there are up to four."""
     return " ".join(f"-DKIND{number}={name}" for number, name in enumerate(names))
 
 
-# FAULTS has one bit for each kind of fault, as flag_protocol.pml numbers them; by default all but a
-# rank that never comes, which only timeouts end.
+# FAULTS has one bit per kind of fault, numbered in flag_protocol.pml. The model's default leaves
+# out a rank that never comes, as only a timeout ends the wait for it.
 EVERY_FAULT = "-DTIMEOUTS=1 -DFAULTS=62"
 IN_PLACE = f"{kinds('DIRECT', 'ONE', 'DIRECT', 'DIRECT')} -DMODULUS=16"
-# Each rank has 0 to 2 blocks, whatever the others have.
+# In an exchange a rank has 0 to 2 blocks, whatever the others have.
 EXCHANGES = f"-DOPS=3 {kinds('TWO', 'EXCHANGE', 'EXCHANGE', 'ONE')}"
 RUNS = {
     "two": "-DN=2",
@@ -73,7 +73,7 @@ OTHER_RUNS = {
     "ring_wrapping": (RING, "-DLONGS=5 -DFIRST=6 -DMODULUS=8"),
 }
 STUCK = "invalid end state"
-# What is left out, and a word of the condition that must break.
+# Model, macros that leave a rule out, and a word of the condition that must break.
 CONTROLS = {
     "relaxed_publish": (PROTOCOL, "-DRELAXED_PUBLISH", "seen"),
     "late_read": (PROTOCOL, "-DLATE_READ", "stage"),
@@ -84,7 +84,7 @@ CONTROLS = {
     "one_header_slot": (PROTOCOL, "-DHEADER_SLOTS=1", "seen"),
     "one_stage_slot": (PROTOCOL, "-DSTAGE_SLOTS=1", "stage"),
     "one_result_slot": (PROTOCOL, "-DRESULT_SLOTS=1", "result"),
-    # With the layout of TWO it would be safe to begin that early.
+    # With the slots of TWO a write in step 0 would be safe.
     "fused_slot_in_step_0": (
         PROTOCOL,
         f"-DEARLY=FUSED -DFAULTS=0 {kinds('TWO', 'FUSED', 'TWO', 'FUSED')}",
@@ -100,7 +100,7 @@ CONTROLS = {
     "no_first_failed": (PROTOCOL, "-DN=3 -DNO_FIRST_FAILED -DFAULTS=8", "well"),
     "flags_before_evidence": (PROTOCOL, "-DFLAGS_FIRST", "well"),
     "poison_before_death": (PROTOCOL, "-DPOISON_FIRST", "found"),
-    # Nothing at all is wrong, and yet a rank fails.
+    # A rank fails although no fault strikes.
     "poison_before_exit": (
         PROTOCOL,
         f"-DN=3 -DPOISON_FIRST -DFAULTS=0 {kinds('CAST', 'CAST', 'CAST', 'CAST')}",
@@ -133,8 +133,7 @@ CONTROLS = {
     "bare_grants": (RING, "-DBARE_GRANTS -DLONGS=15", "piece"),
     "no_strays": (RING, "-DNO_STRAYS -DIN_TURN", STUCK),
 }
-
-
+# Runs that are searched once more, for cycles: without any, every run ends.
 ENDING = {
     f"{run}_ends": RUNS[run] for run in ("two", "two_timeouts", "two_in_place", "two_exchange")
 }
@@ -154,7 +153,10 @@ Searched = Callable[[str], spin.Search]
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Searched]:
-    """Start the searches of all chosen tests, as many at a time as there are cores; each once."""
+    """Yield a function that waits for a search, by its name, and returns what it found.
+
+    The searches of all chosen tests start here, as many at a time as there are cores.
+    """
     spin.need_spin()
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     started: dict[str, Future[spin.Search]] = {}
@@ -175,7 +177,7 @@ def searched(
 
 
 def runs() -> Iterator[object]:
-    """Yield what nothing is left out of; three ranks take long."""
+    """Yield the runs of complete models; those of the protocol with three ranks take long."""
     for run in (*RUNS, *ENDING, *OTHER_RUNS):
         large = run in RUNS and run not in SMALL
         yield pytest.param(run, marks=(pytest.mark.release,) if large else ())

@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime that this project calls, over shim/runtime.h.
+// Functions of the CUDA runtime that this project calls, over shim/runtime.h.
 #pragma once
 
 #include "shim/submit.h"
@@ -64,6 +64,7 @@ inline cudaError_t cudaSetDevice(int device) {
   fastcomm::shim::set_device(device);
   return cudaSuccess;
 }
+/// Multiprocessors are the only attribute that is asked for.
 inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
   *value = 3;
   return cudaSuccess;
@@ -79,7 +80,7 @@ inline cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   return result == cudaSuccess ? result : fastcomm::shim::fail(result);
 }
 
-// Memory. Freed at once: nothing may be under way.
+// Memory. It is freed at once, so no work that uses it may be under way.
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
   fastcomm::shim::need_context();
   *memory = fastcomm::shim::Runtime::get().allocate(bytes, fastcomm::shim::current_device);
@@ -153,13 +154,13 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceSynchronize() {
-  cudaError_t worst = cudaSuccess;
+  cudaError_t failure = cudaSuccess;
   fastcomm::shim::Runtime::get().each_stream(
       fastcomm::shim::current_device, [&](fastcomm::shim::Stream* stream) {
         const cudaError_t result = cudaStreamSynchronize(stream);
-        if (result != cudaSuccess) worst = result;
+        if (result != cudaSuccess) failure = result;
       });
-  return worst;
+  return failure;
 }
 inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
   using fastcomm::shim::Order;
@@ -197,7 +198,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     target->capture->order.record(target->capture_clock, event->clock);
     return cudaSuccess;
   }
-  auto* const done = new fastcomm::shim::Signal;
+  auto* const done = new fastcomm::shim::Signal;  // not freed: streams may still wait for it
   Order::get().record(target->clock, event->clock);
   event->recorded.store(done);
   target->enqueue([done, progress = target->progress] {
@@ -278,8 +279,7 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-/// Not for a device's default stream. What else it can tell is left out, as with CUDA's default
-/// arguments.
+/// Not for a device's default stream. Parameters with a default value in CUDA are left out.
 inline cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                             unsigned long long* number) {
   fastcomm::shim::Stream* const target = fastcomm::shim::Runtime::get().resolve(stream);
@@ -324,7 +324,7 @@ inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;
   return cudaSuccess;
 }
-/// Its launches may still be under way: they have copies of what they do.
+/// Launches may still be under way: they have copies of the graph's work.
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;

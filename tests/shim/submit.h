@@ -1,5 +1,6 @@
-// How work gets into a stream: with the bytes that it uses, whose order is checked now
-// (shim/order.h) and, for memory that processes share, when it runs (shim/shared_memory.h).
+// Submission of work to a stream, with the bytes that it uses. Their order is checked when it is
+// submitted (shim/order.h) and, in memory that processes share, also when it runs
+// (shim/shared_memory.h).
 #pragma once
 
 #include <functional>
@@ -13,8 +14,8 @@
 
 namespace fastcomm::shim {
 
-/// Work in a stream of a process that shares memory with others: when it starts, it checks the
-/// order of its uses of that memory.
+/// Returns `work` behind a check of the order of its uses of memory that processes share. `words`
+/// names it.
 template <class Work>
 std::function<void()> shared_work(const Stream& stream, const std::vector<Access>& accesses,
                                   const std::string& words, Work work) {
@@ -35,6 +36,7 @@ std::function<void()> shared_work(const Stream& stream, const std::vector<Access
           progress = stream.progress] {
     const uint64_t launch = ++progress->launch;
     progress->clock.join(host);
+    // number() adds 1 to the phase.
     Executing self{progress->clock, worker, worker, launch, kWholeLaunch - 1, &words};
     executing = &self;
     if (skip == nullptr || *skip == 0) {
@@ -48,7 +50,7 @@ std::function<void()> shared_work(const Stream& stream, const std::vector<Access
 }
 
 /// Runs `work` in a stream of the current device, or in the caller where there are no streams.
-/// `what` says what it is, in words, and `accesses` what it uses.
+/// `what` names the work, and `accesses` are the bytes that it uses.
 template <class Work>
 cudaError_t submit(cudaStream_t stream, const char* what, std::vector<Access> accesses, Work work) {
   if (Runtime::get().empty.load(std::memory_order_relaxed)) return cudaSuccess;

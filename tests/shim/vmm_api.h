@@ -1,5 +1,5 @@
-// The functions of the CUDA driver for memory by file descriptors and fabric handles, over
-// shim/vmm.h.
+// Functions of the CUDA driver for memory that processes share by file descriptors or fabric
+// handles, over shim/vmm.h.
 #pragma once
 
 #include "shim/vmm.h"
@@ -33,7 +33,8 @@ inline CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 inline CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return fastcomm::shim::Vmm::get().retain(handle, address);
 }
-/// `shareable` points to an int, a descriptor that the caller closes, or to a CUmemFabricHandle.
+/// `shareable` points to an int, for a descriptor that the caller closes, or to a
+/// CUmemFabricHandle.
 inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags) {
@@ -48,8 +49,8 @@ inline CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAlloca
              ? vmm.export_to(static_cast<int*>(shareable), handle)
              : CUDA_ERROR_INVALID_VALUE;
 }
-/// `shareable` is the descriptor itself, not a pointer to it, and the caller may close it
-/// afterwards; or it points to a CUmemFabricHandle.
+/// `shareable` points to a CUmemFabricHandle, or is the value of a descriptor, which the caller may
+/// close afterwards.
 inline CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                void* shareable, CUmemAllocationHandleType type) {
   if (fastcomm::shim::Vmm::get().refuses("cuMemImportFromShareableHandle"))
@@ -99,7 +100,7 @@ inline CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAcc
 inline CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   const auto found =
       fastcomm::shim::Runtime::get().find(fastcomm::shim::address_of_device(address));
-  if (!found || found->device == -1) return CUDA_ERROR_NOT_FOUND;
+  if (!found || found->device == -1) return CUDA_ERROR_NOT_FOUND;  // -1: memory of the host
   if (base != nullptr) *base = reinterpret_cast<CUdeviceptr>(found->base);
   if (bytes != nullptr) *bytes = found->bytes;
   return CUDA_SUCCESS;

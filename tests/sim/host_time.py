@@ -1,8 +1,8 @@
-"""What the host does for an operation between devices, in microseconds of its processor.
+"""Host time of operations between devices, in microseconds of the processor.
 
-On simulated devices that do nothing, so that what remains is the code which launches, compiled as a
-release is, plus what the simulated runtime and torch's allocator there take for memory, streams and
-events. Through ``Backend.allreduce`` and its like from Python, where the bindings take about one
+The simulated devices do nothing here. The time is that of the code that launches, compiled as in a
+release, and of the simulated runtime and torch's allocator for memory, streams and events.
+Calls go through ``Backend.allreduce`` and its like in Python, whose bindings take about one
 microsecond, and through ``torch.distributed``::
 
     python tests/sim/host_time.py           # writes benchmarks/results/device-host-time.json
@@ -34,9 +34,9 @@ import fastcomm  # noqa: E402
 import sim  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "device-host-time.json"
-# Elements of float32. In place, and in one round as well.
+# Elements of float32. Operations in place take one round.
 SIZES = {"short": 64, "in rounds": 1 << 20, "in place": 1 << 20}
-GRADIENTS = 8  # of a list, separate; in place end to end
+GRADIENTS = 8  # tensors of a list; they lie end to end only in place
 Row = dict[str, str | int | float]
 
 
@@ -102,22 +102,22 @@ def _timed(world: World, calls: int, rounds: int) -> list[Row]:
     world.init("cpu:fastcomm,sim:fastcomm")
     dist.all_reduce(torch.ones(1, device=f"sim:{world.rank}"))
     places: dict[str, Callable[..., torch.Tensor]] = {"in place": fastcomm.empty}
-    # Once the group has memory, meetings look tensors up: operations in place come last.
-    operations = {
+    # Operations in place come last: they give the group memory, where meetings look tensors up.
+    makers = {
         size: functools.partial(_calls, world, count, places.get(size, torch.empty))
         for size, count in SIZES.items()
     }
     rows: list[Row] = []
-    for size, made in operations.items():
+    for size, make in makers.items():
         native.do_nothing(False)
-        each = made()
+        operations = make()
         torch.sim.synchronize()
         dist.barrier()
         native.do_nothing()
-        for operation, (direct, whole) in each.items():
+        for operation, (of_backend, of_torch) in operations.items():
             row: Row = {"operation": operation, "message": size, "bytes": 4 * SIZES[size]}
-            row["backend_us"] = round(_median_us(direct, calls, rounds), 2)
-            row["torch_us"] = round(_median_us(whole, calls, rounds), 2)
+            row["backend_us"] = round(_median_us(of_backend, calls, rounds), 2)
+            row["torch_us"] = round(_median_us(of_torch, calls, rounds), 2)
             rows.append(row)
     dist.barrier()
     return rows
@@ -136,7 +136,7 @@ if __name__ == "__main__":
             [sys.executable, *sys.argv],
             {**os.environ, sim.build.OPTIMIZED: "1"},
         )
-    from sim import host_time  # ranks find their function there
+    from sim import host_time  # ranks import their function from it
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=2000)

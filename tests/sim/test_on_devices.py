@@ -1,6 +1,6 @@
-"""Tests of one process with several devices, on simulated ones, in their own process.
+"""Tests of one process with several devices, run on simulated devices in a separate pytest.
 
-torch forgets no device type. A GPU runs the same tests by ``pytest -m accelerator``.
+torch cannot unregister a device type. On a GPU ``pytest -m accelerator`` runs the same tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-# The first one waits for all of them.
+# The first test waits for the run of all files.
 pytestmark = [pytest.mark.usefixtures("simulated"), pytest.mark.timeout(4000)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def files() -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
-    """Run all of them, and count by file how their tests ended."""
+    """Run all `files`, and count by file how their tests ended."""
     results = tmp_path_factory.mktemp("devices") / "results.xml"
     command = [sys.executable, "-m", "pytest", "--accelerator", "sim", "-q", "--durations=15"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -56,7 +56,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]
 
 
 def test_there_are_files() -> None:
-    assert len(files()) > 10  # none would be a parametrised test that runs nothing
+    assert len(files()) > 10  # with none, `test_file` would run nothing
 
 
 @pytest.mark.parametrize("file", files())

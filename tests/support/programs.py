@@ -6,7 +6,7 @@ starts, or beside tests that need nothing (tests/conftest.py); a test run alone 
 Rules that negative controls leave out are chosen when a program runs (csrc/core/control.h). Only
 g++ (or ``$CXX``) and ninja are needed::
 
-    python tests/support/programs.py            # everything that `make test` runs
+    python tests/support/programs.py            # builds everything that `make test` runs
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import native_build  # noqa: E402
 from support.patience import ENDS  # noqa: E402
 
 THREAD = "-fsanitize=thread"
-TSAN = ("-g1", THREAD, "-Wno-tsan")  # fences order the sleeping of doorbell.h only
+TSAN = ("-g1", THREAD, "-Wno-tsan")  # no warnings about fences, which order sleeping (doorbell.h)
 # -Og: what these sanitizers insert takes long to optimize
 ASAN = ("-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 CONTROLS = "-DFC_CONTROLS"
@@ -37,7 +37,7 @@ SHIM_FLAGS = ("-DFC_SHIM", CONTROLS)  # CUDA sources run on the host; flag opera
 FEW = "-DFC_FEW_KERNELS"
 
 DEVICES = "devices"  # the last layer, and the parts of "core" that need CUDA
-PEERS = "peers"  # the parts of other layers that need it
+PEERS = "peers"  # the parts of other layers that need CUDA
 UNITS = (*native_build.LAYERS, PEERS)
 CPU_LAYERS = tuple(layer for layer in native_build.LAYERS if layer != DEVICES)
 
@@ -49,8 +49,8 @@ class Build:
     Attributes:
         name: name of the folder of its objects.
         flags: for compiler and linker, besides those of all builds.
-        library: programs are linked with the library that ``fastcomm._C`` is made of, as it is.
-        rare: nothing that `make test` runs needs it.
+        library: True if programs are linked with the library of ``fastcomm._C``, as it is.
+        rare: True if nothing that `make test` runs needs it.
     """
 
     name: str
@@ -66,7 +66,7 @@ SHIM = Build("shim", SHIM_FLAGS)
 SHIM_BOUNDS = Build("shim_bounds", (*ASAN, *SHIM_FLAGS, FEW))
 WATCHED_ALL = Build("watched_all", (*TSAN, *SHIM_FLAGS), rare=True)
 SHIM_BOUNDS_ALL = Build("shim_bounds_all", (*ASAN, *SHIM_FLAGS), rare=True)
-# The assertions see an index past the end of a short string, which is still inside the object.
+# The library's assertions report an index past the end of a short string, inside the object.
 LIBFUZZER = Build(
     "libfuzzer",
     (
@@ -84,10 +84,10 @@ FIRST_RACE = {"TSAN_OPTIONS": "exitcode=66 history_size=4 halt_on_error=1"}
 
 
 def layer_units() -> dict[str, list[Path]]:
-    """Return what is compiled together: the portable sources of each layer below torch.
+    """Return the sources that are compiled together: a unit per layer below torch.
 
-    Those that need CUDA, or the shim, are separate units: one for the devices of a process, one for
-    those of several.
+    Sources that need CUDA or the shim form two more units: `DEVICES` for several devices of one
+    process, and `PEERS` for the devices of several processes.
     """
     units: dict[str, list[Path]] = {}
     for source in native_build.native_sources():
@@ -140,7 +140,7 @@ CUDA_HOST = tuple(
     f"csrc/core/{name}.cpp" for name in ("cuda_context", "cuda_driver", "device_guard")
 )
 CPU_LOOPS = ("core", "kernels", "csrc/coll/fused_local.cpp", "csrc/coll/gradient_list.cpp")
-# What runs on several devices of one process, and on a device of each process.
+# Sources for several devices of one process, and for one device per process.
 LOCAL = (DEVICES, "core", *kernels("multi_copy", "multi_reduce"), "csrc/devices/peer_probe.cu")
 PEER_COLLECTIVES = (
     *("core", "kernels", "transport", "coll", PEERS, *CUDA_HOST),
@@ -253,11 +253,11 @@ _made: set[str] = set()
 
 
 def make(wanted: Iterable[tuple[str, Build]], *, quiet: bool = True) -> None:
-    """Build programs, all at once; a process asks for each only once.
+    """Build programs in one run of ninja, each only once per process.
 
     Args:
         wanted: names and builds.
-        quiet: keep the compilers' output, else show progress.
+        quiet: True if the compilers' output is kept for an error, False if it is shown.
 
     Raises:
         RuntimeError: with the compilers' output, if it was kept.
@@ -319,8 +319,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; its output is in ``stdout``, sanitizers' reports too.
 
-    Under ThreadSanitizer addresses are not random: its older runtimes refuse the layout that newer
-    kernels choose. Nothing else turns that off, as sandboxes may forbid the system call.
+    Addresses are not random under ThreadSanitizer, whose older runtimes refuse the layout of newer
+    kernels. Other programs keep random ones, as sandboxes may forbid the system call.
 
     Args:
         program: of `get`.
@@ -329,8 +329,8 @@ def run(
         environment: variables besides those of this process.
         timeout: seconds.
     """
-    ordered = watched(program) and shutil.which("setarch")
-    fixed = ["setarch", platform.machine(), "-R"] if ordered else []
+    fixed = watched(program) and shutil.which("setarch")
+    prefix = ["setarch", platform.machine(), "-R"] if fixed else []
     sanitizers = {
         "TSAN_OPTIONS": "exitcode=66 history_size=4",
         "ASAN_OPTIONS": "detect_leaks=1 exitcode=67",
@@ -338,7 +338,7 @@ def run(
     }
     chosen = {"FC_CONTROL": control} if control else {}
     return subprocess.run(
-        [*fixed, str(program), *arguments],
+        [*prefix, str(program), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

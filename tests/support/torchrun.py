@@ -1,4 +1,4 @@
-"""A script as a user starts it."""
+"""Start of a script, as by a user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.patience import ENDS
 
 
 def torchrun(script: Path, *arguments: object, ranks: int) -> str:
-    """Run a script under torchrun, or with 0 ranks alone, and return what it prints."""
+    """Run a script under torchrun, or without it for 0 ranks, and return what it prints."""
     words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     ended = subprocess.run(
         [sys.executable, *(words if ranks else []), str(script), *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""Inputs that show the order of a sum."""
+"""Inputs whose sums show the order of addition."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 
 
 def cancelling(dtype: torch.dtype, count: int, rank: int, seed: int = 0) -> torch.Tensor:
-    """Return this rank's input: magnitudes far apart, signs that cancel, so order changes bits.
+    """Return a rank's input: magnitudes far apart and both signs, so that order changes bits.
 
-    Every rank can make every other rank's input. Integers run over their whole range and wrap.
+    Every rank can make the input of every other rank. Integers use their whole range: sums wrap.
     """
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype == torch.bool:
@@ -26,7 +26,7 @@ def cancelling(dtype: torch.dtype, count: int, rank: int, seed: int = 0) -> torc
 
 
 def special(dtype: torch.dtype, rank: int) -> torch.Tensor:
-    """Return zeros of both signs, infinities, NaN, extremes and subnormals, shifted by rank."""
+    """Return zeros of both signs, infinities, NaN, extremes and subnormals, rotated by rank."""
     info = torch.finfo(dtype)
     values = torch.tensor(
         [0.0, -0.0, float("inf"), float("-inf"), float("nan"), info.max, -info.max, info.tiny,

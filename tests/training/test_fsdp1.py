@@ -1,7 +1,7 @@
 """FullyShardedDataParallel: every strategy trains as over Gloo, and as one process does.
 
-Left out is what torch refuses without an accelerator: offloaded parameters, as it pins their
-memory, and sync_module_states.
+Offloaded parameters, whose memory torch pins, and sync_module_states are not tested: torch refuses
+them without an accelerator.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _train(variant: str, world: World) -> dict[str, Any]:
     losses = train(
         model,
         batches_of(world, STEPS),
-        before_step=lambda: norms.append(model.clip_grad_norm_(1e6).item()),
+        before_step=lambda: norms.append(model.clip_grad_norm_(1e6).item()),  # clips nothing
     )
     return {"losses": losses, "norms": norms, "parameters": _whole(model)}
 
@@ -80,8 +80,8 @@ def test_every_variant_trains_as_over_gloo(variant: str, size: int) -> None:
 def _accumulate(world: World) -> dict[str, Any]:
     """Take two batches per step: the first within no_sync(), which keeps whole gradients."""
     model = _wrapped(world, "full shard")
-    parts = {False: model.no_sync, True: nullcontext}
-    losses = train_in_pairs(model, batches_of(world, 2 * STEPS), lambda last: parts[last]())
+    context = {False: model.no_sync, True: nullcontext}
+    losses = train_in_pairs(model, batches_of(world, 2 * STEPS), lambda last: context[last]())
     dist.barrier()
     return {"losses": losses, "parameters": _whole(model)}
 

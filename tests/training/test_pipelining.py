@@ -59,15 +59,15 @@ def _step(schedule: Any, first: bool, last: bool, batch: tuple[Any, Any]) -> lis
 
 
 def _pipeline(name: str, world: World) -> dict[str, Any]:
-    """Train, and return the losses of microbatches, and the parameters of each layer here."""
+    """Train, and return the losses of microbatches and the parameters of this rank's layers."""
     kind = getattr(pipelining, name)
-    each = 2 if issubclass(kind, PipelineScheduleMulti) else 1
-    count = each * world.size
+    per_rank = 2 if issubclass(kind, PipelineScheduleMulti) else 1
+    count = per_rank * world.size
     layers = _layers(count)
     mine = range(world.rank, count, world.size)
     stages = [PipelineStage(layers[i], i, count, torch.device("cpu")) for i in mine]
     schedule: PipelineScheduleSingle | PipelineScheduleMulti = kind(
-        stages if each > 1 else stages[0], n_microbatches=MICROBATCHES, loss_fn=_loss
+        stages if per_rank > 1 else stages[0], n_microbatches=MICROBATCHES, loss_fn=_loss
     )
     optimizer = torch.optim.SGD([p for i in mine for p in layers[i].parameters()], lr=0.5)
     losses = []
@@ -81,7 +81,7 @@ def _pipeline(name: str, world: World) -> dict[str, Any]:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_losses_are_those_of_one_piece(name: str, size: int) -> None:
-    """Nothing is summed between ranks: what Gloo computes is computed to the bit, too."""
+    """Ranks sum nothing among them, so all bits are those over Gloo as well."""
     found = run_each(size, _pipeline, SCHEDULES, name)
     layers = {key: value for rank in found for key, value in rank.items() if key != "losses"}
     losses, parameters = _whole(len(layers))

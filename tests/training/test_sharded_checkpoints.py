@@ -76,7 +76,7 @@ def _load(world: World, way: str, folder: str) -> tuple[Any, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("saved_by", "of", "loaded_by", "ranks", "async_save"),
+    ("saved_by", "savers", "loaded_by", "loaders", "async_save"),
     [
         ("fully_shard", 2, "fully_shard", 3, True),
         ("fully_shard in 2-D", 4, "fully_shard", 2, False),
@@ -87,10 +87,10 @@ def _load(world: World, way: str, folder: str) -> tuple[Any, list[float]]:
     ],
 )
 def test_others_read_what_was_saved(
-    saved_by: str, of: int, loaded_by: str, ranks: int, async_save: bool, tmp_path: Path
+    saved_by: str, savers: int, loaded_by: str, loaders: int, async_save: bool, tmp_path: Path
 ) -> None:
-    saved = run_ranks(of, _save, saved_by, str(tmp_path), async_save)
-    for loaded, losses in run_ranks(ranks, _load, loaded_by, str(tmp_path)):
+    saved = run_ranks(savers, _save, saved_by, str(tmp_path), async_save)
+    for loaded, losses in run_ranks(loaders, _load, loaded_by, str(tmp_path)):
         assert all(torch.isfinite(torch.tensor(losses)))
         assert_alike(loaded, saved[0])
 
@@ -103,7 +103,7 @@ def _device_of_a_tensor_without_a_part_here(world: World) -> str:
     return str(init_from_local_shards(here if world.rank < 2 else [], 4).device)
 
 
-@pytest.mark.xfail(reason="torch takes what is not named gloo for a backend of CUDA", strict=True)
+@pytest.mark.xfail(reason="torch takes any backend but gloo for one of CUDA", strict=True)
 def test_a_sharded_tensor_without_a_part_here_is_on_the_cpu() -> None:
-    """FSDP makes these without a mesh, of parameters with fewer rows than there are ranks."""
+    """FSDP without a mesh makes these of parameters with fewer rows than there are ranks."""
     assert run_ranks(3, _device_of_a_tensor_without_a_part_here) == ["cpu"] * 3

@@ -1,4 +1,4 @@
-"""How devices of processes get to reach each other's memory where not all ways work."""
+"""Ways for the devices of processes to reach each other's memory, where not all ways work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_DESCRIPTORS = {**NO_HANDLES, "SIM_DESCRIPTORS": "0", "SIM_FABRIC": "1"}
 
 
 def _sums(world: World) -> tuple[str, bool]:
-    """Return what explain says, and whether tensors can lie in memory that all have mapped."""
+    """Return `explain`'s reason, and True if tensors can lie in memory that all have mapped."""
     device = init(world)
     ordinary = torch.full((50000,), world.rank + 1.0, device=device)
     dist.all_reduce(ordinary)
@@ -51,13 +51,13 @@ def test_the_first_way_that_works_is_used_and_said(
 
 
 def _goes_while_it_is_read(world: World) -> list[float]:
-    """Free the last tensor of a group that is gone while a stream still has to read it."""
+    """Destroy a group, then free its last tensor, which a stream has not read yet."""
     device = init(world)
     dist.all_reduce(torch.ones(1, device=device))
     data = fastcomm.empty(50000, device=device).fill_(3.0)
     dist.all_reduce(data)
     assert fastcomm.is_shared(data)
-    copied = data.to(torch.device("sim", 2 + world.rank))  # which has access, too
+    copied = data.to(torch.device("sim", 2 + world.rank))  # of no rank, with access too
     dist.destroy_process_group()
     world.init("gloo", "again")
     dist.barrier()  # all have left

@@ -15,9 +15,7 @@ import fastcomm
 pytestmark = pytest.mark.usefixtures("simulated")
 
 PINNED = {"FASTCOMM_ROUTE": "pinned"}
-
-
-# Where devices do not reach each other's memory, and what does not work there is not used either.
+# Reasons of `explain`: pinned memory is used instead of the devices', or nothing is.
 PINNED_INSTEAD = f"{ON_HOST}.*Not each other's: .*"
 NEITHER = "not from device to device: .*"
 LITTLE_ROOM = {"FASTCOMM_SEGMENT_MB": "12", "FASTCOMM_BLOCK_BYTES": "65536"}
@@ -34,7 +32,7 @@ LITTLE_ROOM = {"FASTCOMM_SEGMENT_MB": "12", "FASTCOMM_BLOCK_BYTES": "65536"}
         ({"SIM_LINKS": "0-2 reads"}, f"{PINNED_INSTEAD}a trial has given wrong numbers"),
         ({"SIM_LINKS": "0-1 writes"}, f"{PINNED_INSTEAD}a trial has "),
         (PINNED, f"{PINNED_INSTEAD}rank 0: FASTCOMM_ROUTE=pinned"),
-        # What is set is the only way.
+        # FASTCOMM_IPC leaves no other way to reach the devices' memory.
         ({"FASTCOMM_IPC": "fabric"}, f"{PINNED_INSTEAD}by fabric: rank 0: cuMemCreate: .*NOT_SUP"),
         (
             {"SIM_IPC": "0", "SIM_VMM": "0", "SIM_PINNED": "0"},
@@ -62,5 +60,5 @@ def _again(world: World) -> None:
 
 
 def test_windows_go_back_to_the_segment() -> None:
-    """There is room for at most three groups at a time."""
+    """A segment has room for at most three groups at a time."""
     run_ranks(2, _again, environment={**PINNED, "FASTCOMM_SEGMENT_MB": "80"})

@@ -1,4 +1,4 @@
-"""Which pieces of memory that peers have mapped are free: any order of calls, against a table."""
+"""Free pieces of memory that peers have mapped: random calls, compared with a plain table."""
 
 from __future__ import annotations
 

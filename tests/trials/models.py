@@ -17,7 +17,7 @@ Make = Callable[[], nn.Module]
 
 
 class Seen(nn.Module):
-    """A layer that wants rows of another shape, and may give a state beside its result."""
+    """A layer that takes rows of another shape. A state beside its result is dropped."""
 
     def __init__(self, inner: nn.Module, *shape: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Complex(nn.Module):
 
 
 class Odd(nn.Module):
-    """Parameters without dimensions, without elements, transposed and expanded to others."""
+    """A scalar parameter, one without elements, a transposed one, and a buffer of integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Odd(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Keeps no activations."""
+    """Keeps no activations of a layer."""
 
     def __init__(self, inner: nn.Module, reentrant: bool) -> None:
         super().__init__()
@@ -154,10 +154,10 @@ class Plan:
 
     Attributes:
         layers: names in `LAYERS`; "shared" is the first layer again.
-        checkpoint: how the middle layer is checkpointed: None, or whether reentrantly.
-        frozen: every how many parameters one is frozen; 0 for none.
-        unused: whether a layer is never used.
-        skips: whether a layer is left out in some steps, on some ranks.
+        checkpoint: ``use_reentrant`` of the middle layer's checkpoint; None without one.
+        frozen: one parameter in so many is frozen; 0 for none.
+        unused: True if a layer is never used.
+        skips: True if a layer is left out in some steps, on some ranks.
         dtype: of the model.
     """
 
@@ -174,12 +174,12 @@ class Plan:
 
     @property
     def turned(self) -> bool:
-        """Whether a parameter is not contiguous."""
+        """True if a parameter is not contiguous."""
         return any(name in TURNED for name in self.layers)
 
     @property
     def mixed(self) -> bool:
-        """Whether layers have several types."""
+        """True if a layer may have another type than the model."""
         return any(name in TYPED for name in self.layers)
 
 
@@ -212,13 +212,13 @@ class Model(nn.Module):
 
 
 def loss_of(model: nn.Module, x: torch.Tensor, skip: bool) -> torch.Tensor:
-    """Return a loss in which every result counts."""
+    """Return a loss that depends on every result."""
     found = model(x, skip)
     return F.softplus(found["y"].float()).mean() + 0.1 * found["x"].float().square().mean()
 
 
 def draw_plan(choice: random.Random, sparse: bool) -> Plan:
-    """Draw a model, with sparse gradients perhaps."""
+    """Draw a model; ``sparse`` allows layers with sparse gradients."""
     names = [name for name in LAYERS if sparse or name not in SPARSE]
     layers = [choice.choice(names) for _ in range(choice.randint(1, 5))]
     if choice.random() < 0.25 and layers[0] not in TYPED:
@@ -228,6 +228,7 @@ def draw_plan(choice: random.Random, sparse: bool) -> Plan:
     checkpoint = choice.choice([None, None, True, False])
     return Plan(
         layers=layers,
+        # DDP with find_unused_parameters supports no reentrant checkpoints.
         checkpoint=False if checkpoint and skips else checkpoint,
         frozen=choice.choice([0, 0, 2, 3]),
         unused=choice.random() < 0.2,

@@ -1,4 +1,4 @@
-"""What the oracle of the random collectives notices."""
+"""Mistakes that the oracle of the random collectives must notice."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_errors_are_judged() -> None:
     specs = [draw_spec(seed, GROUPS) for seed in range(300)]
     refused = next(spec for spec in specs if spec.refused)
     fine = next(spec for spec in specs if not spec.refused)
-    wanted = Ended(error="UnsupportedError: sum")
-    assert judge(fine, Ended()) == "" == judge(refused, wanted)
-    assert judge(fine, wanted) and judge(fine, Ended(wrong="x")) and judge(refused, Ended())
+    refusal = Ended(error="UnsupportedError: sum")
+    assert judge(fine, Ended()) == "" == judge(refused, refusal)
+    assert judge(fine, refusal) and judge(fine, Ended(wrong="x")) and judge(refused, Ended())
     assert judge(refused, Ended(error="UnsupportedError: sum", wrong="touched"))
-    assert "fastcomm alone" in difference(fine, wanted, Ended())
-    assert "Gloo alone" in difference(fine, Ended(), wanted)
+    assert "fastcomm alone" in difference(fine, refusal, Ended())
+    assert "Gloo alone" in difference(fine, Ended(), refusal)

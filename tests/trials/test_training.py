@@ -1,4 +1,4 @@
-"""Random training over fastcomm against the same over Gloo. `trials.training` replays one."""
+"""Random training over fastcomm and over Gloo, compared. `trials.training` replays a trial."""
 
 from __future__ import annotations
 

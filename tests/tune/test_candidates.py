@@ -1,4 +1,4 @@
-"""How a candidate is chosen."""
+"""Choice of a candidate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastcomm.tune import candidates
 
 
 def test_scores_are_ratios_to_the_best_of_each_message() -> None:
-    # Twice as long in one message, half as long in another: neither outweighs the other.
+    # A candidate that is half as fast for one message and twice as fast for another gains nothing.
     assert candidates.scores([[1.0, 2.0], [400.0, 200.0]]) == pytest.approx([2**0.5, 2**0.5])
     assert candidates.scores([[3.0], [4.0]]) == [1.0]
 
@@ -24,6 +24,7 @@ def test_the_default_stays_unless_another_is_clearly_better(
 
 @pytest.mark.parametrize("steps", [candidates.ON_THE_HOST, candidates.ON_DEVICES])
 def test_steps(steps: tuple[candidates.Step, ...]) -> None:
+    """Shares add up to one; every step has the default first, and something to choose."""
     assert sum(step.share for step in steps) == pytest.approx(1)
     for step in steps:
         assert step.candidates[0] == {} and len(step.candidates) > 1 and step.messages

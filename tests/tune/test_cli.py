@@ -1,4 +1,4 @@
-"""``fastcomm tune``, and that process groups go by what it leaves."""
+"""``fastcomm tune``, and the use of its values in process groups."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_what_is_measured_is_kept_and_shown(
     out = capsys.readouterr().out
     assert "one-shot limit" in out and "block" in out and out.count("chosen") == 2, out
     report = json.loads(file.read_text())
-    assert len(report["rows"]) == 10 and report["environment"]
+    assert len(report["rows"]) == 10 and report["environment"]  # 6 candidates and 4
     kept = _tuning.read()
-    assert kept.pop(5) == {"payload_bytes": 4096}  # other numbers of ranks stay as they were
+    assert kept.pop(5) == {"payload_bytes": 4096}  # of a number of ranks that was not measured
     measured = {int(ranks): values for ranks, values in report["values"].items() if values}
     assert kept == measured
 
@@ -51,7 +51,7 @@ def test_nothing_is_kept_by_a_dry_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_groups_go_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    # Values that no setting could have are reported, and left out.
+    # Values that their setting does not allow are reported, and left out.
     _tuning.write({2: {"payload_bytes": 8192}, 3: {"payload_bytes": 3}})
     said = _explained(tmp_path)
     assert "limit of 8192 (tuned for this number of ranks)" in said, said

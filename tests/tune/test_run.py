@@ -1,4 +1,4 @@
-"""Measurement of ranks on the host and on simulated devices."""
+"""Measurements by ranks on the host and on simulated devices."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_ranks_on_the_host() -> None:
     found, rows = _measured(options)
     assert set(found) == {2, 3}
     for ranks, values in found.items():
-        mine = [row for row in rows if row["ranks"] == ranks]
-        assert [row["candidate"] for row in mine] == [
+        of_ranks = [row for row in rows if row["ranks"] == ranks]
+        assert [row["candidate"] for row in of_ranks] == [
             candidate for step in SHORT for candidate in step.candidates
         ]
-        assert {row["step"] for row in mine if row["chosen"]} == {step.name for step in SHORT}
-        assert all(row["ratio"] >= 1 and row["on"] == "cpu" for row in mine), mine
-        chosen = {name: v for row in mine if row["chosen"] for name, v in row["candidate"].items()}
-        assert values == chosen
+        assert {row["step"] for row in of_ranks if row["chosen"]} == {step.name for step in SHORT}
+        assert all(row["ratio"] >= 1 and row["on"] == "cpu" for row in of_ranks), of_ranks
+        chosen = [row["candidate"] for row in of_ranks if row["chosen"]]
+        assert values == {name: v for candidate in chosen for name, v in candidate.items()}
 
 
 DEVICES = (

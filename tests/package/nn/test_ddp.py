@@ -28,8 +28,8 @@ class Model(nn.Module):
         self.unused = nn.Linear(5, 5)
         self.head = nn.Linear(64, 3)
 
-    def forward(self, x: torch.Tensor, skip: bool = False) -> torch.Tensor:
-        for layer in list(self.layers)[:3] if skip else self.layers:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
             x = layer(x).tanh()
         out: torch.Tensor = self.head(x)
         return out
@@ -43,11 +43,12 @@ def _parameters(model: nn.Module) -> list[nn.Parameter]:
     return [p for name, p in model.named_parameters() if "unused" not in name]
 
 
-def _steps(ddp: Any, rank: int, steps: int = 3, **forward: Any) -> list[torch.Tensor]:
+def _train(ddp: Any, rank: int) -> list[torch.Tensor]:
+    """Take three steps, and return the parameters."""
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    for step in range(steps):
+    for step in range(3):
         optimizer.zero_grad()
-        ddp(_batch(rank, step), **forward).square().mean().backward()
+        ddp(_batch(rank, step)).square().mean().backward()
         optimizer.step()
     return [p.detach().clone() for p in ddp.parameters()]
 
@@ -61,7 +62,7 @@ MODES: list[dict[str, Any]] = [
 
 @on_ranks(2)
 def test_trains_as_stock_ddp_does(world: World) -> None:
-    """Train on two ranks, where dividing before or after the sum is the same, so all bits are."""
+    """With two ranks all bits are equal: halving is exact, before a sum and after it."""
     world.init()
     for mode in MODES:
         stock = Stock(Model(), **mode)
@@ -69,9 +70,9 @@ def test_trains_as_stock_ddp_does(world: World) -> None:
         hooked = Stock(Model(), **mode)
         state = FusedState(hooked.parameters())
         hooked.register_comm_hook(state, fused_hook)
-        wanted = _steps(stock, world.rank)
+        wanted = _train(stock, world.rank)
         for other in (ours, hooked):
-            found = _steps(other, world.rank)
+            found = _train(other, world.rank)
             assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), mode
         grads = [p.grad for p in _parameters(ours) if p.grad is not None]
         exact = torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads]))
@@ -87,7 +88,7 @@ COMPLEX: list[dict[str, Any]] = [{}, {"comm_dtype": torch.bfloat16, "error_feedb
 
 
 def _complex(world: World) -> tuple[list[torch.Tensor], float]:
-    """Train with complex parameters: DDP gives hooks real gradients for them."""
+    """Train with complex parameters, whose gradients DDP gives to hooks as real ones."""
     world.init()
     answers: list[tuple[list[torch.Tensor], float]] = []
     for mode in MODES:
@@ -103,9 +104,8 @@ def _complex(world: World) -> tuple[list[torch.Tensor], float]:
                 for step in range(2):
                     optimizer.zero_grad()
                     model(_batch(world.rank, step)[:, :32]).square().mean().backward()
-                    if (
-                        model is plain
-                    ):  # in the first step buckets of a static graph are all number 0
+                    if model is plain:
+                        # Step 0 counts, too: in it all buckets of a static graph have number 0.
                         norm = nn.utils.clip_grad_norm_(list(model.parameters()), 0.5)
                         assert math.isclose(norms[step], float(norm), rel_tol=rough)
                     else:
@@ -116,7 +116,7 @@ def _complex(world: World) -> tuple[list[torch.Tensor], float]:
             for one, other in zip(found, plain.parameters(), strict=True):
                 torch.testing.assert_close(one, other.detach(), **limits)
             norm = ddp.result().total_norm
-            assert norm is not None and norm.dtype == torch.float64  # one parameter is wide
+            assert norm is not None and norm.dtype == torch.float64  # one parameter is complex128
             answers.append((found, float(norm)))
     return [t for found, _ in answers for t in found], sum(norm for _, norm in answers)
 
@@ -134,7 +134,7 @@ def _any_buckets(world: World) -> tuple[bytes, list[float]]:
     found = []
     for cap in (25, 0.02, 0.001):
         ddp = Ours(Model(), find_unused_parameters=True, bucket_cap_mb=cap)
-        weights = _steps(ddp, world.rank)
+        weights = _train(ddp, world.rank)
         norm = ddp.result().total_norm
         assert norm is not None
         found.append((b"".join(w.numpy().tobytes() for w in weights), float(norm)))
@@ -152,7 +152,7 @@ def test_bits_and_norm_do_not_depend_on_the_buckets_or_the_rank(size: int) -> No
 
 @on_ranks(2)
 def test_error_feedback_keeps_what_rounding_takes(world: World) -> None:
-    """Check that over some steps gradients add up to fp32's: residuals keep what rounding took."""
+    """Gradients add up to fp32's over some steps: residuals keep what rounding took."""
     world.init()
     ddp = Ours(
         Model(),
@@ -174,7 +174,7 @@ def test_error_feedback_keeps_what_rounding_takes(world: World) -> None:
                 value += p.grad.double()
         summed.append(torch.cat([value.flatten() for value in total]))
     error, error_without = ((value - summed[2]).norm() for value in summed[:2])
-    # The rounding of the sums remains: about half of the error that both roundings make.
+    # Sums are rounded without a residual: about half of the error remains.
     assert 0 < error < 0.8 * error_without, (error, error_without)
 
 
@@ -191,7 +191,7 @@ def test_gradients_are_clipped_when_backward_ends(world: World) -> None:
     torch.nn.utils.clip_grad_norm_(free.parameters(), 0.01)
     for a, b in zip(_parameters(ddp), _parameters(free), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=0)
-    # A norm below it leaves all bits.
+    # A norm below max_norm changes no bit.
     loose = Ours(Model(), find_unused_parameters=True, max_norm=2 * float(total))
     free.zero_grad()
     for model in (loose, free):
@@ -218,7 +218,7 @@ def test_gradients_that_accumulate_are_reduced_once(world: World) -> None:
 
 @on_ranks(2)
 def test_results_feed_fused_optimizers(world: World) -> None:
-    """Let a fused optimizer clip as it loads gradients, and skip steps with an infinity."""
+    """A fused optimizer clips gradients as it loads them, and skips a step with an infinity."""
     world.init()
     models = [Model().head, Model().head]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.1, fused=True) for m in models]

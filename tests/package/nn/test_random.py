@@ -1,9 +1,10 @@
-"""Random numbers in replicas on CPU slots, compiled too; operators of Python in any replica."""
+"""Random numbers in replicas on CPU slots, eager and compiled, and higher-order operators."""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import random
 import shutil
 import time
@@ -26,6 +27,7 @@ MASK = (1 << 64) - 1
 
 
 def mixed(x: Any) -> Any:
+    """Return the number that splitmix64 gives in the state ``x``."""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
@@ -33,7 +35,11 @@ def mixed(x: Any) -> Any:
 
 
 def derived(state: Any, part: Any) -> Any:
-    """The stream of a replica, from ADR 37, by nothing but torch's format of a state."""
+    """Return the state of the stream of replica ``part`` (ADR 37), given the caller's state.
+
+    The bytes are those of ``torch.get_rng_state``: words of 64 bits for the seed, for two numbers
+    ("left" and "seeded") and for "next", then 624 words of the engine, then kept normal numbers.
+    """
     words = state[:5040].view(torch.int64).tolist()
     left, after = words[1] & 0xFFFFFFFF, words[2]
     hash_ = 0
@@ -41,8 +47,8 @@ def derived(state: Any, part: Any) -> Any:
         hash_ = mixed(hash_ ^ word)
     hash_ = mixed(hash_ ^ left)
     hash_ = mixed(hash_ ^ after)
-    kept_double = words[3 + 624 + 3 - 0] & 0xFFFFFFFF if len(words) > 630 else 0
-    hash_ = mixed(hash_ ^ (int(bool(state[5052])) | 2 * int(bool(kept_double))))
+    keeps_float, keeps_double = bool(state[5052]), bool(state[5040])
+    hash_ = mixed(hash_ ^ (int(keeps_float) | 2 * int(keeps_double)))
     hash_ = mixed(hash_ ^ part)
     made = list(words)
     for j in range(624):
@@ -52,12 +58,12 @@ def derived(state: Any, part: Any) -> Any:
     made[2] = 0
     result = torch.zeros_like(state)
     result[: len(made) * 8] = torch.tensor(made).view(torch.uint8)
-    result[5016:] = 0
+    result[5016:] = 0  # no kept normal numbers
     return result
 
 
 class Drawing(nn.Module):
-    """Draws by operators that take a generator, and by ones that do not."""
+    """Draws by operators with and without a parameter for a generator."""
 
     def __init__(self, reentrant: bool | None = None, nested: bool = False) -> None:
         super().__init__()
@@ -71,7 +77,7 @@ class Drawing(nn.Module):
         self.pause()
         y = F.dropout(x * self.w, 0.5)
         self.pause()
-        return y + torch.rand_like(y).round() * y  # no rrelu: torch's own differ under checkpoint
+        return y + torch.rand_like(y).round() * y  # rrelu differs in torch's checkpoints
 
     def forward(self, x: torch.Tensor) -> Any:
         if self.reentrant is None:
@@ -93,6 +99,7 @@ class Delayed(Drawing):
 
 
 def step(model: Any, seed: int = 3) -> list[torch.Tensor]:
+    """Return the output of a step, all gradients, and the generator's state afterwards."""
     torch.manual_seed(seed)
     model.zero_grad()
     x = torch.ones(6, 64, requires_grad=True)
@@ -108,14 +115,14 @@ def equal(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
 
 
 def repeated(model: Any, runs: int) -> list[torch.Tensor]:
-    """Check that steps of one seed are alike, and replicas' masks are not; return a step."""
+    """Check that steps of one seed are equal and replicas' masks differ; return a step's result."""
     first = step(model)
     assert all(equal(first, step(model)) for _ in range(runs))
     assert not torch.equal(first[0], step(model, 4)[0])
-    assert torch.equal(first[0], first[1])  # x and w are ones: the masks that the outputs have
+    assert torch.equal(first[0], first[1])  # x and w are ones: both are the masks
     assert torch.equal(first[0].sum(0), first[2])
-    parts = first[0].chunk(3)
-    assert not torch.equal(parts[0], parts[1]) and not torch.equal(parts[1], parts[2])
+    pairs = itertools.combinations(first[0].chunk(3), 2)
+    assert not any(torch.equal(one, other) for one, other in pairs)
     return first
 
 
@@ -127,16 +134,19 @@ def test_one_seed_gives_the_same_bits(reentrant: bool | None, nested: bool) -> N
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
+    """Forget compiled code before and after a test."""
     torch.compiler.reset()
     yield
     torch.compiler.reset()
 
 
 def the_data_parallel(module: nn.Module, **how: Any) -> Any:
+    """Return a DataParallel that is compiled as a whole."""
     return torch.compile(DataParallel(module, SLOTS), **how)
 
 
 def the_module(module: nn.Module, **how: Any) -> Any:
+    """Return a DataParallel of a compiled module."""
     module.compile(**how)
     return DataParallel(module, SLOTS)
 
@@ -163,13 +173,15 @@ INDUCTOR = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor need
 def test_one_seed_gives_the_same_bits_compiled(
     way: Callable[..., Any], reentrant: bool | None, backend: str, as_eager: bool
 ) -> None:
-    """From the first pass on, in which replicas are compiled; where it can be, those of eager."""
+    """Bits are equal from the first pass on, which compiles; with ``as_eager`` to eager mode's."""
     options = {"fallback_random": True} if backend == "inductor" and as_eager else None
     first = repeated(way(Drawing(reentrant), backend=backend, options=options), 5)
     assert equal(first, step(DataParallel(Drawing(reentrant), SLOTS))) == as_eager
 
 
 class Watch(TorchDispatchMode):
+    """Passes every call on."""
+
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -177,7 +189,7 @@ class Watch(TorchDispatchMode):
 
 
 class Watched(Delayed):
-    """Draws under modes of the user's, one within another."""
+    """Draws under two dispatch modes of the user, one within the other."""
 
     def draw(self, x: Any) -> Any:
         with Watch(), Watch():
@@ -185,7 +197,7 @@ class Watched(Delayed):
 
 
 class Selective(Delayed):
-    """Computes again but for products, which torch keeps by dispatch modes."""
+    """Recomputes all but products in the backward pass; torch keeps these by dispatch modes."""
 
     def forward(self, x: Any) -> Any:
         kept = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
@@ -200,9 +212,10 @@ def test_one_seed_gives_the_same_bits_under_dispatch_modes(kind: Any) -> None:
 
 
 def test_control_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = Mock()
+    """A shared generator must show, in bits that differ or in gradients with other masks."""
+    no_pass = Mock()
     module = importlib.import_module("fastcomm.nn.parallel.parallel_apply")
-    monkeypatch.setattr(module, "begin_pass", lambda: alone)
+    monkeypatch.setattr(module, "begin_pass", lambda: no_pass)
     model = DataParallel(Delayed(False), SLOTS)
     runs = [step(model) for _ in range(30)]
     assert not all(equal(runs[0], run) and torch.equal(run[0], run[1]) for run in runs)
@@ -236,6 +249,8 @@ def test_a_state_replays_a_pass() -> None:
 
 
 def test_only_a_later_replica_draws() -> None:
+    """The caller's generator must move all the same, or the next pass would draw the same."""
+
     def nothing(x: Any) -> Any:
         return x
 
@@ -245,7 +260,7 @@ def test_only_a_later_replica_draws() -> None:
 
 
 def serially(works: Any, x: Any) -> Any:
-    """The same pass, one replica after the other, by the record."""
+    """Run a pass by ADR 37, one replica after the other."""
     begin = torch.get_rng_state()
     results = [works[0](x)]
     own = torch.get_rng_state()
@@ -273,7 +288,8 @@ LAYERS: list[Callable[[Any], Any]] = [
 ]
 
 
-def random_models(seed: Any) -> Any:
+def check_random_model(seed: int) -> None:
+    """Compare outputs and gradients of replicas with those of `serially`."""
     chosen = random.Random(seed)
     layers = [chosen.choice(LAYERS) for _ in range(chosen.randint(1, 6))]
 
@@ -296,13 +312,13 @@ def random_models(seed: Any) -> Any:
 
 def test_random_models() -> None:
     for seed in range(40):
-        random_models(seed)
+        check_random_model(seed)
 
 
 @pytest.mark.release
 def test_a_thousand_random_models() -> None:
     for seed in range(1000):
-        random_models(seed)
+        check_random_model(seed)
 
 
 class Attends(nn.Module):

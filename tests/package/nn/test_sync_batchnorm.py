@@ -35,7 +35,7 @@ def _net(momentum: float | None, affine: bool) -> nn.Sequential:
 def test_it_is_batchnorm_of_the_whole_batch(
     place: Place, momentum: float | None, affine: bool, rows: int, replicas: int
 ) -> None:
-    """On devices it has the bits of CPU slots."""
+    """Devices give the bits of CPU slots."""
     plain = _net(momentum, affine)
     on_slots, net = copy.deepcopy(plain), copy.deepcopy(plain).to(place.first)
     slots = DataParallel(on_slots, ["cpu"] * replicas, buffers="sync_batchnorm")
@@ -50,18 +50,19 @@ def test_it_is_batchnorm_of_the_whole_batch(
             output = model(x)
             output.square().sum().sin().backward()
             results.append([output.detach(), x.grad, *(p.grad for p in model.parameters())])
-        for theirs, ours, there in zip(*results, strict=True):
-            assert theirs is not None and ours is not None and there is not None
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-            place.check_alike(there, ours)
-        for theirs, ours, there in zip(*(m.buffers() for m, _ in models), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-13)
-            place.check_alike(there, ours)
+        for wanted, of_slots, of_devices in zip(*results, strict=True):
+            assert wanted is not None and of_slots is not None and of_devices is not None
+            torch.testing.assert_close(of_slots, wanted, rtol=1e-9, atol=1e-10)
+            place.check_alike(of_devices, of_slots)
+        for wanted, of_slots, of_devices in zip(*(m.buffers() for m, _ in models), strict=True):
+            torch.testing.assert_close(of_slots, wanted, rtol=1e-11, atol=1e-13)
+            place.check_alike(of_devices, of_slots)
+    # Without running statistics the last layer uses its own part of the batch in eval mode, too.
     batch = torch.randn(rows, 2, 3, 3, dtype=torch.float64)
     plain[6] = on_slots[6] = net[6] = nn.Identity()
-    theirs, ours, there = (model.eval()(batch.to(device)) for model, device in models)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-    place.check_alike(there, ours)
+    wanted, of_slots, of_devices = (model.eval()(batch.to(device)) for model, device in models)
+    torch.testing.assert_close(of_slots, wanted, rtol=1e-9, atol=1e-10)
+    place.check_alike(of_devices, of_slots)
 
 
 def test_half_precision_keeps_its_dtype(place: Place) -> None:
@@ -86,7 +87,7 @@ def test_nothing_is_left_behind(place: Place) -> None:
     parallel = DataParallel(net, place.devices(2), buffers="sync_batchnorm")
     x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
     parallel(x).sum().backward()
-    # Not torch's own: kernels written in Python, which simulated devices ask for shapes.
+    # On simulated devices torch's kernels in Python compute shapes, and leave builtin objects.
     kinds = [type(left) for left in garbage_of(lambda: parallel(x).sum().backward())]
     assert not [k for k in kinds if k.__module__ not in ("builtins", "types")], kinds
     assert place.name != "cpu" or not kinds, kinds
@@ -111,7 +112,7 @@ def test_no_thread_for_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Uneven(nn.Module):
-    """What a replica runs depends on the first number in its part of the batch."""
+    """Runs no layer, both in one order or in the other, or raises, by the first number of `x`."""
 
     def __init__(self) -> None:
         super().__init__()

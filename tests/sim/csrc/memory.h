@@ -1,10 +1,10 @@
 // The devices' memory, managed as by torch's caching allocator for CUDA: a freed block belongs to
-// the stream that it was allocated for, and can be reused there at once. So whoever used it on
-// another stream must have ordered the two, or have said so (recordStream).
+// the stream that it was allocated for, and can be reused there at once. Whoever used it on another
+// stream must have ordered the two streams, or have called recordStream.
 //
-// What is freed is overwritten by its stream's next launch, the earliest moment at which a GPU
-// could use it again; and since that is a use like any other, the shim's Order reports where
-// somebody still uses it. Bytes are counted for each device. Any thread may call.
+// The next launch of its stream overwrites a freed block, as a GPU could use it again from then on.
+// The shim's Order reports every use that is not ordered before that one. Bytes are counted per
+// device. Any thread may call.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -31,8 +31,8 @@ class Memory final : public c10::DeviceAllocator {
     size_t counted;  // asked for
     int device;
     c10::StreamId stream;
-    std::set<c10::StreamId> users;  // other streams of the device
-    bool captured;                  // a graph may use it again whenever it is launched
+    std::set<c10::StreamId> users;  // other streams of the device that use it
+    bool captured;                  // a launch of a graph may use it at any time
   };
 
   static Memory& get() {
@@ -69,7 +69,7 @@ class Memory final : public c10::DeviceAllocator {
     return {block->memory, block, &release, place};
   }
 
-  /// Called before the stream's next launch: what the stream got back is overwritten first.
+  /// Overwrites what the stream got back; called before each of its launches.
   void before_launch(const c10::Stream& stream) {
     if (is_captured(stream.device_index(), stream.id())) return;
     std::vector<Block*> mine;
@@ -153,7 +153,7 @@ class Memory final : public c10::DeviceAllocator {
       now_[block->device] -= block->counted;
       users.swap(block->users);
     }
-    if (block->captured) return;  // the graph's, for good
+    if (block->captured) return;  // never reused: launches of the graph use it
     shim::Order::get().retire(block->memory, block->bytes);
     for (const c10::StreamId id : users) {
       cudaEvent_t event = nullptr;
@@ -163,7 +163,7 @@ class Memory final : public c10::DeviceAllocator {
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     const bool times_the_host = shim::Runtime::get().empty.load(std::memory_order_relaxed);
-    if (times_the_host) {  // nothing is overwritten, and an allocation finds it, as in a cache
+    if (times_the_host) {  // no launch overwrites it: the next allocation may take it
       idle_[{block->device, block->stream}][block->bytes].push_back(block);
     } else if (awaited.events.empty()) {
       freed_[{block->device, block->stream}].push_back(block);
@@ -172,7 +172,7 @@ class Memory final : public c10::DeviceAllocator {
     }
   }
 
-  /// Returns blocks whose other users are done to their stream.
+  /// Gives a block back to its stream once its other users are done.
   void reclaim() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (size_t i = 0; i < awaited_.size();) {
@@ -191,7 +191,7 @@ class Memory final : public c10::DeviceAllocator {
     }
   }
 
-  using Place = std::pair<int, c10::StreamId>;
+  using Place = std::pair<int, c10::StreamId>;  // device, stream
   std::mutex mutex_;
   std::map<Place, std::map<size_t, std::vector<Block*>>> idle_;
   std::map<Place, std::vector<Block*>> freed_;
@@ -200,7 +200,7 @@ class Memory final : public c10::DeviceAllocator {
   size_t peak_[kDevices] = {};
 };
 
-/// Gives a stream work that uses this memory; an exception from it is kept for whoever waits.
+/// Gives a stream work that uses `accesses`. Its exception is raised by the next call that waits.
 inline void launch(const c10::Stream& stream, const char* what, std::vector<shim::Access> accesses,
                    std::function<void()> work) {
   const OnDevice on(stream.device_index());
@@ -239,8 +239,8 @@ inline void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   storage.set_nbytes(bytes);
 }
 
-/// Host memory that devices reach. It is given back once the copies that torch made of it are done;
-/// whoever uses it otherwise must wait, and is reported otherwise.
+/// Host memory that devices reach. It is given back once the copies that torch made of it are done.
+/// Any other use must have been waited for before that, or it is reported.
 class PinnedMemory final : public c10::Allocator {
  public:
   static PinnedMemory& get() {
@@ -264,7 +264,7 @@ class PinnedMemory final : public c10::Allocator {
     const std::lock_guard<std::mutex> lock(mutex_);
     return find(address) != blocks_.end();
   }
-  /// Notes a stream that uses it and need not be waited for.
+  /// Notes a use by a stream, for which the caller need not wait.
   void record(const void* address, const c10::Stream& stream) {
     const OnDevice on(stream.device_index());
     const std::lock_guard<std::mutex> lock(mutex_);
