@@ -1,6 +1,6 @@
 """What ``make demo`` runs: train over two backends, compare the bits, measure, show.
 
-Exit status 0 only if everything that is claimed on the screen was found to be so.
+The exit status is 0 only if every printed claim holds.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ fastcomm demo (about three minutes): {environment}
   4. time all_reduce, broadcast, all_gather and barrier over both, interleaved, and plot
 """
 
-DRIFT = 1.15  # beyond it two runs that should have taken equal times get a note
+DRIFT = 1.15  # ratio of times without communication above which a note is printed
 
 
 class Problems:
-    """What did not turn out as claimed; the demo goes on and reports all of it at the end."""
+    """Claims that do not hold; the demo goes on and reports them at the end."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def expect(self, holds: bool, claim: str) -> None:
-        """Print ``claim`` with the verdict."""
+        """Print ``claim`` with its verdict."""
         print(f"  {'yes' if holds else 'NO '}  {claim}", flush=True)
         if not holds:
             self.found.append(claim)
 
 
 def train(label: str, options: digits.Options, folder: Path, problems: Problems) -> dict[str, Any]:
-    """One training run, with its record in ``folder``; empty if it failed."""
+    """Train once, and return the record, also written to ``folder``; {} if training failed."""
     try:
         record = digits.run(options)
     except RankError as error:
@@ -58,9 +58,9 @@ def train(label: str, options: digits.Options, folder: Path, problems: Problems)
     digits.print_result(record)
     with RecordWriter(folder / f"digits-{label}.jsonl", ["benchmarks/demo.py"]) as writer:
         writer.write(record)
-    enough = f"held-out accuracy is at least {digits.TARGET_ACCURACY}"
+    claim = f"held-out accuracy is at least {digits.TARGET_ACCURACY}"
     if options.max_steps is None:
-        problems.expect(record["accuracy"][-1] >= digits.TARGET_ACCURACY, enough)
+        problems.expect(record["accuracy"][-1] >= digits.TARGET_ACCURACY, claim)
     problems.expect(record["weights_equal_on_all_ranks"], "all ranks hold the same weights")
     return record
 
@@ -82,7 +82,7 @@ def compare(first: dict[str, Any], second: dict[str, Any], problems: Problems) -
 
 
 def result_lines(labels: list[str], records: list[dict[str, Any]]) -> list[str]:
-    """Training over the two backends, side by side."""
+    """Return lines of text with the two records side by side."""
     lines = [f"  {'':22}" + "".join(f"{label:>14}" for label in labels)]
     rows: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
         ("held-out accuracy", lambda r: f"{r['accuracy'][-1]:.4f}"),

@@ -18,7 +18,7 @@ def resnet50() -> list[list[int]]:
 
 
 def transformer() -> list[list[int]]:
-    """The shapes of 12 layers of width 768, four times that inside."""
+    """The shapes of 12 transformer layers of width 768, with inner layers of width 3,072."""
     d = 768
     layer = [[3 * d, d], [3 * d], [d, d], [d], [4 * d, d], [4 * d], [d, 4 * d], [d]] + [[d]] * 4
     return layer * 12

@@ -3,10 +3,10 @@
     python benchmarks/reduce_loops.py [--json results.jsonl]
 
 Builds benchmarks/cpp/reduce_loops.cpp with the layers below torch and runs it for every instruction
-set that this processor has. Prints microseconds for 256 KiB a source and what they are of the loop
-by hand; optionally writes a row for each case as JSON lines. The exit status is 1 where a sum, a
-mean, a scaled mean or a conversion of fp32, bf16 or fp16 takes more than 1.25 times as long as by
-hand, or the norm of an element of 16 bits more than 1.5 times as long as of fp32 (1.75 with AVX2).
+set that this processor has. Prints microseconds for 256 KiB per source, and their ratio to those of
+the loop by hand; optionally writes a row for each case as JSON lines. The exit status is 1 if any
+loop takes more than `CLAIM` times as long as its loop by hand, or a norm more time per element of
+16 bits than `NORM_CLAIMS` times that of an fp32 element.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ import native_build  # noqa: E402
 
 from fastcomm.bench.records import RecordWriter  # noqa: E402
 
-CLAIM = 1.25  # of the loop by hand
-# Of fp32, for an element, where there are instructions for it. With AVX2 a register of halves has
-# to be taken apart, where fp32 is widened on its way out of memory.
+CLAIM = 1.25  # most time, over that of the loop by hand
+# Most time of a norm per 16-bit element, over that of an fp32 element, by instruction set. AVX2 has
+# to split a register of 16-bit elements, and widens fp32 as it loads it.
 NORM_CLAIMS = {"avx512": 1.5, "avx2": 1.75}
-NBYTES = 256 * 1024
+NBYTES = 256 * 1024  # of each source
 SETS = ("avx512", "avx2", "generic")
 
 
 @dataclass(frozen=True)
 class Times:
-    """What one case took, in us: medians, ``by_hand`` where there is such a loop."""
+    """Median times of one case in microseconds; ``by_hand`` is None without a loop by hand."""
 
     kind: str
     dtype: str
@@ -49,12 +49,12 @@ class Times:
 
     @property
     def ratio(self) -> float | None:
-        """Of the loop by hand."""
+        """The time over that of the loop by hand."""
         return None if self.by_hand is None else self.us / self.by_hand
 
 
 def build() -> Path:
-    """Compile what has changed; returns the program."""
+    """Compile what has changed; return the path of the program."""
     library = native_build.build_library(None)
     folder = ROOT / "build" / "reduce_loops"
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def measure(program: Path, isa: str, samples: int, nbytes: int = NBYTES) -> list
     """Run every case with one instruction set.
 
     Raises:
-        RuntimeError: this processor does not have it.
+        RuntimeError: the program fails, as where this processor lacks the instructions.
     """
     environment = {**os.environ, "FASTCOMM_ISA": isa}
     command = [str(program), str(nbytes), str(samples)]
@@ -104,23 +104,24 @@ def _read(lines: list[str]) -> Iterator[Times]:
 
 
 def broken(isa: str, rows: list[Times]) -> list[str]:
-    """Return where a claim does not hold."""
+    """Return a text for each claim that does not hold."""
     found = [
         f"{row.kind} of {row.sources} {row.dtype} to {row.destinations}: {row.ratio:.2f}"
         for row in rows
         if row.ratio is not None and row.ratio > CLAIM
     ]
+    # Only norms write no elements.
     norms = {(row.kind, row.dtype): row.us for row in rows if row.destinations == 0}
     for (kind, dtype), us in norms.items():
         if dtype in ("float16", "bfloat16") and isa in NORM_CLAIMS:
-            ratio = us / 2 / norms[kind, "float32"]  # twice as many elements
+            ratio = us / 2 / norms[kind, "float32"]  # NBYTES hold twice as many elements
             if ratio > NORM_CLAIMS[isa]:
                 found.append(f"{kind} of {dtype}: {ratio:.2f} of fp32")
     return found
 
 
 def show(rows: list[Times]) -> None:
-    """Print a line for each kind, type and number of destinations; a column for each source."""
+    """Print lines by kind, type and number of destinations, with columns by number of sources."""
     from tabulate import tabulate
 
     body: dict[tuple[str, str, int], list[str]] = {}
@@ -133,7 +134,7 @@ def show(rows: list[Times]) -> None:
 
 
 def main() -> int:
-    """Measure with every instruction set; exit status 1 if a claim does not hold."""
+    """Measure with every instruction set; return the exit status, 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--samples", type=int, default=101, help="of each loop (default 101)")
     parser.add_argument("--sets", default=",".join(SETS), help="of instructions, with commas")

@@ -1,4 +1,4 @@
-"""fastcomm in place of torch's functions and of Gloo, for all of a process: ``fastcomm run``."""
+"""fastcomm in place of torch's functions and of Gloo for a whole process: ``fastcomm run``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def take_over() -> None:
 
 
 def instead_of(backend: Any, *, has_cuda: bool) -> Any:
-    """Return the backend to take where a script asks for ``backend``."""
+    """Return the backend to use where a script asks for ``backend``.
+
+    It replaces Gloo, and without CUDA also NCCL and the default; other backends stay.
+    """
     if backend is None:
         return None if has_cuda else "fastcomm"
     ours = ("gloo",) if has_cuda else ("gloo", "nccl")
@@ -46,7 +49,7 @@ def _take_over_gloo() -> None:
     def new_group(
         ranks: Any = None, timeout: Any = None, backend: Any = None, *arguments: Any, **options: Any
     ) -> Any:
-        if backend is not None:  # else that of the default group
+        if backend is not None:  # None: the default group's backend
             backend = instead_of(backend, has_cuda=torch.cuda.is_available())
         return new(ranks, timeout, backend, *arguments, **options)
 
@@ -55,7 +58,7 @@ def _take_over_gloo() -> None:
 
 
 def _replace(theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
-    """Put a function in place of one of torch.distributed, in all of its modules that have it."""
+    """Replace a function in ``torch.distributed`` and in all modules below it that import it."""
     for name, module in list(sys.modules.items()):
         inside = f"{name}.".startswith("torch.distributed.")
         if inside and vars(module).get(theirs.__name__) is theirs:

@@ -35,7 +35,7 @@ __all__ = ["FusedState", "fused_hook"]
 
 
 class FusedState(OfGroup):
-    """The state of `fused_hook`, with its findings in the last backward pass.
+    """The state of `fused_hook`, with the results of the last backward pass.
 
     Args:
         parameters: all of the model's, in the order in which their norms are combined: the same on
@@ -48,15 +48,19 @@ class FusedState(OfGroup):
         norm_type: 1, 2, ``inf`` or None.
         max_norm: gradients are clipped to it at the end of each backward pass that reduces them.
         error_feedback: with a ``comm_dtype``, add what rounding took from a gradient to the next
-            (see `fused_all_reduce_`). It costs as much memory as the gradients. The error is kept
-            as of before ``scale``: a change of the loss scale leaves a small error once.
-        grad_scaler: what scales the loss, if anything does. Gradients stay scaled, as it expects
-            them, and are clipped to ``max_norm`` times its scale. (If a scaler is not given, there
-            is a warning where gradients are clipped: they would be clipped to ``max_norm`` and then
-            divided by the scale.)
+            (see `fused_all_reduce_`). It costs as much memory as the gradients. The error is that
+            of gradients before ``scale``, so after a change of the loss scale one step has an error
+            of the wrong scale, which is small.
+        grad_scaler: the scaler of the loss, if there is one. Gradients stay scaled, as it expects,
+            and are clipped to ``max_norm`` times its scale. If gradients are clipped without it
+            though the process uses a scaler, there is a warning: they would be clipped to
+            ``max_norm`` and then divided by the scale.
 
-    A copy has no result yet, and residuals of its own for its own parameters; a deep one has the
-    same ``grad_scaler``. It is pickled with the default group only.
+    A copy has no result yet, and residuals of its own for its own parameters. A deep copy has the
+    same ``grad_scaler``. A pickle can be made with the default group only.
+
+    Raises:
+        ValueError: ``max_norm`` without a norm, or negative.
     """
 
     def __init__(
@@ -82,16 +86,16 @@ class FusedState(OfGroup):
         self.max_norm = max_norm
         self.error_feedback = error_feedback and comm_dtype is not None
         self.grad_scaler = grad_scaler
-        self._residuals: dict[int, torch.Tensor] = {}  # id(parameter)
+        self._residuals: dict[int, torch.Tensor] = {}  # by id(parameter)
         self._results: list[FusedResult] = []
-        self._places: dict[int, tuple[int, int]] = {}  # id(parameter): result, and place in it
+        self._places: dict[int, tuple[int, int]] = {}  # by id(parameter): result, index in it
         self._will_clip = False  # at the end of this backward pass
 
     def _copied(self) -> dict[str, Any]:
         found = {k: v for k, v in self.__dict__.items() if k not in ("process_group", "_places")}
-        # By number: a copy has other parameters.
-        left = [self._residuals.get(id(p)) for p in self.parameters]
-        return {**found, "_results": [], "_residuals": left}
+        # A list in the order of the parameters, since those of a copy have other ids.
+        residuals = [self._residuals.get(id(p)) for p in self.parameters]
+        return {**found, "_results": [], "_residuals": residuals}
 
     def _shared(self) -> dict[str, Any]:
         return {"grad_scaler": self.grad_scaler}
@@ -101,7 +105,7 @@ class FusedState(OfGroup):
         self._places = {}
         self._will_clip = False
         pairs = zip(self.parameters, state["_residuals"], strict=True)
-        self._residuals = {id(p): left.clone() for p, left in pairs if left is not None}
+        self._residuals = {id(p): kept.clone() for p, kept in pairs if kept is not None}
 
     def result(self) -> FusedResult:
         """Return the result of the last backward pass, once it is over.
@@ -148,8 +152,8 @@ class FusedState(OfGroup):
             async_op=True,
         )
         self._results.append(result)
-        # A rank that is done, under join(), reduces buckets outside a backward pass and steps no
-        # more.
+        # Under join(), a rank without further inputs reduces buckets outside of a backward pass. It
+        # takes no steps.
         in_backward = torch._C._current_graph_task_id() != -1
         if self.max_norm is not None and in_backward and self._is_over(bucket):
             self._will_clip = True
@@ -163,7 +167,7 @@ class FusedState(OfGroup):
         return done
 
     def _is_over(self, bucket: dist.GradBucket) -> bool:
-        """Tell, once a pass, that this bucket is the last one."""
+        """Tell whether this bucket is the last one; True once per pass."""
         if self._will_clip:
             return False
         if bucket.is_last():
@@ -201,17 +205,17 @@ class FusedState(OfGroup):
         if self.grad_scaler is None:
             _warn_of_scalers()
         limit = self.max_norm * (1.0 if self.grad_scaler is None else self.grad_scaler.get_scale())
-        # Gradients with a small enough norm would be multiplied by 1. On a device nobody waits to
-        # know (except for a scaler's scale).
+        # Gradients with a small enough norm would be multiplied by 1. On a device they are, since
+        # reading the norm would wait for the device.
         if not total.is_cpu or not limit / (total + 1e-6) >= 1:
             norm_type = 2.0 if self.norm_type is None else self.norm_type
             clip_grad_norm_(self.parameters, limit, norm_type, total_norm=total)
 
 
 def _gradients_of(bucket: dist.GradBucket) -> list[torch.Tensor]:
-    """Return the bucket's gradients; for complex parameters as real numbers in one dimension.
+    """Return the bucket's gradients; with complex parameters as 1-d tensors of real numbers.
 
-    Their bucket is of real numbers, two for each element, of which torch's list of gradients covers
+    Such a bucket holds two real numbers per complex element, and torch's list of gradients covers
     the first half only.
     """
     parameters, buffer = bucket.parameters(), bucket.buffer()
@@ -225,7 +229,7 @@ def _gradients_of(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 @functools.cache
 def _warn_of_scalers() -> None:
-    """Warn if a scaler has scaled a loss in this process; look once, through all objects."""
+    """Warn if a scaler has scaled a loss in this process; search all objects, once."""
     for found in gc.get_objects():
         if issubclass(type(found), torch.amp.GradScaler) and found._scale is not None:
             warnings.warn(
@@ -241,7 +245,7 @@ def fused_hook(state: FusedState, bucket: dist.GradBucket) -> torch.futures.Futu
     """Reduce a bucket by one fused operation: a hook for ``register_comm_hook``.
 
     Gradients are reduced where they lie in the bucket, while the backward pass goes on. The hook
-    divides by itself, since DDP does not where there is a hook. It is right under ``join()``,
-    ``no_sync()``, ``static_graph``, ``find_unused_parameters`` and ``gradient_as_bucket_view``.
+    also divides, since DDP does not where there is a hook. It supports ``join()``, ``no_sync()``,
+    ``static_graph``, ``find_unused_parameters`` and ``gradient_as_bucket_view``.
     """
     return state._reduce(bucket)

@@ -26,15 +26,15 @@ __all__ = [
     "UnsupportedError",
 ]
 
-# What the communicator puts in front of messages: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
+# The front of the communicator's messages: "[rank 0 of 2, peer 1, all_reduce, sequence 7] ".
 _FRONT = re.compile(r"\[rank (\d+) of (\d+), (?:peer (\d+), )?(\w+), sequence (\d+)\]")
 
 
 class FastcommError(DistBackendError):
     """The base of all fastcomm errors.
 
-    What the message says is also available as attributes, ``None`` where the error is not about an
-    operation of a group:
+    The attributes repeat the front of the message. They are None where the error is not about an
+    operation of a group.
 
     Attributes:
         rank: this process's rank in the group.
@@ -114,15 +114,15 @@ BY_CODE: tuple[type[FastcommError], ...] = (
 def failure_in_progress(at_the_end: bool) -> str:
     """Return the type and first line of an exception, for peers; "" if there is none.
 
-    It is the one being handled, as in a ``finally`` that destroys the group, or, at the end of the
-    program, the one that nobody has handled.
+    It is the exception being handled, as in a ``finally`` that destroys the group. With
+    ``at_the_end``, at the end of the program, it may be the unhandled one.
     """
     error = sys.exc_info()[1]
-    interactive = hasattr(sys, "ps1") or sys.flags.interactive  # an earlier line's error, maybe
+    interactive = hasattr(sys, "ps1") or sys.flags.interactive  # may be an earlier line's error
     if error is None and at_the_end and not interactive:
         error = getattr(sys, "last_value", None)
-    in_order = isinstance(error, SystemExit) and error.code in (None, 0)
-    if error is None or in_order or isinstance(error, GeneratorExit):
+    clean_exit = isinstance(error, SystemExit) and error.code in (None, 0)
+    if error is None or clean_exit or isinstance(error, GeneratorExit):
         return ""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

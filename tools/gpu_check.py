@@ -11,10 +11,10 @@ is fetched), runs what pytest has for devices, then the GPU benchmarks::
 
 A step that was green is not run again while sources, device, torch and Python are the same
 (``build/gpu-check/state.json``); ``--again`` runs it anyway. Every step runs even if one before it
-failed, except what needs the build. Logs, records and ``summary.json`` go to ``--out``. The summary
+failed, except those that need it. Logs, records and ``summary.json`` go to ``--out``. The summary
 says for every step whether it is green, red, skipped with its reason, or not run.
 
-Exit status: 0 if no chosen step is red or not run, 1 if one is red, 3 if one was not run.
+Exit status: 1 if a chosen step is red or nvcc is missing, else 3 if one was not run, else 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SIMULATED = Device("simulated", "0.0", 8, "0.0")
 
 
 class State:
-    """The outcomes of steps, in a file: the newest of each, and for which digest."""
+    """The latest outcome of each step, in a file, with the digest of what it depends on."""
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
@@ -55,17 +55,17 @@ class State:
         if path.exists():
             try:
                 self.steps = json.loads(path.read_text())
-            except ValueError:  # cut off while it was written
+            except ValueError:  # not complete, or edited
                 print(f"{path} cannot be read: every step runs again", flush=True)
 
     def green(self, step: Step) -> bool:
-        """Tell whether a step was green with this digest, and what it left is still there."""
+        """Tell whether a step was green with this digest, and all that it leaves is still there."""
         known = self.steps.get(step.name, {})
         there = all(any(ROOT.glob(pattern)) for pattern in step.leaves)
         return known.get("digest") == self.digest and known.get("state") == "green" and there
 
     def note(self, name: str, outcome: dict[str, Any]) -> None:
-        """Keep an outcome."""
+        """Write an outcome to the file."""
         self.steps[name] = {**outcome, "digest": self.digest}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".new")
@@ -74,7 +74,7 @@ class State:
 
 
 def versions() -> dict[str, str]:
-    """Return what else a step's outcome depends on; torch itself is not imported."""
+    """Return the versions of Python and packages, by name; torch is not imported."""
     found = {"python": platform.python_version()}
     for name in ("torch", "pytest", "setuptools", "ninja"):
         try:
@@ -101,7 +101,7 @@ def run_step(step: Step, place: Place, limit: float) -> dict[str, Any]:
     if verdict is None:
         try:
             verdict = step.judge(place)
-        except Exception as error:  # the next steps run, whatever this one left
+        except Exception as error:  # a bad record must not stop the next steps
             verdict = Verdict("red", f"what it left cannot be read: {error!r}")
     seconds = round(time.monotonic() - begin, 1)
     for line in verdict.lines:
@@ -126,7 +126,7 @@ def _run_command(
     last: bool,
     limit_is_budget: bool,
 ) -> Verdict | None:
-    """Run one command; return a verdict where that decides the step."""
+    """Run one command; return a verdict if it decides the step, else None."""
     output = None
     try:
         if last and step.output:
@@ -146,7 +146,7 @@ def _run_command(
         if limit_is_budget:
             return Verdict("not run", f"{killed}: --budget was used up; run it again")
         return Verdict("red", killed)
-    # For these the judge says what was wrong.
+    # Status 1 here means that a test or a check failed: the judge names it.
     is_judged = ended.status == 1 and ("pytest" in command or step.judges_failures)
     if ended.status == 0 or is_judged:
         return None
@@ -157,7 +157,7 @@ def _run_command(
 def why_not_begun(
     step: Step, place: Place, outcomes: dict[str, dict[str, Any]], left: float, first: bool
 ) -> str | None:
-    """Return why a step cannot be begun, None if it can."""
+    """Return the reason why a step cannot begin, None if it can."""
     if step.needs_device and isinstance(place.device, str):
         return place.device
     if outcomes.get(step.needs, {}).get("state") in ("red", "not run"):
@@ -170,7 +170,7 @@ def why_not_begun(
 def check(
     steps: Iterable[Step], place: Place, state: State, budget: float, again: bool
 ) -> dict[str, dict[str, Any]]:
-    """Run what is not green yet; return the outcome of every step."""
+    """Run the steps that are not green, or all with ``again``; return every step's outcome."""
     begin = time.monotonic()
     outcomes: dict[str, dict[str, Any]] = {}
     begun = 0
@@ -197,7 +197,7 @@ def check(
 
 
 def write_summary(place: Place, state: State, outcomes: dict[str, dict[str, Any]]) -> None:
-    """Write what is known so far: this process may be ended at any time."""
+    """Write the outcomes so far, since this process may be ended at any time."""
     found = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": asdict(place.device) if isinstance(place.device, Device) else place.device,
@@ -248,7 +248,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _ended(signum: int, _: Any) -> None:
-    raise SystemExit(128 + signum)  # what runs is killed on the way out
+    raise SystemExit(128 + signum)  # the exit kills the running command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

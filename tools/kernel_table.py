@@ -1,7 +1,7 @@
-"""What nvcc makes of every CUDA kernel: registers, shared memory, stack and spills.
+"""Registers, shared memory, stack and spills of every CUDA kernel.
 
-Builds the layers below torch with CUDA for the architectures below, as ``make gpu-build`` has done
-already, reads what ``ptxas -v`` reported, and writes ``docs/kernels.md``: a row for each kernel
+Builds the layers below torch for `ARCHITECTURES`, unless ``make gpu-build`` has done so,
+reads the reports of ``ptxas -v``, and writes ``docs/kernels.md``: a row for each kernel
 template and architecture, with the least and the most over its instantiations. Needs nvcc and
 c++filt, no GPU::
 
@@ -42,7 +42,11 @@ SHARED = re.compile(r"(\d+) bytes smem")
 
 @dataclass
 class Usage:
-    """What one kernel takes on one architecture; stack and spills in bytes."""
+    """Resources that one kernel takes on one architecture.
+
+    Registers are per thread. Shared memory is in bytes per block, stack and spills in bytes per
+    thread.
+    """
 
     registers: int = 0
     shared: int = 0
@@ -100,7 +104,7 @@ def span(values: Iterable[int]) -> str:
 
 
 def rows(source: Path, report: str) -> list[str]:
-    """Return the table's lines for one source and what the assembler said of it."""
+    """Return the table's lines for one source, from the assembler's report."""
     found = parse(report)
     families: dict[tuple[str, int], list[Usage]] = defaultdict(list)
     names = demangled(mangled for mangled, _ in found)

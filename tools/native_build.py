@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 LAYERS = ("core", "transport", "kernels", "coll", "engines", "devices")
 LIBRARY_NAME = "libfastcomm_native.a"
-UNIT_LINE = "#include "
+UNIT_LINE = "#include "  # the start of every line of a unit, see write_units
 
 # No contraction into fused multiply-add: a sum must have the same bits on every machine.
 NUMERIC_FLAGS = ["-ffp-contract=off"]
@@ -95,9 +95,10 @@ def needs_cuda(source: Path) -> bool:
 
 
 def units_of(sources: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return which sources are compiled together: a layer, except its loops, which take longest.
+    """Return the sources of each unit, by name: those of a layer, or one source of loops.
 
-    Most of the cost of the others is the standard library's headers.
+    Loops take longest to compile, so each such source is a unit. For the others most of the time
+    goes into the standard library's headers, which a unit parses once.
     """
     units: dict[str, list[Path]] = {}
     for source in sources:
@@ -113,7 +114,7 @@ def variant_macros(sources: Sequence[Path]) -> list[str]:
 
 
 def standard_flags(command: Sequence[str]) -> list[str]:
-    """Ask for C++17 only where the compiler's own default is older (GCC before 11)."""
+    """Return the flag for C++17 if the compiler's default is older (GCC before 11), else none."""
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", os.devnull],
         check=True,
@@ -125,7 +126,7 @@ def standard_flags(command: Sequence[str]) -> list[str]:
 
 
 def launcher() -> list[str]:
-    """Return what a compiler is started through: ccache, where available."""
+    """Return the words in front of a compiler's command: ccache, where available."""
     ccache = shutil.which("ccache")
     return [ccache] if ccache else []
 
@@ -154,7 +155,7 @@ def library_flags(cuda: Cuda | None) -> list[str]:
 
 
 def library_dir(cuda: Cuda | None) -> Path:
-    """Return the folder of that library's objects: they fit every torch and every Python."""
+    """Return the folder of the objects of the library that ``fastcomm._C`` is linked with."""
     return ROOT / "build" / ("native-cuda" if cuda else "native-cpu")
 
 
@@ -205,7 +206,7 @@ def write_ninja_file(
         *(nvcc_rule(cuda) if cuda else []),
     ]
     objects = []
-    # What takes longest is started first, so that no processor waits for it at the end.
+    # CUDA sources take longest, so they start first and no processor waits for them at the end.
     for source in cuda_sources() if cuda else []:
         relative = source.relative_to(ROOT)
         objects.append(f"{relative}.o".replace(" ", "$ "))
@@ -226,7 +227,7 @@ def write_ninja_file(
 
 @contextmanager
 def locked(build_dir: Path) -> Iterator[None]:
-    """Keep other processes from building in the same folder meanwhile."""
+    """Hold the folder's lock, so that no other process builds there."""
     build_dir.mkdir(parents=True, exist_ok=True)
     with (build_dir / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -267,8 +268,8 @@ def build_library(cuda: Cuda | None) -> Path:
 def write_units(build_dir: Path, units: Mapping[str, Sequence[Path]]) -> list[Path]:
     """Write one source for each unit, which includes the unit's sources, and return them.
 
-    For sources whose headers take most of the time: these are parsed once instead of once per
-    source. A unit is written only if it changes.
+    The headers are then parsed once per unit instead of once per source. A unit is written only if
+    it changes.
     """
     build_dir.mkdir(parents=True, exist_ok=True)
     written = []

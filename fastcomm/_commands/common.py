@@ -1,4 +1,7 @@
-"""Common parts of the commands of ``fastcomm``: arguments, and their end."""
+"""Parts that the commands of ``fastcomm`` share: types of arguments, and exit statuses.
+
+The types, for ``type=`` of argparse, raise ``argparse.ArgumentTypeError`` for any other text.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fastcomm import _native, _settings
 
 Number = TypeVar("Number", int, float)
 
-TABLES = ("tabulate", "tqdm")  # what tables and progress need
+TABLES = ("tabulate", "tqdm")  # packages that tables and progress bars need
 
 
 def seconds(text: str) -> float:
@@ -34,7 +37,7 @@ def count(text: str) -> int:
 
 
 def several_ranks(text: str) -> int:
-    """Parse the number of ranks of a group in which there is somebody to talk to."""
+    """Parse a number of ranks, from 2 to the most that a native group may have."""
     most = _native.load().MAX_RANKS
     what = f"a number of ranks from 2 to {most}"
     return _parsed(int, text, lambda value: 2 <= value <= most, what)
@@ -43,7 +46,10 @@ def several_ranks(text: str) -> int:
 def _parsed(
     parse: Callable[[str], Number], text: str, fits: Callable[[Number], bool], what: str
 ) -> Number:
-    """Return the number; argparse would call one that cannot be parsed by the function's name."""
+    """Return the number in ``text``, or raise an error that says ``what`` was expected.
+
+    For a ValueError argparse would name the function instead.
+    """
     with contextlib.suppress(ValueError):
         if fits(value := parse(text)):
             return value
@@ -53,14 +59,14 @@ def _parsed(
 def run(name: str, needed: Sequence[str], body: Callable[[], int]) -> int:
     """Run a command, and return its exit status.
 
-    The status is 130 for Ctrl-C, and 2, with a line that says why, where `is_ready` says no, a
-    file cannot be written, or the native library does not load.
+    The status is 130 for Ctrl-C, and 2, with a line that says why, where `is_ready` is False, a
+    system call fails (a file cannot be written), or the native library does not load.
     """
     return guarded(name, lambda: body() if is_ready(name, needed) else 2)
 
 
 def guarded(name: str, body: Callable[[], int]) -> int:
-    """Run what may begin before settings are looked at, as the help; otherwise as `run`."""
+    """Run a command that calls `is_ready` itself, if at all; the exit status is that of `run`."""
     try:
         return body()
     except KeyboardInterrupt:
@@ -73,7 +79,7 @@ def guarded(name: str, body: Callable[[], int]) -> int:
 def is_ready(name: str, needed: Sequence[str] = ()) -> bool:
     """Tell whether a command may begin; if not, a line on standard error says why.
 
-    Packages may be missing, and a FASTCOMM_ variable may have a value that it cannot have.
+    It may not if a package is missing, or if a FASTCOMM_ variable has a value that is not allowed.
     """
     missing = [package for package in needed if importlib.util.find_spec(package) is None]
     if missing:

@@ -45,17 +45,24 @@ def _env(argv: Sequence[str]) -> int:
 
 
 def settings_text(style: str) -> str:
-    """Return a text of all settings: name, default, allowed values, effect."""
+    """Return all settings as text: name, default, allowed values, effect.
+
+    Args:
+        style: ``"github"`` for a table in Markdown, ``"plain"`` for paragraphs.
+    """
     rows = _native.load().settings()
     if style == "github":
         head = ("variable", "default", "values", "effect")
         lines = [" | ".join(head), "|".join(["---"] * len(head))]
-        lines += [f"`{name}` | `{default}` | {may} | {does}" for name, default, may, does in rows]
+        lines += [
+            f"`{name}` | `{default}` | {allowed} | {effect}"
+            for name, default, allowed, effect in rows
+        ]
         return "\n".join(f"| {line} |" if "---" not in line else f"|{line}|" for line in lines)
     return "\n".join(
-        f"{name} ({default}; {may})\n"
-        + textwrap.fill(does, 88, initial_indent="    ", subsequent_indent="    ")
-        for name, default, may, does in rows
+        f"{name} ({default}; {allowed})\n"
+        + textwrap.fill(effect, 88, initial_indent="    ", subsequent_indent="    ")
+        for name, default, allowed, effect in rows
     )
 
 
@@ -66,7 +73,7 @@ def collect() -> dict[str, Any]:
     process. Where the native library does not load, ``native`` says why.
 
     Raises:
-        RuntimeError: a setting has a value that it cannot have.
+        RuntimeError: a setting has a value that is not allowed.
     """
     found: dict[str, Any] = {
         "fastcomm": __version__,
@@ -99,7 +106,7 @@ def collect() -> dict[str, Any]:
 
 
 def _cuda_devices(native: Any) -> dict[str, str] | str:
-    """Return each device's name, and how it reaches the others' memory; or why there is none."""
+    """Return each device's name and its access to the others' memory, or why none is listed."""
     import torch
 
     from fastcomm._devices.slots import served
@@ -108,7 +115,7 @@ def _cuda_devices(native: Any) -> dict[str, str] | str:
         return "not asked: CUDA does not work in a child of fork()"
     try:
         seen = native.cuda_devices()
-    except Exception as error:  # a device that fails is what the reader looks for
+    except Exception as error:  # a failing device is part of the report
         return f"asking fails: {error}"
     if seen["reason"]:
         return str(seen["reason"])

@@ -1,7 +1,7 @@
-"""Words of the command line: sizes, types and names, understood or answered with the right one.
+"""Words of the command line: sizes, element types and names, with aliases and suggestions.
 
-Functions for ``type=`` of argparse: each raises ``argparse.ArgumentTypeError`` for a word that it
-does not know, which is one line on standard error and exit status 2.
+The functions that parse raise ``argparse.ArgumentTypeError`` for a word that they do not know. In
+``type=`` of argparse it becomes a line on standard error and exit status 2.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from fastcomm._measure import units
 
 T = TypeVar("T")
 
-# Other libraries' names of reductions.
+# Names of reductions in other libraries.
 REDUCTION_ALIASES = {"average": "avg", "mean": "avg", "prod": "product"}
-_BITS = {"fp": "float", "f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
+# Short names of element types without their bits, and torch's.
+_PREFIXES = {"fp": "float", "f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return ``: did you mean NAME?`` for the name that is most like a word; or nothing."""
+    """Return ``: did you mean NAME?`` for the known name closest to a word, or ""."""
     names = {_plain(name): name for name in known}
     like = difflib.get_close_matches(_plain(word), names, 1, cutoff=0.6)
     return f": did you mean {names[like[0]]}?" if like else ""
@@ -35,13 +36,13 @@ def name_of(
     """Return the known name that a word means: ``allreduce`` and ``All-Reduce`` are all_reduce.
 
     Args:
-        word: what was typed.
+        word: the user's word.
         known: the names.
-        what: they are names of, for the error.
-        aliases: other names.
+        what: a noun for them, such as ``"operation"``, for the error.
+        aliases: for other names, the known name of each.
 
     Raises:
-        argparse.ArgumentTypeError: no name, or more than one, is meant.
+        argparse.ArgumentTypeError: the word means none of the names, or several.
     """
     if word in known:
         return word
@@ -71,7 +72,7 @@ def dtype(text: str) -> str:
 
 
 def dtypes(text: str) -> tuple[str, ...]:
-    """Return the types of a list with commas between, at least one; see `dtype`."""
+    """Return torch's names of the types in a list with commas, each once; see `dtype`."""
     return tuple(dict.fromkeys(dtype(word) for word in text.split(",")))
 
 
@@ -98,7 +99,7 @@ def _plain(word: str) -> str:
 
 @functools.cache
 def _dtype_names() -> dict[str, str]:
-    """Return each name by which a type is known, and torch's own name of it."""
+    """Return torch's own name of a type by each of its names."""
     import torch
 
     own = {
@@ -108,7 +109,7 @@ def _dtype_names() -> dict[str, str]:
     }
     short = {
         f"{letters}{bits}": f"{name}{bits}"
-        for letters, name in _BITS.items()
+        for letters, name in _PREFIXES.items()
         for bits in (8, 16, 32, 64, 128)
         if f"{name}{bits}" in own
     }

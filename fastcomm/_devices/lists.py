@@ -16,9 +16,9 @@ from fastcomm._devices.slots import CPU, index_of, served
 def copies(
     tensors: list[torch.Tensor], targets: Sequence[torch.device]
 ) -> list[list[torch.Tensor]] | None:
-    """Return copies of tensors of the first target, a list for each of the others.
+    """Return copies of tensors that lie on the first target: a list for each of the other targets.
 
-    None, with nothing done, if torch has to do it (csrc/ops/list_routes.h).
+    Return None, with nothing done, if torch has to copy (csrc/ops/list_routes.h).
     """
     kinds = ("cpu", _served())
     if any(target.type not in kinds for target in targets):
@@ -32,7 +32,7 @@ def copies(
 
 
 def mixed_copies(tensors: list[torch.Tensor], target: torch.device) -> list[torch.Tensor]:
-    """Return copies on the target by torch; those of plain memory on the CPU by ours."""
+    """Return copies on the target: by our loops for dense tensors within the CPU, else by torch."""
 
     def is_plain(value: torch.Tensor) -> bool:
         return bool(value.layout == torch.strided and value.device == target == CPU)
@@ -46,9 +46,9 @@ def mixed_copies(tensors: list[torch.Tensor], target: torch.device) -> list[torc
 
 
 def send(sources: list[torch.Tensor], destinations: list[torch.Tensor]) -> bool:
-    """Copy each tensor to the place of the other list, where one of the lists is on one device.
+    """Copy each source to the destination of the same index, if one list is all on one device.
 
-    False, with nothing done, where our kernels cannot: torch does it then. Autograd sees nothing.
+    Return False, with nothing done, where torch has to copy. Autograd does not record the copies.
     """
     if torch.compiler.is_compiling() or not sources:
         return False
@@ -64,7 +64,10 @@ def detached_copy(tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
 
 
 def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
-    """Return the sums of dense tensors, place by place, not differentiable."""
+    """Return the sums of dense tensors over the lists, index by index, on the target.
+
+    Eager calls are not differentiable.
+    """
     if not lists or not lists[0]:
         return []
     totals: list[torch.Tensor] | None = None
@@ -81,24 +84,27 @@ def sums(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Te
 
 
 def sums_of_flat(lists: list[list[torch.Tensor]], target: torch.device) -> list[torch.Tensor]:
-    """Return the sums by torch's own functions: a flat tensor for each device and dtype."""
+    """Return the sums by torch's own functions: one flat tensor for each list and dtype."""
     result: dict[int, torch.Tensor] = {}
     by_dtype: dict[torch.dtype, list[int]] = {}
     for i, value in enumerate(lists[0] if lists else ()):
         by_dtype.setdefault(value.dtype, []).append(i)
     with torch.no_grad():
         for places in by_dtype.values():
-            columns = [[values[i] for i in places] for values in lists]
-            for column in columns:
-                _streams.use(column)
-            total = tree_sum([_flatten_dense_tensors(column) for column in columns], target)
-            parts = _unflatten_dense_tensors(total, columns[0])
+            terms = [[values[i] for i in places] for values in lists]
+            for term in terms:
+                _streams.use(term)
+            total = tree_sum([_flatten_dense_tensors(term) for term in terms], target)
+            parts = _unflatten_dense_tensors(total, terms[0])
             result.update((i, part.data) for i, part in zip(places, parts, strict=True))
     return [result[i] for i in range(len(result))]
 
 
 def tree_sum(terms: list[torch.Tensor], target: torch.device) -> torch.Tensor:
-    """Return the differentiable sum in the order of the tree, rounded once."""
+    """Return the sum on the target, in the order of the tree; differentiable.
+
+    Terms of fp16 and bf16 are summed in fp32, and the sum is rounded once.
+    """
     dtype = terms[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     terms = [value.to(target, wide, non_blocking=target != CPU) for value in terms]

@@ -1,8 +1,9 @@
 """Rules for tracing and differentiating ``torch.ops.fastcomm.*`` of csrc/ops/library.cpp.
 
 ``broadcast_coalesced(tensors, devices)`` returns copies of all tensors for each device in turn;
-``reduce_add_coalesced(tensors, sources, destination)`` takes ``sources`` lists, one after the
-other, and returns one. Each is the other's derivative. A device is its index, -1 the CPU.
+``reduce_add_coalesced(tensors, sources, destination)`` takes ``sources`` lists of equal length, one
+after the other, and returns the list of their sums. Each operator computes the other's gradients. A
+device is given by its index, -1 for the CPU.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _remember_broadcast(ctx: Any, inputs: tuple[Tensors, Sequence[int]], output:
 
 
 def _derive_broadcast(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, None]:
-    wanted = [i for i, (_, _, real) in enumerate(ctx.like) if real]
+    wanted = [i for i, (_, _, differentiable) in enumerate(ctx.like) if differentiable]
     lists = [
         [_or_zeros(grads[copy * ctx.count + i], ctx.like[i], ctx.source) for i in wanted]
         for copy in range(ctx.copies)
@@ -54,8 +55,8 @@ def _derive_broadcast(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[A
     result: list[torch.Tensor | None] = [None] * ctx.count
     if wanted and lists:
         flat = [grad for each in lists for grad in each]
-        real = all(type(grad) is torch.Tensor for grad in flat)  # and none is traced
-        forked = _streams.fork(grad.device for grad in flat) if real else []
+        eager = all(type(grad) is torch.Tensor for grad in flat)  # tracing uses subclasses
+        forked = _streams.fork(grad.device for grad in flat) if eager else []
         sums = OPERATORS.reduce_add_coalesced(flat, ctx.copies, ctx.source)
         _streams.join(forked)
         for i, total in zip(wanted, sums, strict=True):
@@ -80,13 +81,14 @@ def _remember_reduce(ctx: Any, inputs: tuple[Tensors, int, int], output: Any) ->
 
 
 def _derive_reduce(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[Any, None, None]:
-    # The gradient of each term is that of the sum: no copy is needed on the same device.
+    # Each term has the gradient of the sum, which is copied only to other devices.
     count = len(ctx.like) // ctx.sources
     result: list[torch.Tensor | None] = []
     for source, index in enumerate(ctx.devices):
         for i, grad in enumerate(grads):
-            real = ctx.like[source * count + i][2]
-            result.append(grad.to(_device(index)) if real and grad is not None else None)
+            differentiable = ctx.like[source * count + i][2]
+            kept = grad if differentiable else None
+            result.append(None if kept is None else kept.to(_device(index)))
     return result, None, None
 
 

@@ -1,4 +1,4 @@
-"""Places of replicas: CUDA devices, which may repeat, or the CPU, listed once per replica."""
+"""Places of replicas: devices of the accelerator, or slots of the CPU; each may repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def accelerator() -> str | None:
-    """Return the type of this machine's accelerator, ``"cuda"`` mostly; None without one."""
+    """Return the type of this machine's accelerator, ``"cuda"`` for example; None without one."""
     if not torch.accelerator.is_available():
         return None
     current = torch.accelerator.current_accelerator()
@@ -35,13 +35,13 @@ def slot(device: Device | None) -> torch.device:
     """Return a device with its index.
 
     Args:
-        device: an index of an accelerator, -1 for the CPU, a name, a ``torch.device``; None for the
-            current accelerator, or the CPU where there is none.
+        device: an index of the accelerator's, -1 for the CPU, a name, a ``torch.device``; None for
+            the current accelerator, or the CPU where there is none.
 
     Raises:
-        RuntimeError: a device that is not here, or is none.
-        TypeError: what is not a device.
-        ValueError: a device that tensors cannot be computed on.
+        RuntimeError: a device that is not here, or a name that torch does not know.
+        TypeError: an object that names no device.
+        ValueError: the meta device, which has no memory.
     """
     if device is None:
         return CPU if accelerator() is None else _accelerator_slot(None)
@@ -61,9 +61,9 @@ def kind_of(device: Device | None) -> str:
     """Return a device's type, even of one that is not here.
 
     Raises:
-        RuntimeError: what is no device.
-        TypeError: as in `slot`.
-        ValueError: as there.
+        RuntimeError: an index below -1, or a name that torch does not know.
+        TypeError: an object that names no device.
+        ValueError: the meta device, which has no memory.
     """
     if device is None:
         return accelerator() or "cpu"
@@ -82,7 +82,7 @@ def kind_of(device: Device | None) -> str:
 
 
 def check_list(devices: object) -> None:
-    """Raise TypeError for one device, or a number of them, in place of a list."""
+    """Raise TypeError for one device, or for a count, in place of a list of devices."""
     if isinstance(devices, int | str | torch.device):
         raise TypeError(
             f"devices are a list, such as [{devices!r}], not {devices!r}: two replicas live on "
@@ -94,7 +94,8 @@ def slots(devices: Iterable[Device]) -> list[torch.device]:
     """Return devices with their indices, in order; one may occur several times.
 
     Raises:
-        TypeError: see `check_list`.
+        TypeError: one device instead of a list.
+        RuntimeError, TypeError, ValueError: as in `slot`.
     """
     check_list(devices)
     return [slot(device) for device in devices]

@@ -48,24 +48,24 @@ def create(options: Any, backend_options: object) -> FastcommBackend:
     native = _native.load()
     _settings.warn_of_unknown()
     rank, size, timeout = options.group_rank, options.group_size, options.timeout
-    # The store may be an earlier group's, as torchrun's is after a restart: nobody must read there
-    # about processes that are gone.
+    # The store may hold keys of an earlier group, as torchrun's does after a restart. So all
+    # later keys of this group carry its nonce.
     label = _label(options)
     first = dist.PrefixStore("fastcomm/first/", options.store)
-    name = _agree(native, first, rank, size, timeout, label)
-    # For what continuations of futures issue from other threads (csrc/c10d/engines/native/lanes.h).
+    nonce = _agree(native, first, rank, size, timeout, label)
+    # For operations that continuations of futures issue (csrc/c10d/engines/native/lanes.h).
     base, connection = _own_connection(options.store, size)
     backend: FastcommBackend = native.create_backend(
         dist.PrefixStore("fastcomm/", options.store),
         rank,
         size,
         _seconds(timeout),
-        dist.PrefixStore(f"fastcomm/{name:x}/", connection),
+        dist.PrefixStore(f"fastcomm/{nonce:x}/", connection),
         base,
         label,
     )
     if not backend.native:
-        whole = dist.PrefixStore(f"gloo/{name:x}/", options.store)
+        whole = dist.PrefixStore(f"gloo/{nonce:x}/", options.store)
         why = backend.why_not_native
         backend.delegate_to(gloo.form(base, whole, rank, size, timeout, why))
     return backend
@@ -77,9 +77,9 @@ _connections: WeakKeyDictionary[dist.Store, dist.Store] = WeakKeyDictionary()
 def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Store]:
     """Return the store behind all prefixes, and another connection to it for a group of ``size``.
 
-    A thread that waits in a store keeps other threads out. All groups of the process share one such
-    connection, as long as somebody holds the store. It is made before it is needed: while a
-    connection to a dead host is being retried, nobody looks for the death.
+    A thread that waits in a store keeps other threads out of it. All groups of the process share
+    one such connection, as long as the store is in use. It is made before it is needed: a thread
+    that retries a connection to a dead host does not look for dead ranks.
     """
     base: dist.Store = store
     while isinstance(base, dist.PrefixStore):
@@ -98,7 +98,7 @@ def _own_connection(store: dist.Store, size: int) -> tuple[dist.Store, dist.Stor
 
 
 def _label(options: Any) -> str:
-    """Return what a warning of the group begins with: torch's prefix of a rank, and the group."""
+    """Return the start of the group's warnings: torch's prefix of a rank, and the group."""
     members = list(options.global_ranks_in_group)
     rank = members[options.group_rank] if members else options.group_rank
     of_ranks = f" of ranks {members}" if members else f" of all {options.group_size} ranks"
@@ -108,30 +108,30 @@ def _label(options: Any) -> str:
 def _agree(
     native: Any, store: dist.Store, rank: int, size: int, timeout: timedelta, label: str
 ) -> int:
-    """Raise on every rank unless all ranks come, for a group of one size, and can take part.
+    """Return the group's nonce, a number that all its ranks share and no other group has.
 
-    Returns a number that all ranks have in common, and that no other group has.
-
-    This comes first: what follows would be less clear about who is missing, Gloo least of all.
+    Raise on every rank if one does not arrive, was started for another size, or cannot take part.
+    Later steps would not name a missing rank as clearly, so this one comes first.
     """
-    problem = _want_of_descriptors(size)
-    name = 0
+    problem = _descriptor_shortage(size)
+    nonce = 0
     if size > 1:
         try:
-            name = native.agree(store, rank, size, _seconds(timeout), problem, label)
+            nonce = native.agree(store, rank, size, _seconds(timeout), problem, label)
         except dist.DistError:
             if not problem:
-                raise  # else the store got no descriptor, which is the same problem
+                raise
+            # Otherwise the store got no descriptor: the same problem, raised below.
     if problem:
         raise errors.CommunicationSystemError(f"rank {rank}: {problem}")
-    return name
+    return nonce
 
 
-def _want_of_descriptors(size: int) -> str:
-    """Say what is missing if a group of ``size`` ranks might run out of descriptors.
+def _descriptor_shortage(size: int) -> str:
+    """Return an error text if a group of ``size`` ranks might run out of descriptors, else "".
 
-    Asked beforehand: if the group ends up on Gloo, that ends the whole process when its thread
-    finds no descriptor for a connection.
+    This is checked before the group forms: a thread of Gloo that gets no descriptor for a
+    connection ends the whole process.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -140,11 +140,11 @@ def _want_of_descriptors(size: int) -> str:
         used = len(os.listdir("/proc/self/fd"))
     except OSError as error:
         if error.errno != errno.EMFILE:
-            return ""  # no /proc: nobody knows
+            return ""  # no /proc: the number is unknown
         used = limit
     # The first group takes a segment, a pidfd, a socket and an event, and a socket and two
-    # descriptors for each peer; if it ends up on Gloo, that takes its own: size + 3, and more while
-    # it connects.
+    # descriptors per peer. If it ends up on Gloo, Gloo takes size + 3 of its own, and more while it
+    # connects.
     needed = 3 * size + 16
     if limit - used >= needed:
         return ""
@@ -163,8 +163,8 @@ def backend_of(
     Args:
         group: a process group; None is the default group.
         behind_checks: also find it where TORCH_DISTRIBUTED_DEBUG=DETAIL has put torch's checks in
-            front of it. For queries only: a call that the checks do not see would not match others
-            that they hold back.
+            front of it. For queries only: a collective that bypasses the checks on one rank would
+            not match those that go through them on others.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A barrier that says who is missing, under our own name: torch's works with Gloo only."""
+"""A barrier that names missing ranks; ``torch.distributed.monitored_barrier`` takes only Gloo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from fastcomm._distributed import backend as _backend
 
-_UNSET = timedelta(milliseconds=-1)  # c10d's word for the group's own timeout
+_UNSET = timedelta(milliseconds=-1)  # c10d's value for the group's own timeout
 
 
 def monitored_barrier(
@@ -16,17 +16,17 @@ def monitored_barrier(
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Wait until all ranks of a group have come, as ``torch.distributed.monitored_barrier`` does.
+    """Wait until all ranks of a group arrive, as ``torch.distributed.monitored_barrier`` does.
 
     Synchronous, and in order with the group's other operations.
 
     Args:
         group: a process group of backend fastcomm; None is the default group.
-        timeout: how long to wait; None is the group's timeout.
-        wait_all_ranks: name all ranks that are missing, and not just the first.
+        timeout: the longest wait; None is the group's timeout.
+        wait_all_ranks: name all missing ranks instead of the first one.
 
     Raises:
-        CollectiveTimeoutError: not all ranks arrived. On rank 0 the error names those missing; the
+        CollectiveTimeoutError: not all ranks arrived. On rank 0 the error names those missing. The
             group cannot be used any more.
         ValueError: the group is not of backend fastcomm.
     """

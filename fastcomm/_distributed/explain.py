@@ -1,4 +1,4 @@
-"""Tell which path an operation takes, and why."""
+"""``fastcomm.explain``: the path that an operation takes, and the reason."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Explanation:
 
     Attributes:
         operation: name of the operation, as in ``torch.distributed``.
-        native: True for shared memory, and for devices that reach each other's memory.
+        native: True where fastcomm moves the data itself, False where another backend does or
+            nothing can.
         algorithm: ``"one-shot"``, ``"pipelined"``, ``"by table"``, ``"flags"``, ``"ring"`` or
-            ``"nothing"``; where it is not native, the name of another torch backend (``"gloo"``,
-            which serves the whole group; ``"nccl"``, tensors on its devices) or ``"refused"``, as
-            for a reduction that is not defined for a type.
+            ``"nothing"``. Without a native path: the name of another torch backend (``"gloo"``,
+            which serves the whole group; ``"nccl"``, which serves tensors on its devices), or
+            ``"refused"``, as for a reduction that is not defined for a type.
         bytes: size of one rank's message.
-        reason: why.
+        reason: the reason for the choice, in words.
     """
 
     operation: str
@@ -50,10 +51,10 @@ def explain(
     dtype: torch.dtype = torch.float32,
     world_size: int | None = None,
 ) -> Explanation:
-    """Tell which path ``torch.distributed.<operation>`` takes for such a call, and why.
+    """Tell which path a call of ``torch.distributed.<operation>`` takes, and why.
 
     Nothing is sent, and no other rank is needed. Every rank gets the same answer, except for the
-    last words about large messages: whether this rank's tensor is used where it lies.
+    end of the reason for a large message: it tells if this rank's tensor is used in place.
 
     Args:
         operation: a name of ``torch.distributed``, as ``"all_reduce"``, or ``"fused_all_reduce"``
@@ -64,7 +65,7 @@ def explain(
             else a group of ``world_size`` ranks as this machine and environment would form it.
         count: elements, where no tensor is given (default 1).
         dtype: element type, where no tensor is given.
-        world_size: ranks of the imagined group (default 2); not with ``group``.
+        world_size: ranks of the imagined group (default 2); if given, ``group`` is ignored.
 
     Raises:
         ValueError: the group is not of backend fastcomm.
@@ -85,7 +86,7 @@ def explain(
         if backend is None:
             raise ValueError("explain() needs a process group of backend fastcomm")
         answer = backend.explain(str(place), operation, elements, name, reduction)
-        decided = answer is not None
+        decided = answer is not None  # None: the group has not met such a device yet
         if answer is None:
             answer = backend.explain("cpu", operation, elements, name, reduction)
             assert answer is not None
@@ -116,12 +117,15 @@ def explain(
 def _may_be_staged(
     explanation: Explanation, on_device: bool, reduction: str, dtype: torch.dtype
 ) -> bool:
-    """Tell whether devices look at where tensors lie: in moves and sums of several launches."""
+    """Tell whether an operation on devices uses tensors in place where their memory allows it.
+
+    Copies and sums of several launches do.
+    """
     sums = reduction in _SUMS and dtype not in (torch.uint16, torch.uint32, torch.uint64)
     suits = sums if explanation.operation.startswith(("all_reduce", "reduce")) else True
     several = explanation.native and explanation.algorithm == "pipelined"
-    always = ("gather_shards", "all_to_all", "all_to_all_single")
-    return on_device and several and suits and explanation.operation not in always
+    always_staged = ("gather_shards", "all_to_all", "all_to_all_single")
+    return on_device and several and suits and explanation.operation not in always_staged
 
 
 _NATIVE_DTYPES = {
@@ -140,7 +144,7 @@ _NATIVE_DTYPES = {
     torch.uint64: "uint64",
 }
 _SUMS = ("sum", "avg")
-# Reductions to which complex numbers are pairs of reals. To others they are bytes: not reduced.
+# Reductions that treat complex numbers as pairs of real ones. Others do not take complex numbers.
 _LINEAR = ("sum", "avg", "premul_sum")
 
 

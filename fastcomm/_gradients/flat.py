@@ -3,7 +3,7 @@
 The backend sums, in its own order and with its own roundings; our kernels do the rest: factor,
 norm, and the check for inf and NaN. For a mean, terms are divided before the sum, as in stock DDP,
 since the backend's accumulator may be no wider than what it sums. Nothing leaves the device,
-nothing waits for it, and nobody compares the ranks' lists.
+nothing waits for it, and the ranks' lists are not compared.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ def reduce(
 
     Returns:
         The norm, the flag and the parts, as the native operation gives them.
+
+    Raises:
+        ValueError: a gradient that cannot be reduced, or residuals unlike the gradients.
     """
     average, scale, comm_dtype, norm = how
     _native.load().gradient_norms(list(tensors), norm)  # refuses what cannot be reduced

@@ -1,15 +1,15 @@
-"""One pass over a list of gradients: cast, sum, average, unscale, look for inf and NaN, and norm.
+"""Fused reductions: cast, sum, average, unscale, inf and NaN check and norm in one pass.
 
 A gradient is reduced where it lies, without a flat buffer. Each rank's contribution is rounded to
 the type of the wire; the sum has an fp32 (for fp64 an fp64) accumulator and the order of the fixed
 tree over the ranks, is divided by their number, multiplied by ``scale``, and rounded once more.
 ``comm_dtype`` is about gradients of fp32; others travel as they are.
 
-The norm is that of the gradients as they are written. Each one's is computed in fp64 over blocks of
-4,096 elements, which are combined in a fixed tree, and so are the gradients' norms, in the order of
-the list. The norm has the same bits on every rank, in every run, and however the list is divided
-among several calls (`combined_norm`), on the CPU and on CUDA devices, so clipping by it keeps the
-ranks' gradients equal.
+The norm is that of the reduced gradients. Each gradient's norm is computed in fp64 over units of
+4,096 elements, which are combined in a fixed tree. The gradients' norms are combined likewise, in
+the order of the list. The norm has the same bits on every rank, in every run, on the CPU and on
+CUDA devices, and however the list is divided among several calls (`combined_norm`). So clipping by
+it keeps the ranks' gradients equal.
 
 `fused_reduce_add_coalesced`, `clip_grad_norm_` and `combined_norm` take tensors on CUDA devices
 too. There a list costs one kernel for each of its dtypes and two small ones for the norm. Results
@@ -48,20 +48,21 @@ _NORMS = {1.0: 1, 2.0: 2, math.inf: 3}
 
 @dataclass
 class FusedResult:
-    """Results of a fused reduction besides the gradients, without telling the host.
+    """Results of a fused reduction besides the gradients, on the gradients' device.
 
     Attributes:
-        total_norm: 0-d, of fp32, or fp64 if a gradient is: the norm of all gradients, as they were
-            written. None without ``norm_type``.
+        total_norm: 0-d, of fp32, or fp64 if a gradient is: the norm of all reduced gradients.
+            None without ``norm_type``.
         found_inf: 0-d, of fp32: 1 if an element is infinite or NaN, else 0; what
             ``torch.amp.GradScaler`` and torch's fused optimizers take.
         partial_norms: 1-d, of fp64: for each gradient that is not None the sum of its squares
             (``norm_type=2``) or magnitudes (1), or its largest magnitude (inf). See
             `combined_norm`.
-        work: for a call with ``async_op=True``: the tensors are complete once it is.
+        norm_type: as in the call.
+        work: for a call with ``async_op=True``; the tensors are complete once it is.
     """
 
-    # None is not in the type, or each use would have to rule it out: who asks for no norm knows it.
+    # Any in the type, instead of None, so that callers who asked for a norm need not rule out None.
     total_norm: torch.Tensor | Any
     found_inf: torch.Tensor
     partial_norms: torch.Tensor
@@ -81,7 +82,7 @@ class FusedResult:
 
         Sets ``optimizer.found_inf`` and ``optimizer.grad_scale``, which torch's optimizers with
         ``fused=True`` read: they divide the gradients by the scale as they load them, and do
-        nothing where ``found_inf`` is 1. Call it anew for each step.
+        nothing where ``found_inf`` is 1. Call it again before each step.
 
         Args:
             optimizer: of ``torch.optim``, with ``fused=True``.
@@ -143,15 +144,15 @@ def fused_all_reduce_(
             for gradients that are not rounded.
         async_op: return at once; ``result.wait()`` waits. Native groups only; else the call is over
             when it returns.
-        timeout: instead of the group's; native groups only.
+        timeout: replaces the group's timeout; native groups only.
 
     Returns:
         A `FusedResult`.
 
     Raises:
-        ValueError: an unknown ``norm_type`` or ``comm_dtype``; a gradient that is refused: actually
-            a parameter, sparse, of integers, on another device, or overlapping; residuals unlike
-            the gradients. Nothing has been sent: the others wait for this rank.
+        ValueError: an unknown ``norm_type`` or ``comm_dtype``; a gradient that is a parameter,
+            sparse, of integers, on another device, or overlapping; residuals unlike the gradients.
+            Nothing has been sent, and the other ranks wait for this one.
         CollectiveMismatchError: the lists of the ranks differ. No gradient has been touched.
         FastcommError: as for any collective. The gradients may be reduced in part.
 
@@ -198,7 +199,7 @@ def reduce_list(
         if found is not None:
             work, results = found
             if work is not None and not async_op:
-                work.wait()  # raises: it has failed
+                work.wait()  # a synchronous call has a work only if it failed: raises
             return _result(results, norm_type, work)
     device = _device_with_kernels(tensors)
     alone = dist.get_world_size(group) == 1
@@ -228,8 +229,8 @@ def fused_reduce_add_coalesced(
         norm_type: 1, 2, ``inf`` or None.
 
     Returns:
-        New tensors, not seen by autograd, and the `FusedResult`, on the first list's device. The
-        bits are those that as many ranks would get; NaN stays NaN, but its bits are not promised.
+        New tensors, which autograd does not record, and the `FusedResult`, on the first list's
+        device. The bits are those of `fused_all_reduce_` over as many ranks, except in a NaN.
 
     Raises:
         ValueError: as `fused_all_reduce_`; lists that differ.
@@ -301,8 +302,7 @@ def clip_grad_norm_(
         total_norm: the norm, where it is known already: `FusedResult.total_norm`.
 
     Returns:
-        The norm before clipping, on the first gradient's device; reproducible to the bit (see the
-        module).
+        The norm before clipping, on the first gradient's device, with the same bits in every run.
 
     Raises:
         RuntimeError: the norm is inf or NaN, and ``error_if_nonfinite`` is set.
@@ -341,7 +341,7 @@ def _total_norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
 
 
 def _device_with_kernels(tensors: Sequence[torch.Tensor]) -> torch.device | None:
-    """Return the one device of all tensors, if our kernels serve its type."""
+    """Return the device of all tensors if it is one and our kernels serve its type, else None."""
     device, *others = {tensor.device for tensor in tensors} or {None}
     served = device is not None and device.type == _native.load().accelerator_type()
     return device if served and not others else None

@@ -1,6 +1,6 @@
-"""Gradients reduced in a group without a native path: every rank gathers all, and sums them.
+"""Gradients reduced in a group without a native path: every rank gathers and sums all of them.
 
-One rank alone has nothing to gather: it sums where its gradients are.
+A single rank gathers nothing and may sum on its gradients' device.
 """
 
 from __future__ import annotations
@@ -31,26 +31,30 @@ def reduce(
 
     Returns:
         The norm, the flag and the parts, as the native operation gives them.
+
+    Raises:
+        ValueError: a gradient that cannot be reduced, residuals unlike the gradients, or more ranks
+            than a native group may have.
     """
     average, scale, comm_dtype, norm = how
-    hosts = [_copy_of(tensor) for tensor in tensors] if on_host else list(tensors)
+    placed = [_copy_of(tensor) for tensor in tensors] if on_host else list(tensors)
     native = _native.load()
-    native.gradient_norms(hosts, norm)  # refuses what cannot be reduced
+    native.gradient_norms(placed, norm)  # refuses what cannot be reduced
     size = dist.get_world_size(group)
     if size > native.MAX_RANKS:
         raise ValueError(f"gradients of {size} ranks: at most {native.MAX_RANKS} can be summed")
     sources: list[list[torch.Tensor]] = [[] for _ in range(size)]
-    for tensor, host, own in zip(
-        tensors, hosts, terms_of(tensors, residuals, comm_dtype), strict=True
+    for tensor, place, own in zip(
+        tensors, placed, terms_of(tensors, residuals, comm_dtype), strict=True
     ):
         terms = [own]
         if size > 1:
             terms = [torch.empty_like(own) for _ in range(size)]
             dist.all_gather(terms, own, group=group)
         for source, term in zip(sources, terms, strict=True):
-            source.append(term.to(host.device, tensor.dtype))
+            source.append(term.to(place.device, tensor.dtype))
     made: list[torch.Tensor]
-    made = _native.load().fused_sum_lists(sources, average, scale, comm_dtype, norm)
+    made = native.fused_sum_lists(sources, average, scale, comm_dtype, norm)
     write_back(tensors, made)
     return made[-3:]
 
@@ -83,12 +87,12 @@ def write_back(tensors: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) ->
 
 
 def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy on the CPU with the same strides of what can be copied, else what is given."""
+    """Return a copy on the CPU with the same strides; a tensor on CPU or meta, or sparse, as is."""
     if tensor.device.type in ("cpu", "meta") or tensor.layout != torch.strided:
         return tensor
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
-        return copy  # it overlaps itself, so it is refused, and so is the copy
+        return copy  # it overlaps itself: the caller refuses the copy for that
     return copy.copy_(tensor.detach())
 
 
@@ -109,7 +113,7 @@ def _check_residuals(tensors: Sequence[torch.Tensor], residuals: Sequence[torch.
 def _rounded(
     value: torch.Tensor, comm_dtype: torch.dtype, residual: torch.Tensor | None
 ) -> torch.Tensor:
-    """Round a value and its residual to the type of the wire; the residual keeps what is left."""
+    """Return value plus residual, rounded to the wire type; the residual becomes what is lost."""
     if residual is None:
         return value.to(comm_dtype)
     value = value + residual
@@ -120,9 +124,9 @@ def _rounded(
 
 
 def _in_order(tensor: torch.Tensor, view: bool = False) -> torch.Tensor:
-    """Return a contiguous tensor of the elements in memory order, which norms follow.
+    """Return a contiguous view of the elements in memory order, the order of norms.
 
-    For a tensor with gaps that is a copy; with ``view`` the tensor itself.
+    A tensor with gaps has none: return a contiguous copy, or with ``view`` the tensor itself.
     """
     order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
     dense = tensor.permute(order)

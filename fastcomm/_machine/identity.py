@@ -1,9 +1,10 @@
 """Findings about this machine, kept from one program to the next.
 
-Files of JSON in ``fastcomm/`` of ``$XDG_CACHE_HOME`` or ``~/.cache``, each with values for every
-machine that the user's home is on. A machine is its id, its NVIDIA driver, its GPUs and where they
-are plugged in, and the versions of torch and of fastcomm's native code: if one of them changes,
-nothing is known. No device is asked, so a program that needs none gets no device context.
+They are files of JSON in ``fastcomm/`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. Machines may share
+the folder, so each file has values for each machine. The key of a machine is a hash of its id, its
+NVIDIA driver, its GPUs and their slots, and the versions of torch, of fastcomm and of its native
+code: if one of these changes, earlier findings no longer apply. No device is asked, so no
+device context is made.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from fastcomm._version import __version__
 
 DRIVER = Path("/proc/driver/nvidia")
 _ID = Path("/etc/machine-id")
-# Not its interrupt number, nor what the driver does not know before somebody uses the GPU.
-_OF_A_GPU = re.compile(r"^(?:Model|Bus Location):.*$", re.MULTILINE)
+# Other fields may change: the interrupt number, and those unknown until the GPU is used.
+_STABLE_FIELDS = re.compile(r"^(?:Model|Bus Location):.*$", re.MULTILINE)
 
 
 def file(name: str) -> Path:
-    """Return where ``name`` is kept."""
+    """Return the path of the file ``name``."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "fastcomm" / name
 
 
 def gpus() -> list[str]:
-    """Return what the driver says of each GPU of the machine, including those not visible."""
+    """Return a text from the driver for each GPU of the machine, including those not visible."""
     found = []
     for path in sorted(DRIVER.glob("gpus/*/information")):
         with contextlib.suppress(OSError):
-            found.append("\n".join(_OF_A_GPU.findall(path.read_text())))
+            found.append("\n".join(_STABLE_FIELDS.findall(path.read_text())))
     return found
 
 
@@ -62,7 +63,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, values: Mapping[str, Any]) -> None:
-    """Record what is known of this machine, replacing what was; empty: nothing is known any more.
+    """Replace what is known of this machine; empty ``values`` remove it.
 
     Raises:
         OSError: the file cannot be written.
@@ -77,7 +78,7 @@ def write(name: str, values: Mapping[str, Any]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, making its folder if there is none, so that nobody reads half of it.
+    """Write a file atomically, so that no reader sees half of it; make its folder if missing.
 
     Raises:
         OSError: it cannot be written.

@@ -1,8 +1,8 @@
 """Values that ``fastcomm tune`` has measured on this machine, for process groups to use.
 
-Values for each number of ranks, in ``tuning.json`` of `fastcomm._machine`. The native library is
-told them when it is loaded, and a group takes those of its rank 0. With ``FASTCOMM_TUNING=off`` it
-is told nothing, and a user's setting takes precedence.
+There are values for each number of ranks, in ``tuning.json`` of `fastcomm._machine.identity`. The
+native library is told them when it is loaded, unless ``FASTCOMM_TUNING`` is ``off``. A group takes
+those of its rank 0. A user's setting takes precedence over them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastcomm._machine import identity as _machine
 logger = logging.getLogger("fastcomm")
 
 SWITCH = "FASTCOMM_TUNING"
-# What is measured, as the native library names it (csrc/core/tuning.h), and the user's setting.
+# The setting for each value, by its name in the native library (csrc/core/tuning.h).
 SETTINGS = {
     "payload_bytes": "FASTCOMM_ONE_SHOT_BYTES",
     "block_bytes": "FASTCOMM_BLOCK_BYTES",
@@ -32,12 +32,12 @@ Values = Mapping[str, int]
 
 
 def file() -> Path:
-    """Return where the values are."""
+    """Return the path of the file with the values."""
     return _machine.file(_NAME)
 
 
 def read() -> dict[int, dict[str, int]]:
-    """Return the values of this machine by number of ranks; of each only those that differ."""
+    """Return the values of this machine, by number of ranks, that differ from the defaults."""
     found: dict[int, dict[str, int]] = {}
     for ranks, values in _machine.read(_NAME).items():
         if not (ranks.isdecimal() and isinstance(values, dict)):
@@ -51,7 +51,7 @@ def read() -> dict[int, dict[str, int]]:
 
 
 def write(values: Mapping[int, Values]) -> None:
-    """Record the values of this machine, replacing what was; where there are none, defaults hold.
+    """Replace the values of this machine, by number of ranks; for other numbers defaults hold.
 
     Raises:
         OSError: the file cannot be written.

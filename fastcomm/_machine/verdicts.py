@@ -1,9 +1,9 @@
 """Faults that ``fastcomm check`` has found on this machine, for process groups to avoid.
 
-The settings that avoid it are in ``verdicts.json`` of `fastcomm._machine`. They are obeyed when the
-native library is loaded, which reads settings once. With ``FASTCOMM_VERDICTS=off`` none is obeyed,
-and a variable that is already set keeps its value. What was right is not recorded: every group
-tries for itself.
+The settings that avoid them are in ``verdicts.json`` of `fastcomm._machine.identity`. They are put
+into the environment before the native library is loaded, which reads it once. A variable that is
+already set keeps its value. With ``FASTCOMM_VERDICTS=off`` none is set. Paths that work are not
+recorded: every group tries them for itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fastcomm._machine import identity as _machine
 logger = logging.getLogger("fastcomm")
 
 SWITCH = "FASTCOMM_VERDICTS"
-# What a check may decide.
+# Settings that a check may choose.
 SETTINGS = ("FASTCOMM_IPC", "FASTCOMM_ROUTE", "FASTCOMM_TRANSPORT", "FASTCOMM_PEER_ACCESS")
 _NAME = "verdicts.json"
 
 
 def file() -> Path:
-    """Return where the verdicts are."""
+    """Return the path of the file with the verdicts."""
     return _machine.file(_NAME)
 
 
@@ -37,9 +37,9 @@ def write(settings: dict[str, str], decided: Iterable[str] = SETTINGS) -> None:
     """Record settings for this machine.
 
     Args:
-        settings: settings that avoid something.
-        decided: names that are taken back unless they are in ``settings``; for other names, what an
-            earlier check has found still holds.
+        settings: values of the settings that avoid a fault, by name.
+        decided: names whose earlier value is removed unless ``settings`` has a new one. Other names
+            keep theirs.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Describe the machine and the software of a run, so that a result can be judged later.
+"""The machine and the software of a run, so that its results can be judged later.
 
 Results are published: nothing here may name the host, the user or a folder.
 """
@@ -23,7 +23,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def describe(command: Sequence[str]) -> dict[str, Any]:
-    """The environment as values for JSON; ``command`` are the words of the command line."""
+    """The environment as values for JSON; ``command`` has the words of the command line."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(hide_paths(word) for word in command),
@@ -59,7 +59,7 @@ def summary_line(environment: dict[str, Any]) -> str:
 
 
 def hide_paths(text: str) -> str:
-    """``text`` with ``<path>`` for every path that is not below the working directory."""
+    """``text`` with ``<path>`` for every word that starts with ``/``, ``~`` or ``../``."""
     words = re.split(r"([\s=,:;'\"]+)", text)
     return "".join("<path>" if re.match(r"/|~|\.\./", word) else word for word in words)
 
@@ -75,7 +75,7 @@ def cpu_model() -> str:
 
 
 def gpus() -> dict[str, Any] | None:
-    """The visible GPUs' names, their driver and NCCL; None where there is none."""
+    """Names of the visible GPUs, versions of CUDA, driver and NCCL; None without a GPU."""
     if not torch.cuda.is_available():
         return None
     found: dict[str, Any] = {
@@ -84,13 +84,13 @@ def gpus() -> dict[str, Any] | None:
     }
     with contextlib.suppress(OSError, IndexError):
         found["driver"] = re.findall(r"\d+\.\d[\d.]*", _DRIVER.read_text())[0]
-    with contextlib.suppress(Exception):  # of a torch without NCCL
+    with contextlib.suppress(Exception):  # torch may have no NCCL
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 
 def build_info() -> dict[str, Any] | None:
-    """Return the versions that the native library was built for; None where there is none."""
+    """Return what the native library was built with and for; None if it has not been built."""
     try:
         module = importlib.import_module("fastcomm._build_info")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Summary of a list of times, and bandwidths.
+"""Summaries of times, and bandwidths.
 
-Percentiles follow the nearest-rank definition, so each is a time that was really observed; of
-fewer than 100 samples p99 is therefore the maximum.
+Percentiles follow the nearest-rank definition: each is one of the samples. Of fewer than 100
+samples p99 is therefore the maximum. The median of an even number of samples is the mean of two.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ def percentile(values: Sequence[float], percent: float) -> float:
         raise ValueError("percentile of no values")
     if not 0 < percent <= 100:
         raise ValueError(f"percent must be in (0, 100], got {percent}")
-    # Multiply first: 99 / 100 * 100 would round up past the rank that is meant.
+    # Multiplied first: 55 / 100 * 100 is above 55 in floating point, so its ceiling is 56.
     rank = math.ceil(percent * len(values) / 100)
     return sorted(values)[rank - 1]
 
 
 def summarize(times_ns: Sequence[float]) -> Summary:
-    """Summary of ``times_ns``, the times of single iterations in nanoseconds."""
+    """Summary of ``times_ns``, the times of single iterations in nanoseconds.
+
+    Raises:
+        ValueError: no times.
+    """
     if not times_ns:
         raise ValueError("summary of no times")
     return Summary(
@@ -52,5 +56,5 @@ def summarize(times_ns: Sequence[float]) -> Summary:
 
 
 def bandwidth_gbs(nbytes: float, time_us: float) -> float:
-    """``nbytes`` a ``time_us`` in GB/s (10^9 bytes a second)."""
+    """Bandwidth of ``nbytes`` in ``time_us``, in 10^9 bytes per second; 0 for a time of 0."""
     return nbytes / (time_us * 1e3) if time_us > 0 else 0.0

@@ -8,7 +8,9 @@ _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_size(text: str) -> int:
-    """Bytes meant by ``text``: a whole number, then optionally K, M or G (KiB and B are allowed).
+    """Bytes meant by ``text``: a whole number, then optionally K, M or G.
+
+    The units are powers of 1024, also as ``KB`` or ``KiB``. A ``B`` may follow a plain number.
 
     Raises:
         ValueError: ``text`` is not such a size.

@@ -15,21 +15,24 @@ __all__ = ["GradScaler"]
 class GradScaler(torch.amp.GradScaler):
     """torch's GradScaler, with the same arguments, for `fastcomm.optim.ShardedOptimizer` too.
 
-    torch's own looks for inf and NaN in this rank's gradients before they are reduced: ranks would
-    skip a step apart from each other, and their scales would drift apart. This one lets the
-    reduction unscale and look, and takes its flag, so that all ranks skip the same steps and have
-    the same scale. For any other optimizer it is torch's::
+    torch's own checks this rank's gradients for inf and NaN before they are reduced, so ranks would
+    skip different steps, and their scales would differ. This one lets the reduction unscale and
+    check, and uses its flag, so that all ranks skip the same steps and have the same scale. With
+    any other optimizer it does what torch's does. It is used as torch's is::
 
         scaler = fastcomm.amp.GradScaler("cpu")
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 
-    Like torch's it is not thread-safe. All ranks construct it with the same arguments.
+    It is not thread-safe. All ranks construct it with the same arguments.
     """
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Step, or skip the step on all ranks if a gradient is infinite or NaN on one.
+        """Step, or skip the step on all ranks if a gradient of one is infinite or NaN.
+
+        Returns:
+            None for a `ShardedOptimizer`, else what torch's scaler returns.
 
         Raises:
             RuntimeError: a closure, or a second step without ``update()``.

@@ -1,4 +1,4 @@
-"""Command line of the harness: ``fastcomm bench`` or ``python -m fastcomm.bench``."""
+"""Command line of the benchmarks: ``fastcomm bench`` or ``python -m fastcomm.bench``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def main(
     prepare: Callable[[], None] | None = None,
     name: str = "fastcomm bench",
 ) -> int:
-    """Run the command; returns the exit status.
+    """Run the command; return the exit status.
 
     Args:
-        argv: its words.
+        argv: the words after the command's name.
         prepare: called first, here and in each rank: it may register contenders
             (`fastcomm._measure.line_up.register`).
-        name: what it is called by.
+        name: the command's name, for messages.
 
     Returns:
         0 if all went well; 1 with the reason on standard error if not; 2 for wrong options,
-        packages that are missing, and files that cannot be written.
+        missing packages, and files that cannot be written; 130 for Ctrl-C.
     """
     if prepare is not None:
         prepare()
@@ -42,20 +42,20 @@ def main(
     parser.set_defaults(prepare=prepare)
     options = parser.parse_args(argv)
     options.quiet = options.quiet or STDOUT in (options.json, options.csv)
-    needs = not options.quiet or options.out or options.table or options.plot
-    return run(name, _NEEDED if needs else (), lambda: _bench(parser, options, argv))
+    shows = not options.quiet or options.out or options.table or options.plot
+    return run(name, _NEEDED if shows else (), lambda: _bench(parser, options, argv))
 
 
 def _bench(
     parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str]
 ) -> int:
-    shows = options.table or options.plot
-    if not shows:
+    from_file = options.table or options.plot
+    if not from_file:
         check(parser, options)
     check_places(parser, options)
-    if (shows or not options.quiet) and options.style not in _styles():
+    if (from_file or not options.quiet) and options.style not in _styles():
         parser.error(f"--style {options.style}: known are {', '.join(_styles())}")
-    if shows:
+    if from_file:
         return _show(options)
     return _run(options, [parser.prog, *argv])
 
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         prepare=options.prepare,
     )
     job = running_job()
-    if job and job[0] != 0:  # the others only take part
+    if job and job[0] != 0:  # other ranks report nothing
         run_sweep(sweep, lambda row: None)
         return 0
     rows: list[dict[str, object]] = []
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     path = options.out / f"{stem}.jsonl" if options.out else options.json
     try:
         if options.csv and options.csv != STDOUT:
-            write_csv(options.csv, [])  # what cannot be written is told before anything is measured
+            write_csv(options.csv, [])  # fails before anything is measured
         with RecordWriter(path, command) if path else nullcontext() as writer:
             environment = writer.environment if writer else describe(command)
             if STDOUT not in (path, options.csv):
@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
                 )
             try:
                 _measure(sweep, rows, writer, options.quiet)
-            finally:  # as the records: what was measured stays, however it ends
+            finally:  # also after an error, as with the records
                 if options.csv:
                     write_csv(options.csv, rows)
     except OSError as error:
@@ -135,7 +135,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
 def _measure(
     sweep: object, rows: list[dict[str, object]], writer: RecordWriter | None, quiet: bool
 ) -> None:
-    """Run the sweep under a progress bar; rows go to ``rows`` and to the file at once."""
+    """Run the sweep under a progress bar; append each row to ``rows`` and to the file at once."""
     from fastcomm.bench.sweep import SweepOptions, run_sweep
 
     assert isinstance(sweep, SweepOptions)
@@ -169,18 +169,18 @@ def _table(options: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """Print or plot a file that exists."""
+    """Print or plot the rows of a file that was written earlier."""
     from fastcomm.bench.plot import write_plot
 
     plot: Path | None = options.plot
     try:
         if options.table:
             rows = read_records(options.table).rows
-            there = dict.fromkeys(
+            known = dict.fromkeys(
                 name for row in rows for name in (row["op"].partition("(")[0], row["op"])
             )
             options.ops = tuple(
-                name_of(op, there, "operation in the file")
+                name_of(op, known, "operation in the file")
                 for op in options.ops or ()
                 if options.ops != ("all",)
             )
@@ -204,6 +204,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _is_wanted(row: dict[str, Any], options: argparse.Namespace) -> bool:
     """Tell whether a row is of the operations and sizes that were asked for."""
-    name = row["op"].partition("(")[0]  # before the reduction
+    name = row["op"].partition("(")[0]  # without the reduction
     of_op = not options.ops or name in options.ops or row["op"] in options.ops
     return of_op and (not options.sizes or row["bytes"] in options.sizes)

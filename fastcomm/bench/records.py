@@ -1,7 +1,7 @@
 """Results as JSON lines: the first line describes the environment, each further one is a row.
 
-A file is created once and never overwritten.  Rows are flushed as they come, so a run that was
-stopped leaves what it had measured.
+A file is created once and never overwritten. Rows are flushed as they come, so a run that is
+stopped leaves its rows so far.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True)
 class Records:
-    """A file read back: ``rows`` are all lines but the first, without their ``type``."""
+    """Contents of a file: ``rows`` are all lines but the first, without their ``type``."""
 
     environment: dict[str, Any]
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 class RecordWriter:
-    """Writes one file, or to `STDOUT`; a context manager.  Not for use from several threads.
+    """Writer of one file, or of `STDOUT`; a context manager. Not thread-safe.
 
     Raises:
         FileExistsError: ``path`` exists already.
@@ -72,9 +72,9 @@ class RecordWriter:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as CSV into a file, or to `STDOUT`: all columns that any of them has.
+    """Write rows as CSV into a file, which is replaced, or to `STDOUT`.
 
-    Lists, as of batches, are left out.
+    The columns are those of all rows, except columns of lists or dictionaries, such as batches.
     """
     columns = [
         name
@@ -96,7 +96,8 @@ def read_records(path: Path) -> Records:
     """Read a file of `RecordWriter`.
 
     Raises:
-        ValueError: the file is none, or of another schema.
+        OSError: the file cannot be read.
+        ValueError: the file is not of `RecordWriter`, or of another schema.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     parsed = [json.loads(line) for line in lines if line.strip()]

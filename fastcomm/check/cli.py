@@ -1,9 +1,9 @@
-"""``fastcomm check``: whether fastcomm works on this machine, and how fast.
+"""``fastcomm check``: test and time all paths between ranks on this machine.
 
-From then on process groups avoid what is wrong (``fastcomm/_machine/verdicts.py``).
+Afterwards process groups avoid the paths that are wrong (``fastcomm/_machine/verdicts.py``).
 
-Exit status: 0 if nothing is wrong (a path that is not there is not wrong), 1 if something is, 2 for
-invalid arguments.
+Exit status: 0 if nothing is wrong (a missing path is not wrong), 1 if something is, 2 for
+invalid arguments, missing packages or a file that cannot be written.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
             found = {"environment": environment, "devices": devices, "rows": rows}
             _machine.write_whole(options.json, json.dumps(found, indent=1, default=str) + "\n")
 
-    save([])  # find out now, not at the end, whether it can be written
+    save([])  # fails now, not at the end, if it cannot be written
     rows = _checked(wanted, devices["count"], options.quiet, save)
     if not options.quiet:
         print(report.format_text(rows))
-    all_of_them = wanted.devices is None and devices["count"] >= len(_machine.gpus())
-    _put_down(report.settings(rows), report.decided(rows, all_of_them))
+    all_devices = wanted.devices is None and devices["count"] >= len(_machine.gpus())
+    _record(report.settings(rows), report.decided(rows, all_devices))
     if options.plot:
         try:
             write_plot(rows, options.plot)
@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace, command: list[str]) -> int:
     return 1 if report.is_bad(rows) else 0
 
 
-def _put_down(settings: dict[str, str], decided: set[str]) -> None:
+def _record(settings: dict[str, str], decided: set[str]) -> None:
     """Record settings with which process groups on this machine avoid what is wrong."""
     from fastcomm._machine import verdicts as _verdicts
 

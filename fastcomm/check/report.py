@@ -1,4 +1,4 @@
-"""Findings of a check, in words: a verdict for each path, and its faults."""
+"""Findings of a check: a verdict for each path, tables, and settings that avoid faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fastcomm._measure.units import format_size
 from fastcomm.check.checker import Row
 
-# A link below this fraction of the median of all is called slow.
+# A link with less than this fraction of the median bandwidth is called slow.
 SLOW = 0.5
 
 
@@ -26,7 +26,7 @@ def links_of(rows: Sequence[Row]) -> dict[tuple[int, int], Row]:
 
 
 def slow_links(rows: Sequence[Row]) -> list[Row]:
-    """Return the links of one path that are much slower than most."""
+    """Return the links of one path with less than `SLOW` of the median bandwidth."""
     timed = [row for row in links_of(rows).values() if "gbs" in row]
     if not timed:
         return []
@@ -35,7 +35,7 @@ def slow_links(rows: Sequence[Row]) -> list[Row]:
 
 
 def verdict_of(rows: Sequence[Row]) -> str:
-    """Return what to say of a path: ``ok``, ``slow links``, ``not used``, ``wrong``, ``failed``."""
+    """Return the verdict on a path: ``ok``, ``slow links``, ``not used``, ``wrong``, ``failed``."""
     found = {row["verdict"] for row in rows}
     for verdict in ("failed", "wrong"):
         if verdict in found:
@@ -51,9 +51,9 @@ def is_bad(rows: Sequence[Row]) -> bool:
 
 
 def is_excused(row: Row) -> bool:
-    """Tell whether what has failed may well be somebody else's fault.
+    """Tell whether a failure may have a cause outside of the path.
 
-    A stock backend was at work, too, the machine had no time, or others had its memory.
+    A stock backend took part, a rank was late, or memory was used up.
     """
     if row["verdict"] != "failed":
         return False
@@ -61,20 +61,20 @@ def is_excused(row: Row) -> bool:
 
 
 def settings(rows: Sequence[Row]) -> dict[str, str]:
-    """Return environment variables with which groups avoid what is wrong."""
+    """Return the environment variables, by name, with which groups avoid the faults found."""
     found = {}
     paths = paths_of(rows)
     bad = {name for name, of in paths.items() if is_bad([r for r in of if not is_excused(r)])}
     good = {name for name, of in paths.items() if verdict_of(of) in ("ok", "slow links")}
     ways = {way: f"devices, {way}" for way in ("handle", "descriptor", "fabric")}
     pinned = "devices, pinned"
-    right = [way for way, name in ways.items() if name in good]
+    working = [way for way, name in ways.items() if name in good]
     if bad & set(ways.values()):
-        if right:
-            found["FASTCOMM_IPC"] = right[0]
+        if working:
+            found["FASTCOMM_IPC"] = working[0]
         else:
             found["FASTCOMM_ROUTE"] = "pinned" if pinned in good else "nccl"
-    elif pinned in bad and not right:
+    elif pinned in bad and not working:
         found["FASTCOMM_ROUTE"] = "nccl"
     if "memfd" in bad and "posix" in good:
         found["FASTCOMM_TRANSPORT"] = "posix"
@@ -87,8 +87,8 @@ def decided(rows: Sequence[Row], all_devices: bool) -> set[str]:
     """Return the names of the settings that this check can decide.
 
     Args:
-        rows: of the check.
-        all_devices: whether it has had every device of the machine.
+        rows: those of the check.
+        all_devices: True if it used every device of the machine.
     """
     paths = paths_of(rows)
     known = {name for name, of_path in paths.items() if not any(map(is_excused, of_path))}

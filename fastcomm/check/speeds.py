@@ -1,4 +1,4 @@
-"""Speed of a path: beside a stock backend, and between every two devices."""
+"""Speed of a path beside stock backends, and of the links between every two devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAIR_CALLS = 7
 
 
 def _beside(checker: Checker) -> list[Contender]:
-    """Return the contenders that a path is timed beside, each with a group; call on all ranks."""
+    """Return the stock backends to time beside a path, each with a group; call on all ranks."""
     if checker.device.type == "cpu":
         return make(("gloo",), checker.device)
     # NCCL refuses ranks that share a device.
@@ -35,7 +35,10 @@ def _beside(checker: Checker) -> list[Contender]:
 
 
 def speed(checker: Checker, group: dist.ProcessGroup, budget_s: float) -> None:
-    """Time an all_reduce of each size beside stock backends, interleaved."""
+    """Time an all_reduce of two sizes beside stock backends, interleaved; call on all ranks.
+
+    ``budget_s`` is for both sizes.
+    """
     if checker.broken:
         return
     others = _beside(checker)
@@ -62,7 +65,10 @@ def speed(checker: Checker, group: dist.ProcessGroup, budget_s: float) -> None:
 
 
 def primitives(checker: Checker, budget_s: float) -> None:
-    """Time a broadcast and a sum of one process's devices beside ``torch.cuda.comm``."""
+    """Time a broadcast and a sum of one process's devices beside ``torch.cuda.comm``.
+
+    ``budget_s`` is for both operations.
+    """
     if checker.broken:
         return
     devices = devices_of_one()
@@ -107,15 +113,17 @@ def _each_pair(size: int) -> Iterator[tuple[int, int]]:
 
 
 def pairs(checker: Checker) -> None:
-    """Check and time sends between every two devices, both ways."""
+    """Check and time a broadcast between every two devices, both ways; call on all ranks."""
     rank = checker.rank.rank
     numel = checker.sizes.pair // 4
     for pair in _each_pair(checker.rank.size):
         group = checker.make_group(list(pair))
         for source, target in (pair, pair[::-1]):
-            found: list[float] = [0.0]
+            took_us: list[float] = [0.0]
 
-            def body(source: int = source, group: Any = group, found: list[float] = found) -> int:
+            def body(
+                source: int = source, group: Any = group, took_us: list[float] = took_us
+            ) -> int:
                 if rank not in pair:  # noqa: B023 (called before the next turn)
                     return 0
                 given = torch.arange(numel, dtype=torch.int32)
@@ -130,11 +138,11 @@ def pairs(checker: Checker) -> None:
                 call()
                 checker.raise_unless_used(tensor, group)
                 wrong = int(torch.ne(tensor.cpu(), given).sum())
-                found[0] = statistics.median(time_batch(call, _PAIR_CALLS)) / 1e3
+                took_us[0] = statistics.median(time_batch(call, _PAIR_CALLS)) / 1e3
                 return wrong
 
             row = checker.check("pair", "broadcast", checker.sizes.pair, body)
-            times = all_gather_object(found[0], checker.control)
+            times = all_gather_object(took_us[0], checker.control)
             if row["verdict"] == "ok":
                 row["median_us"] = round(max(times[source], times[target]), 2)
                 row["gbs"] = round(bandwidth_gbs(checker.sizes.pair, row["median_us"]), 3)

@@ -1,7 +1,7 @@
 """Optimizers that treat every element by itself, so that rows can be stepped separately.
 
-Read off torch's sources: the update of an element there depends on its own parameter, gradient and
-state, and on numbers that are the same for the whole parameter (step counts, learning rates).
+The update of an element depends on its own parameter, gradient and state, and on numbers of the
+whole parameter (step counts, learning rates). The lists were made by reading torch's sources.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ELEMENTWISE: frozenset[type] = frozenset(
         torch.optim.SGD,
     }
 )
+# The reasons why torch's other optimizers cannot be divided, for messages.
 OTHERS = {
     "Adafactor": "it scales by sums over rows, columns and the whole parameter",
     "LBFGS": "it needs all gradients as one vector, and several evaluations a step",
@@ -39,11 +40,11 @@ def refuse_others(optimizer_class: Callable[..., torch.optim.Optimizer], element
 
     Args:
         optimizer_class: a class, or ``functools.partial`` of one.
-        elementwise: whether the caller vouches for a class that is not torch's own.
+        elementwise: True accepts a class that is not torch's own, as the caller's statement.
 
     Raises:
-        TypeError: an optimizer, not a class.
-        ValueError: a class of torch that is known to be of another kind, or an unknown class.
+        TypeError: an optimizer instead of a class.
+        ValueError: a class of torch in `OTHERS`, or an unknown class.
     """
     if isinstance(optimizer_class, torch.optim.Optimizer):
         name = type(optimizer_class).__name__

@@ -18,7 +18,7 @@ from fastcomm.optim._elementwise import refuse_others
 __all__ = ["ShardedOptimizer"]
 
 
-# What a copy has besides the group.
+# Attributes that a copy keeps, besides the group.
 _COPIED = (
     *("defaults", "state", "param_groups", "optimizer"),
     *("average", "scale", "comm_dtype", "max_norm", "norm_type", "skip_nonfinite"),
@@ -31,10 +31,9 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
 
     A rank keeps state for its rows of each parameter (its first dimension, cut as DTensor's
     ``Shard(0)`` is), so for about 1/n of the elements. For optimizers that treat every element by
-    itself, as SGD, Adam and their kin do, a step has the bits of `fused_all_reduce_`,
-    `clip_grad_norm_` and the optimizer itself on whole parameters (except with ``fused=True``:
-    torch's fused kernels round the last few elements of a tensor in another way). The model is not
-    wrapped::
+    itself, such as SGD and Adam, a step has the bits of `fused_all_reduce_`, `clip_grad_norm_` and
+    the optimizer itself on whole parameters (except with ``fused=True``: torch's fused kernels
+    round the last few elements of a tensor in another way). The model is not wrapped::
 
         model = Model()
         optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
@@ -53,8 +52,8 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         process_group: None is the default one. Native where its backend is fastcomm and the ranks
             share memory.
         average: divide gradients by the number of ranks.
-        scale: a factor for the gradients. May be set between steps, by whoever changes a loss
-            scale; `fastcomm.amp.GradScaler` does so by itself.
+        scale: a factor for the gradients. It may be set between steps, for a loss scale that
+            changes; `fastcomm.amp.GradScaler` needs no such change.
         comm_dtype: ``torch.bfloat16`` or ``torch.float16``: how gradients of fp32 travel.
         max_norm: clip gradients to it.
         norm_type: 1, 2, ``inf`` or None.
@@ -109,7 +108,7 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         self.optimizer: torch.optim.Optimizer | None = None
         self._rank = dist.get_rank(process_group)
         self._size = dist.get_world_size(process_group)
-        self._rows: dict[torch.Tensor, torch.Tensor] = {}  # of each parameter: this rank's
+        self._rows: dict[torch.Tensor, torch.Tensor] = {}  # by parameter: this rank's
         self._offsets: dict[torch.Tensor, list[int]] = {}
         self._mesh: Any = None
         super().__init__(params, defaults)
@@ -130,7 +129,11 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         self._mesh = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, as for any optimizer; every rank has to."""
+        """Add a group, as for any optimizer; collective.
+
+        Raises:
+            ValueError: a parameter elsewhere, or with a layout that cannot be divided by rows.
+        """
         super().add_param_group(param_group)
         added = self.param_groups[-1]
         try:
@@ -162,10 +165,9 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
                 step.
             RuntimeError: called by ``torch.amp.GradScaler``.
 
-        On devices nothing waits for the reduction. Where that fails, gradients are NaN; so this
-        rank's rows and state become NaN, too, and the error is raised by the end of this step or by
-        the next call of the group. With ``skip_nonfinite`` the error is raised before anything is
-        changed.
+        On devices nothing waits for the reduction. If it fails, gradients become NaN, and so do
+        this rank's rows and state; the error is raised by the end of this step or by the next call
+        of the group. With ``skip_nonfinite`` the error is raised before anything is changed.
         """
         if hasattr(self, "found_inf"):
             del self.found_inf, self.grad_scale
@@ -274,7 +276,8 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
             grads.append(grad)
         offsets = [self._offsets[parameter] for parameter in stepped]
         given = self._parameters()[0]
-        if not stepped and not given.is_cpu:  # where the other ranks wait, if they have gradients
+        # An empty tensor joins the other ranks on the device, where they may wait.
+        if not stepped and not given.is_cpu:
             grads, offsets = [given.new_zeros(0)], [[]]
         self.result = fused_reduce_scatter_(
             grads,
@@ -318,6 +321,7 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
             own.update({k: v for k, v in group.items() if k != "params"})
 
     def _take_settings(self) -> None:
+        """Show in the groups what the optimizer that steps has set by default."""
         assert self.optimizer is not None
         for group, own in zip(self.param_groups, self.optimizer.param_groups, strict=True):
             for key, value in own.items():
@@ -334,6 +338,7 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         return self._rows[parameter] is not parameter
 
     def _whole(self, parameter: torch.Tensor, value: Any) -> Any:
+        """Return a divided tensor of the state as a DTensor, any other value unchanged."""
         from torch.distributed.tensor import DeviceMesh, DTensor, Shard
 
         own = self._rows[parameter]
@@ -354,10 +359,11 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         )
 
     def _part(self, parameter: torch.Tensor, value: Any) -> Any:
+        """Return this rank's rows of a value of a loaded state, or the value if not divided."""
         from torch.distributed.tensor import DTensor, Shard
 
         if isinstance(value, DTensor):
-            # Decided by what all ranks have in common, since gathering is collective.
+            # Gathering is collective, so all ranks must decide alike.
             mesh = value.device_mesh
             same = mesh.mesh.tolist() == self._ranks() and value.placements == (Shard(0),)
             value = value.to_local() if same else value.full_tensor()
@@ -366,10 +372,10 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         own = self._rows[parameter]
         if value.shape == parameter.shape and value.shape != own.shape:
             value = self._own(value)
-        return value.clone()  # the whole must not live as long as the state
+        return value.clone()  # a view would keep the whole tensor alive
 
     def _ranks(self) -> list[int]:
-        """Return the ranks of the group, as the world numbers them."""
+        """Return the global ranks of the group."""
         ranks: list[int] = dist.get_process_group_ranks(self.process_group or dist.group.WORLD)
         return ranks
 
@@ -377,7 +383,7 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
 def _refuse_wrapped(parameters: Iterable[torch.Tensor]) -> None:
     """Raise ValueError where a DistributedDataParallel reduces the gradients, too.
 
-    It leaves no mark on its parameters, so this looks through all objects: tens of milliseconds.
+    Parameters do not show that, so this searches all objects, which takes tens of milliseconds.
     """
     ddp = torch.nn.parallel.DistributedDataParallel
     mine = {id(parameter) for parameter in parameters}

@@ -1,8 +1,8 @@
-"""Candidates, and the rule that judges them.
+"""Candidates of ``fastcomm tune``, and the rule that chooses among them.
 
-A step chooses one value, given what the steps before have chosen. The first candidate is always the
-default. It stays unless another is better by `LEAST_GAIN` over all messages: the time of a message
-counts by its ratio to the best candidate's, so that no size outweighs the others.
+A step chooses one value, on top of the choices of earlier steps. The first candidate is always the
+default. It stays unless another is better by `LEAST_GAIN` over all messages. The time of a message
+counts as a ratio to the best candidate's, so that no size outweighs the others.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20
 
-LEAST_GAIN = 0.03
+LEAST_GAIN = 0.03  # of the chosen candidate's time
 
 
 @dataclass(frozen=True)
 class Message:
-    """An operation of `fastcomm._measure.cases` and its bytes; or a step of training."""
+    """An operation of `fastcomm._measure.cases`, or `OVERLAPPED`, and its size in bytes."""
 
     operation: str
     size: int
 
 
-# Not one of the cases: reductions beside computation, as in a backward pass.
+# Reductions beside computation, as in a backward pass; not one of the cases.
 OVERLAPPED = "overlapped step"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One choice.
+    """One choice of tuning.
 
     Attributes:
-        name: for people.
-        candidates: values to try, on top of what has been chosen; an empty one is the default.
-        messages: what is timed.
-        share: its share of the time for all steps.
+        name: its name in tables.
+        candidates: values to try, by the names of `fastcomm._machine.tuning.SETTINGS`; an empty one
+            is the default.
+        messages: the messages to time.
+        share: the fraction of the time for all steps that this one gets.
     """
 
     name: str
@@ -86,18 +87,16 @@ ON_DEVICES = (
 
 
 def scores(times: Sequence[Sequence[float]]) -> list[float]:
-    """Return how many times as long as the best each candidate takes.
-
-    The geometric mean over the messages.
+    """Return each candidate's time over that of the best, as the geometric mean over messages.
 
     Args:
-        times: for each message, every candidate's; above 0.
+        times: for each message, the times of all candidates, above 0 and in any unit.
     """
     logs = [[math.log(time / min(of_message)) for time in of_message] for of_message in times]
     return [math.exp(sum(column) / len(logs)) for column in zip(*logs, strict=True)]
 
 
 def best(scored: Sequence[float]) -> int:
-    """Return which candidate is chosen: the first, unless another is clearly better."""
+    """Return the index of the chosen candidate: 0, unless another is better by `LEAST_GAIN`."""
     index = min(range(len(scored)), key=scored.__getitem__)
     return index if scored[index] * (1 + LEAST_GAIN) < scored[0] else 0

@@ -1,7 +1,7 @@
-"""``fastcomm tune``: measure what suits this machine, and go by it from then on.
+"""``fastcomm tune``: measure which values suit this machine, and keep them for process groups.
 
-Without it defaults hold, which are good where most machines are alike. Exit status: 0, or 1 if a
-rank fails, 2 for invalid arguments.
+Without it the defaults hold. Exit status: 0, 1 if a rank fails, 2 for invalid arguments,
+missing packages or a file that cannot be written.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
     if options.dry_run:
         print("nothing is kept (--dry-run)")
         return 0
-    # What was not measured now stays as it was.
+    # Values for other numbers of ranks stay.
     tuning.write({**tuning.read(), **found})
     differing = sum(bool(values) for values in found.values())
     print(
@@ -112,7 +112,7 @@ def _tune(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], list[dict[str, Any]]]:
-    """Run under a progress bar, which shows on a terminal only."""
+    """Measure under a progress bar, which shows on a terminal only; return values and rows."""
     from fastcomm.tune.run import messages
     from fastcomm.tune.run import run as run_all
 
@@ -134,7 +134,7 @@ def _measured(options: Any, quiet: bool) -> tuple[dict[int, dict[str, int]], lis
 
 
 def format_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table: each candidate, and how many times as long as the best it takes."""
+    """Return a table of candidates with their times, as multiples of the best one's."""
     from tabulate import tabulate
 
     lines = []

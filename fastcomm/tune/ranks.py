@@ -1,4 +1,4 @@
-"""The part of each rank: every step's candidates side by side, and the choice, rank 0's."""
+"""One rank's part of ``fastcomm tune``: time the candidates side by side; rank 0 chooses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fastcomm._measure.rank import Rank, begin
 from fastcomm._measure.timing import Call, Timer, agree, max_over_ranks, measure
 from fastcomm.tune.candidates import OVERLAPPED, Message, Step, best, scores
 
-_ROUNDS = 3
-_LARGEST_SIDE = 4096  # of the matrices that a step multiplies
-_BUCKETS = 4
-# A group's slots take turns in at most that many bytes, and memory is slow when first used.
+_ROUNDS = 3  # of each candidate, in turn
+_LARGEST_SIDE = 4096  # of the matrices of an overlapped step
+_BUCKETS = 4  # of an overlapped step
+# Bytes to send before timing: at least a group's slots, whose memory is slow when first used.
 _ROTATION = 16 << 20
-_MOST_WARM_UP = 2000
+_MOST_WARM_UP = 2000  # calls
 
 
 def run_rank(
@@ -34,17 +34,17 @@ def run_rank(
     budget_s: float,
     prepare: Callable[[], None] | None,
 ) -> dict[str, int]:
-    """Choose in all steps, and return what differs from the defaults.
+    """Choose in all steps, and return the values that differ from the defaults.
 
-    Rank 0 reports a row for each candidate. ``prepare`` is called first, before anything native is
+    Rank 0 reports a row for each candidate. ``prepare`` is called before the native library is
     loaded.
     """
-    off = {_tuning.SWITCH: "off"}
-    device = begin(rank, prepare, _tuning.SETTINGS.values(), off, on_devices)
+    untuned = {_tuning.SWITCH: "off"}
+    device = begin(rank, prepare, _tuning.SETTINGS.values(), untuned, on_devices)
     values: dict[str, int] = {}
     for step in steps:
         values = _choose(rank, step, values, device, step.share * budget_s)
-    _native.load().set_tuning(rank.size)
+    _native.load().set_tuning(rank.size)  # the defaults again
     dist.barrier()
     dist.destroy_process_group()
     return values
@@ -53,6 +53,7 @@ def run_rank(
 def _choose(
     rank: Rank, step: Step, before: dict[str, int], device: torch.device, budget_s: float
 ) -> dict[str, int]:
+    """Return the values ``before``, with those of the step's best candidate."""
     control = dist.group.WORLD
     assert control is not None
     tried = [{**before, **candidate} for candidate in step.candidates]
@@ -87,10 +88,10 @@ def _choose(
 
 
 def _make_group(size: int, values: dict[str, int], device: torch.device) -> dist.ProcessGroup:
-    """Make a group that goes by ``values``, and let it meet its device."""
+    """Make a group that uses ``values``, and run a first operation on the device."""
     _native.load().set_tuning(size, **values)
     group: dist.ProcessGroup = dist.new_group(backend=_register.name_on(device.type))
-    # When a group first meets a device, what serves it is agreed on, and chosen by these values.
+    # The first operation on a device chooses what serves it, by the values at that time.
     dist.all_reduce(torch.zeros(1, device=device), group=group)
     return group
 
@@ -107,10 +108,11 @@ def _call(message: Message, group: dist.ProcessGroup, device: torch.device, rank
 
 
 def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -> Call:
-    """Return a call that reduces buckets of ``size`` bytes beside matrix products, to the end.
+    """Return a call that reduces buckets of ``size`` bytes beside matrix products.
 
-    Buckets lie where DDP's do, in memory that the group uses in place where it has such. There is
-    about as much to compute as to reduce, so that what one takes from the other is seen.
+    It returns when the device has finished. Buckets lie where DDP's do: in memory that the group
+    uses in place, if it has such memory. The products take about as long as the reductions, so that
+    the time shows how much each slows down the other.
     """
     import fastcomm
 
@@ -124,7 +126,7 @@ def overlapped_step(group: dist.ProcessGroup, device: torch.device, size: int) -
     product = torch.zeros(side, side, device=device)
 
     def timed(body: Callable[[], None]) -> int:
-        for _ in range(2):  # the first includes all that it loads
+        for _ in range(2):  # the first run also loads kernels
             module.synchronize(device)
             start = time.perf_counter_ns()
             body()

@@ -1,7 +1,7 @@
-"""A module's parts, told apart by identity: a class of modules may compare by value.
+"""A module's parts, told apart by identity.
 
-``Module.modules()`` and what is built on it take modules that compare equal for one, and fail where
-such a class has no hash.
+``Module.modules()`` compares modules by value where their class defines that: equal modules are
+listed once, and modules without a hash are an error.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def buffers_of(network: Module) -> list[torch.Tensor]:
 
 
 def tensors_of(network: Module) -> Iterator[torch.Tensor]:
-    """Yield all parameters and buffers; one that is in several modules, several times."""
+    """Yield the parameters and buffers of each module; shared ones are repeated."""
     for module in modules_of(network):
         for table in (module._parameters, module._buffers):
             yield from (tensor for tensor in table.values() if tensor is not None)
 
 
 def can_be_replicated(network: Module) -> bool:
-    """Tell whether all that is inside a ScriptModule is one, too."""
+    """Tell whether every module inside a ScriptModule is a ScriptModule."""
     return all(
         isinstance(part, torch.jit.ScriptModule)
         for module in modules_of(network)

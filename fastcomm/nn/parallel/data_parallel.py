@@ -1,7 +1,7 @@
-"""``torch.nn.DataParallel`` again, on the primitives of this package, for CPU slots too.
+"""``torch.nn.DataParallel`` on the primitives of this package, for CPU slots too.
 
-One process, one module, several devices: every forward pass divides the batch among replicas of the
-module, which run at the same time, each in a thread; gradients are summed into the module.
+There is one process, one module and several devices. Every forward pass divides the batch among
+replicas of the module, each run by a thread. Gradients are summed into the module.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["DataParallel", "DataParallelCriterion", "ReplicaOutputs", "data_para
 T = TypeVar("T", bound=Module)
 
 
-# Attributes that torch's own has not, as they are where it does the same.
+# Attributes that torch's class lacks, with the values for which this class does the same.
 OPTIONS = {"loss_fn": None, "chunk_sizes": None, "buffer_policy": "first", "gather_outputs": True}
 
 
@@ -59,12 +59,12 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
       what has changed is written.
     - ``loss_fn``: ``dp(*inputs, targets)`` computes the loss in the replicas and returns a vector
       with one loss for each, weighted so that their mean is the mean over the batch. Outputs never
-      meet on one device: all that the first one holds besides is the gradients' sums. The weights
-      are the rows of the first tensor that is cut. A loss that is a mean over something else, as
-      with ``ignore_index`` or class weights, differs from that of the whole batch: let the module
-      return sums (``reduction="sum"``) and counts, and divide once, the sums of both.
+      meet on one device. Besides its own part, the first one holds only the gradients' sums. The
+      weights are the rows of the first tensor that is cut. A loss that is a mean over something
+      else, as with ``ignore_index`` or class weights, differs from that of the whole batch: let the
+      module return sums (``reduction="sum"``) and counts, and divide their totals once.
     - ``output_device`` may be any device.
-    - ``chunk_sizes`` divides the batch unevenly, as told or by measured speed.
+    - ``chunk_sizes`` divides the batch unevenly, by given sizes or by measured speed.
     - ``buffers="mean"`` averages the buffers of the replicas; by default the first one's are kept.
       ``buffers="sync_batchnorm"`` lets every BatchNorm see the whole batch.
     - Tensors without dimensions go whole to every replica.
@@ -84,13 +84,17 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         buffers: ``"first"``, ``"mean"`` or ``"sync_batchnorm"``.
         gather_outputs: False for `ReplicaOutputs` instead of one result on one device.
 
-    ``forward`` raises ValueError where some tensors would be cut into fewer parts than others, be
-    they positional or keyword arguments: see `scatter`.
+    Raises:
+        RuntimeError: a device that is not here; in ``forward`` a parameter or buffer on another
+            device than the first.
+        ValueError: an unknown ``buffers``; ``chunk_sizes`` that do not fit the devices; in
+            ``forward`` positional or keyword tensors that would be cut into different numbers of
+            parts.
 
-    Thread-safe as the module is. Concurrent forward passes do not share replicas.
+    Thread-safe if the module is. Concurrent forward passes do not share replicas.
     """
 
-    # Numbers of devices, as torch has them; CPU slots are "cpu".
+    # Indices of devices, as in torch's class; CPU slots are "cpu".
     device_ids: list[int | str]
     output_device: int | str
 
@@ -108,7 +112,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         buffers: Literal["first", "mean", "sync_batchnorm"] = "first",
         gather_outputs: bool = True,
     ) -> None:
-        Module.__init__(self)  # torch's own would see to devices
+        Module.__init__(self)  # torch's own chooses devices in another way
         if buffers not in ("first", "mean", "sync_batchnorm"):
             raise ValueError(f"buffers is 'first', 'mean' or 'sync_batchnorm', not {buffers!r}")
         self.module = module
@@ -218,7 +222,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return scatter_gather.quiet_gather(outputs, output_device, self.dim)
 
     def _works(self, replicas: list[Any], sizes: list[int]) -> tuple[list[Any], Party | None]:
-        """Return what each replica is to do, and the party to be closed afterwards."""
+        """Return a callable for each replica, and the `Party` to close after the pass, if any."""
         works = replicas
         if self.loss_fn is not None:
             works = [WithLoss(replica, self.loss_fn) for replica in replicas]
@@ -247,13 +251,13 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return ReplicaOutputs([output], [device], [size], self.dim)
 
     def _settle_buffers(self, replicas: Sequence[Module]) -> None:
-        """Give the module's buffers the mean of the replicas'; of integers, the first one's."""
+        """Set the module's buffers to the replicas' mean, integers to the first replica's."""
         if self.buffer_policy != "mean" or replicas[0] is self.module:
-            return  # a single replica of several devices has buffers of its own
+            return  # with one device the replica is the module
         with torch.no_grad():
-            places = zip(*map(buffers_of, replicas), strict=True)
-            for own, place in zip(buffers_of(self.module), places, strict=True):
-                terms = [buffer.to(own.device) for buffer in place]
+            by_buffer = zip(*map(buffers_of, replicas), strict=True)
+            for own, copies in zip(buffers_of(self.module), by_buffer, strict=True):
+                terms = [buffer.to(own.device) for buffer in copies]
                 if all(torch.equal(term, own) for term in terms):
                     continue  # as in evaluation
                 averaged = own.is_floating_point() or own.is_complex()
@@ -266,7 +270,7 @@ class DataParallel(torch.nn.DataParallel, Generic[T]):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # What torch's own class has saved lacks what only this one has.
+        # A pickle of torch's class lacks the attributes that only this class has.
         self.__dict__.update({**OPTIONS, "_speeds": None, "_cache": None, "_frames": Frames()})
         super().__setstate__(state)
 
@@ -284,7 +288,7 @@ def data_parallel(
 
     Args:
         module: with all parameters and buffers on ``device_ids[0]``.
-        inputs: a tuple of positional arguments, or the only one, or None.
+        inputs: a tuple of positional arguments, a single argument, or None for no argument.
         device_ids: devices; all of them by default.
         output_device: where results are gathered; ``device_ids[0]`` by default.
         dim: the dimension of the batch.
@@ -292,7 +296,7 @@ def data_parallel(
 
     Raises:
         RuntimeError: no device; a parameter or buffer on another device than the first.
-        ValueError: tensors that are cut into different numbers of parts, as in `scatter`.
+        ValueError: tensors that would be cut into different numbers of parts.
     """
     if not isinstance(inputs, tuple):
         inputs = () if inputs is None else (inputs,)
@@ -341,7 +345,7 @@ class _ReplicaCache:
             self._lock.release()
 
     def release(self) -> None:
-        """Let go of what the replicas hold after a pass, unless somebody else has one."""
+        """Drop the replicas' tensors after a pass, unless another pass uses the replicas."""
         if self._known is not None and self._lock.acquire(blocking=False):
             try:
                 self._known.release()
@@ -349,9 +353,9 @@ class _ReplicaCache:
                 self._lock.release()
 
     def drop(self) -> None:
-        """Forget the replicas of a pass that failed, which die with the exception.
+        """Forget the replicas of a failed pass, which are freed with the exception.
 
-        Its frames hold them, so that nobody can tell who else does.
+        Its frames hold them, so reference counts cannot tell if another pass uses them.
         """
         with self._lock:
             self._known = None

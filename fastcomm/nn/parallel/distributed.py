@@ -1,8 +1,7 @@
-"""torch's DistributedDataParallel with fused reductions, and several devices in a process.
+"""torch's DistributedDataParallel with fused reductions, and several devices per process.
 
-Old torch had several devices, too: one process for each machine, one replica for each device. Here
-the replicas are those of `DataParallel`, whose backward pass leaves the process's gradients in the
-module, where DDP finds them as it does any module's.
+The replicas of a process are those of `DataParallel`. Its backward pass leaves the process's
+gradients in the module, where DDP finds them. Early versions of torch had several devices too.
 """
 
 from __future__ import annotations
@@ -24,33 +23,34 @@ from fastcomm.nn.parallel.data_parallel import DataParallel
 
 __all__ = ["DistributedDataParallel"]
 
-# These hook parameters or modules of which each process must have one.
+# Options for which DDP hooks modules or parameters. Replicas are others, without the hooks.
 _NOT_WITH_REPLICAS = ("delay_all_reduce_named_params", "mixed_precision")
 
 
 class _Replicas(DataParallel[Module]):
     """The replicas of one process; parameters that none of them used get no gradient.
 
-    By that DDP tells which are unused, for ``find_unused_parameters`` and ``static_graph``.
+    For ``find_unused_parameters`` and ``static_graph`` DDP takes parameters without a gradient for
+    unused.
     """
 
     _zeros = False
 
 
 class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch's DDP, with gradients reduced by `fused_hook`, and with several devices in a process.
+    """torch's DDP, with gradients reduced by `fused_hook`, and with several devices per process.
 
     With several ``device_ids`` the batch of a process is divided among replicas on them, as
     `DataParallel` does, and their results are joined on ``output_device``. Gradients are summed
     over the replicas first, in the tree's order; then each bucket is summed over the processes, in
-    the tree's order again, and divided by their number. So the mean is over processes, however many
-    replicas they have: each process brings the gradient of its loss, as it would with one device.
-    Old torch took the same mean, but divided before it summed over the processes.
+    the tree's order again, and divided by the number of processes. So the mean is over processes,
+    however many replicas they have. Early versions of torch took the same mean, but divided before
+    the sum over the processes.
 
     Buffers are those of the first replica and, with ``broadcast_buffers``, of the first process:
-    everybody gets its BatchNorm statistics, which each replica updates from its own part. A
-    parameter that no replica used has no gradient in its process, and ``find_unused_parameters``
-    and ``static_graph`` take it for unused; without them it is no error, but gets zeros.
+    all get its BatchNorm statistics, which each replica updates from its own part. A parameter
+    that no replica used has no gradient in its process, so ``find_unused_parameters`` and
+    ``static_graph`` take it for unused. Without these options it is no error, and gets zeros.
 
     Gradients on CUDA devices are reduced there where fastcomm serves their tensors natively, or
     NCCL does, else in the host's memory: see `fastcomm.fused_all_reduce_`.
@@ -64,15 +64,15 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         args, kwargs: torch's other arguments, passed on. ``mixed_precision`` and
             ``delay_all_reduce_named_params`` are for one device only.
         comm_dtype: as in `FusedState`.
-        max_norm: as there.
-        norm_type: as there.
-        scale: as there.
-        error_feedback: as there.
-        grad_scaler: as there.
-        loss_fn: as in `DataParallel`: ``ddp(*inputs, targets)`` is a vector with a loss
-            for each replica, whose mean is that over the process's batch.
+        max_norm: as in `FusedState`.
+        norm_type: as in `FusedState`.
+        scale: as in `FusedState`.
+        error_feedback: as in `FusedState`.
+        grad_scaler: as in `FusedState`.
+        loss_fn: as in `DataParallel`: ``ddp(*inputs, targets)`` returns a vector with a loss
+            for each replica, whose mean is the mean over the process's batch.
 
-    It is copied and pickled as torch's is: with the default process group only.
+    It can be copied and pickled as torch's can: with the default process group only.
 
     Raises:
         ValueError: devices of several types; SyncBatchNorm, or an option for one device, with
@@ -80,7 +80,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         RuntimeError: a device that is not here; a parameter or buffer that is not on the first.
 
     Attributes:
-        data_parallel: what runs the replicas, or None. Where it is set, DDP's own attributes
+        data_parallel: runs the replicas; None without them. Where it is set, DDP's own attributes
             ``device_ids`` and ``output_device`` are None.
     """
 
@@ -106,7 +106,7 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
         if replicas is not None:
             device_ids = output_device = None  # the module stays where it is
         super().__init__(module, device_ids, output_device, dim, *args, **kwargs)
-        object.__setattr__(self, "data_parallel", replicas)  # no submodule: it has the module, too
+        object.__setattr__(self, "data_parallel", replicas)  # no submodule: DDP has the module
         self.fused = FusedState(
             module.parameters(),
             self.process_group,
@@ -121,13 +121,13 @@ class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {**state, "_comm_hooks": []}  # registered anew
+        return {**state, "_comm_hooks": []}  # `__setstate__` registers it again
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # The new reducer has yet to see its static graph; torch's copies forget that.
+        # The new reducer has not seen its static graph yet; torch's copies keep the old flag.
         self._static_graph_delay_allreduce_enqueued = False
-        # A shallow copy, too, has a state of its own: it follows the buckets of its reducer.
+        # The state follows the buckets of one reducer, so even a shallow copy needs its own.
         self.fused = copy.copy(self.fused)
         self.register_comm_hook(self.fused, fused_hook)
 
@@ -149,14 +149,16 @@ def _replicas_of(
     loss_fn: LossFunction | None,
     others: Mapping[str, Any],
 ) -> _Replicas | None:
-    """Return what runs the module, or None where torch's DDP does: at most one device, no loss.
+    """Return the `DataParallel` that runs the replicas, or None where torch's DDP runs the module.
+
+    DDP runs it without ``loss_fn`` and with at most one device, which is not the CPU.
 
     Args:
         module: with all parameters and buffers on ``device_ids[0]``.
-        device_ids: as in `fastcomm.nn.parallel.DistributedDataParallel`, like the next three.
-        output_device: as there.
-        dim: as there.
-        loss_fn: as there.
+        device_ids: as in `DistributedDataParallel`.
+        output_device: as in `DistributedDataParallel`.
+        dim: as in `DistributedDataParallel`.
+        loss_fn: as in `DistributedDataParallel`.
         others: DDP's other arguments.
 
     Raises:
