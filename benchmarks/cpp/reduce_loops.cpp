@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "kernels/gradient_cpu.h"
 #include "kernels/isa.h"
 #include "kernels/reduce_cpu.h"
@@ -216,6 +217,12 @@ int main(int argc, char** argv) {
   if (argc != 3) {
     std::fprintf(stderr, "usage: %s BYTES SAMPLES\n", argv[0]);
     return 2;
+  }
+  try {
+    fastcomm::chosen_isa();
+  } catch (const fastcomm::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 3;
   }
   fastcomm::run(std::strtoull(argv[1], nullptr, 10), std::atoi(argv[2]));
   return 0;

@@ -86,11 +86,11 @@ GroupTraits imagined_group(int size) {
   const Environment& env = environment();
   GroupTraits traits;
   traits.size = size;
-  traits.native = env.transport != "gloo" && size <= kMaxRanks;
+  traits.native = size == 1 || (env.transport != "gloo" && size <= kMaxRanks);
   traits.why_not_native = env.transport == "gloo"
                               ? "FASTCOMM_TRANSPORT=gloo"
                               : concat("a native group has at most ", kMaxRanks, " ranks");
-  traits.transport = "shared memory, if a probe confirms it";
+  traits.transport = size == 1 ? "one rank" : "shared memory, if a probe confirms it";
   const ChosenSizes chosen = choose_slot_sizes(size);
   traits.layout = scratch_layout(chosen.sizes, size);
   traits.payload_by = chosen.payload_by;

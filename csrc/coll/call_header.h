@@ -9,7 +9,7 @@
 
 namespace fastcomm {
 
-/// Compared field by field.
+/// Compared by same_call; `where`, `form` and `balance` may differ between ranks.
 struct CallHeader {
   uint64_t sequence;
   uint64_t count;

@@ -25,8 +25,8 @@ namespace fastcomm {
 struct Gradient {
   char* data;                 // dense; the same order of elements on every rank
   uint64_t count;             // elements
-  DType dtype;                // type that travels: the same, or fp16 or bf16 for fp32
-  DType wire;                 // what travels: the same, or fp16 or bf16 for fp32
+  DType dtype;                // a floating-point type
+  DType wire;                 // type that travels: the same, or fp16 or bf16 for fp32
   float* residual = nullptr;  // `count` elements: rounding errors of another wire type so far
   int owner = -1;             // the rank that owns all of it, for gather_shards
 };

@@ -29,7 +29,7 @@ void Told::add(const std::vector<int>& ranks, const std::string& call) {
 }
 
 std::string Told::text() const {
-  return count_ <= kShown ? text_ : concat(text_, "; and ", count_ - kShown, " other calls");
+  return count_ <= kShown ? text_ : concat(text_, "; and ", count_ - kShown, " more");
 }
 
 Unlike tell_unlike(const std::vector<const CallHeader*>& headers,

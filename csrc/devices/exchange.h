@@ -2,9 +2,9 @@
 // operation: its steps and its waits. devices/exchange_plan.h divides the work into rounds.
 //
 //   start    every rank marks the work that its stream was given before
-//   round    stage    a rank copies data that others cannot read in place to pinned memory work
-//            a rank pulls its data, or reduces its share; directly if it reaches the memory,
-//                     from and to pinned memory otherwise
+//   round    stage    a rank copies data that others cannot read in place to pinned memory
+//            work     a rank pulls its data, or reduces its share; directly if it reaches the
+//                     memory, from and to pinned memory otherwise
 //            fetch    a rank copies its results out of pinned memory
 //   end      a rank whose memory others touched waits until they are done with it
 //

@@ -38,7 +38,10 @@ def count(text: str) -> int:
 
 def several_ranks(text: str) -> int:
     """Parse a number of ranks, from 2 to the most that a native group may have."""
-    most = _native.load().MAX_RANKS
+    try:
+        most = _native.load().MAX_RANKS
+    except _native.NativeLibraryError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     what = f"a number of ranks from 2 to {most}"
     return _parsed(int, text, lambda value: 2 <= value <= most, what)
 

@@ -15,7 +15,7 @@ import importlib
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,13 @@ def write_whole(path: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
-        stream.write(text)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        os.replace(stream.name, path)
-    except OSError:
-        os.unlink(stream.name)
+        with temporary.open("x") as stream:  # with the mode that other new files have
+            stream.write(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
         raise
 
 

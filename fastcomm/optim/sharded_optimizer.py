@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -113,7 +113,6 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         self._mesh: Any = None
         super().__init__(params, defaults)
         _refuse_wrapped(self._parameters())
-        self._unwrapped = False  # the model may be wrapped later
         groups = [self._own_group(group) for group in self.param_groups]
         self.optimizer = optimizer_class(groups, **defaults)
         self.defaults = self.optimizer.defaults
@@ -132,27 +131,25 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
         """Add a group, as for any optimizer; collective.
 
         Raises:
-            ValueError: a parameter elsewhere, or with a layout that cannot be divided by rows.
+            ValueError: a parameter elsewhere, with a layout that cannot be divided by rows, or of a
+                model that DistributedDataParallel reduces. The optimizer is as before.
         """
         super().add_param_group(param_group)
         added = self.param_groups[-1]
         try:
+            self._check(added["params"])
             for parameter in added["params"]:
-                first = next(iter(self._offsets), parameter).device
-                if parameter.is_meta:
-                    raise ValueError("a parameter is on the meta device: it has no memory yet")
-                if parameter.device != first:
-                    raise ValueError(
-                        f"a parameter is on {parameter.device}, not on one device with all others"
-                    )
-                self._offsets[parameter] = row_offsets(parameter, self._size)
-        except ValueError:
+                dist.broadcast(parameter.detach(), group=self.process_group, group_src=0)
+            if self.optimizer is not None:
+                self.optimizer.add_param_group(self._own_group(added))
+        except BaseException:
             self.param_groups.pop()
+            for parameter in added["params"]:
+                self._offsets.pop(parameter, None)
+                self._rows.pop(parameter, None)
             raise
-        for parameter in added["params"]:
-            dist.broadcast(parameter.detach(), group=self.process_group, group_src=0)
+        self._unwrapped = False  # the model may be wrapped later
         if self.optimizer is not None:
-            self.optimizer.add_param_group(self._own_group(added))
             self._take_settings()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -262,6 +259,20 @@ class ShardedOptimizer(OfGroup, torch.optim.Optimizer):
             group.update({k: v for k, v in settings.items() if k != "params"})
         self.state.clear()
         self._take_state()
+
+    def _check(self, added: Sequence[torch.Tensor]) -> None:
+        """Refuse parameters that cannot be divided by rows, or are reduced by others."""
+        for parameter in added:
+            first = next(iter(self._offsets), parameter).device
+            if parameter.is_meta:
+                raise ValueError("a parameter is on the meta device: it has no memory yet")
+            if parameter.device != first:
+                raise ValueError(
+                    f"a parameter is on {parameter.device}, not on one device with all others"
+                )
+            self._offsets[parameter] = row_offsets(parameter, self._size)
+        if self.optimizer is not None:
+            _refuse_wrapped(added)
 
     def _parameters(self) -> list[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastcomm import _native
 from fastcomm.__main__ import main
 from fastcomm._machine import verdicts as _verdicts
 
@@ -31,6 +32,20 @@ def test_a_machine_without_devices(
     assert files["--plot"].stat().st_size > 10_000
     # The verdict on the host is withdrawn, the one on devices kept.
     assert _verdicts.read() == {"FASTCOMM_IPC": "descriptor"}
+
+
+@pytest.mark.parametrize("command", ["check", "tune"])
+def test_a_library_that_does_not_load_is_told_in_a_line(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise _native.NativeLibraryError("it is missing")
+
+    monkeypatch.setattr(_native, "load", missing)
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--ranks", "2"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("argument --ranks: it is missing\n")
 
 
 def test_a_place_that_cannot_be_written_to_is_told_at_once(

@@ -95,11 +95,11 @@ void check_call(const Call& call, int size, const std::vector<DeviceResult>& res
 
 }  // namespace
 
-int PeerCollectives::default_blocks(int device, bool pushes) {
+int PeerCollectives::default_blocks(int device, bool by_host) {
   int processors = 0;
   FC_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
           "collectives between devices");
-  return std::max(2, processors / (pushes ? 2 : 8));
+  return std::max(2, processors / (by_host ? 8 : 2));
 }
 
 uint64_t PeerCollectives::window_bytes(const Options& options, int size) {
@@ -110,7 +110,7 @@ PeerCollectives::PeerCollectives(DeviceWindows& windows, const Options& options,
                                  const PeerPool* pool)
     : options_(options),
       device_(windows.device()),
-      blocks_(options.blocks != 0 ? options.blocks : default_blocks(device_, options.pushes)),
+      blocks_(options.blocks != 0 ? options.blocks : default_blocks(device_, false)),
       pool_(pool) {
   const int size = windows.size();
   FC_CHECK(size <= kMaxDeviceRanks, size, " ranks, but at most ", kMaxDeviceRanks,

@@ -59,7 +59,7 @@ class PeerCollectives {
     int channels = 1;                // streams that may be at work at once; equal on all ranks
     uint64_t area_bytes = 32 << 20;  // of each of a channel's two areas; a multiple of 256, equal
     bool pushes = true;              // PeerAreas::pushes; equal
-    int blocks = 0;                  // most blocks of a kernel; 0 chooses, as default_blocks()
+    int blocks = 0;                  // most blocks of a kernel; 0: as default_blocks()
     uint64_t slot_bytes = 0;         // most bytes that a rank reads in a short operation; equal
     // The channel of operations that graphs capture and replay; -1: none; equal. Ranks replay the
     // same operations, but may have captured them in another order, with others between, or when
@@ -70,9 +70,8 @@ class PeerCollectives {
   };
 
   /// Thread blocks that keep a link busy and leave most of the device to others; each has 16 KiB in
-  /// transfer. Half of the device's processors if results are pushed, into other devices' memory;
-  /// else an eighth, as suits windows in the host's memory. Not measured on any GPU.
-  static int default_blocks(int device, bool pushes);
+  /// transfer. Half of the device's processors; an eighth if windows lie in the host's memory.
+  static int default_blocks(int device, bool by_host);
 
   /// Bytes of a rank's window.
   static uint64_t window_bytes(const Options& options, int size);

@@ -346,9 +346,10 @@ class _ReplicaCache:
 
     def release(self) -> None:
         """Drop the replicas' tensors after a pass, unless another pass uses the replicas."""
-        if self._known is not None and self._lock.acquire(blocking=False):
+        if self._lock.acquire(blocking=False):
             try:
-                self._known.release()
+                if self._known is not None:
+                    self._known.release()
             finally:
                 self._lock.release()
 

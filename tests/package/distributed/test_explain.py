@@ -35,6 +35,15 @@ def test_without_a_group_it_imagines_one() -> None:
     assert fastcomm.explain("all_reduce", count=3, world_size=1).algorithm == "nothing"
 
 
+@on_ranks(1, environment={"FASTCOMM_TRANSPORT": "gloo"})
+def test_one_rank_needs_no_transport(world: World) -> None:
+    assert not fastcomm.explain("all_reduce", count=3).native
+    imagined = fastcomm.explain("all_reduce", count=3, world_size=1)
+    world.init()
+    formed = fastcomm.explain("all_reduce", count=3)
+    assert imagined == formed and formed.native
+
+
 @pytest.mark.parametrize(
     ("operation", "op", "dtype", "words"),
     [

@@ -76,3 +76,15 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) ->
     with pytest.raises(OSError, match="folder"):
         _machine.write_whole(tmp_path / "folder", "text")
     assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        _machine.write_whole(tmp_path / "file", "\udc80")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_has_the_mode_of_other_new_files(tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    _machine.write_whole(tmp_path / "file", "text")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode

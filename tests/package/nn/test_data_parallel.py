@@ -20,7 +20,12 @@ from support.steps import Applied, gradients, small_net, stepped
 from torch import nn
 from torch.nn import functional as F
 
-from fastcomm.nn.parallel.data_parallel import DataParallel, DataParallelCriterion, data_parallel
+from fastcomm.nn.parallel.data_parallel import (
+    DataParallel,
+    DataParallelCriterion,
+    _ReplicaCache,
+    data_parallel,
+)
 
 TWO = ["cpu", "cpu"]
 
@@ -476,3 +481,20 @@ def test_sums_divided_once_are_the_mean_over_what_is_not_ignored(rows: int) -> N
     targets[:3] = -100
     sums, counts = DataParallel(Sums(), TWO)(logits, targets)
     torch.testing.assert_close(sums.sum() / counts.sum(), F.cross_entropy(logits, targets))
+
+
+def test_replicas_may_be_dropped_while_they_are_released() -> None:
+    """One thread's pass fails just before another thread's pass releases the replicas."""
+    cache = _ReplicaCache(2, zeros=False)
+    cache.replicas(nn.Linear(2, 2), ["cpu", "cpu"], False, False)
+
+    class Lock:
+        def acquire(self, blocking: bool) -> bool:
+            cache._known = None
+            return True
+
+        def release(self) -> None:
+            pass
+
+    cache._lock = Lock()  # type: ignore[assignment]
+    cache.release()

@@ -336,6 +336,22 @@ def test_what_would_train_otherwise_is_refused(world: World) -> None:
     wrapped(torch.ones(1, 3)).sum().backward()
     caught = catch(optimizer.step)
     assert caught.kind == "ValueError" and "reduced twice" in caught.text, caught
+    added = nn.Linear(3, 3)
+    of_other = nn.parallel.DistributedDataParallel(nn.Linear(3, 3))
+    optimizer = fastcomm.optim.ShardedOptimizer(added.parameters(), torch.optim.SGD, lr=0.1)
+    for group, words in (
+        ({"params": list(of_other.parameters())}, "reduced twice"),
+        ({"params": [nn.Parameter(torch.ones(2)), torch.ones(2, device="meta")]}, "meta device"),
+        ({"params": [torch.ones(4, 4).t()[::2]]}, "rows"),
+    ):
+        caught = catch(optimizer.add_param_group, group)
+        assert words in caught.text, caught
+    added(torch.ones(1, 3)).sum().backward()
+    optimizer.step()  # what was refused is forgotten
+    optimizer.add_param_group({"params": [late := nn.Parameter(torch.ones(2))]})
+    late.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.equal(late.detach(), torch.full((2,), 0.9))
     for bad in (-1.0, math.nan):
         refused = partial(fastcomm.optim.ShardedOptimizer, max_norm=bad, lr=0.1)
         caught = catch(refused, nn.Linear(3, 3).parameters(), torch.optim.SGD)

@@ -99,6 +99,9 @@ CudaGroup::CudaGroup(HostExchange& hosts, std::shared_ptr<Communicator> beside, 
     abort_word_.reset(static_cast<uint32_t*>(word));
     *abort_word_ = 0;
     made.bounds = {nanoseconds(options_.timeout), abort_word_.get()};
+    if (made.blocks == 0) {
+      made.blocks = PeerCollectives::default_blocks(device, options_.place == WindowPlace::kHost);
+    }
     if (options_.place == WindowPlace::kDevices && made.pushes) {
       pool_ = std::make_shared<GroupPool>(way, device, beside_->rank(), beside_->size(),
                                           options_.pool_bytes);
